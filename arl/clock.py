@@ -1,0 +1,89 @@
+"""Clocks: the wall's, and a virtual one whose time jumps to the next timer when nothing else can run.
+
+The clock seam is the event loop itself: everything reads `now()` and sleeps with asyncio, so the same
+controller runs in real and in virtual time. Every wait goes through `deadline`, which knows who waits on whom.
+"""
+
+import asyncio
+import contextlib
+import selectors
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from arl.errors import DeadlineError
+
+T = TypeVar("T")
+
+
+def now() -> float:
+    """Seconds on the running loop's clock, real or virtual."""
+    return asyncio.get_running_loop().time()
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Polls real files without blocking and advances virtual time by what it would have waited."""
+
+    elapsed = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and timeout is None:
+            raise DeadlineError(f"nothing can ever happen again in virtual time; waiting: {who_waits()}")
+        if not ready and timeout is not None:
+            self.elapsed += max(timeout, 0.0)
+        return ready
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop on virtual time, from 0. Threads and subprocesses have no place in it."""
+
+    def __init__(self) -> None:
+        self._jump = _JumpingSelector()
+        super().__init__(self._jump)
+        self._clock_resolution = 1e-9
+
+    def time(self) -> float:
+        return self._jump.elapsed
+
+
+def run(main: Callable[[], Coroutine[Any, Any, T]], virtual: bool = False) -> T:
+    """Run `main()` to its end on the wall clock, or in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualLoop if virtual else None) as runner:
+        return runner.run(main())
+
+
+@dataclass(frozen=True, eq=False)
+class _Wait:
+    who: str
+    what: str
+    since: float
+
+
+_waits: dict[int, _Wait] = {}
+
+
+def who_waits() -> str:
+    """One line for each wait in progress in this process: who, for what, for how long."""
+    lines = [f"{w.who} waits {now() - w.since:.1f} s for {w.what}" for w in _waits.values()]
+    return "; ".join(sorted(lines)) or "nobody"
+
+
+@contextlib.asynccontextmanager
+async def deadline(seconds: float, who: str, what: str) -> AsyncIterator[None]:
+    """Bound the block by `seconds` of the running clock.
+
+    Raises:
+        DeadlineError: the time is over; the message lists every wait of this process.
+    """
+    wait = _Wait(who, what, now())
+    _waits[id(wait)] = wait
+    try:
+        async with asyncio.timeout(seconds) as scope:
+            yield
+    except TimeoutError as error:
+        if not scope.expired():
+            raise
+        raise DeadlineError(f"{who} waited {seconds:g} s for {what}. Waiting: {who_waits()}") from error
+    finally:
+        del _waits[id(wait)]

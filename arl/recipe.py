@@ -1,0 +1,285 @@
+"""The typed recipe tree. One YAML file is one complete run; every field has a default, a unit and a docstring.
+
+    YAML text ─► tree with line numbers ─► `--set` overrides ─► Recipe (validated, frozen) ─► recipe.yaml of the run
+
+`load` raises RecipeError before anything starts; it names file, line, field, value, rule and the nearest valid name.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class TinyModel(Section):
+    """A Llama-shaped model made on the spot; its vocabulary is the task's."""
+
+    hidden_size: Positive = 128
+    """D."""
+    layers: Positive = 2
+    """Decoder blocks."""
+    heads: Positive = 4
+    """Attention heads; must divide hidden_size."""
+    intermediate_size: Positive = 384
+    """Width of the feed-forward."""
+    rope_theta: PositiveFloat = 1000.0
+    """Base of the rotary embedding."""
+    context: Positive = 512
+    """Longest sequence, tokens."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "TinyModel":
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of 2 x heads ({2 * self.heads})")
+        return self
+
+
+class Model(Section):
+    """Where the weights come from: exactly one of `path` and `tiny`."""
+
+    path: str | None = None
+    """Directory or Hugging Face name of a causal language model with its tokenizer."""
+    tiny: TinyModel | None = None
+    """Make a small model instead; needs a task with its own vocabulary, and usually a warm-up."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Model":
+        if (self.path is None) == (self.tiny is None):
+            raise ValueError("give exactly one of model.path and model.tiny")
+        return self
+
+
+class Data(Section):
+    """Problems, split into training and evaluation by a hash of their content."""
+
+    task: str | None = None
+    """Name of a task that makes its own problems (running_checksum)."""
+    path: str | None = None
+    """Or a jsonl file; one object a line with `prompt` (text or chat messages) and `answer`."""
+    size: Positive = 20_000
+    """Problems a task makes."""
+    eval_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share held out for evaluation."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Data":
+        if (self.task is None) == (self.path is None):
+            raise ValueError("give exactly one of data.task and data.path")
+        return self
+
+
+class Warmup(Section):
+    """Supervised warm-up before RL: stage (a) until the skill is there, stage (b) bad habits for RL to remove."""
+
+    target_accuracy: Fraction = 0.95
+    """Stage (a) ends when sampled accuracy on fresh problems reaches this."""
+    max_steps: Positive = 800
+    """Stage (a) fails if the target is not reached in so many optimizer steps."""
+    batch_size: Positive = 64
+    """Sequences per optimizer step."""
+    learning_rate: PositiveFloat = 4e-3
+    """Peak; 50 steps of ramp, then linear to 10 % at max_steps."""
+    eval_every: Positive = 20
+    """Optimizer steps between sampled evaluations."""
+    eval_samples: Positive = 256
+    """Problems per sampled evaluation."""
+    noise_steps: NonNegative = 50
+    """Stage (b): optimizer steps on noisy demonstrations."""
+    noise_learning_rate: PositiveFloat = 1e-3
+    """Constant in stage (b)."""
+    blurt: Fraction = 0.7
+    """Stage (b): share of demonstrations that answer without working."""
+    slip: Fraction = 0.1
+    """Stage (b): chance of an error at each working step."""
+
+
+class Rollout(Section):
+    """What is generated, and how far generation may run ahead of training."""
+
+    problems_per_step: Positive = 32
+    """P: groups consumed by one training step."""
+    group_size: Positive = 8
+    """G: episodes per problem."""
+    staleness: NonNegative = 4
+    """η: no token older than this many versions is ever trained; 0 is synchronous RL."""
+    late: Literal["wait", "drop"] = "wait"
+    """A step that would make a late group too old waits for it, or abandons it and re-queues its problem."""
+    max_requeues: NonNegative = 2
+    """late: drop — times one problem may be re-queued before it is given up (counted)."""
+    max_groups: Positive | None = None
+    """Cap on groups in flight; none: the staleness gate alone, (η+1)·P at most."""
+    max_new_tokens: Positive = 48
+    """Token budget of one episode."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature; behavior_logprobs are log_softmax(logits / temperature)."""
+    env: str = "arl.rollout.env:single_turn"
+    """`module:function` that drives one episode."""
+    max_failures: Positive = 8
+    """Groups that may fail in a row before the run ends with a diagnosis."""
+
+
+class Reward(Section):
+    """How episodes are scored, in worker processes."""
+
+    function: str | None = None
+    """`module:function` (problem, response, truncated) -> float; none: the task's own."""
+    workers: Positive = 1
+    """Processes."""
+
+
+class EngineConfig(Section):
+    """The generating side."""
+
+    replicas: Positive = 1
+    """Engine processes."""
+    slots: Positive = 256
+    """Requests decoded together by one replica."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Weights and cache."""
+    kv_policy: Literal["recompute", "keep"] = "recompute"
+    """At a swap, rebuild the cache of open requests under the new weights, or keep it."""
+    threads: Positive | None = None
+    """CPU threads of one replica; none: a fair share of the cores."""
+    stream_interval: Positive = 16
+    """Tokens between two increments of one request."""
+
+
+class Objective(Section):
+    """What the trainer maximises (arXiv 2505.24298, §5)."""
+
+    kind: Literal["decoupled_ppo", "ppo"] = "decoupled_ppo"
+    """decoupled_ppo clips around the proximal policy; ppo (naive) around the behavior policy."""
+    proximal: Literal["recompute", "loglinear", "reuse"] = "recompute"
+    """π_prox by a forward pass before the minibatches, by A-3PO's interpolation, or the current policy itself."""
+    advantage: Literal["grpo"] = "grpo"
+    """Group mean and standard deviation."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """ε_low."""
+    clip_high: PositiveFloat = 0.2
+    """ε_high."""
+    behavior_weight_cap: PositiveFloat = 5.0
+    """w = min(π_prox / π_behav, cap)."""
+
+
+class Train(Section):
+    """The learning side."""
+
+    steps: Positive = 60
+    """Versions to produce."""
+    minibatches: Positive = 4
+    """Optimizer updates per step; must divide problems_per_step."""
+    learning_rate: PositiveFloat = 1.5e-4
+    """Constant after the ramp."""
+    ramp_steps: NonNegative = 0
+    """Optimizer updates of linear warm-up of the learning rate."""
+    betas: tuple[Fraction, Fraction] = (0.9, 0.99)
+    """AdamW."""
+    eps: PositiveFloat = 1e-8
+    """AdamW."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """AdamW."""
+    clip_norm: PositiveFloat = 1.0
+    """Gradient norm bound."""
+    ranks: Positive = 1
+    """FSDP2 world size."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Compute type; master weights, reductions and optimizer states are float32."""
+    capacity: Positive = 16_384
+    """Packed tokens per micro-batch; must hold the longest trajectory."""
+    threads: Positive | None = None
+    """CPU threads of one rank; none: a fair share of the cores."""
+
+
+class Eval(Section):
+    """Sampled accuracy on held-out problems, before and after training."""
+
+    problems: NonNegative = 512
+    """0: no evaluation."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature."""
+
+
+class Deadlines(Section):
+    """Every wait has one, in seconds; when it passes, the run ends and says who waited on whom."""
+
+    startup: Seconds = 120.0
+    """A process, from its start until it is ready."""
+    step: Seconds = 600.0
+    """One training step, and the wait for a batch."""
+    swap: Seconds = 60.0
+    """One weight publication and one swap."""
+    generate: Seconds = 600.0
+    """An engine that produces nothing for an open request."""
+    reward: Seconds = 10.0
+    """One call of the reward function."""
+    shutdown: Seconds = 10.0
+    """A process asked to end, before it is killed."""
+
+
+class Output(Section):
+    """What a run leaves behind."""
+
+    directory: str = "runs"
+    """The run directory is <directory>/<name>; a finished run of that name is never overwritten."""
+    checkpoint_every: NonNegative = 0
+    """Steps between saved models; 0: only the last."""
+    trajectories: bool = True
+    """Write every trained trajectory to Parquet."""
+    wandb: Literal["off", "offline", "online"] = "off"
+    """Mirror metrics.jsonl to Weights & Biases."""
+    wandb_project: str = "arl"
+    """Its project there."""
+
+
+class Recipe(Section):
+    """One complete run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    """Names the run directory."""
+    seed: NonNegative = 0
+    """Everything but timing repeats with it."""
+    mode: Literal["disaggregated", "collocated"] = "disaggregated"
+    """Engines and trainer run at once on their own devices, or take turns on the same."""
+    model: Model
+    data: Data
+    warmup: Warmup | None = None
+    rollout: Rollout = Rollout()
+    reward: Reward = Reward()
+    engine: EngineConfig = EngineConfig()
+    objective: Objective = Objective()
+    train: Train = Train()
+    eval: Eval = Eval()
+    deadlines: Deadlines = Deadlines()
+    output: Output = Output()
+
+    @property
+    def run_directory(self) -> Path:
+        return Path(self.output.directory) / self.name
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Recipe":
+        p, m = self.rollout.problems_per_step, self.train.minibatches
+        if p % m:
+            raise ValueError(f"train.minibatches {m} must divide rollout.problems_per_step {p}")
+        if self.objective.proximal == "reuse" and m > 1:
+            raise ValueError(f"objective.proximal reuse needs train.minibatches 1, not {m}: use recompute")
+        if self.rollout.group_size < 2:
+            raise ValueError("rollout.group_size 1 gives every episode advantage 0 under grpo: use at least 2")
+        if self.model.tiny is not None and self.data.task is None:
+            raise ValueError("model.tiny takes its vocabulary from data.task: name a task or give model.path")
+        if self.warmup is not None and self.data.task is None:
+            raise ValueError("warmup needs data.task: only a task makes its own demonstrations; see `arl sft`")
+        cap = self.rollout.max_groups
+        if cap is not None and cap < p:
+            raise ValueError(f"rollout.max_groups {cap} can never fill a step of {p} problems")
+        return self

@@ -1,0 +1,112 @@
+"""The nouns every room shares, one frozen type for every arrow of the walk. Torch-free.
+
+    Problem ─► GenerateRequest ─► Increment… ─► Completion ─► Trajectory ─► TrajectoryGroup ─► Batch ─► StepResult
+                     ▲                                                                                     │
+                     └──────────────────────────── engines load it ◄── WeightUpdate ◄──────────────────────┘
+
+Shapes: L tokens of one trajectory, G episodes of one group, P groups of one step.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from msgspec import Struct
+
+FinishReason = Literal["stop", "length", "abort"]
+NOT_SAMPLED = -1  # the policy version of prompt and tool tokens
+
+
+class Problem(Struct, frozen=True):
+    """One thing to solve.
+
+    >>> Problem(id="3fe1", prompt="044433152550............=", answer="2").answer
+    '2'
+    """
+
+    id: str  # hash of the content: the same problem has the same id in every run
+    prompt: str | list[dict[str, str]]  # text, or chat messages
+    answer: str = ""  # what the reward compares with
+    metadata: dict[str, Any] = {}
+
+
+class SamplingParams(Struct, frozen=True):
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1  # −1: the whole vocabulary
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int = 0  # token t of a request depends on (seed, t) and its logits alone
+
+
+class GenerateRequest(Struct, frozen=True):
+    """Continue `input_ids`. Requests with equal `input_ids` that arrive together share one prefill."""
+
+    request_id: str
+    input_ids: tuple[int, ...]
+    sampling: SamplingParams
+    affinity: str = ""  # requests of one group go to one replica
+
+
+class Increment(Struct, frozen=True):
+    """Tokens an engine has just produced; the last one of a request carries its finish reason."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]  # log_softmax(logits / T) before top-p and top-k
+    policy_versions: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+
+
+class Completion(Struct, frozen=True):
+    """All increments of one request joined. A stop token, if any, is its last token."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    policy_versions: tuple[int, ...]
+    finish_reason: FinishReason
+
+
+class Trajectory(Struct, frozen=True):
+    """The token record of one episode. Index t always describes token t."""
+
+    token_ids: np.ndarray  # (L,) int32
+    behavior_logprobs: np.ndarray  # (L,) float32, 0 where the engine did not sample
+    policy_versions: np.ndarray  # (L,) int32, NOT_SAMPLED on prompt and tool tokens
+    loss_mask: np.ndarray  # (L,) bool, True on sampled tokens to train
+    prompt_length: int  # the first prompt_length tokens are the group's common prompt
+    reward: float
+    truncated: bool  # the token budget ended it, not the policy
+
+
+class TrajectoryGroup(Struct, frozen=True):
+    """The G episodes of one problem, finished and rewarded."""
+
+    group_id: int  # serial number of the admission, from 0
+    problem: Problem
+    trajectories: tuple[Trajectory, ...]  # (G,)
+    dispatch_version: int  # loaded_version when it was admitted
+    arrival_time: float  # clock seconds
+
+
+class Batch(Struct, frozen=True):
+    """What step `version` consumes: P groups, none with a token older than the staleness bound."""
+
+    version: int  # the trainer's version v before the step
+    groups: tuple[TrajectoryGroup, ...]  # (P,)
+
+
+class StepResult(Struct, frozen=True):
+    version: int  # v + 1
+    metrics: dict[str, float]
+
+
+class WeightUpdate(Struct, frozen=True):
+    """Published weights, complete on disk or in memory when this exists."""
+
+    version: int
+    path: str  # a directory `from_pretrained` loads: config.json + model.safetensors
+
+
+class SwapReport(Struct, frozen=True):
+    version: int
+    pause_seconds: float  # no token was generated for this long
+    seconds: float  # from the call to the last replica's answer
