@@ -1,0 +1,50 @@
+"""Tiny models made on the spot: a Llama-shaped causal LM and a character tokenizer, saved as Hugging Face reads them."""
+
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+from tokenizers.decoders import Fuse
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from arl.recipe import TinyModel
+
+PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+
+
+def character_tokenizer(characters: str) -> PreTrainedTokenizerFast:
+    """One token a character; ids in the order characters, pad, bos, eos; bos is prepended to prompts."""
+    ids = {name: i for i, name in enumerate([*characters, PAD, BOS, EOS])}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=PAD))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = Fuse()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, ids[BOS])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, bos_token=BOS, eos_token=EOS, clean_up_tokenization_spaces=False
+    )
+
+
+def make_tiny_model(shape: TinyModel, characters: str, seed: int, directory: Path) -> None:
+    """Write randomly initialised float32 weights, config and tokenizer to `directory`."""
+    tokenizer = character_tokenizer(characters)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=shape.context,
+        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+        tie_word_embeddings=False,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
