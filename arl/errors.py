@@ -12,6 +12,8 @@
         └── RewardError   a reward raised, hung or returned no finite number
 """
 
+from collections.abc import Iterator
+
 
 class ArlError(Exception):
     """Root of everything arl raises on purpose."""
@@ -53,3 +55,12 @@ class TrainerError(RunError):
 
 class RewardError(RunError):
     pass
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions inside a (nested) exception group, or the exception itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
