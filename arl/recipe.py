@@ -40,7 +40,9 @@ class TinyModel(Section):
     @model_validator(mode="after")
     def _heads_divide(self) -> "TinyModel":
         if self.hidden_size % (2 * self.heads):
-            raise ValueError(f"model.tiny.hidden_size {self.hidden_size} must be a multiple of 2 x heads ({2 * self.heads})")
+            raise ValueError(
+                f"model.tiny.hidden_size {self.hidden_size} must be a multiple of 2 x heads ({2 * self.heads})"
+            )
         return self
 
 

@@ -1,6 +1,6 @@
 """Recipe files: YAML in, a validated Recipe out, and errors that point at the line.
 
-    text ─► nodes (line of every key) ─► values ─► `--set` overrides ─► Recipe, or every mistake at once
+text ─► nodes (line of every key) ─► values ─► `--set` overrides ─► Recipe, or every mistake at once
 """
 
 import difflib
@@ -49,7 +49,7 @@ def dump_recipe(recipe: Recipe) -> str:
 
 
 def _lines(node: yaml.Node, key: Key, path: Path) -> dict[Key, int]:
-    lines = {}
+    lines: dict[Key, int] = {}
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
             child = (*key, name.value)

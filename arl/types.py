@@ -115,3 +115,11 @@ class SwapReport(Struct, frozen=True):
     version: int
     pause_seconds: float  # no token was generated for this long
     seconds: float  # from the call to the last replica's answer
+
+
+class Accuracy(Struct, frozen=True):
+    """Mean reward of one episode per held-out problem, all sampled by one version."""
+
+    mean_reward: float
+    problems: int
+    version: int

@@ -1,6 +1,6 @@
 """Problems in a deterministic order: loaded or made, split by a hash of their content, shuffled by epoch.
 
-    task or jsonl ─► load_problems ─► held out | training ─► ProblemOrder: epoch after epoch, never the same order
+task or jsonl ─► load_problems ─► held out | training ─► ProblemOrder: epoch after epoch, never the same order
 """
 
 import hashlib
@@ -39,7 +39,9 @@ def load_problems(data: Data, seed: int) -> tuple[list[Problem], list[Problem]]:
     held_out = [p for p in problems if is_held_out(p, data.eval_fraction)]
     where = data.path or data.task
     if not training:
-        raise DataError(f"{where}: {len(problems)} problems leave none to train on; give more, or a lower eval_fraction")
+        raise DataError(
+            f"{where}: {len(problems)} problems leave none to train on; give more, or a lower eval_fraction"
+        )
     return training, held_out
 
 

@@ -1,7 +1,6 @@
 """Tasks that make their own problems, vocabulary and demonstrations. A new task is one module and one line here."""
 
 import random
-from types import ModuleType
 from typing import Protocol
 
 from arl.data import checksum
@@ -14,18 +13,16 @@ class Task(Protocol):
 
     def problem(self, rng: random.Random, uniform_lengths: bool = False) -> Problem: ...
 
-    def demonstration(
-        self, problem: Problem, rng: random.Random, blurt: float = 0.0, slip: float = 0.0
-    ) -> str: ...
+    def demonstration(self, problem: Problem, rng: random.Random, blurt: float = 0.0, slip: float = 0.0) -> str: ...
 
     def reward(self, problem: Problem, response: str, truncated: bool) -> float: ...
 
 
-TASKS: dict[str, ModuleType] = {"running_checksum": checksum}
+TASKS: dict[str, Task] = {"running_checksum": checksum}
 
 
 def task_named(name: str) -> Task:
     """Raises RecipeError for a name nobody registered."""
     if name not in TASKS:
         raise RecipeError(f"data.task {name!r} is not a task; known: {', '.join(sorted(TASKS))}")
-    return TASKS[name]  # type: ignore[return-value]
+    return TASKS[name]

@@ -12,7 +12,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from arl.clock import deadline, now
 from arl.data.problems import ProblemOrder
@@ -67,6 +68,16 @@ class Audit:
     lost: Counter[str] = field(default_factory=Counter)  # fate -> groups
 
 
+class Checkpoints(NamedTuple):
+    """Where models are saved, and how often; the last version always is."""
+
+    directory: Path
+    every: int  # steps; 0: only the last
+
+    def due(self, version: int, steps: int) -> bool:
+        return version == steps or (self.every > 0 and version % self.every == 0)
+
+
 class Controller:
     def __init__(
         self,
@@ -79,10 +90,11 @@ class Controller:
         run_group: RunGroup,
         lease: Lease,
         observer: Observer,
+        checkpoints: Checkpoints,
     ) -> None:
         self._rollout, self._deadlines, self._steps = rollout, deadlines, steps
         self._engine, self._trainer, self._lease, self._observer = engine, trainer, lease, observer
-        self._problems, self._run = problems, run_group
+        self._problems, self._run, self._checkpoints = problems, run_group, checkpoints
         self._gate = StalenessGate(rollout.problems_per_step, rollout.staleness)
         self._buffer = GroupBuffer()
         self._running: dict[int, _Running] = {}
@@ -124,9 +136,7 @@ class Controller:
         ahead = self._gate.num_trained + self._gate.num_outstanding
         wanted = self._steps * self._rollout.problems_per_step  # nothing is generated that no step will train
         cap = self._rollout.max_groups or wanted
-        return (
-            ahead < wanted and self._gate.num_outstanding < cap and self._gate.is_open(self._engine.loaded_version)
-        )
+        return ahead < wanted and self._gate.num_outstanding < cap and self._gate.is_open(self._engine.loaded_version)
 
     def _start(self, problem: Problem, tasks: asyncio.TaskGroup) -> None:
         loaded = self._engine.loaded_version
@@ -180,7 +190,8 @@ class Controller:
         for version in range(self._steps):
             started = now()
             chosen = await self._next_batch(version)
-            await self._lease.acquire()
+            async with deadline(self._deadlines.swap, "controller", "the device lease"):
+                await self._lease.acquire()
             waited = now() - started
             batch = Batch(version, self._buffer.take(chosen))
             for due in chosen.elements():
@@ -192,6 +203,9 @@ class Controller:
             self.version = result.version
             self._new_version.set()
             self._observer.step_finished(batch, result, waited)
+            if self._checkpoints.due(self.version, self._steps):
+                async with deadline(self._deadlines.step, "controller", f"checkpoint of version {self.version}"):
+                    await self._trainer.save(self._checkpoints.directory / f"step_{self.version}")
 
     async def _next_batch(self, version: int) -> Counter[int]:
         """Deadlines of the P groups that step `version` consumes (design §4)."""
@@ -241,4 +255,3 @@ class Controller:
             f"{len(self._running)} groups running, {len(self._buffer)} finished, "
             f"engines at version {self._engine.loaded_version}"
         )
-

@@ -1,10 +1,10 @@
 """Environments drive episodes; a Session is what they drive: one token record, extended turn by turn.
 
-    async def my_env(problem: Problem, session: Session) -> float | None:
-        while not session.is_over:
-            turn = await session.generate()
-            session.extend(answer_to(turn))        # tool or environment text: in the context, never trained
-        return None                                # None: the recipe's reward function scores the episode
+async def my_env(problem: Problem, session: Session) -> float | None:
+    while not session.is_over:
+        turn = await session.generate()
+        session.extend(answer_to(turn))        # tool or environment text: in the context, never trained
+    return None                                # None: the recipe's reward function scores the episode
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,6 +1,6 @@
 """Run the G episodes of one problem and score them.
 
-    Problem ─► prompt ids ─► G sessions, each driven by the env ─► rewards of the whole group ─► G trajectories
+Problem ─► prompt ids ─► G sessions, each driven by the env ─► rewards of the whole group ─► G trajectories
 """
 
 import asyncio

@@ -53,7 +53,7 @@ class StalenessGate:
         self.num_trained += 1
 
     def first_blocking(self, version: int, chosen: Counter[int]) -> int | None:
-        """The first deadline d whose inequality step `version` would break by consuming `chosen` now; None: it may start.
+        """The first deadline d whose inequality step `version` would break by consuming `chosen`; None: it may start.
 
         Args:
             version: v, the trainer's version before the step.

@@ -11,7 +11,7 @@ from arl import clock
 from arl.data.problems import ProblemOrder
 from arl.errors import RunError, leaves
 from arl.recipe import Deadlines, Rollout
-from arl.rollout.controller import Controller
+from arl.rollout.controller import Checkpoints, Controller
 from arl.rollout.env import single_turn
 from arl.rollout.episodes import Episodes
 from arl.types import Problem
@@ -32,7 +32,9 @@ class World:
         swap_seconds: float = 0.5,
         score: Callable[[Problem], float] = lambda _: 1.0,
         deadlines: Deadlines = PATIENT,
+        checkpoint_every: int = 0,
     ) -> None:
+        self.checkpoint_every = checkpoint_every
         self.rollout, self.steps, self.deadlines = rollout, steps, deadlines
         self.length_of, self.swap_seconds, self.score = length_of, swap_seconds, score
         self.trainer, self.observer = NullTrainer(step_seconds), NullObserver()
@@ -56,6 +58,7 @@ class World:
             lambda name, problem: episodes.run_group(name, problem, self.rollout.group_size, 1.0),
             NullLease(),
             self.observer,
+            Checkpoints(Path("checkpoints"), self.checkpoint_every),
         )
         await self.controller.run()
         self.seconds = clock.now()
@@ -90,7 +93,9 @@ schedules = st.fixed_dictionaries(
 
 @given(schedules)
 @settings(max_examples=150, deadline=None)
-def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_group_is_accounted_for(s: dict) -> None:  # type: ignore[type-arg]
+def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_group_is_accounted_for(
+    s: dict,
+) -> None:  # type: ignore[type-arg]
     rollout = Rollout(problems_per_step=s["problems"], group_size=2, staleness=s["staleness"], late=s["late"])
     lengths = heavy_tailed(s["one_in"], s["factor"])
     world = World(rollout, 6, lengths, s["step_seconds"], s["swap_seconds"]).run()
@@ -111,9 +116,8 @@ def test_staleness_zero_is_synchronous() -> None:
 
 
 def test_with_staleness_generation_runs_while_the_trainer_trains() -> None:
-    rollout = dict(problems_per_step=4, group_size=2)
-    synchronous = World(Rollout(**rollout, staleness=0), steps=10).run()
-    asynchronous = World(Rollout(**rollout, staleness=2), steps=10).run()
+    synchronous = World(Rollout(problems_per_step=4, group_size=2, staleness=0), steps=10).run()
+    asynchronous = World(Rollout(problems_per_step=4, group_size=2, staleness=2), steps=10).run()
     assert asynchronous.seconds < 0.75 * synchronous.seconds
     assert max(asynchronous.ages()) >= 1
 
@@ -138,7 +142,9 @@ def test_late_drop_abandons_the_straggler_and_requeues_its_problem() -> None:
 
 def test_a_trajectory_may_span_versions_and_says_so() -> None:
     world = World(Rollout(problems_per_step=2, group_size=2, staleness=3), 10, lambda seed: 5 + seed % 40).run()
-    versions = [set(t.policy_versions[t.loss_mask]) for b in world.trainer.batches for g in b.groups for t in g.trajectories]
+    versions = [
+        set(t.policy_versions[t.loss_mask]) for b in world.trainer.batches for g in b.groups for t in g.trajectories
+    ]
     assert any(len(v) > 1 for v in versions)
 
 
@@ -181,3 +187,9 @@ def test_the_schedule_repeats_exactly() -> None:
         return [[group.group_id for group in batch.groups] for batch in world.trainer.batches]
 
     assert trained() == trained()
+
+
+def test_the_last_version_is_always_saved_and_others_as_often_as_asked() -> None:
+    rollout = Rollout(problems_per_step=2, group_size=2)
+    assert World(rollout, 5).run().trainer.saved == ["step_5"]
+    assert World(rollout, 5, checkpoint_every=2).run().trainer.saved == ["step_2", "step_4", "step_5"]
