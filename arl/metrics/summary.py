@@ -1,5 +1,6 @@
 """What a run amounted to, in a page: printed at its end and kept as summary.json."""
 
+import itertools
 from collections import Counter
 
 from msgspec import Struct
@@ -31,7 +32,7 @@ class Summary(Struct, frozen=True):
 def mean_idle(records: list[dict[str, float]], side: str) -> float:
     """Time-weighted mean over the steps."""
     ends = [0.0, *(r["time_s"] for r in records)]
-    weights = [b - a for a, b in zip(ends, ends[1:], strict=False)]
+    weights = [b - a for a, b in itertools.pairwise(ends)]
     return sum(w * r[f"idle/{side}"] for w, r in zip(weights, records, strict=True)) / max(sum(weights), 1e-9)
 
 

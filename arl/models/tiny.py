@@ -1,4 +1,4 @@
-"""Tiny models made on the spot: a Llama-shaped causal LM and a character tokenizer, saved as Hugging Face reads them."""
+"""Tiny models made on the spot: a Llama-shaped causal LM and a character tokenizer, in Hugging Face's format."""
 
 from pathlib import Path
 

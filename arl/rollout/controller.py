@@ -224,7 +224,7 @@ class Controller:
                 await self._finished.wait()
 
     def _abandon_one(self, blocking: int) -> None:
-        """Give up the oldest unfinished group due by `blocking`; its problem is tried again a stated number of times."""
+        """Give up the oldest unfinished group due by `blocking`; its problem may be tried again."""
         group = next(g for g in self._running.values() if g.deadline <= blocking)
         assert group.task is not None
         group.task.cancel()
