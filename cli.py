@@ -67,3 +67,7 @@ def train(recipe: RecipePath, set_: Overrides = None, dry_run: DryRun = False) -
     with ConsoleDisplay() as display:
         summary = clock.run(lambda: run(loaded, display))
         display.note(render(summary, loaded))
+
+
+if __name__ == "__main__":
+    app()

@@ -41,7 +41,7 @@ from arl.system import (
 )
 from arl.train.client import TrainerClient
 from arl.types import Problem
-from arl.warmup import starting_model
+from arl.warmup import context_length, starting_codec, starting_model
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,22 @@ def preflight(recipe: Recipe) -> Plan:
     training, held_out = load_problems(recipe.data, recipe.seed)
     if recipe.eval.problems and not held_out:
         raise DataError("eval.problems: no problem is held out; raise data.eval_fraction or set eval.problems to 0")
-    if recipe.model.path is not None:
-        check_lengths(recipe, load_codec(recipe.model.path), training + held_out)
+    check_lengths(recipe, starting_codec(recipe), training + held_out)
     return Plan(training, held_out[: recipe.eval.problems], place(recipe, visible_cores(), visible_gpus()))
 
 
 def check_lengths(recipe: Recipe, codec: HuggingFaceCodec, problems: list[Problem]) -> None:
-    """Raises InputError if the longest prompts with a full response do not fit a micro-batch."""
+    """Raises InputError if the longest prompts with a full response fit no micro-batch, or not the model."""
     longest = sorted(problems, key=lambda p: len(str(p.prompt)))[-16:]
-    tokens = max(len(codec.encode_problem(p)) for p in longest) + recipe.rollout.max_new_tokens
+    prompt = max(len(codec.encode_problem(p)) for p in longest)
+    tokens, context = prompt + recipe.rollout.max_new_tokens, context_length(recipe)
     if tokens > recipe.train.capacity:
         raise InputError(f"train.capacity {recipe.train.capacity}: a trajectory may have {tokens} tokens; raise it")
+    if tokens > context:
+        raise InputError(
+            f"rollout.max_new_tokens {recipe.rollout.max_new_tokens} after a prompt of {prompt} tokens exceeds the "
+            f"model's context of {context}: lower it"
+        )
 
 
 async def train(recipe: Recipe, display: ConsoleDisplay) -> Summary:
@@ -116,7 +121,6 @@ async def _run_system(
 ) -> Outcome:
     """Start both sides, train between two evaluations, save the last version."""
     codec, key = load_codec(str(model)), new_key()
-    check_lengths(recipe, codec, plan.training + plan.held_out)
     async with contextlib.AsyncExitStack() as stack:
         weights = stack.enter_context(publication_directory(model, directory))
         servers = await start_engines(recipe, model, plan.placement.engines, processes, key)

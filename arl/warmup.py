@@ -31,6 +31,25 @@ def cache_directory() -> Path:
     return Path(os.environ.get("ARL_CACHE", default))
 
 
+def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
+    """The tokenizer of version 0, known before its weights are."""
+    if recipe.model.path is not None:
+        return load_codec(recipe.model.path)
+    assert recipe.data.task is not None, "refused by the recipe"
+    from arl.models.tiny import character_tokenizer
+
+    return HuggingFaceCodec(character_tokenizer(task_named(recipe.data.task).CHARACTERS))
+
+
+def context_length(recipe: Recipe) -> int:
+    """Longest sequence of version 0, tokens."""
+    if recipe.model.tiny is not None:
+        return recipe.model.tiny.context
+    from transformers import AutoConfig
+
+    return int(AutoConfig.from_pretrained(recipe.model.path).max_position_embeddings)
+
+
 async def starting_model(recipe: Recipe, directory: Path, processes: LocalProcesses, display: ConsoleDisplay) -> Path:
     """Directory of the weights that become version 0.
 
