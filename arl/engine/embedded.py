@@ -1,8 +1,8 @@
 """Continuous batching over a Hugging Face causal LM, in process and without threads.
 
-    submit ─► waiting ─► admit ─► one forward pass (every slot's next token + new prompts) ─► sample ─► record ─► Stream
-                 ▲                                                                                        │
-                 └───────────── retract: back in line with what was generated; the cache is dropped ◄─────┘
+    submit ─► waiting ─► admit ─► one forward pass (every slot's next token + new prompts) ─► sample ─► Stream
+                 ▲                                                                               │
+                 └───────── retract: back in line with what was generated; the cache is dropped ─┘
 
 `run` is the one loop. Everything else only changes what its next turn will find.
 """
@@ -40,13 +40,14 @@ class EmbeddedEngine:
         kv_policy: at a swap, rebuild the cache of open requests under the new weights, or keep it
         stream_interval: tokens between two increments of one request
         version: of the weights the model holds now
-        step_cost: seconds that a pass of (prefill tokens, decode tokens) takes in virtual time; its results take
-            effect when they are over. None: passes take the time they take
+        step_cost: seconds that a pass of (prefill tokens, decode tokens) takes in virtual time; its results
+            take effect when they are over. None: passes take the time they take
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
+        *,
         slots: int = 256,
         kv_policy: Literal["recompute", "keep"] = "recompute",
         stream_interval: int = 16,
@@ -150,8 +151,8 @@ class EmbeddedEngine:
         """Stop after the pass under way; what was generated is streamed. Idempotent.
 
         Args:
-            mode: "abort" ends open requests with what they have; "in_place" keeps them and their cache; "retract"
-                keeps them and drops the cache, to be rebuilt at resume. None: as the engine's kv_policy says
+            mode: "abort" ends open requests with what they have; "in_place" keeps them and their cache;
+                "retract" keeps them and drops the cache, to be rebuilt at resume. None: as kv_policy says
         """
         async with self._boundary:
             if self._paused_since is None:
@@ -238,7 +239,7 @@ class EmbeddedEngine:
         return True
 
     def _admit(self) -> tuple[list[np.ndarray], list[int]]:
-        """Fill free slots in order of arrival. Returns the distinct prompts, and which of them each new row holds."""
+        """Fill free slots in order of arrival. Returns the distinct prompts, and which one each new row holds."""
         prompts: list[np.ndarray] = []
         source: list[int] = []
         known: dict[bytes, int] = {}
@@ -308,7 +309,7 @@ class EmbeddedEngine:
         self._remove(gone)
 
     def _remove(self, gone: np.ndarray) -> None:
-        """Free the rows of mask `gone` (n,): their requests are closed and their slots filled from the end."""
+        """Free the rows of mask `gone` (n,): their requests are closed, their slots filled from the end."""
         if not gone.any():
             return
         for row in np.flatnonzero(gone).tolist():
@@ -335,7 +336,7 @@ class EmbeddedEngine:
         self._remove(gone)
 
     def _retract(self) -> None:
-        """Every row back to the head of the line, as a longer prompt; long ones first, so that padding is short."""
+        """Every row back to the head of the line, as a longer prompt; sorted, so that padding is short."""
         rows = self._rows
         for row, opened in enumerate(rows.opened):
             opened.sequence = rows.tokens[row, : rows.length[row]].copy()

@@ -21,8 +21,8 @@ def refuse_impossible(request: GenerateRequest, vocab_size: int, context: int) -
     total = len(ids) + sampling.max_new_tokens
     if total > context:
         raise EngineError(
-            f"{name}: {len(ids)} input tokens + max_new_tokens {sampling.max_new_tokens} = {total} exceed the "
-            f"model's context of {context}: shorten the prompt or the budget"
+            f"{name}: {len(ids)} input tokens + max_new_tokens {sampling.max_new_tokens} = {total} exceed "
+            f"the model's context of {context}: shorten the prompt or the budget"
         )
     if not 0 < sampling.temperature < float("inf"):
         raise EngineError(f"{name}: temperature {sampling.temperature} must be positive; top_k 1 is greedy")

@@ -1,4 +1,4 @@
-"""The open requests that hold a slot, as columns of arrays: one vectorised update a step, whatever their number."""
+"""The open requests that hold a slot, as columns of arrays: one vectorized update a step."""
 
 import asyncio
 from collections import deque
@@ -27,10 +27,10 @@ class Stream:
         self._arrived.set()
 
     async def take(self) -> list[tuple[int, Increment]]:
-        """Everything that has arrived, at least one; the engine fails the stream when it ends, so no deadline."""
+        """Everything that has arrived, at least one. No deadline: an engine that ends fails its streams."""
         await self._arrived.wait()
         if not self._events and self._error is not None:
-            raise self._error
+            raise EngineError(str(self._error)) from self._error
         taken = list(self._events)
         self._events.clear()
         if self._error is None:
@@ -96,7 +96,7 @@ class Rows:
         return bool((self.top_k[:n] >= 0).any() or (self.top_p[:n] < 1).any())
 
     def record(self, tokens: np.ndarray, logprobs: np.ndarray, version: int) -> tuple[np.ndarray, np.ndarray]:
-        """Append one token to every row; tokens and logprobs (n,). Returns masks (n,): stopped, out of budget."""
+        """Append one token a row; tokens and logprobs (n,). Returns masks (n,): stopped, out of budget."""
         n = self.count
         at = (np.arange(n), self.length[:n])
         self.tokens[at], self.logprobs[at], self.versions[at] = tokens, logprobs, version

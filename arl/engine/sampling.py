@@ -1,6 +1,6 @@
 """Sampling for a whole batch at once, each row with its own parameters and its own random numbers.
 
-logits (n, V) ─► log_softmax(logits / T), what is recorded ─► top-k and top-p, rarely ─► inverse CDF in float64
+logits (n, V) ─► log_softmax(logits / T), recorded ─► top-k and top-p, rarely ─► inverse CDF in float64
 
 The uniform number of a token is a pure hash of its request's seed and its position in the sequence. A request
 therefore draws the same tokens alone or in a crowd, and before or after it was interrupted.

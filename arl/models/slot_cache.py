@@ -1,8 +1,8 @@
 """Generation's side of the one attention: the keys and values of every open request, in slots.
 
-One forward pass serves both kinds of work. Its T tokens lie in a single row, (1, T): first one new token of each
-of the n decoding slots, then U prompts right-padded to W tokens. Slots in use are always 0 … n−1, so the cache
-is read as views; a prompt shared by G requests is computed once and copied to their G slots.
+One forward pass serves both kinds of work. Its T tokens lie in a single row, (1, T): first one new token of
+each of the n decoding slots, then U prompts right-padded to W tokens. Slots in use are always 0 … n−1, so the
+cache is read as views; a prompt shared by G requests is computed once and copied to their G slots.
 
     tokens   d d d d … d | p p p p . | p p p . . | …
              n decode      U × W prefill, whose keys and values go to slots n … n+m−1
@@ -46,13 +46,19 @@ class SlotCache:
         self._limit: int = config.max_position_embeddings
         self._layers = [self._empty() for _ in range(self._num_layers)]
         self._heads = torch.arange(self._kv_heads, device=device)
-        self._plan: _Plan | None = None
+        self._planned: _Plan | None = None
+
+    @property
+    def _plan(self) -> _Plan:
+        assert self._planned is not None, "plan() comes before the forward pass"
+        return self._planned
 
     def _empty(self) -> torch.Tensor:
         """(2, slots, H_kv, capacity, D): keys, then values. Zeros, since 0 × a NaN left in memory is NaN."""
         shape = (2, self._slots, self._kv_heads, self._capacity, self._head_dim)
         return torch.zeros(shape, dtype=self._dtype, device=self._device)
 
+    @torch.inference_mode()
     def plan(self, lengths: torch.Tensor, longest: int, width: int, source: torch.Tensor) -> None:
         """Announce the next pass.
 
@@ -68,7 +74,7 @@ class SlotCache:
         write = (slots[:, None] * self._kv_heads + self._heads) * self._capacity + lengths[:, None]
         seen = torch.arange(longest, device=self._device) <= lengths[:, None]
         bias = torch.zeros(seen.shape, device=self._device).masked_fill_(~seen, -torch.inf)
-        self._plan = _Plan(n, longest, write.flatten(), bias[:, None, None], width, source)
+        self._planned = _Plan(n, longest, write.flatten(), bias[:, None, None], width, source)
 
     def _reserve(self, length: int) -> None:
         if length <= self._capacity:
@@ -81,6 +87,7 @@ class SlotCache:
             grown[:, :, :, :old] = self._layers[i]
             self._layers[i] = grown
 
+    @torch.inference_mode()
     def move(self, source: torch.Tensor, target: torch.Tensor, longest: int) -> None:
         """Copy the first `longest` entries of slots `source` (k,) to slots `target` (k,)."""
         for layer in self._layers:
@@ -91,19 +98,17 @@ class SlotCache:
     ) -> torch.Tensor:
         """query (1, H, T, D), key and value (1, H_kv, T, D) ─► output (1, T, H, D)."""
         plan = self._plan
-        assert plan is not None, "plan() comes before the forward pass"
         n = plan.decode
         if not plan.width:
-            return self._decode(plan, layer, query[0], key[0], value[0], scale)
-        prefill = self._prefill(plan, layer, query[0, :, n:], key[0, :, n:], value[0, :, n:], scale)
+            return self._decode(layer, query[0], key[0], value[0], scale)
+        prefill = self._prefill(layer, query[0, :, n:], key[0, :, n:], value[0, :, n:], scale)
         if not n:
             return prefill
-        decode = self._decode(plan, layer, query[0, :, :n], key[0, :, :n], value[0, :, :n], scale)
+        decode = self._decode(layer, query[0, :, :n], key[0, :, :n], value[0, :, :n], scale)
         return torch.cat((decode, prefill), dim=1)
 
     def _decode(
         self,
-        plan: _Plan,
         layer: int,
         query: torch.Tensor,
         key: torch.Tensor,
@@ -111,6 +116,7 @@ class SlotCache:
         scale: float,
     ) -> torch.Tensor:
         """query (H, n, D), key and value (H_kv, n, D) ─► (1, n, H, D): each token against its own slot."""
+        plan = self._plan
         n, keys, values = plan.decode, self._layers[layer][0], self._layers[layer][1]
         keys.view(-1, self._head_dim).index_copy_(0, plan.write, key.transpose(0, 1).flatten(0, 1))
         values.view(-1, self._head_dim).index_copy_(0, plan.write, value.transpose(0, 1).flatten(0, 1))
@@ -119,22 +125,22 @@ class SlotCache:
         # The H / H_kv query heads that share a key head are the rows of one small matrix product.
         queries = (query.transpose(0, 1) * scale).reshape(n * self._kv_heads, -1, self._head_dim)
         scores = torch.bmm(queries, keys.transpose(1, 2)).float()  # (n · H_kv, H / H_kv, span)
-        scores.unflatten(0, (n, self._kv_heads)).add_(plan.bias)
+        scores.view(n, self._kv_heads, -1, plan.span).add_(plan.bias)
         out = torch.bmm(scores.softmax(-1).to(values.dtype), values)
         return out.view(1, n, -1, self._head_dim)
 
     def _prefill(
         self,
-        plan: _Plan,
         layer: int,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
-        """query (H, U · W, D), key and value (H_kv, U · W, D) ─► (1, U · W, H, D): causal inside each prompt."""
+        """query (H, U·W, D), key and value (H_kv, U·W, D) ─► (1, U·W, H, D): causal inside each prompt."""
+        plan = self._plan
         n, m = plan.decode, plan.source.shape[0]
-        query, key, value = (x.unflatten(1, (-1, plan.width)).transpose(0, 1) for x in (query, key, value))
+        query, key, value = (_by_prompt(x, plan.width) for x in (query, key, value))
         kept = self._layers[layer][:, n : n + m, :, : plan.width]
         kept[0] = key.index_select(0, plan.source)
         kept[1] = value.index_select(0, plan.source)
@@ -143,3 +149,9 @@ class SlotCache:
             query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
         )
         return out.transpose(1, 2).flatten(0, 1)[None]
+
+
+def _by_prompt(x: torch.Tensor, width: int) -> torch.Tensor:
+    """(H, U·W, D) ─► (U, H, W, D)."""
+    heads, tokens, dim = x.shape
+    return x.reshape(heads, tokens // width, width, dim).transpose(0, 1)
