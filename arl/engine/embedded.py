@@ -239,7 +239,7 @@ class EmbeddedEngine:
         return True
 
     def _admit(self) -> tuple[list[np.ndarray], list[int]]:
-        """Fill free slots in order of arrival. Returns the distinct prompts, and which one each new row holds."""
+        """Fill free slots in order of arrival. Returns the distinct prompts, and which each new row holds."""
         prompts: list[np.ndarray] = []
         source: list[int] = []
         known: dict[bytes, int] = {}
