@@ -54,6 +54,7 @@ class ShardedModel:
 
     def __init__(self, path: str | Path, train: Train, temperature: float, device: torch.device) -> None:
         self.device, self.temperature = device, temperature
+        self._world = dist.get_world_size()
         self.clip_norm, self.learning_rate, self.ramp_steps = train.clip_norm, train.learning_rate, train.ramp_steps
         self.dtype = DTYPES[train.dtype]
         self.model: PreTrainedModel = load_model(path, "float32", device)
@@ -86,7 +87,7 @@ class ShardedModel:
         """Add this micro-batch's gradient; the minibatch's last one also sums it over the ranks."""
         self._root.set_requires_gradient_sync(last)
         self._root.set_is_last_backward(last)
-        loss.backward()
+        (loss * self._world if self._world > 1 else loss).backward()  # FSDP2 averages over ranks; this is a sum
 
     def update(self) -> float:
         """Clip, step, clear. Returns the norm of the gradient over all ranks before the clip.
@@ -115,18 +116,18 @@ class ShardedModel:
         """learning_rate · min(1, (updates + 1) / ramp_steps)."""
         return self.learning_rate * min(1.0, (self._updates + 1) / max(1, self.ramp_steps))
 
-    def full_state(self) -> dict[str, Tensor]:
-        """A copy of every weight in the compute dtype, on the CPU of rank 0; empty on the others. Collective."""
+    def full_state(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """A copy of every weight in `dtype`, on the CPU of rank 0; empty on the others. Collective."""
         state = {}
         for (name, shard), local in zip(self.model.named_parameters(), self._local, strict=True):
-            full = local.detach() if dist.get_world_size() == 1 else shard.full_tensor().detach()
+            full = local.detach() if self._world == 1 else shard.full_tensor().detach()
             if dist.get_rank() == 0:
-                state[name] = full.to("cpu", self.dtype, copy=True)
+                state[name] = full.to("cpu", dtype, copy=True)
         return state
 
     def _norm(self, grads: list[Tensor]) -> float:
         squares = torch.stack(torch._foreach_norm(grads)).square().sum()
-        if dist.get_world_size() > 1:
+        if self._world > 1:
             dist.all_reduce(squares)
         return float(squares.sqrt())
 
@@ -140,7 +141,6 @@ def _shard(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> 
             fully_shard(block, mesh=mesh, mp_policy=precision, reshard_after_forward=world > 1)
     fully_shard(model, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
     assert isinstance(model, FSDPModule)
-    model.set_gradient_divide_factor(1.0)  # the loss is already divided by the tokens of all ranks
     return model
 
 

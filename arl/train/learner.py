@@ -6,6 +6,7 @@ The first minibatch needs no proximal pass: its weights are still those before t
 its own current_logprobs.
 """
 
+import copy
 import math
 import time
 from collections.abc import Sequence
@@ -14,8 +15,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from transformers import AutoTokenizer
 
 from arl.errors import TrainerError
+from arl.models.load import save_model
 from arl.recipe import Objective, Train
 from arl.train.fsdp import ShardedModel, init_ranks
 from arl.train.objectives import TokenStats, decoupled_ppo, loglinear_proximal, naive_ppo
@@ -70,6 +73,28 @@ class Learner:
         metrics["time/proximal_s"] = middle - start
         metrics["time/train_s"] = time.perf_counter() - middle
         return metrics
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Every weight in the compute dtype, copied to rank 0's CPU; empty on the others. Collective."""
+        return self.sharded.full_state(self.sharded.dtype)
+
+    def config_json(self) -> str:
+        """config.json of what `snapshot` returns."""
+        config = copy.deepcopy(self.sharded.model.config)
+        config.dtype = self.sharded.dtype
+        return str(config.to_json_string())
+
+    def save(self, path: Path, tokenizer_path: str | Path) -> None:
+        """Write float32 master weights, config and tokenizer to `path`, all or nothing. Collective.
+
+        Raises:
+            OSError: `path` exists and is not empty.
+        """
+        state = self.sharded.full_state(torch.float32)
+        if dist.get_rank() == 0:
+            temporary = path.with_name(f".{path.name}.partial")
+            save_model(self.sharded.model, AutoTokenizer.from_pretrained(tokenizer_path), state, temporary)
+            temporary.rename(path)
 
     def _proximal_pass(self, minibatches: Sequence[Minibatch]) -> list[list[Tensor] | None]:
         """proximal_logprobs of every loss token, (N,) per micro-batch; None where the current ones serve."""
