@@ -1,0 +1,189 @@
+"""What each token of a pack may see in training: its own ancestors, and nothing else.
+
+A pack is a row of T tokens cut into S segments. Segment s asks with its own tokens and sees a list of keys: the pack
+indices of every ancestor of its last token, in order. Its q queries are the last q of its k keys, so the causal mask
+is aligned to the bottom right. A plain sequence lists itself; the responses of one problem list the prompt's
+tokens, which are stored once (shared-prefix packing, cf. Prefix Grouper, arXiv 2506.05433), then their own.
+
+    CPU    segments of similar size are gathered into padded batches of plain matrix products; a large one is
+           a fused attention call of its own
+    CUDA   one variable-length flash attention over all segments
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+LARGE = 256 * 256  # scores of one head above which a fused call beats a stored score matrix
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """N segments padded to Q queries and K keys."""
+
+    query_rows: Tensor  # (N·Q,) int64 pack index of each query, padding repeats row 0
+    key_rows: Tensor  # (N·K,) int64
+    hidden: Tensor  # (N, 1, Q, K) bool, True where a query may not look
+    kept: Tensor  # (n,) int64 places of the real queries in N·Q
+    rows: Tensor  # (n,) int64 their pack indices
+    shape: tuple[int, int, int]  # N, Q, K
+    large: bool
+
+
+class PackedContext:
+    """AttentionContext of one pack.
+
+    Args:
+        query_offsets: (S+1,) int32, segment s owns the pack's tokens query_offsets[s]:query_offsets[s+1].
+        key_offsets: (S+1,) int32 into key_indices.
+        key_indices: (K,) int32 pack index of each key.
+        device: where the model computes.
+    """
+
+    def __init__(
+        self, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray, device: torch.device
+    ) -> None:
+        assert query_offsets.shape == key_offsets.shape and key_indices.shape == (key_offsets[-1],)
+        self.num_tokens = int(query_offsets[-1])
+        if device.type == "cuda":
+            self._cu = [torch.from_numpy(o).to(device) for o in (query_offsets, key_offsets)]
+            self._longest = [int(np.diff(o).max()) for o in (query_offsets, key_offsets)]
+            self._keys = torch.from_numpy(key_indices).to(device)
+        else:
+            self._buckets = _buckets(query_offsets, key_offsets, key_indices)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """query (1, H, T, D), key and value (1, H_kv, T, D) ─► (1, T, H, D), in query's dtype."""
+        assert query.shape[0] == 1 and query.shape[2] == self.num_tokens, "the model must be called on the whole pack"
+        assert key.shape[2] == self.num_tokens, "keys beyond the pack: call the model with use_cache=False"
+        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, D), (T, H_kv, D)
+        if q.device.type == "cuda":
+            return self._attend_cuda(q, k, v, scale)[None]
+        out: Tensor = _BucketedAttention.apply(q, k, v, scale, self._buckets)  # type: ignore[no-untyped-call]
+        return out[None]
+
+    def _attend_cuda(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        from torch.nn.attention.varlen import varlen_attn
+
+        out = varlen_attn(
+            q.contiguous(),
+            k.index_select(0, self._keys),
+            v.index_select(0, self._keys),
+            self._cu[0],
+            self._cu[1],
+            self._longest[0],
+            self._longest[1],
+            scale=scale,
+            window_size=(-1, 0),
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+        assert isinstance(out, Tensor)
+        return out
+
+
+def _buckets(query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray) -> list[_Bucket]:
+    """Group segments whose sizes round up to the same powers of two; a large segment stands alone."""
+    queries, keys = np.diff(query_offsets), np.diff(key_offsets)
+    assert (queries > 0).all() and (queries <= keys).all()
+    groups: dict[tuple[int, int], list[int]] = {}
+    for s, (q, k) in enumerate(zip(queries.tolist(), keys.tolist(), strict=True)):
+        place = (s, -1) if q * k > LARGE else (_round_up(q, 8), _round_up(k, 64))
+        groups.setdefault(place, []).append(s)
+    return [
+        _bucket(np.array(members), query_offsets, key_offsets, key_indices, large=place[1] < 0)
+        for place, members in groups.items()
+    ]
+
+
+def _round_up(size: int, least: int) -> int:
+    return max(least, 1 << (size - 1).bit_length())
+
+
+def _bucket(
+    members: np.ndarray, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray, large: bool
+) -> _Bucket:
+    q = (query_offsets[members + 1] - query_offsets[members])[:, None]  # (N, 1)
+    k = (key_offsets[members + 1] - key_offsets[members])[:, None]
+    i, j = np.arange(q.max())[None], np.arange(k.max())[None]  # (1, Q), (1, K)
+    real_query, real_key = i < q, j < k
+    query_rows = np.where(real_query, query_offsets[members][:, None] + i, 0)
+    key_rows = np.where(real_key, key_indices[np.where(real_key, key_offsets[members][:, None] + j, 0)], 0)
+    last_seen = np.minimum(k - q + i, k - 1)  # (N, Q) a padded query sees what its segment's last one sees
+    hidden = j[:, None] > last_seen[:, :, None]  # (N, Q, K)
+    kept = np.flatnonzero(real_query)
+    return _Bucket(
+        query_rows=torch.from_numpy(query_rows.ravel().astype(np.int64)),
+        key_rows=torch.from_numpy(key_rows.ravel().astype(np.int64)),
+        hidden=torch.from_numpy(hidden)[:, None],
+        kept=torch.from_numpy(kept),
+        rows=torch.from_numpy(query_rows.ravel()[kept].astype(np.int64)),
+        shape=(len(members), i.shape[1], j.shape[1]),
+        large=large,
+    )
+
+
+def _heads_first(x: Tensor, rows: Tensor, count: int, heads: int) -> Tensor:
+    """Gather (T, H, D) rows into a batch: (N, H_kv, H/H_kv · L, D)."""
+    picked = x.index_select(0, rows)
+    length, per = len(rows) // count, x.shape[1] // heads
+    return picked.view(count, length, heads, per, -1).permute(0, 2, 3, 1, 4).reshape(count, heads, per * length, -1)
+
+
+def _rows_first(x: Tensor, length: int, heads: int) -> Tensor:
+    """Undo `_heads_first`: (N, H_kv, H/H_kv · L, D) ─► (N·L, H, D)."""
+    count, kv_heads, _, dim = x.shape
+    per = heads // kv_heads
+    return x.view(count, kv_heads, per, length, dim).permute(0, 3, 1, 2, 4).reshape(count * length, heads, dim)
+
+
+class _BucketedAttention(torch.autograd.Function):
+    """Attention of every bucket as two batched products; the backward reuses the stored weights."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, buckets: list[_Bucket]
+    ) -> Tensor:
+        heads = k.shape[1]
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        saved = []
+        for bucket in buckets:
+            n = bucket.shape[0]
+            bq = _heads_first(q, bucket.query_rows, n, heads).mul_(scale)
+            bk, bv = (_heads_first(x, bucket.key_rows, n, heads) for x in (k, v))
+            weights = _weights(bq, bk, bucket)
+            o = _rows_first(weights @ bv, bucket.shape[1], q.shape[1])
+            out.index_copy_(0, bucket.rows, o.index_select(0, bucket.kept))
+            saved += [bq, bk, bv, weights]
+        ctx.save_for_backward(*saved)
+        ctx.scale, ctx.buckets, ctx.shapes = scale, buckets, (q.shape, k.shape)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (q_shape, k_shape), saved = ctx.shapes, ctx.saved_tensors
+        dq = grad.new_empty(q_shape)
+        dk, dv = grad.new_zeros(k_shape), grad.new_zeros(k_shape)
+        for b, bucket in enumerate(ctx.buckets):
+            bq, bk, bv, weights = saved[4 * b : 4 * b + 4]
+            n, length, keys = bucket.shape
+            padded = grad.new_zeros(n * length, *q_shape[1:])
+            padded.index_copy_(0, bucket.kept, grad.index_select(0, bucket.rows))
+            do = _heads_first(padded, torch.arange(n * length), n, k_shape[1])
+            dv.index_add_(0, bucket.key_rows, _rows_first(weights.transpose(2, 3) @ do, keys, k_shape[1]))
+            dw = do @ bv.transpose(2, 3)
+            ds = torch._softmax_backward_data(dw, weights, -1, weights.dtype)
+            dk.index_add_(0, bucket.key_rows, _rows_first(ds.transpose(2, 3) @ bq, keys, k_shape[1]))
+            rows = _rows_first((ds @ bk).mul_(ctx.scale), length, q_shape[1])
+            dq.index_copy_(0, bucket.rows, rows.index_select(0, bucket.kept))
+        return dq, dk, dv, None, None
+
+
+def _weights(q: Tensor, k: Tensor, bucket: _Bucket) -> Tensor:
+    """softmax over the visible keys: (N, H_kv, H/H_kv · Q, K) in q's dtype, computed in float32."""
+    n, length, keys = bucket.shape
+    scores = (q @ k.transpose(2, 3)).float()
+    scores.view(n, k.shape[1], -1, length, keys).masked_fill_(bucket.hidden[:, :, None], float("-inf"))
+    return scores.softmax(-1).to(q.dtype)

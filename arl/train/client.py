@@ -1,0 +1,242 @@
+"""The controller's end of the trainer: a Trainer over the channel. Torch-free.
+
+    Batch ─► pack_batch ─► one Step per rank ─► Stepped from every rank ─► StepResult
+                                          rank 0's publisher: Published ─► weights(version)
+
+One task listens and gives every message to whoever waits for it, another watches connections. The first failure,
+be it a rank's traceback, a broken publisher or a dead rank, ends every wait, present and future.
+"""
+
+import asyncio
+import contextlib
+import hmac
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import zmq
+import zmq.asyncio
+from msgspec import Struct
+from zmq.utils.monitor import recv_monitor_message
+
+from arl.clock import deadline
+from arl.errors import DeadlineError, ProcessDied, RunError, TrainerError
+from arl.recipe import Deadlines
+from arl.train import channel
+from arl.train.channel import (
+    Failed,
+    Hello,
+    Init,
+    Ping,
+    Published,
+    Ready,
+    Refused,
+    Save,
+    Saved,
+    Step,
+    Stepped,
+    Stop,
+    Stopped,
+)
+from arl.train.packer import pack_batch
+from arl.types import Batch, StepResult, WeightUpdate
+
+DISCONNECT_SETTLES = 0.1  # seconds from the event until the socket knows which peer it was
+
+
+class TrainerClient:
+    """Trainer protocol over worker processes that the launcher starts with `environment` and torchrun's variables.
+
+        async with TrainerClient(init, ranks=2, run_key=key, deadlines=Deadlines()) as trainer:
+            ...  # start `python -m arl.train.worker` with trainer.environment
+            await trainer.ready()
+            result = await trainer.step(batch)
+            await trainer.stop()
+
+    Args:
+        init: what every rank is told first.
+        ranks: world size.
+        run_key: secret of this run; a process that does not know it is refused.
+        host: address to listen on; loopback unless ranks run elsewhere.
+    """
+
+    def __init__(
+        self, init: Init, ranks: int, run_key: str, deadlines: Deadlines, host: str = "127.0.0.1"
+    ) -> None:
+        self._init, self._ranks, self._run_key, self._deadlines = init, ranks, run_key, deadlines
+        self._train, _ = init.sections()
+        self._version = init.version
+        self._peers: dict[bytes, Hello] = {}
+        self._one_at_a_time = asyncio.Lock()
+        self._awaited: tuple[type[Struct], dict[int, Any], asyncio.Future[None]] | None = None
+        self._published: dict[int, asyncio.Future[WeightUpdate]] = {}
+        self._failure: RunError | None = None
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        port = self._socket.bind_to_random_port(f"tcp://{host}")
+        self.environment = {channel.ADDRESS: f"tcp://{host}:{port}", channel.RUN_KEY: run_key}
+
+    async def __aenter__(self) -> Self:
+        self._hellos = self._expect(Hello)
+        self._publication(self._version).set_result(WeightUpdate(self._version, self._init.model_path))
+        self._listener, self._watcher = asyncio.create_task(self._listen()), asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watcher.cancel()
+        self._listener.cancel()
+        await asyncio.gather(self._listener, self._watcher, return_exceptions=True)
+        self._socket.disable_monitor()
+        self._context.destroy(linger=0)
+
+    async def ready(self) -> None:
+        """Wait until every rank has said hello and loaded the model.
+
+        Raises:
+            DeadlineError: `deadlines.startup` passed; names the ranks.
+            TrainerError: a rank could not start.
+        """
+        await self._collect(self._hellos, self._deadlines.startup, "hello")
+        await self._ask([self._init] * self._ranks, Ready, self._deadlines.startup)
+
+    async def step(self, batch: Batch) -> StepResult:
+        """See Trainer. Ranks get only their shard.
+
+        Raises:
+            InputError: a trajectory longer than train.capacity.
+            TrainerError, ProcessDied, DeadlineError: a rank raised, died, or took too long.
+        """
+        assert batch.version == self._version, f"a batch for version {batch.version} at version {self._version}"
+        train = self._train
+        shards, packing = await asyncio.to_thread(pack_batch, batch, train.minibatches, train.capacity, self._ranks)
+        stepped = await self._ask([Step(shard) for shard in shards], Stepped, self._deadlines.step)
+        self._version += 1
+        assert {s.version for s in stepped} == {self._version}
+        return StepResult(self._version, stepped[0].metrics | packing)
+
+    async def weights(self, version: int) -> WeightUpdate:
+        """See Trainer. The version the run started from is the model it started from.
+
+        Raises:
+            TrainerError, ProcessDied, DeadlineError: the publisher raised, died, or took too long.
+        """
+        self._raise_failure()
+        async with deadline(self._deadlines.swap, "controller", f"the published weights of version {version}"):
+            return await asyncio.shield(self._publication(version))
+
+    async def save(self, path: Path) -> None:
+        """See Trainer: float32 weights, config and tokenizer."""
+        await self._ask([Save(str(path))] * self._ranks, Saved, self._deadlines.step)
+
+    async def stop(self) -> None:
+        """Let the ranks finish what they publish and end."""
+        self._watcher.cancel()  # from here on they may leave
+        await self._ask([Stop()] * self._ranks, Stopped, self._deadlines.shutdown)
+
+    async def _ask(self, messages: Sequence[Struct], answer: type[Any], seconds: float) -> list[Any]:
+        """Send message r to rank r and wait for one `answer` from each, in rank order."""
+        async with self._one_at_a_time:
+            awaited = self._expect(answer)
+            for identity, hello in self._trainers():
+                await self._send(identity, messages[hello.rank])
+            return await self._collect(awaited, seconds, f"{answer.__name__} of version {self._version}")
+
+    def _expect(self, answer: type[Struct]) -> tuple[type[Struct], dict[int, Any], asyncio.Future[None]]:
+        self._raise_failure()
+        self._awaited = (answer, {}, asyncio.get_running_loop().create_future())
+        return self._awaited
+
+    async def _collect(
+        self, awaited: tuple[type[Struct], dict[int, Any], asyncio.Future[None]], seconds: float, what: str
+    ) -> list[Any]:
+        _, answers, done = awaited
+        try:
+            async with deadline(seconds, "controller", f"{what} from {self._ranks} trainer ranks"):
+                await done
+        except DeadlineError as error:
+            missing = sorted(set(range(self._ranks)) - set(answers))
+            raise DeadlineError(f"{error}; trainer ranks that did not answer: {missing}") from error
+        return [answers[rank] for rank in range(self._ranks)]
+
+    async def _listen(self) -> None:
+        """Consumes what ranks and publisher say; waits for the next message; unblocked by any of them."""
+        while True:
+            identity, data = await self._socket.recv_multipart()
+            try:
+                message = channel.decode_from_rank(data)
+                if identity in self._peers or await self._admit(identity, message):
+                    self._deliver(self._peers[identity], message)
+            except Exception as error:
+                self._fail(TrainerError(f"a message of the trainer could not be handled: {error!r}"))
+                raise
+
+    async def _admit(self, identity: bytes, message: channel.FromRank) -> bool:
+        known = isinstance(message, Hello) and hmac.compare_digest(message.run_key, self._run_key)
+        if isinstance(message, Hello) and known and 0 <= message.rank < self._ranks:
+            self._peers[identity] = message
+            return True
+        with contextlib.suppress(zmq.ZMQError):  # a stranger that has left already needs no answer
+            await self._socket.send_multipart([identity, channel.encode(Refused("wrong run key or rank"))])
+        return False
+
+    def _deliver(self, sender: Hello, message: channel.FromRank) -> None:
+        if isinstance(message, Failed):
+            who = f"{sender.role} rank {sender.rank} at version {message.version}"
+            self._fail(TrainerError(f"{who} raised:\n{message.trace}"))
+        elif isinstance(message, Published):
+            self._publication(message.update.version).set_result(message.update)
+        elif sender.role == "trainer" and self._awaited is not None:
+            answer, answers, done = self._awaited
+            if not isinstance(message, answer):
+                raise TypeError(f"{type(message).__name__} from rank {sender.rank} instead of {answer.__name__}")
+            answers[sender.rank] = message
+            if len(answers) == self._ranks and not done.done():
+                done.set_result(None)
+
+    async def _watch(self) -> None:
+        """Consumes disconnections; waits for the next; unblocked by a peer's end. Finds which rank it was."""
+        while True:
+            await recv_monitor_message(self._monitor)  # type: ignore[misc]
+            await asyncio.sleep(DISCONNECT_SETTLES)
+            for identity, hello in self._trainers():
+                try:
+                    await self._socket.send_multipart([identity, channel.encode(Ping())])
+                except zmq.ZMQError as error:
+                    if error.errno != zmq.EHOSTUNREACH:
+                        raise
+                    self._fail(ProcessDied(f"trainer rank {hello.rank} died at version {self._version}"))
+
+    async def _send(self, identity: bytes, message: Struct) -> None:
+        try:
+            await self._socket.send_multipart([identity, channel.encode(message)])
+        except zmq.ZMQError as error:
+            self._fail(ProcessDied(f"a trainer process left before it could be sent {type(message).__name__}: {error}"))
+            self._raise_failure()
+
+    def _trainers(self) -> list[tuple[bytes, Hello]]:
+        return [(identity, hello) for identity, hello in self._peers.items() if hello.role == "trainer"]
+
+    def _publication(self, version: int) -> asyncio.Future[WeightUpdate]:
+        return self._published.setdefault(version, asyncio.get_running_loop().create_future())
+
+    def _fail(self, error: RunError) -> None:
+        """The first failure is the one everybody hears."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        waits: list[asyncio.Future[Any]] = [*self._published.values()]
+        if self._awaited is not None:
+            waits.append(self._awaited[2])
+        for wait in waits:
+            if not wait.done():
+                wait.set_exception(error)
+                wait.exception()  # heard already, should nobody be waiting
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure

@@ -1,0 +1,148 @@
+"""A Hugging Face model sharded by FSDP2, with AdamW on this rank's shards: what PPO and supervised learning share.
+
+    MicroBatch ─► score() ─► logprob, entropy ─► a loss ─► backward(loss, last) ─► … ─► update() ─► grad_norm
+
+Master weights, gradient reduction and optimizer states are float32; `Train.dtype` is the type of the computation.
+The optimizer and the gradient norm work on the local shards themselves: AdamW is elementwise, so the result is the
+same, and DTensor's dispatch, which costs more than a tiny model's arithmetic, is not paid.
+"""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from arl.errors import TrainerError
+from arl.kernels.logprob import token_logprob
+from arl.models.load import DTYPES, load_model
+from arl.models.packed import PackedContext
+from arl.recipe import Train
+from arl.train.packer import MicroBatch
+
+WORTH_A_COLLECTIVE = 1 << 20  # parameters; smaller decoder blocks are gathered together with the root
+
+
+def init_ranks(deadline_seconds: float) -> torch.device:
+    """Join torchrun's process group, or make one of this process alone; returns the device to compute on."""
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if not dist.is_initialized():
+        alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        dist.init_process_group(
+            "nccl" if cuda else "gloo", timeout=timedelta(seconds=deadline_seconds), **alone
+        )
+    return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+
+
+class ShardedModel:
+    """The trained model of this rank; `init_ranks` comes first.
+
+    Args:
+        path: model directory.
+        train: hyper-parameters.
+        temperature: of the sampling policy; logprobs are of log_softmax(logits / temperature).
+    """
+
+    def __init__(self, path: str | Path, train: Train, temperature: float, device: torch.device) -> None:
+        self.device, self.temperature = device, temperature
+        self._world = dist.get_world_size()
+        self.clip_norm, self.learning_rate, self.ramp_steps = train.clip_norm, train.learning_rate, train.ramp_steps
+        self.dtype = DTYPES[train.dtype]
+        self.model: PreTrainedModel = load_model(path, "float32", device)
+        self._root = _shard(self.model, self.dtype, device)
+        self._shards = list(self.model.parameters())
+        self._local = [torch.nn.Parameter(_local(p.detach())) for p in self._shards]
+        self._optimizer = torch.optim.AdamW(
+            self._local, betas=train.betas, eps=train.eps, weight_decay=train.weight_decay, fused=True
+        )
+        self._updates = 0
+
+    def score(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """One forward of the pack: logprob and entropy of its M scored positions, each (M,) float32."""
+        context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices, self.device)
+        logits = self.model(
+            input_ids=self.tensor(batch.token_ids)[None],
+            position_ids=self.tensor(batch.position_ids)[None],
+            use_cache=False,
+            context=context,
+            logits_to_keep=self.tensor(batch.score_positions),
+        ).logits[0]  # (M, V)
+        return token_logprob(logits, self.tensor(batch.score_targets), self.temperature)
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        """A rank's copy of an array, integers as int64."""
+        tensor = torch.from_numpy(array)
+        return tensor.to(self.device, torch.int64 if array.dtype.kind == "i" else torch.float32)
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        """Add this micro-batch's gradient; the minibatch's last one also sums it over the ranks."""
+        self._root.set_requires_gradient_sync(last)
+        self._root.set_is_last_backward(last)
+        (loss * self._world if self._world > 1 else loss).backward()  # FSDP2 averages over ranks; this is a sum
+
+    def update(self) -> float:
+        """Clip, step, clear. Returns the norm of the gradient over all ranks before the clip.
+
+        Raises:
+            TrainerError: that norm is not finite; the weights are untouched.
+        """
+        grads = [_local(p.grad) for p in self._shards if p.grad is not None]
+        assert len(grads) == len(self._local), "a parameter without gradient"
+        norm = self._norm(grads)
+        if not norm < float("inf"):
+            raise TrainerError(f"the gradient norm is {norm}")
+        if norm > self.clip_norm:
+            torch._foreach_mul_(grads, self.clip_norm / (norm + 1e-6))
+        for local, grad in zip(self._local, grads, strict=True):
+            local.grad = grad
+        self._optimizer.param_groups[0]["lr"] = self.next_learning_rate
+        self._optimizer.step()
+        self._updates += 1
+        for shard in self._shards:
+            shard.grad = None
+        return norm
+
+    @property
+    def next_learning_rate(self) -> float:
+        """learning_rate · min(1, (updates + 1) / ramp_steps)."""
+        return self.learning_rate * min(1.0, (self._updates + 1) / max(1, self.ramp_steps))
+
+    def full_state(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """A copy of every weight in `dtype`, on the CPU of rank 0; empty on the others. Collective."""
+        state = {}
+        for (name, shard), local in zip(self.model.named_parameters(), self._local, strict=True):
+            full = local.detach() if self._world == 1 else shard.full_tensor().detach()
+            if dist.get_rank() == 0:
+                state[name] = full.to("cpu", dtype, copy=True)
+        return state
+
+    def _norm(self, grads: list[Tensor]) -> float:
+        squares = torch.stack(torch._foreach_norm(grads)).square().sum()
+        if self._world > 1:
+            dist.all_reduce(squares)
+        return float(squares.sqrt())
+
+
+def _shard(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> FSDPModule:
+    world = dist.get_world_size()
+    mesh = init_device_mesh(device.type, (world,))
+    precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, output_dtype=dtype)
+    for block in model.model.layers:
+        if sum(p.numel() for p in block.parameters()) >= WORTH_A_COLLECTIVE:
+            fully_shard(block, mesh=mesh, mp_policy=precision, reshard_after_forward=world > 1)
+    fully_shard(model, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
+    assert isinstance(model, FSDPModule)
+    return model
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

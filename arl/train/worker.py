@@ -1,0 +1,153 @@
+"""A trainer rank: `python -m arl.train.worker`, started by the launcher or torchrun.
+
+    environment ─► Hello ─► Init ─► Learner ─► for ever: Step ─► Stepped (─► Published, from the publisher's thread)
+
+Environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun sets them, ARL_TRAINER_ADDRESS and ARL_RUN_KEY;
+with ARL_PARENT_PID the rank dies with that process.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+import zmq
+from msgspec import Struct
+
+from arl.train import channel
+from arl.train.channel import Failed, Hello, Init, Ping, Published, Ready, Save, Saved, Step, Stepped, Stop, Stopped
+from arl.types import WeightUpdate
+
+HELLO_SECONDS = 60.0  # for the controller's first word
+LINGER_SECONDS = 10.0  # for the last message to leave
+_PR_SET_PDEATHSIG = 1
+
+
+class Link:
+    """A rank's socket to the controller."""
+
+    def __init__(self, role: str) -> None:
+        self.rank = int(os.environ["RANK"])
+        self._socket = zmq.Context.instance().socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, int(LINGER_SECONDS * 1000))
+        self._socket.connect(os.environ[channel.ADDRESS])
+        self.send(Hello(role, self.rank, os.environ[channel.RUN_KEY]))
+
+    def send(self, message: Struct) -> None:
+        self._socket.send(channel.encode(message))
+
+    def receive(self, seconds: float | None = None) -> channel.ToRank:
+        """The controller's next word; without a deadline, the controller's life is ours (see `die_with_parent`)."""
+        if seconds is not None and not self._socket.poll(int(seconds * 1000)):
+            raise TimeoutError(f"the controller said nothing for {seconds:g} s after hello")
+        return channel.decode_to_rank(self._socket.recv())
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends; leave at once if that has happened already."""
+    parent = os.environ.get(channel.PARENT_PID)
+    if parent is None:
+        return
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != int(parent):
+        leave(1)
+
+
+def leave(code: int) -> NoReturn:
+    """End without interpreter teardown, in which gloo's threads sometimes abort."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class Rank:
+    """One trainer rank after Init."""
+
+    def __init__(self, link: Link, init: Init) -> None:
+        from arl.sync.publish import Publisher
+        from arl.train.learner import Learner
+
+        train, objective = init.sections()
+        self._link, self._init = link, init
+        self.learner = Learner(
+            init.model_path, train, objective, init.temperature, init.version, init.collective_seconds
+        )
+        self._publisher = None
+        if link.rank == 0:
+            directory = Path(init.publish_directory)
+            self._publisher = Publisher(directory, self.learner.config_json(), _Announcer(self.learner.version))
+
+    def serve(self) -> None:
+        """Consumes the controller's messages; waits for the next; unblocked by it, or by the controller's death."""
+        while True:
+            message = self._link.receive()
+            if isinstance(message, Step):
+                self._link.send(self._step(message))
+            elif isinstance(message, Save):
+                self.learner.save(Path(message.path), tokenizer_path=self._init.model_path)
+                self._link.send(Saved(message.path))
+            elif isinstance(message, Stop):
+                break
+            elif not isinstance(message, Ping):
+                raise ValueError(f"unexpected {type(message).__name__}")
+        if self._publisher is not None:
+            self._publisher.close(LINGER_SECONDS)
+        self._link.send(Stopped())
+
+    def _step(self, message: Step) -> Stepped:
+        metrics = self.learner.step(message.shard)
+        start = time.perf_counter()
+        state = self.learner.snapshot()
+        metrics["sync/blocking_seconds"] = time.perf_counter() - start
+        if self._publisher is not None:
+            self._publisher.publish(self.learner.version, state)
+        return Stepped(self.learner.version, metrics)
+
+
+class _Announcer:
+    """Sends from the publisher's thread, over a socket made there: sockets may not be shared."""
+
+    def __init__(self, version: int) -> None:
+        self._link: Link | None = None
+        self._version = version
+
+    def __call__(self, outcome: WeightUpdate | Exception) -> None:
+        if self._link is None:
+            self._link = Link("publisher")
+        if isinstance(outcome, Exception):
+            self._link.send(Failed(self._version, "".join(traceback.format_exception(outcome))))
+            return
+        self._version = outcome.version
+        self._link.send(Published(outcome))
+
+
+def main() -> NoReturn:
+    die_with_parent()
+    link, rank = Link("trainer"), None
+    try:
+        init = link.receive(HELLO_SECONDS)
+        if not isinstance(init, Init):
+            raise PermissionError(f"the controller answered {init}")
+        rank = Rank(link, init)
+        link.send(Ready())
+        rank.serve()
+    except Exception:
+        trace = traceback.format_exc()
+        print(trace, file=sys.stderr)
+        link.send(Failed(-1 if rank is None else rank.learner.version, trace))
+        zmq.Context.instance().destroy(linger=int(LINGER_SECONDS * 1000))
+        leave(1)
+    zmq.Context.instance().destroy(linger=int(LINGER_SECONDS * 1000))
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()

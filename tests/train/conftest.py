@@ -1,0 +1,22 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from arl.data import checksum
+from arl.models.tiny import make_tiny_model
+from arl.recipe import TinyModel
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A two-layer, 32-wide Llama over the checksum's vocabulary."""
+    directory = tmp_path_factory.mktemp("tiny")
+    shape = TinyModel(hidden_size=32, layers=2, heads=4, intermediate_size=64)
+    make_tiny_model(shape, checksum.CHARACTERS, seed=1, directory=directory)
+    return directory

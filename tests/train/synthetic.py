@@ -1,0 +1,49 @@
+"""Batches with the quickstart's lengths, made without an engine."""
+
+import random
+
+import numpy as np
+
+from arl.data import checksum
+from arl.types import Batch, Problem, Trajectory, TrajectoryGroup
+
+BOS, EOS = 14, 15
+
+
+def encode(text: str) -> list[int]:
+    return [checksum.CHARACTERS.index(c) for c in text]
+
+
+def trajectory(prompt: list[int], response: list[int], reward: float, version: int, rng: random.Random) -> Trajectory:
+    length, p = len(prompt) + len(response), len(prompt)
+    sampled = np.arange(length) >= p
+    return Trajectory(
+        token_ids=np.array(prompt + response, np.int32),
+        behavior_logprobs=np.where(sampled, [-rng.uniform(0.5, 4) for _ in range(length)], 0).astype(np.float32),
+        policy_versions=np.where(sampled, version, -1).astype(np.int32),
+        loss_mask=sampled,
+        prompt_length=p,
+        reward=reward,
+        truncated=False,
+    )
+
+
+def batch(version: int = 4, groups: int = 32, size: int = 8, seed: int = 0, max_age: int = 4) -> Batch:
+    """Noisy demonstrations of the running checksum with random rewards, ages 0..max_age."""
+    rng = random.Random(seed)
+    made = []
+    for g in range(groups):
+        problem = checksum.problem(rng)
+        prompt = [BOS, *encode(str(problem.prompt))]
+        trajectories = tuple(
+            trajectory(
+                prompt,
+                [*encode(checksum.demonstration(problem, rng, blurt=0.4, slip=0.3)), EOS],
+                float(rng.random() < 0.5),
+                version - rng.randint(0, min(max_age, version)),
+                rng,
+            )
+            for _ in range(size)
+        )
+        made.append(TrajectoryGroup(g, Problem(problem.id, problem.prompt), trajectories, version, 0.0))
+    return Batch(version, tuple(made))

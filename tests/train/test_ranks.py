@@ -1,0 +1,129 @@
+"""Real rank processes behind the client."""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from arl.errors import DeadlineError, ProcessDied, TrainerError
+from arl.recipe import Deadlines, Objective, Train
+from arl.train.channel import ADDRESS, RUN_KEY, Init
+from arl.train.client import TrainerClient
+from arl.types import StepResult
+from tests.train.synthetic import batch
+from tests.train.workers import started
+
+DEADLINES = Deadlines(startup=60, step=30, swap=30, shutdown=10)
+
+
+def init(model: Path, published: Path, **train: object) -> Init:
+    section = Train(minibatches=2, threads=1, **train)  # type: ignore[arg-type]
+    return Init(
+        model_path=str(model),
+        train=section.model_dump(mode="json"),
+        objective=Objective().model_dump(mode="json"),
+        temperature=1.0,
+        version=4,
+        publish_directory=str(published),
+        collective_seconds=20.0,
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(
+    model: Path, published: Path, ranks: int, deadlines: Deadlines = DEADLINES
+) -> AsyncIterator[tuple[TrainerClient, list["subprocess.Popen[bytes]"]]]:
+    async with TrainerClient(init(model, published), ranks, "secret", deadlines) as trainer:
+        with started(trainer.environment, ranks) as processes:
+            await trainer.ready()
+            yield trainer, processes
+
+
+async def two_steps(model: Path, directory: Path, ranks: int) -> tuple[list[StepResult], dict[str, np.ndarray]]:
+    async with running(model, directory / "published", ranks) as (trainer, processes):
+        assert (await trainer.weights(4)).path == str(model)
+        results = [await trainer.step(batch(version, groups=8, size=4, seed=version)) for version in (4, 5)]
+        update = await trainer.weights(6)
+        await trainer.save(directory / "saved")
+        await trainer.stop()
+        assert [process.wait(20) for process in processes] == [0] * ranks
+    saved = load_file(directory / "saved" / "model.safetensors")
+    published = load_file(Path(update.path) / "model.safetensors")
+    assert saved.keys() == published.keys()
+    assert all(np.array_equal(saved[name], published[name]) for name in saved), "publication reloads bit-equal"
+    return results, saved
+
+
+def test_two_ranks_train_as_one(tiny: Path, tmp_path: Path) -> None:
+    one, weights_of_one = asyncio.run(two_steps(tiny, tmp_path / "one", 1))
+    two, weights_of_two = asyncio.run(two_steps(tiny, tmp_path / "two", 2))
+    for a, b in zip(one, two, strict=True):
+        for name in ("loss", "grad_norm", "entropy", "kl/behavior_proximal", "behavior_weight/mean"):
+            assert a.metrics[name] == pytest.approx(b.metrics[name], rel=1e-4, abs=1e-5), name
+    for name, weight in weights_of_one.items():
+        np.testing.assert_allclose(weight, weights_of_two[name], atol=1e-5, err_msg=name)
+
+
+def test_a_rank_killed_in_mid_step_fails_the_step_by_name(tiny: Path, tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(tiny, tmp_path, ranks=2) as (trainer, processes):
+            processes[1].send_signal(signal.SIGSTOP)  # rank 0 now waits inside a collective
+            step = asyncio.create_task(trainer.step(batch(4, groups=4, size=4)))
+            await asyncio.wait([step], timeout=0.2)
+            processes[1].kill()
+            # Rank 0 may notice first: its collective breaks with a traceback.
+            with pytest.raises((ProcessDied, TrainerError), match=r"rank [01].*version 4"):
+                await step
+            with pytest.raises((ProcessDied, TrainerError)):
+                await trainer.save(tmp_path / "never")
+
+    asyncio.run(scene())
+
+
+def test_a_rank_that_hangs_is_named_when_the_deadline_passes(tiny: Path, tmp_path: Path) -> None:
+    async def scene() -> None:
+        short = DEADLINES.model_copy(update={"step": 0.5})
+        async with running(tiny, tmp_path, ranks=1, deadlines=short) as (trainer, processes):
+            processes[0].send_signal(signal.SIGSTOP)
+            with pytest.raises(DeadlineError, match=r"did not answer: \[0\]"):
+                await trainer.step(batch(4, groups=4, size=4))
+
+    asyncio.run(scene())
+
+
+def test_a_loss_that_is_not_a_number_ends_the_step_with_its_version(tiny: Path, tmp_path: Path) -> None:
+    async def scene() -> None:
+        poisoned = batch(4, groups=4, size=4)
+        for group in poisoned.groups:
+            for trajectory in group.trajectories:
+                trajectory.behavior_logprobs[:] = np.nan
+        async with running(tiny, tmp_path, ranks=1) as (trainer, _):
+            with pytest.raises(TrainerError, match="the loss is nan in the step of version 4"):
+                await trainer.step(poisoned)
+
+    asyncio.run(scene())
+
+
+def test_a_process_with_the_wrong_key_is_refused_and_the_run_goes_on(tiny: Path, tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with TrainerClient(init(tiny, tmp_path), 1, "secret", DEADLINES) as trainer:
+            with started(trainer.environment | {RUN_KEY: "guess"}, 1) as strangers:
+                await asyncio.to_thread(strangers[0].wait, 30)
+                assert strangers[0].returncode == 1
+            with started(trainer.environment, 1):
+                await trainer.ready()
+                assert (await trainer.step(batch(4, groups=4, size=4))).version == 5
+                await trainer.stop()
+
+    asyncio.run(scene())
+
+
+def test_a_rank_whose_parent_has_gone_leaves_at_once(tiny: Path) -> None:
+    with started({ADDRESS: "tcp://127.0.0.1:9", RUN_KEY: "secret"}, 1, parent=1) as processes:
+        assert processes[0].wait(20) == 1
