@@ -69,5 +69,50 @@ def train(recipe: RecipePath, set_: Overrides = None, dry_run: DryRun = False) -
         display.note(render(summary, loaded))
 
 
+@command
+def eval_(recipe: RecipePath, model: Model, set_: Overrides = None) -> None:
+    """Sampled accuracy of a model on a recipe's held-out problems, as JSON."""
+    import msgspec
+
+    from arl import clock
+    from arl.recipe_file import load_recipe
+    from arl.run import evaluate_model
+
+    loaded = load_recipe(recipe, [*(set_ or ()), "model.tiny=null", f"model.path={model}"])
+    accuracy = clock.run(lambda: evaluate_model(loaded))
+    typer.echo(msgspec.json.encode(accuracy).decode())
+
+
+@command
+def sft(
+    model: Model,
+    data: Annotated[Path, typer.Argument(help="jsonl of objects with prompt and response.", metavar="DATA")],
+    output: Annotated[Path, typer.Argument(help="Directory to write; must not exist.", metavar="OUTPUT")],
+    steps: Annotated[int, typer.Option(help="Optimizer steps.")],
+    batch_size: Annotated[int, typer.Option(help="Pairs per optimizer step.")] = 64,
+    learning_rate: Annotated[float, typer.Option(help="Peak; ramped up, then linear to 10 %.")] = 1e-5,
+    dtype: Annotated[str, typer.Option(help="Compute type: float32 or bfloat16.")] = "float32",
+) -> None:
+    """Fine-tune a causal LM on prompt/response pairs."""
+    from arl.train.sft import PairsJob, run_job
+
+    job = {"model": model, "data": str(data), "output": str(output), "steps": steps, "batch_size": batch_size}
+    run_job(PairsJob, job | {"learning_rate": learning_rate, "dtype": dtype})
+
+
+@command
+def serve(
+    model: Model,
+    host: Annotated[str, typer.Option(help="Beyond loopback, a key in ARL_RUN_KEY is required.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any free one.")] = 30000,
+    slots: Annotated[int, typer.Option(help="Requests decoded together.")] = 32,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+) -> None:
+    """Serve a model with the embedded engine, over SGLang's HTTP protocol."""
+    from arl.engine.server import main
+
+    main(["--model", model, "--host", host, "--port", str(port), "--slots", str(slots), "--dtype", dtype])
+
+
 if __name__ == "__main__":
     app()

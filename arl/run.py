@@ -7,6 +7,7 @@ recipe ─► preflight ─► warm-up (cached) ─► engines ∥ ranks ∥ rew
 
 import asyncio
 import contextlib
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -18,7 +19,7 @@ from arl.data.problems import ProblemOrder, load_problems
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.base import Engine
 from arl.errors import ArlError, DataError, InputError, ProcessDied, leaves
-from arl.evaluate import Accuracy, evaluate
+from arl.evaluate import evaluate
 from arl.imports import import_function
 from arl.launch.local import LocalProcesses
 from arl.launch.placement import NoLease, Placement, SharedDeviceLease, place, visible_cores, visible_gpus
@@ -40,7 +41,7 @@ from arl.system import (
     start_engines,
 )
 from arl.train.client import TrainerClient
-from arl.types import Problem
+from arl.types import Accuracy, Problem
 from arl.warmup import context_length, starting_codec, starting_model
 
 
@@ -109,8 +110,8 @@ async def train(recipe: Recipe, display: ConsoleDisplay) -> Summary:
             outcome = await _run_system(recipe, plan, directory, model, processes, display)
         except Exception as error:
             # A dead process breaks its clients first; its own death is the better diagnosis.
-            death = await processes.first_death(seconds=1.0)
-            raise death or root_cause(error) from error
+            cause = root_cause(error)
+            raise cause if isinstance(cause, ProcessDied) else await processes.first_death(1.0) or cause from error
     summary = summarize(recipe, directory, outcome, perf_counter() - started)
     (directory / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
     return summary
@@ -233,6 +234,26 @@ def root_cause(error: BaseException) -> BaseException:
     causes = list(leaves(error))
     ranked = sorted(causes, key=lambda e: (not isinstance(e, ProcessDied), not isinstance(e, ArlError)))
     return ranked[0]
+
+
+async def evaluate_model(recipe: Recipe) -> Accuracy:
+    """Accuracy of `recipe.model.path` on the recipe's held-out problems, on engines of its own.
+
+    Raises:
+        ArlError: as `train`; nothing is left behind.
+    """
+    plan, key = preflight(recipe), new_key()
+    if not plan.held_out:
+        raise InputError("eval.problems 0: nothing to evaluate on")
+    with tempfile.TemporaryDirectory(prefix="arl-eval-") as name:
+        directory, model = Path(name), Path(str(recipe.model.path))
+        async with LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes:
+            servers = await start_engines(recipe, model, plan.placement.engines, processes, key)
+            async with open_rewards(recipe, directory) as rewards, connect_engines(servers, recipe, key) as engine:
+                env = import_function(recipe.rollout.env, "rollout.env")
+                codec = load_codec(str(model))
+                episodes = Episodes(engine, codec, rewards, env, recipe.rollout, recipe.seed)
+                return await evaluate(episodes, plan.held_out, recipe.eval.temperature, "eval0")
 
 
 def new_run_directory(recipe: Recipe) -> Path:

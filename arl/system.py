@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from arl.data.tasks import task_named
+from arl.data.tasks import task_module
 from arl.engine.client import SGLangEngine
 from arl.engine.router import Router
 from arl.errors import InputError
@@ -46,7 +46,7 @@ def reward_name(recipe: Recipe) -> str:
         return recipe.reward.function
     if recipe.data.task is None:
         raise InputError("reward.function: required with data.path; name a module:function")
-    return f"{task_named(recipe.data.task).__name__}:reward"
+    return f"{task_module(recipe.data.task)}:reward"
 
 
 def open_rewards(recipe: Recipe, directory: Path) -> RewardPool:
@@ -81,7 +81,10 @@ async def connect_engines(servers: list[LocalProcess], recipe: Recipe, key: str)
         engines = []
         for server in servers:
             url = await server.ready(limits.startup)
-            engines.append(await stack.enter_async_context(SGLangEngine(url, key, limits, policy)))
+            client = SGLangEngine(
+                url, generate_seconds=limits.generate, swap_seconds=limits.swap, kv_policy=policy, key=key
+            )
+            engines.append(await stack.enter_async_context(client))
         yield Router(engines)
 
 
@@ -91,7 +94,15 @@ async def open_trainer(
 ) -> AsyncIterator[TrainerClient]:
     """Trainer ranks with the weights of `model` as version 0, started but not awaited; they publish to `weights`."""
     train = recipe.train.model_copy(update={"threads": shares[0].threads})
-    init = Init.make(str(model), train, recipe.objective, recipe.rollout.temperature, str(weights), recipe.deadlines)
+    init = Init(
+        model_path=str(model),
+        train=train.model_dump(mode="json"),
+        objective=recipe.objective.model_dump(mode="json"),
+        temperature=recipe.rollout.temperature,
+        version=0,
+        publish_directory=str(weights),
+        collective_seconds=recipe.deadlines.step,
+    )
     async with TrainerClient(init, len(shares), key, recipe.deadlines) as client:
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(shares))}
         for rank, share in enumerate(shares):

@@ -206,9 +206,7 @@ class SGLangEngine:
         self._vocab_size = self._vocab_size or info.vocab_size or 0
         self._context = self._context or info.context_length or 0
         if not self._vocab_size or not self._context:
-            raise EngineError(
-                f"{self.url} does not tell its vocabulary and context: give vocab_size and context"
-            )
+            raise EngineError(f"{self.url} does not tell its vocabulary and context: give vocab_size and context")
 
     def _error(self, call: _Call, reason: object) -> EngineError:
         return EngineError(f"{self.url}: request {call.request.request_id}: {reason}")

@@ -68,9 +68,7 @@ class EmbeddedEngine:
         self._paused_since: float | None = None
         self._any_aborted = False
         self._meter = BusyMeter()
-        self._boundary = (
-            asyncio.Lock()
-        )  # held while a pass is under way, and by whoever changes state between two
+        self._boundary = asyncio.Lock()  # held while a pass is under way, and by whoever changes state between two
         self._wake = asyncio.Event()
         self._ended: EngineError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -124,9 +122,7 @@ class EmbeddedEngine:
         for request in requests:
             refuse_impossible(request, self.vocab_size, self.context)
             if request.request_id in self._open or names.count(request.request_id) > 1:
-                raise EngineError(
-                    f"request {request.request_id}: this id is open already: ids must be unique"
-                )
+                raise EngineError(f"request {request.request_id}: this id is open already: ids must be unique")
         stream = Stream()
         for index, request in enumerate(requests):
             opened = OpenRequest(request, stream, index, np.array(request.input_ids, np.int32))
@@ -194,9 +190,7 @@ class EmbeddedEngine:
         """Replace the weights between two passes; the cache stays as it is."""
         async with self._boundary:
             if update.version < self._version:
-                raise EngineError(
-                    f"version {update.version} is older than the loaded version {self._version}"
-                )
+                raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
             load_weights(self._model, update.path)
             self._version = update.version
 
@@ -258,9 +252,7 @@ class EmbeddedEngine:
         return prompts, source
 
     @torch.inference_mode()
-    def _forward(
-        self, decoded: int, prompts: list[np.ndarray], source: list[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _forward(self, decoded: int, prompts: list[np.ndarray], source: list[int]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the next token of every row, (n,) int64, and its logprob, (n,) float32."""
         rows, lengths, width = self._rows, self._rows.length[:decoded], max(map(len, prompts), default=0)
         ids = np.zeros(decoded + len(prompts) * width, np.int64)

@@ -10,9 +10,7 @@ import msgspec
 from arl.clock import deadline
 from arl.errors import EngineError
 
-KEEPALIVE_SECONDS = (
-    2.0  # below the server's (SGLang: 5), so that it never closes a connection about to be used
-)
+KEEPALIVE_SECONDS = 2.0  # below the server's (SGLang: 5), so that it never closes a connection about to be used
 
 
 class Http:

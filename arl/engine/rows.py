@@ -43,9 +43,7 @@ class OpenRequest:
     request: GenerateRequest
     stream: Stream
     index: int  # in its stream
-    sequence: (
-        np.ndarray
-    )  # (L,) int32: the prompt and, when interrupted, what was generated and streamed so far
+    sequence: np.ndarray  # (L,) int32: the prompt and, when interrupted, what was generated and streamed so far
     aborted: bool = False
 
     @property
@@ -113,14 +111,10 @@ class Rows:
         new = slice(int(self.sent[row]), int(self.length[row]))
         opened, logprobs = self.opened[row], self.logprobs[row, new]
         if not np.isfinite(logprobs).all():
-            raise EngineError(
-                f"request {opened.request.request_id}: the model's logits are not finite numbers"
-            )
+            raise EngineError(f"request {opened.request.request_id}: the model's logits are not finite numbers")
         tokens, versions = self.tokens[row, new].tolist(), self.versions[row, new].tolist()
         self.sent[row] = self.length[row]
-        opened.stream.put(
-            opened.index, Increment(tuple(tokens), tuple(logprobs.tolist()), tuple(versions), reason)
-        )
+        opened.stream.put(opened.index, Increment(tuple(tokens), tuple(logprobs.tolist()), tuple(versions), reason))
 
     def remove(self, gone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Free the rows of mask `gone` (n,); the last rows fill the holes. Returns (from, to), (k,) each."""

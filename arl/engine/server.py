@@ -39,9 +39,7 @@ PR_SET_PDEATHSIG = 1
 class EngineServer:
     """HTTP handlers over one EmbeddedEngine."""
 
-    def __init__(
-        self, engine: EmbeddedEngine, model_path: str, eos: tuple[int, ...], key: str | None
-    ) -> None:
+    def __init__(self, engine: EmbeddedEngine, model_path: str, eos: tuple[int, ...], key: str | None) -> None:
         self._engine, self._model_path, self._eos, self._key = engine, model_path, eos, key
         self._names = (f"anonymous-{i}" for i in itertools.count())
 
@@ -145,8 +143,7 @@ class EngineServer:
                     new.finish_reason,
                 )
         chunks = [
-            self._chunk(body, requests[i], i, increment, len(increment.token_ids))
-            for i, increment in enumerate(whole)
+            self._chunk(body, requests[i], i, increment, len(increment.token_ids)) for i, increment in enumerate(whole)
         ]
         single = not isinstance(body.input_ids[0], list)
         return _json(chunks[0] if single else chunks)
@@ -198,9 +195,7 @@ class EngineServer:
         if not body.weight_version.isdecimal():
             raise EngineError(f"weight_version {body.weight_version!r} must be an integer as a string")
         if body.flush_cache and self._engine.num_open:
-            raise EngineError(
-                "flush_cache is true while requests are open: pause with mode abort, or say false"
-            )
+            raise EngineError("flush_cache is true while requests are open: pause with mode abort, or say false")
         await self._engine.load(WeightUpdate(int(body.weight_version), body.model_path))
         return _json({"success": True, "message": f"serving version {body.weight_version}"})
 
@@ -279,9 +274,7 @@ def _listen(host: str, port: int, key: str | None) -> socket.socket:
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
         )
     except OSError as error:
-        raise EngineError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
-        ) from error
+        raise EngineError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -29,9 +29,7 @@ class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     def params(self, eos: tuple[int, ...]) -> SamplingParams:
         stops = () if self.ignore_eos else (*(self.stop_token_ids or ()), *eos)
-        return SamplingParams(
-            self.max_new_tokens, self.temperature, self.top_p, self.top_k, stops, self.sampling_seed
-        )
+        return SamplingParams(self.max_new_tokens, self.temperature, self.top_p, self.top_k, stops, self.sampling_seed)
 
 
 def sampling_of(params: SamplingParams, budget: int) -> Sampling:

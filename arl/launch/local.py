@@ -28,6 +28,7 @@ class LocalProcess:
         self, role: str, process: asyncio.subprocess.Process, log: Path, on_line: Callable[[str], None]
     ) -> None:
         self.role, self.log, self._process, self._on_line = role, log, process, on_line
+        self.is_done = False  # it was meant to end, and has
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._pump = asyncio.create_task(self._copy_output(), name=f"output of {role}")
 
@@ -70,6 +71,7 @@ class LocalProcess:
         """Wait for a process that is meant to end; ProcessDied if it fails."""
         async with deadline(seconds, "launcher", f"{self.role} to finish (log: {self.log})"):
             died = await self.died()
+        self.is_done = True
         if self._process.returncode:
             raise died
 
@@ -128,6 +130,8 @@ class LocalProcesses:
 
     async def first_death(self, seconds: float) -> ProcessDied | None:
         """The ending of a process that is gone, or goes within `seconds`; None if all live on."""
+        if all(p.is_done for p in self._processes):
+            return None
         try:
             async with asyncio.timeout(seconds):
                 await self.watch()
@@ -138,7 +142,7 @@ class LocalProcesses:
 
     async def watch(self) -> NoReturn:
         """Raises ProcessDied as soon as one of the processes started so far ends."""
-        endings = [asyncio.create_task(p.died(), name=f"watch {p.role}") for p in self._processes]
+        endings = [asyncio.create_task(p.died(), name=f"watch {p.role}") for p in self._processes if not p.is_done]
         try:
             done, _ = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
             raise done.pop().result()

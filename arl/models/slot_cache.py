@@ -33,9 +33,7 @@ class SlotCache:
     Usage: `plan(...)`, one forward pass with `context=cache`, and `move(...)` when slots are freed.
     """
 
-    def __init__(
-        self, config: PretrainedConfig, slots: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, config: PretrainedConfig, slots: int, dtype: torch.dtype, device: torch.device) -> None:
         config = config.get_text_config()
         heads = config.num_attention_heads
         self._kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
@@ -145,9 +143,7 @@ class SlotCache:
         kept[0] = key.index_select(0, plan.source)
         kept[1] = value.index_select(0, plan.source)
         grouped = query.shape[1] != key.shape[1]
-        out = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
-        )
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
         return out.transpose(1, 2).flatten(0, 1)[None]
 
 

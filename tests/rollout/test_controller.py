@@ -95,7 +95,7 @@ schedules = st.fixed_dictionaries(
 @given(schedules)
 @settings(max_examples=150, deadline=None)
 def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_group_is_accounted_for(
-    s: dict,
+    s: dict[str, Any],
 ) -> None:  # type: ignore[type-arg]
     rollout = Rollout(problems_per_step=s["problems"], group_size=2, staleness=s["staleness"], late=s["late"])
     lengths = heavy_tailed(s["one_in"], s["factor"])
