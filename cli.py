@@ -4,6 +4,7 @@ Exit codes: 0 done · 1 a bug · 2 bad input, nothing was started · 3 a run fai
 """
 
 import functools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, ParamSpec
@@ -30,26 +31,29 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print
 Model = Annotated[str, typer.Argument(help="Directory or Hugging Face name of a causal LM.", metavar="MODEL")]
 
 
-def command(function: Callable[P, None]) -> Callable[P, None]:
-    """Register `function` as a command whose failures are one message and an exit code, never a traceback."""
+def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Register a function as a command whose failures are one message and an exit code, never a traceback."""
 
-    @functools.wraps(function)
-    def reported(*args: P.args, **kwargs: P.kwargs) -> None:
-        from arl.errors import ArlError
+    def register(function: Callable[P, None]) -> Callable[P, None]:
+        @functools.wraps(function)
+        def reported(*args: P.args, **kwargs: P.kwargs) -> None:
+            from arl.errors import ArlError
 
-        try:
-            function(*args, **kwargs)
-        except ArlError as error:
-            typer.echo(f"arl: {error}", err=True)
-            raise typer.Exit(error.exit_code) from error
-        except KeyboardInterrupt as error:
-            typer.echo("arl: interrupted; everything it had started has ended", err=True)
-            raise typer.Exit(130) from error
+            try:
+                function(*args, **kwargs)
+            except ArlError as error:
+                typer.echo(f"arl: {error}", err=True)
+                raise typer.Exit(error.exit_code) from error
+            except KeyboardInterrupt as error:
+                typer.echo("arl: interrupted; everything it had started has ended", err=True)
+                raise typer.Exit(130) from error
 
-    return app.command(function.__name__.rstrip("_"))(reported)
+        return group.command(function.__name__.rstrip("_"))(reported)
+
+    return register
 
 
-@command
+@command(app)
 def train(recipe: RecipePath, set_: Overrides = None, dry_run: DryRun = False) -> None:
     """Train a policy with asynchronous RL."""
     from arl import clock
@@ -69,21 +73,21 @@ def train(recipe: RecipePath, set_: Overrides = None, dry_run: DryRun = False) -
         display.note(render(summary, loaded))
 
 
-@command
+@command(app)
 def eval_(recipe: RecipePath, model: Model, set_: Overrides = None) -> None:
     """Sampled accuracy of a model on a recipe's held-out problems, as JSON."""
     import msgspec
 
     from arl import clock
     from arl.recipe_file import load_recipe
-    from arl.run import evaluate_model
+    from arl.run import evaluate_models
 
     loaded = load_recipe(recipe, [*(set_ or ()), "model.tiny=null", f"model.path={model}"])
-    accuracy = clock.run(lambda: evaluate_model(loaded))
+    (accuracy,) = clock.run(lambda: evaluate_models(loaded, [Path(model)]))
     typer.echo(msgspec.json.encode(accuracy).decode())
 
 
-@command
+@command(app)
 def sft(
     model: Model,
     data: Annotated[Path, typer.Argument(help="jsonl of objects with prompt and response.", metavar="DATA")],
@@ -100,7 +104,7 @@ def sft(
     run_job(PairsJob, job | {"learning_rate": learning_rate, "dtype": dtype})
 
 
-@command
+@command(app)
 def serve(
     model: Model,
     host: Annotated[str, typer.Option(help="Beyond loopback, a key in ARL_RUN_KEY is required.")] = "127.0.0.1",
@@ -112,6 +116,48 @@ def serve(
     from arl.engine.server import main
 
     main(["--model", model, "--host", host, "--port", str(port), "--slots", str(slots), "--dtype", dtype])
+
+
+bench = typer.Typer(help="Measure, and print JSON.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+
+@command(bench)
+def engine() -> None:
+    """The embedded engine beside Hugging Face generate, and its logprobs beside the trainer's."""
+    from arl.bench.engine import main
+
+    main()
+
+
+@command(bench)
+def async_(
+    recipe: RecipePath = Path("recipes/async-vs-sync.yaml"),
+    set_: Overrides = None,
+    repeats: Annotated[int, typer.Option(help="Runs of each layout, interleaved.")] = 3,
+) -> None:
+    """One recipe with and without staleness, each using every core as best it can."""
+    from arl.bench.asynchrony import bench_async
+
+    typer.echo(json.dumps(bench_async(recipe, list(set_ or ()), repeats), indent=1))
+
+
+@command(bench)
+def target(
+    recipe: RecipePath,
+    model: Model,
+    ours: Annotated[list[str], typer.Option(help="NAME: overrides, separated by spaces. Repeatable.")],
+    peer: Annotated[list[str] | None, typer.Option(help="NAME: command. Repeatable; see arl/bench/target.py.")] = None,
+    accuracy: Annotated[float, typer.Option(help="To reach.")] = 0.9,
+    seeds: Annotated[int, typer.Option(help="Runs of each system, interleaved.")] = 3,
+) -> None:
+    """Wall-clock from the first generation to an accuracy, beside peers."""
+    from arl.bench.target import bench_target
+
+    names = dict(part.split(":", 1) for part in ours)
+    commands = dict(part.split(":", 1) for part in peer or ())
+    layouts = {name: overrides.split() for name, overrides in names.items()}
+    typer.echo(json.dumps(bench_target(recipe, Path(model), accuracy, range(seeds), layouts, commands), indent=1))
 
 
 if __name__ == "__main__":

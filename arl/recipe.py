@@ -65,7 +65,7 @@ class Data(Section):
     """Problems, split into training and evaluation by a hash of their content."""
 
     task: str | None = None
-    """Name of a task that makes its own problems (running_checksum)."""
+    """Name of a task that makes its own problems (running_checksum, long_tail)."""
     path: str | None = None
     """Or a jsonl file; one object a line with `prompt` (text or chat messages) and `answer`."""
     size: Positive = 20_000

@@ -8,6 +8,7 @@ recipe ─► preflight ─► warm-up (cached) ─► engines ∥ ranks ∥ rew
 import asyncio
 import contextlib
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -41,7 +42,7 @@ from arl.system import (
     start_engines,
 )
 from arl.train.client import TrainerClient
-from arl.types import Accuracy, Problem
+from arl.types import Accuracy, Problem, WeightUpdate
 from arl.warmup import context_length, starting_codec, starting_model
 
 
@@ -236,8 +237,8 @@ def root_cause(error: BaseException) -> BaseException:
     return ranked[0]
 
 
-async def evaluate_model(recipe: Recipe) -> Accuracy:
-    """Accuracy of `recipe.model.path` on the recipe's held-out problems, on engines of its own.
+async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accuracy]:
+    """Accuracy of each of `models`, all of one shape, on the recipe's held-out problems, on engines of its own.
 
     Raises:
         ArlError: as `train`; nothing is left behind.
@@ -246,14 +247,20 @@ async def evaluate_model(recipe: Recipe) -> Accuracy:
     if not plan.held_out:
         raise InputError("eval.problems 0: nothing to evaluate on")
     with tempfile.TemporaryDirectory(prefix="arl-eval-") as name:
-        directory, model = Path(name), Path(str(recipe.model.path))
+        directory = Path(name)
         async with LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes:
-            servers = await start_engines(recipe, model, plan.placement.engines, processes, key)
+            servers = await start_engines(recipe, models[0], plan.placement.engines, processes, key)
             async with open_rewards(recipe, directory) as rewards, connect_engines(servers, recipe, key) as engine:
                 env = import_function(recipe.rollout.env, "rollout.env")
-                codec = load_codec(str(model))
+                codec = load_codec(str(models[0]))
                 episodes = Episodes(engine, codec, rewards, env, recipe.rollout, recipe.seed)
-                return await evaluate(episodes, plan.held_out, recipe.eval.temperature, "eval0")
+                accuracies = []
+                for version, model in enumerate(models):
+                    if version:
+                        await engine.update_weights(WeightUpdate(version, str(model)))
+                    label = f"eval{version}"
+                    accuracies.append(await evaluate(episodes, plan.held_out, recipe.eval.temperature, label))
+                return accuracies
 
 
 def new_run_directory(recipe: Recipe) -> Path:

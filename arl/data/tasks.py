@@ -18,7 +18,7 @@ class Task(Protocol):
     def reward(self, problem: Problem, response: str, truncated: bool) -> float: ...
 
 
-TASKS = {"running_checksum": "arl.data.checksum"}  # name -> module
+TASKS = {"running_checksum": "arl.data.checksum", "long_tail": "arl.data.longtail"}  # name -> module
 
 
 def task_module(name: str) -> str:

@@ -26,13 +26,14 @@ class WandbTracker:
             config=recipe.model_dump(mode="json"),
             dir=directory,
             mode=recipe.output.wandb,
+            settings=wandb.Settings(silent=True),
         )
 
     def log(self, record: dict[str, float]) -> None:
         self._run.log(record, step=int(record["step"]))
 
     def close(self) -> None:
-        self._run.finish(quiet=True)
+        self._run.finish()
 
 
 def make_trackers(recipe: Recipe, directory: Path) -> list[Tracker]:

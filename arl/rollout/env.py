@@ -10,6 +10,7 @@ async def my_env(problem: Problem, session: Session) -> float | None:
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
+import msgspec
 import numpy as np
 
 from arl.data.tokenizer import TextCodec
@@ -61,13 +62,13 @@ class Session:
         self._logprobs += [0.0] * len(ids)
         self._versions += [NOT_SAMPLED] * len(ids)
 
-    async def generate(self) -> Completion:
-        """Let the policy take one turn, up to a stop token or the end of the budget."""
+    async def generate(self, limit: int | None = None, stop: bool = True) -> Completion:
+        """Let the policy take one turn, up to a stop token (if `stop`), `limit` tokens, or the end of the budget."""
         assert not self.is_over, "the episode has no budget left: check session.is_over"
         request = GenerateRequest(
             request_id=f"{self._episode_id}.{self._turns}",
             input_ids=tuple(self._token_ids),
-            sampling=self._turn_sampling(),
+            sampling=self._turn_sampling(limit, stop),
             affinity=self._affinity,
         )
         self._turns += 1
@@ -84,9 +85,10 @@ class Session:
             increment.finish_reason,
         )
 
-    def _turn_sampling(self) -> SamplingParams:
-        s = self._sampling
-        return SamplingParams(self.budget, s.temperature, s.top_p, s.top_k, s.stop_token_ids, s.seed)
+    def _turn_sampling(self, limit: int | None, stop: bool) -> SamplingParams:
+        tokens = self.budget if limit is None else min(limit, self.budget)
+        stops = self._sampling.stop_token_ids if stop else ()
+        return msgspec.structs.replace(self._sampling, max_new_tokens=tokens, stop_token_ids=stops)
 
     def _record(self, increment: Increment) -> None:
         self._token_ids += increment.token_ids

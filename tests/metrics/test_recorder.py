@@ -102,7 +102,7 @@ def test_an_undefined_metric_is_refused(tmp_path: Path) -> None:
         with Recorder(tmp_path, False, [], Silent(), lambda: 0.0, lambda: 0) as recorder:
             recorder.step_finished(BATCH, StepResult(4, {"los": 0.0}), waited=0.0)
 
-    with pytest.raises(AssertionError, match="undefined metrics: {'los'}"):
+    with pytest.raises(AssertionError, match=r"undefined metrics: \{'los'\}"):
         clock.run(main)
 
 

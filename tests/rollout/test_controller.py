@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -96,7 +97,7 @@ schedules = st.fixed_dictionaries(
 @settings(max_examples=150, deadline=None)
 def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_group_is_accounted_for(
     s: dict[str, Any],
-) -> None:  # type: ignore[type-arg]
+) -> None:
     rollout = Rollout(problems_per_step=s["problems"], group_size=2, staleness=s["staleness"], late=s["late"])
     lengths = heavy_tailed(s["one_in"], s["factor"])
     world = World(rollout, 6, lengths, s["step_seconds"], s["swap_seconds"]).run()

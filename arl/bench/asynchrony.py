@@ -1,0 +1,58 @@
+"""`arl bench async`: one recipe with and without staleness, each using every core as best it can, in one run.
+
+Synchronous RL (staleness 0, collocated: whoever runs has all cores) is tried in several layouts; the ratio is against
+the fastest of them. Runs are interleaved, so a wandering machine wanders for all of them.
+"""
+
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from arl import clock
+from arl.metrics.console import ConsoleDisplay
+from arl.metrics.summary import Summary
+from arl.recipe_file import load_recipe
+from arl.run import train
+
+SYNCHRONOUS = ["rollout.staleness=0", "mode=collocated"]
+LAYOUTS = {
+    "asynchronous": [],
+    "synchronous": SYNCHRONOUS,
+    "synchronous, 2 replicas": [*SYNCHRONOUS, "engine.replicas=2", "engine.threads=1"],
+    "synchronous, 2 replicas, 2 ranks": [
+        *(*SYNCHRONOUS, "engine.replicas=2", "engine.threads=1"),
+        *("train.ranks=2", "train.threads=1"),
+    ],
+}
+
+
+def bench_async(recipe: Path, overrides: list[str], repeats: int) -> dict[str, Any]:
+    """Trained tokens per second of every layout, and the ratio asynchronous / fastest synchronous."""
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in LAYOUTS}
+    with tempfile.TemporaryDirectory(prefix="arl-bench-") as directory, ConsoleDisplay() as display:
+        for repeat in range(repeats):
+            for name, layout in LAYOUTS.items():
+                display.note(f"repeat {repeat}: {name}")
+                loaded = load_recipe(recipe, [*overrides, f"output.directory={directory}", *layout])
+                runs[name].append(_row(clock.run(lambda loaded=loaded: train(loaded, display))))  # type: ignore[misc]
+    rate = {name: statistics.median(row["tokens_per_s"] for row in rows) for name, rows in runs.items()}
+    fastest = max((name for name in rate if name != "asynchronous"), key=lambda name: rate[name])
+    return {
+        "recipe": recipe.name,
+        "tokens_per_s": {name: round(value, 1) for name, value in rate.items()},
+        "fastest_synchronous": fastest,
+        "ratio": round(rate["asynchronous"] / rate[fastest], 3),
+        "runs": runs,
+    }
+
+
+def _row(summary: Summary) -> dict[str, Any]:
+    return {
+        "seconds": round(summary.training_seconds, 2),
+        "tokens_trained": summary.tokens_trained,
+        "tokens_per_s": round(summary.tokens_trained / summary.training_seconds, 1),
+        "idle_trainer": round(summary.idle_trainer, 3),
+        "idle_engine": round(summary.idle_engine, 3),
+        "stale_fraction": round(summary.stale_fraction, 3),
+    }

@@ -1,0 +1,106 @@
+"""`arl bench target`: wall-clock from the first generation to the first snapshot that reaches an accuracy.
+
+    for each seed, in turn:   ours (each layout) · the peer (each command)      training alone is timed
+    afterwards:               every snapshot of everybody ─► one evaluator ─► the first at or above the target
+
+A peer is any command that trains from the same model, prints one JSON object with `curve`: [{"step", "wall_s"}], and
+writes its snapshots as state dicts, stepNNN.pt. In its command {model}, {snapshots} and {seed} are filled in.
+"""
+
+import json
+import shlex
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from arl import clock
+from arl.metrics.console import ConsoleDisplay
+from arl.models.load import save_model
+from arl.recipe_file import load_recipe
+from arl.run import evaluate_models, train
+
+PEER_SECONDS = 3600.0
+
+Snapshot = tuple[float, Path]  # seconds since the first generation, model directory
+
+
+def bench_target(
+    recipe: Path, model: Path, accuracy: float, seeds: Sequence[int], ours: dict[str, list[str]], peers: dict[str, str]
+) -> dict[str, Any]:
+    """Seconds to `accuracy` for every system and seed, medians, and ratios of each of ours to each peer.
+
+    Args:
+        model: where everybody starts.
+        ours: name -> recipe overrides.
+        peers: name -> command.
+    """
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in (*ours, *peers)}
+    with ConsoleDisplay() as display:
+        for seed in seeds:
+            with tempfile.TemporaryDirectory(prefix="arl-bench-") as name:
+                directory = Path(name)
+                taken: dict[str, list[Snapshot]] = {}
+                for system, overrides in ours.items():
+                    display.note(f"seed {seed}: {system}")
+                    taken[system] = _run_ours(recipe, model, seed, overrides, directory, display)
+                for system, command in peers.items():
+                    display.note(f"seed {seed}: {system}")
+                    taken[system] = _run_peer(command, model, seed, directory / system)
+                for system, snapshots in taken.items():
+                    runs[system].append({"seed": seed, **_reach(recipe, model, snapshots, accuracy)})
+                    display.note(f"seed {seed}: {system}: {runs[system][-1]['seconds']} s to {accuracy}")
+    median = {
+        system: statistics.median(row["seconds"] or float("inf") for row in rows) for system, rows in runs.items()
+    }
+    ratios = {f"{a} / {b}": round(median[a] / median[b], 3) for a in ours for b in peers}
+    return {"accuracy": accuracy, "median_seconds": median, "ratios": ratios, "runs": runs}
+
+
+def _run_ours(
+    recipe: Path, model: Path, seed: int, overrides: list[str], directory: Path, display: ConsoleDisplay
+) -> list[Snapshot]:
+    fixed = ["model.tiny=null", f"model.path={model}", "warmup=null", f"seed={seed}", f"output.directory={directory}"]
+    loaded = load_recipe(recipe, [*fixed, "output.checkpoint_every=1", "eval.problems=0", *overrides])
+    summary = clock.run(lambda: train(loaded, display))
+    lines = (Path(summary.directory) / "metrics.jsonl").read_text().splitlines()
+    steps = [(r["time_s"], r["step"]) for r in map(json.loads, lines)]
+    return [(seconds, Path(summary.directory) / "checkpoints" / f"step_{step}") for seconds, step in steps]
+
+
+def _run_peer(command: str, model: Path, seed: int, directory: Path) -> list[Snapshot]:
+    snapshots = directory / "snapshots"
+    argv = [part.format(model=model, snapshots=snapshots, seed=seed) for part in shlex.split(command)]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, check=True, timeout=PEER_SECONDS)
+    curve = json.loads(done.stdout)["curve"]
+    return [(p["wall_s"], _convert(snapshots / f"step{p['step']:03d}.pt", model)) for p in curve if p["step"]]
+
+
+def _convert(state_file: Path, model: Path) -> Path:
+    """A peer's state dict as a model directory beside it."""
+    directory = state_file.with_suffix("")
+    state = torch.load(state_file, weights_only=True)
+    empty = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
+    save_model(empty, AutoTokenizer.from_pretrained(model), state, directory)
+    return directory
+
+
+def _reach(recipe: Path, model: Path, snapshots: list[Snapshot], accuracy: float) -> dict[str, Any]:
+    loaded = load_recipe(recipe, ["model.tiny=null", f"model.path={model}", "warmup=null"])
+    scores = clock.run(lambda: evaluate_models(loaded, [directory for _, directory in snapshots]))
+    curve = [
+        (round(seconds, 3), round(score.mean_reward, 4)) for (seconds, _), score in zip(snapshots, scores, strict=True)
+    ]
+    first = next((i for i, (_, score) in enumerate(curve) if score >= accuracy), None)
+    return {
+        "seconds": None if first is None else curve[first][0],
+        "step": None if first is None else first + 1,
+        "final_accuracy": curve[-1][1],
+        "total_seconds": curve[-1][0],
+        "curve": curve,
+    }

@@ -1,0 +1,207 @@
+"""Whole runs through the command a person types: real engine server, real trainer ranks, real reward worker."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from arl.metrics.names import EVALUATION, EVERY_STEP
+
+RECIPE = """\
+name: small
+model:
+  tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
+data: {task: running_checksum, size: 2000}
+rollout: {problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 24}
+train: {steps: 5, minibatches: 2}
+engine: {slots: 32, stream_interval: 4}
+eval: {problems: 32}
+"""
+
+
+class Command:
+    """`arl train` in a directory of its own."""
+
+    def __init__(self, directory: Path, *overrides: str) -> None:
+        (directory / "recipe.yaml").write_text(RECIPE)
+        flags = [part for override in overrides for part in ("--set", override)]
+        self.directory = directory
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "arl.cli", "train", "recipe.yaml", *flags],
+            cwd=directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "WANDB_SILENT": "true", "ARL_CACHE": str(directory / "cache")},
+        )
+        self.output = ""
+
+    @property
+    def run(self) -> Path:
+        return self.directory / "runs" / "small"
+
+    def read_until(self, text: str) -> None:
+        """Consume output up to the first line that contains `text`."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
+            if text in line:
+                return
+        raise AssertionError(f"{text!r} never came:\n{self.output}")
+
+    def children(self) -> dict[str, psutil.Process]:
+        """Every process of the run, by the module it runs."""
+        everyone = psutil.Process(self.process.pid).children(recursive=True)
+        return {word: p for p in everyone for word in p.cmdline() if word.startswith("arl.")}
+
+    def end(self) -> int:
+        """Wait for the command; returns its exit code."""
+        rest, _ = self.process.communicate(timeout=120)
+        self.output += rest
+        return self.process.returncode
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """Start a command; whatever happens, nothing of it is left afterwards."""
+    commands = []
+
+    def begin(*overrides: str) -> Command:
+        commands.append(Command(tmp_path, *overrides))
+        return commands[-1]
+
+    yield begin
+    for command in commands:
+        if command.process.poll() is None:
+            command.process.kill()
+            command.process.wait()
+
+
+def weights_left_behind() -> list[Path]:
+    return list(Path("/dev/shm").glob("arl-weights-*"))
+
+
+def test_a_run_leaves_behind_what_it_promises(start: Callable[..., Command]) -> None:
+    command = start()
+    assert command.end() == 0, command.output
+    records = command.metrics()
+    steps = [r for r in records if "loss" in r]
+    assert [r["step"] for r in steps] == [1, 2, 3, 4, 5]
+    assert all(r["staleness/max"] <= 2 for r in steps)
+    assert any(r["token_age/mean"] > 0 for r in steps)
+    assert set().union(*steps) == EVERY_STEP
+    assert {k for r in records for k in r if k.startswith("eval/")} == EVALUATION
+    rows = pq.read_table(command.run / "trajectories").to_pylist()
+    assert len(rows) == 5 * 16
+    assert max(r["trained_at"] - min(v for v in r["policy_versions"] if v >= 0) for r in rows) <= 2
+    assert json.loads((command.run / "trace.json").read_text())
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+        f.name for f in (command.run / "checkpoints" / "step_5").iterdir()
+    }
+    assert {f.name for f in (command.run / "logs").iterdir()} == {"engine-0.log", "trainer-0.log", "reward.log"}
+    assert "accuracy" in command.output
+    assert "try next" in command.output
+    assert not weights_left_behind()
+
+
+def test_staleness_zero_in_collocated_mode_is_synchronous_rl_by_the_same_code(start: Callable[..., Command]) -> None:
+    command = start("mode=collocated", "rollout.staleness=0", "train.steps=3")
+    assert command.end() == 0, command.output
+    steps = [r for r in command.metrics() if "loss" in r]
+    assert [r["staleness/max"] for r in steps] == [0, 0, 0]
+
+
+def test_collocated_mode_with_staleness_carries_partial_trajectories_over_a_turn(start: Callable[..., Command]) -> None:
+    command = start("mode=collocated", "rollout.problems_per_step=2", "train.steps=8", "rollout.max_new_tokens=200")
+    assert command.end() == 0, command.output
+    steps = [r for r in command.metrics() if "loss" in r]
+    assert max(r["staleness/max"] for r in steps) in {1, 2}
+    assert sum(r["versions/spanning_fraction"] for r in steps) > 0
+
+
+def test_two_ranks_two_replicas_and_periodic_checkpoints(start: Callable[..., Command]) -> None:
+    command = start("train.ranks=2", "engine.replicas=2", "output.checkpoint_every=2", "train.steps=3")
+    assert command.end() == 0, command.output
+    assert {f.name for f in (command.run / "checkpoints").iterdir()} == {"step_2", "step_3"}
+    assert {"engine-1.log", "trainer-1.log"} <= {f.name for f in (command.run / "logs").iterdir()}
+
+
+def test_what_is_sampled_before_the_first_swap_repeats_with_the_seed(start: Callable[..., Command]) -> None:
+    """At staleness 0 the whole schedule is determined, so everything repeats."""
+    runs = []
+    for name in ("small", "again"):
+        command = start("rollout.staleness=0", "train.steps=2", f"name={name}")
+        assert command.end() == 0, command.output
+        rows = pq.read_table(command.directory / "runs" / name / "trajectories").to_pylist()
+        runs.append(sorted((r["group_id"], r["sample"], r["token_ids"]) for r in rows))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize(("module", "role"), [("arl.engine.server", "engine-0"), ("arl.train.worker", "trainer-0")])
+def test_kill_9_of_a_process_ends_the_run_with_its_name_and_leaves_nothing(
+    start: Callable[..., Command], module: str, role: str
+) -> None:
+    command = start("train.steps=100000")
+    command.read_until("step    3")
+    children = command.children()
+    assert {"arl.engine.server", "arl.train.worker", "arl.reward.worker"} <= children.keys()
+    children[module].kill()
+    killed_at = time.monotonic()
+    assert command.end() == 3
+    assert time.monotonic() - killed_at < 30
+    assert f"arl: {role} (pid {children[module].pid}) was killed by SIGKILL" in command.output
+    assert "Traceback" not in command.output
+    assert not psutil.wait_procs(list(children.values()), timeout=5)[1]
+    assert not weights_left_behind()
+
+
+def test_ctrl_c_ends_the_run_cleanly(start: Callable[..., Command]) -> None:
+    command = start("train.steps=100000")
+    command.read_until("step    2")
+    children = list(command.children().values())
+    command.process.send_signal(signal.SIGINT)
+    assert command.end() == 130
+    assert "interrupted" in command.output
+    assert "Traceback" not in command.output
+    assert not psutil.wait_procs(children, timeout=5)[1]
+    assert command.metrics()[-1]["step"] >= 2
+
+
+def test_a_killed_controller_takes_everything_with_it(start: Callable[..., Command]) -> None:
+    command = start("train.steps=100000")
+    command.read_until("step    2")
+    children = list(command.children().values())
+    command.process.kill()
+    assert not psutil.wait_procs(children, timeout=10)[1]
+
+
+def test_a_reward_that_always_raises_ends_the_run_with_its_traceback(start: Callable[..., Command]) -> None:
+    command = start("reward.function=tests.broken_reward:broken", "eval.problems=0")
+    assert command.end() == 3
+    assert "groups in a row failed" in command.output
+    assert "this reward is broken" in command.output
+
+
+def test_wandb_offline_mirrors_the_metrics(start: Callable[..., Command]) -> None:
+    command = start("output.wandb=offline", "train.steps=2", "eval.problems=0")
+    assert command.end() == 0, command.output
+    assert list((command.run / "wandb").glob("offline-run-*/*.wandb"))
+
+
+def test_a_second_run_of_the_same_name_gets_its_own_directory(start: Callable[..., Command]) -> None:
+    for name in ("small", "small-2"):
+        command = start("train.steps=1", "eval.problems=0")
+        assert command.end() == 0, command.output
+        assert (command.directory / "runs" / name / "summary.json").exists()
