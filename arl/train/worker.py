@@ -92,7 +92,7 @@ class Rank:
             if isinstance(message, Step):
                 self._link.send(self._step(message))
             elif isinstance(message, Save):
-                self.learner.save(Path(message.path), tokenizer_path=self._init.model_path)
+                self.learner.sharded.save(Path(message.path), tokenizer_path=self._init.model_path)
                 self._link.send(Saved(message.path))
             elif isinstance(message, Stop):
                 break
