@@ -48,6 +48,7 @@ class PackedContext:
     ) -> None:
         assert query_offsets.shape == key_offsets.shape and key_indices.shape == (key_offsets[-1],)
         self.num_tokens = int(query_offsets[-1])
+        self.calls = 0  # one for each layer, or the model was not built on arl's attention
         if device.type == "cuda":
             self._cu = [torch.from_numpy(o).to(device) for o in (query_offsets, key_offsets)]
             self._longest = [int(np.diff(o).max()) for o in (query_offsets, key_offsets)]
@@ -57,6 +58,7 @@ class PackedContext:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query (1, H, T, D), key and value (1, H_kv, T, D) ─► (1, T, H, D), in query's dtype."""
+        self.calls += 1
         assert query.shape[0] == 1 and query.shape[2] == self.num_tokens, "the model must be called on the whole pack"
         assert key.shape[2] == self.num_tokens, "keys beyond the pack: call the model with use_cache=False"
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, D), (T, H_kv, D)

@@ -75,6 +75,7 @@ class ShardedModel:
             context=context,
             logits_to_keep=self.tensor(batch.score_positions),
         ).logits[0]  # (M, V)
+        assert context.calls == self.model.config.num_hidden_layers, "a layer did not ask the pack's context"
         return token_logprob(logits, self.tensor(batch.score_targets), self.temperature)
 
     def tensor(self, array: np.ndarray) -> Tensor:

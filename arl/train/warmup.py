@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from arl.data.tasks import Task, task_named
 from arl.errors import TrainerError
@@ -65,7 +65,8 @@ class _Warmer:
         self._rng, self._started = random.Random(job.seed), time.perf_counter()
         torch.manual_seed(job.seed)
         self.tuner = Tuner(path, Train(betas=(0.9, 0.98), weight_decay=0.01, threads=job.threads))
-        self._sampler = AutoModelForCausalLM.from_config(self.tuner.sharded.model.config, attn_implementation="sdpa")
+        config = AutoConfig.from_pretrained(path)  # its own: the attention's name is part of a config
+        self._sampler = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
 
     def teach(self) -> None:
         """Stage (a)."""
