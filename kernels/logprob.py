@@ -62,7 +62,7 @@ class _TokenLogprob(torch.autograd.Function):
         out = torch.empty_like(logits)
         for rows in _chunks(logits):
             scaled = (grad[rows] / ctx.temperature)[:, None]
-            p = logits[rows].to(lse.dtype).div_(ctx.temperature).sub_(lse[rows, None]).exp_()
+            p = (logits[rows].to(lse.dtype) / ctx.temperature).sub_(lse[rows, None]).exp_()
             d = p.mul_(-scaled).scatter_add_(1, targets[rows, None], scaled)
             out[rows] = d.to(logits.dtype)
         return out, None, None

@@ -100,7 +100,7 @@ def _buckets(query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np
     assert (queries > 0).all() and (queries <= keys).all()
     groups: dict[tuple[int, int], list[int]] = {}
     for s, (q, k) in enumerate(zip(queries.tolist(), keys.tolist(), strict=True)):
-        place = (s, 0) if q * k > LARGE else (_round_up(q, 8), _round_up(k, 64))
+        place = (s, 0) if q * k > LARGE else (_round_up(q, 16), _round_up(k, 64))
         groups.setdefault(place, []).append(s)
     return [
         _bucket(np.array(members), query_offsets, key_offsets, key_indices) for members in groups.values()
