@@ -48,7 +48,11 @@ class PackedContext:
     """
 
     def __init__(
-        self, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray, device: torch.device
+        self,
+        query_offsets: np.ndarray,
+        key_offsets: np.ndarray,
+        key_indices: np.ndarray,
+        device: torch.device,
     ) -> None:
         assert query_offsets.shape == key_offsets.shape and key_indices.shape == (key_offsets[-1],)
         self.num_tokens = int(query_offsets[-1])
@@ -65,7 +69,9 @@ class PackedContext:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query (1, H, T, D), key and value (1, H_kv, T, D) ─► (1, T, H, D), in query's dtype."""
         self.calls += 1
-        assert query.shape[0] == 1 and query.shape[2] == self.num_tokens, "the model must be called on the whole pack"
+        assert query.shape[0] == 1 and query.shape[2] == self.num_tokens, (
+            "the model must be called on the whole pack"
+        )
         assert key.shape[2] == self.num_tokens, "keys beyond the pack: call the model with use_cache=False"
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, D), (T, H_kv, D)
         if q.device.type == "cuda":
@@ -135,8 +141,10 @@ def _bucket(
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float, bucket: _Bucket) -> Tensor:
     """One large segment, (n, H, D), without storing its scores."""
-    pick = [x.index_select(0, rows).transpose(0, 1)[None] for x, rows in zip(
-        (q, k, v), (bucket.query_rows, bucket.key_rows, bucket.key_rows), strict=True)]
+    pick = [
+        x.index_select(0, rows).transpose(0, 1)[None]
+        for x, rows in zip((q, k, v), (bucket.query_rows, bucket.key_rows, bucket.key_rows), strict=True)
+    ]
     alone = bucket.shape[1] == bucket.shape[2]  # sees itself alone: the plain causal mask, which is faster
     out = scaled_dot_product_attention(
         *pick,
@@ -152,14 +160,20 @@ def _heads_first(x: Tensor, rows: Tensor, count: int, heads: int) -> Tensor:
     """Gather (T, H, D) rows into a batch: (N, H_kv, H/H_kv · L, D)."""
     picked = x.index_select(0, rows)
     length, per = len(rows) // count, x.shape[1] // heads
-    return picked.view(count, length, heads, per, -1).permute(0, 2, 3, 1, 4).reshape(count, heads, per * length, -1)
+    return (
+        picked.view(count, length, heads, per, -1)
+        .permute(0, 2, 3, 1, 4)
+        .reshape(count, heads, per * length, -1)
+    )
 
 
 def _rows_first(x: Tensor, length: int, heads: int) -> Tensor:
     """Undo `_heads_first`: (N, H_kv, H/H_kv · L, D) ─► (N·L, H, D)."""
     count, kv_heads, _, dim = x.shape
     per = heads // kv_heads
-    return x.view(count, kv_heads, per, length, dim).permute(0, 3, 1, 2, 4).reshape(count * length, heads, dim)
+    return (
+        x.view(count, kv_heads, per, length, dim).permute(0, 3, 1, 2, 4).reshape(count * length, heads, dim)
+    )
 
 
 class _BucketedAttention(torch.autograd.Function):

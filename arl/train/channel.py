@@ -1,13 +1,13 @@
 """What the controller and the trainer ranks say to each other: frozen messages, msgpack, arrays as raw buffers.
 
-    controller (ROUTER, one port)                        rank r (DEALER "r", and "publisher" on rank 0)
-                                     ◄── Hello           role, rank and run key
-        Init ──► … Ready ◄──                             the model is loaded
-        Step ──► … Stepped ◄──                           version v + 1 exists, its snapshot is taken
-                   Published ◄──                         by rank 0's publisher, while the next step may run
-        Save ──► … Saved ◄──
-        Stop ──► … Stopped ◄──
-                   Failed ◄──                            instead of any answer: the rank's traceback; it then ends
+controller (ROUTER, one port)                        rank r (DEALER "r", and "publisher" on rank 0)
+                                 ◄── Hello           role, rank and run key
+    Init ──► … Ready ◄──                             the model is loaded
+    Step ──► … Stepped ◄──                           version v + 1 exists, its snapshot is taken
+               Published ◄──                         by rank 0's publisher, while the next step may run
+    Save ──► … Saved ◄──
+    Stop ──► … Stopped ◄──
+               Failed ◄──                            instead of any answer: the rank's traceback; it then ends
 """
 
 from typing import Any
@@ -103,11 +103,13 @@ def encode(message: Struct) -> bytes:
 
 
 def decode_to_rank(data: bytes) -> ToRank:
-    return _to_rank.decode(data)
+    message: ToRank = _to_rank.decode(data)
+    return message
 
 
 def decode_from_rank(data: bytes) -> FromRank:
-    return _from_rank.decode(data)
+    message: FromRank = _from_rank.decode(data)
+    return message
 
 
 def _pack_array(value: Any) -> Any:

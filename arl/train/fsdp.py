@@ -87,7 +87,9 @@ class ShardedModel:
         """Add this micro-batch's gradient; the minibatch's last one also sums it over the ranks."""
         self._root.set_requires_gradient_sync(last)
         self._root.set_is_last_backward(last)
-        (loss * self._world if self._world > 1 else loss).backward()  # FSDP2 averages over ranks; this is a sum
+        (
+            loss * self._world if self._world > 1 else loss
+        ).backward()  # FSDP2 averages over ranks; this is a sum
 
     def update(self, learning_rate: float) -> float:
         """Clip, step, clear. Returns the norm of the gradient over all ranks before the clip.

@@ -107,7 +107,9 @@ class Learner:
             totals.add(stats, entropy)
         if not math.isfinite(loss_sum):
             raise TrainerError(f"the loss is {loss_sum} in the step of version {self.version}")
-        totals.learning_rate = self.train.learning_rate * min(1.0, (self._updates + 1) / max(1, self.train.ramp_steps))
+        totals.learning_rate = self.train.learning_rate * min(
+            1.0, (self._updates + 1) / max(1, self.train.ramp_steps)
+        )
         try:
             totals.add_update(loss_sum, self.sharded.update(totals.learning_rate))
         except TrainerError as error:
@@ -115,7 +117,9 @@ class Learner:
 
         self._updates += 1
 
-    def _objective(self, current: Tensor, proximal: Tensor | None, batch: MicroBatch) -> tuple[Tensor, TokenStats]:
+    def _objective(
+        self, current: Tensor, proximal: Tensor | None, batch: MicroBatch
+    ) -> tuple[Tensor, TokenStats]:
         o, tensor = self.objective, self.sharded.tensor
         behavior, advantages = tensor(batch.behavior_logprobs), tensor(batch.advantages)
         if o.kind == "ppo":
@@ -137,7 +141,9 @@ class _Totals:
     """Sums over a step's tokens and updates, reduced over ranks once at its end."""
 
     def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(7, dtype=torch.float64, device=device)  # the six columns of `add`, then the loss
+        self._sums = torch.zeros(
+            7, dtype=torch.float64, device=device
+        )  # the six columns of `add`, then the loss
         self._max_ratio = torch.zeros((), dtype=torch.float64, device=device)
         self._grad_norms: list[float] = []
         self.learning_rate = 0.0
@@ -145,7 +151,14 @@ class _Totals:
     def add(self, stats: TokenStats, entropy: Tensor) -> None:
         if not len(entropy):
             return
-        columns = [torch.ones_like(entropy), stats.clipped, stats.behavior_weight, stats.capped, stats.kl, entropy]
+        columns = [
+            torch.ones_like(entropy),
+            stats.clipped,
+            stats.behavior_weight,
+            stats.capped,
+            stats.kl,
+            entropy,
+        ]
         self._sums[:6] += torch.stack([c.to(torch.float32) for c in columns]).sum(1)
         self._max_ratio = torch.maximum(self._max_ratio, stats.ratio.max().double())
 

@@ -1,8 +1,8 @@
 """Policy objectives. Pure functions of per-token log-probabilities; N loss tokens, all tensors (N,) float32.
 
-    u = exp(current − proximal)      ratio, carries the gradient
-    w = exp(proximal − behavior)     behavior_weight, constant and capped
-    loss = −Σ w · min(u A, clip(u, 1 − ε_low, 1 + ε_high) A)
+u = exp(current − proximal)      ratio, carries the gradient
+w = exp(proximal − behavior)     behavior_weight, constant and capped
+loss = −Σ w · min(u A, clip(u, 1 − ε_low, 1 + ε_high) A)
 """
 
 from typing import NamedTuple

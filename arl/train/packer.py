@@ -72,7 +72,9 @@ def pack_batch(
         InputError: a trajectory longer than `capacity`, or groups that `minibatches` does not divide.
     """
     if len(batch.groups) % minibatches:
-        raise InputError(f"train.minibatches {minibatches} must divide the {len(batch.groups)} groups of a step")
+        raise InputError(
+            f"train.minibatches {minibatches} must divide the {len(batch.groups)} groups of a step"
+        )
     groups = _with_advantages(batch)
     shards: list[list[Minibatch]] = [[] for _ in range(ranks)]
     for m in range(minibatches):
@@ -134,7 +136,9 @@ class _Bundle:
     def __init__(self) -> None:
         self.size = 0
         self.sequences: list[LossSequence] = []
-        self.predecessors: list[np.ndarray] = []  # of each sequence, (n,) the token that predicts each loss token
+        self.predecessors: list[
+            np.ndarray
+        ] = []  # of each sequence, (n,) the token that predicts each loss token
         self.tokens: list[np.ndarray] = []
         self.positions: list[np.ndarray] = []
         self.keys: list[np.ndarray] = []  # of each segment
@@ -245,7 +249,8 @@ def _idle_bundle() -> _Bundle:
     nothing = np.empty(0, np.int32)
     bundle = _Bundle()
     bundle.add(
-        LossSequence(np.zeros(2, np.int32), nothing, nothing.astype(np.float32), nothing, 0.0), np.zeros(1, np.int32)
+        LossSequence(np.zeros(2, np.int32), nothing, nothing.astype(np.float32), nothing, 0.0),
+        np.zeros(1, np.int32),
     )
     return bundle
 

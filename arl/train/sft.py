@@ -27,7 +27,10 @@ from arl.train.fsdp import ShardedModel, init_ranks
 from arl.train.packer import LossSequence, pack_groups
 
 COLLECTIVE_SECONDS = 600.0
-RAMP, FLOOR = 50, 0.1  # optimizer steps of ramp; the learning rate at the end of the schedule, as a share of the peak
+RAMP, FLOOR = (
+    50,
+    0.1,
+)  # optimizer steps of ramp; the learning rate at the end of the schedule, as a share of the peak
 SAY_EVERY = 10  # steps between progress lines
 
 Pair = tuple[list[int], list[int]]  # prompt tokens, response tokens
@@ -119,7 +122,9 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str | list[dict[str, str]
     if isinstance(prompt, str):
         tokens = tokenizer(prompt).input_ids
     else:
-        tokens = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
+        tokens = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)[
+            "input_ids"
+        ]
     return list(tokens), [*tokenizer(response, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
 
 
@@ -137,7 +142,9 @@ def tune_pairs(job: PairsJob) -> None:
     """
     tokenizer = AutoTokenizer.from_pretrained(job.model)
     pairs = [encode(tokenizer, prompt, response) for prompt, response in _read(Path(job.data))]
-    train = Train(dtype=job.dtype, capacity=job.capacity, threads=job.threads, betas=(0.9, 0.98), weight_decay=0.01)
+    train = Train(
+        dtype=job.dtype, capacity=job.capacity, threads=job.threads, betas=(0.9, 0.98), weight_decay=0.01
+    )
     tuner, batches, start = Tuner(job.model, train), _batches(pairs, job), time.perf_counter()
     for step in range(1, job.steps + 1):
         loss = tuner.step(next(batches), scheduled(step - 1, job.learning_rate, job.steps))
@@ -166,7 +173,9 @@ def _read(path: Path) -> Iterator[tuple[Any, str]]:
             pair = json.loads(line)
             yield pair["prompt"], pair["response"]
         except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise DataError(f"{path}:{number}: a line is {{'prompt': …, 'response': …}}; {error!r}") from error
+            raise DataError(
+                f"{path}:{number}: a line is {{'prompt': …, 'response': …}}; {error!r}"
+            ) from error
     if not lines:
         raise DataError(f"data {path}: the file is empty")
 

@@ -19,7 +19,20 @@ import zmq
 from msgspec import Struct
 
 from arl.train import channel
-from arl.train.channel import Failed, Hello, Init, Ping, Published, Ready, Save, Saved, Step, Stepped, Stop, Stopped
+from arl.train.channel import (
+    Failed,
+    Hello,
+    Init,
+    Ping,
+    Published,
+    Ready,
+    Save,
+    Saved,
+    Step,
+    Stepped,
+    Stop,
+    Stopped,
+)
 from arl.types import WeightUpdate
 
 HELLO_SECONDS = 60.0  # for the controller's first word
@@ -32,7 +45,7 @@ class Link:
 
     def __init__(self, role: str) -> None:
         self.rank = int(os.environ["RANK"])
-        self._socket = zmq.Context.instance().socket(zmq.DEALER)
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, int(LINGER_SECONDS * 1000))
         self._socket.connect(os.environ[channel.ADDRESS])
         self.send(Hello(role, self.rank, os.environ[channel.RUN_KEY]))
@@ -83,7 +96,9 @@ class Rank:
         self._publisher = None
         if link.rank == 0:
             directory = Path(init.publish_directory)
-            self._publisher = Publisher(directory, self.learner.config_json(), _Announcer(self.learner.version))
+            self._publisher = Publisher(
+                directory, self.learner.config_json(), _Announcer(self.learner.version)
+            )
 
     def serve(self) -> None:
         """Consumes the controller's messages; waits for the next; unblocked by it, or by the controller's death."""

@@ -13,10 +13,17 @@ def case(rows: int, vocab: int, scale: float, dtype: torch.dtype) -> tuple[torch
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize(("rows", "vocab", "scale"), [(37, 101, 1.0), (1, 16, 3.0), (5, 7, 1e4), (0, 16, 1.0)])
+@pytest.mark.parametrize(
+    ("rows", "vocab", "scale"), [(37, 101, 1.0), (1, 16, 3.0), (5, 7, 1e4), (0, 16, 1.0)]
+)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_values_and_gradient_equal_the_float64_reference(
-    rows: int, vocab: int, scale: float, dtype: torch.dtype, temperature: float, monkeypatch: pytest.MonkeyPatch
+    rows: int,
+    vocab: int,
+    scale: float,
+    dtype: torch.dtype,
+    temperature: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "CHUNK_BYTES", 4 * vocab * 8)  # several chunks of eight rows
     logits, targets = case(rows, vocab, scale, dtype)
@@ -40,7 +47,9 @@ def test_gradcheck_in_float64() -> None:
 
 
 def test_ruled_out_tokens_have_no_probability_and_no_gradient() -> None:
-    logits = torch.tensor([[0.0, float("-inf"), 1.0], [5.0, float("-inf"), float("-inf")]], requires_grad=True)
+    logits = torch.tensor(
+        [[0.0, float("-inf"), 1.0], [5.0, float("-inf"), float("-inf")]], requires_grad=True
+    )
     logprob, entropy = token_logprob(logits, torch.tensor([2, 0]))
     reference = token_logprob_ref(logits, torch.tensor([2, 0]))
     torch.testing.assert_close(logprob, reference[0])

@@ -14,12 +14,16 @@ def encode(text: str) -> list[int]:
     return [checksum.CHARACTERS.index(c) for c in text]
 
 
-def trajectory(prompt: list[int], response: list[int], reward: float, version: int, rng: random.Random) -> Trajectory:
+def trajectory(
+    prompt: list[int], response: list[int], reward: float, version: int, rng: random.Random
+) -> Trajectory:
     length, p = len(prompt) + len(response), len(prompt)
     sampled = np.arange(length) >= p
     return Trajectory(
         token_ids=np.array(prompt + response, np.int32),
-        behavior_logprobs=np.where(sampled, [-rng.uniform(0.5, 4) for _ in range(length)], 0).astype(np.float32),
+        behavior_logprobs=np.where(sampled, [-rng.uniform(0.5, 4) for _ in range(length)], 0).astype(
+            np.float32
+        ),
         policy_versions=np.where(sampled, version, -1).astype(np.int32),
         loss_mask=sampled,
         prompt_length=p,

@@ -53,7 +53,13 @@ def mean_logprob(trained: Learner, sequences: list[LossSequence]) -> float:
 def rewarded(given: Batch) -> list[LossSequence]:
     chosen = [t for g in given.groups for t in g.trajectories if t.reward == 1.0]
     return [
-        LossSequence(t.token_ids, at := np.flatnonzero(t.loss_mask), t.behavior_logprobs[at], t.policy_versions[at], 1.0)
+        LossSequence(
+            t.token_ids,
+            at := np.flatnonzero(t.loss_mask),
+            t.behavior_logprobs[at],
+            t.policy_versions[at],
+            1.0,
+        )
         for t in chosen
     ]
 
@@ -72,7 +78,9 @@ def on_policy(trained: Learner, given: Batch) -> Batch:
             recorded = t.behavior_logprobs.copy()
             recorded[at] = logprob.numpy()
             versions = np.where(t.loss_mask, given.version, -1).astype(np.int32)
-            trajectories.append(msgspec.structs.replace(t, behavior_logprobs=recorded, policy_versions=versions))
+            trajectories.append(
+                msgspec.structs.replace(t, behavior_logprobs=recorded, policy_versions=versions)
+            )
         groups.append(msgspec.structs.replace(g, trajectories=tuple(trajectories)))
     return Batch(given.version, tuple(groups))
 

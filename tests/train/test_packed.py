@@ -32,7 +32,11 @@ CONFIGS = {
 
 def model(name: str, attention: str) -> PreTrainedModel:
     torch.manual_seed(0)
-    made = AutoModelForCausalLM.from_config(copy.deepcopy(CONFIGS[name]), attn_implementation=attention).double().eval()
+    made = (
+        AutoModelForCausalLM.from_config(copy.deepcopy(CONFIGS[name]), attn_implementation=attention)
+        .double()
+        .eval()
+    )
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.normal_(std=0.3)
@@ -44,7 +48,9 @@ def group(rng: random.Random, prompt: int, responses: list[int], vocab: int = 32
     made = []
     for length in responses:
         tokens = np.array(shared + [rng.randrange(vocab) for _ in range(length)], np.int32)
-        keep = np.array(sorted(rng.sample(range(prompt, prompt + length), max(1, length - 1))))  # a tool token
+        keep = np.array(
+            sorted(rng.sample(range(prompt, prompt + length), max(1, length - 1)))
+        )  # a tool token
         zeros = np.zeros(len(keep), np.float32)
         made.append(LossSequence(tokens, keep, zeros, zeros.astype(np.int32), rng.uniform(-1, 1)))
     return made
@@ -90,7 +96,9 @@ def assert_packed_equals_alone(name: str, groups: list[list[LossSequence]], capa
     expected = gradients(theirs)
     for key, gradient in gradients(ours).items():
         # transformers computes norms and rotations in float32
-        torch.testing.assert_close(gradient, expected[key], rtol=1e-5, atol=1e-5 * expected[key].abs().max().item())
+        torch.testing.assert_close(
+            gradient, expected[key], rtol=1e-5, atol=1e-5 * expected[key].abs().max().item()
+        )
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -17,7 +17,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def started(environment: dict[str, str], ranks: int, parent: int | None = None) -> Iterator[list["subprocess.Popen[bytes]"]]:
+def started(
+    environment: dict[str, str], ranks: int, parent: int | None = None
+) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """`ranks` workers; killed at the end if they still live."""
     shared = {
         **os.environ,
