@@ -1,5 +1,118 @@
-"""The `arl` command."""
+"""The `arl` command. Heavy imports live inside commands, so that --help answers at once.
+
+Exit codes: 0 done · 1 a bug · 2 bad input, nothing was started · 3 a run failed · 130 interrupted.
+"""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, ParamSpec
 
 import typer
 
-app = typer.Typer(no_args_is_help=True)
+P = ParamSpec("P")
+
+app = typer.Typer(
+    name="arl",
+    help="Fully asynchronous reinforcement learning for reasoning language models.",
+    epilog="Exit codes: 0 done, 1 a bug, 2 bad input, 3 a run failed, 130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+RecipePath = Annotated[Path, typer.Argument(help="Recipe YAML; see recipes/.", metavar="RECIPE")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a field, as in --set rollout.staleness=0. Repeatable.", metavar="A.B=X"),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the full recipe, start nothing.")]
+Model = Annotated[str, typer.Argument(help="Directory or Hugging Face name of a causal LM.", metavar="MODEL")]
+
+
+def command(function: Callable[P, None]) -> Callable[P, None]:
+    """Register `function` as a command whose failures are one message and an exit code, never a traceback."""
+
+    @functools.wraps(function)
+    def reported(*args: P.args, **kwargs: P.kwargs) -> None:
+        from arl.errors import ArlError
+
+        try:
+            function(*args, **kwargs)
+        except ArlError as error:
+            typer.echo(f"arl: {error}", err=True)
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt as error:
+            typer.echo("arl: interrupted; everything it had started has ended", err=True)
+            raise typer.Exit(130) from error
+
+    return app.command(function.__name__.rstrip("_"))(reported)
+
+
+@command
+def train(recipe: RecipePath, set_: Overrides = None, dry_run: DryRun = False) -> None:
+    """Train a policy with asynchronous RL."""
+    from arl import clock
+    from arl.metrics.console import ConsoleDisplay
+    from arl.metrics.summary import render
+    from arl.recipe_file import dump_recipe, load_recipe
+    from arl.run import preflight
+    from arl.run import train as run
+
+    loaded = load_recipe(recipe, set_ or ())
+    if dry_run:
+        preflight(loaded)
+        typer.echo(dump_recipe(loaded), nl=False)
+        return
+    with ConsoleDisplay() as display:
+        summary = clock.run(lambda: run(loaded, display))
+        display.note(render(summary, loaded))
+
+
+@command
+def eval_(recipe: RecipePath, model: Model, set_: Overrides = None) -> None:
+    """Sampled accuracy of a model on a recipe's held-out problems, as JSON."""
+    import msgspec
+
+    from arl import clock
+    from arl.recipe_file import load_recipe
+    from arl.run import evaluate_model
+
+    loaded = load_recipe(recipe, [*(set_ or ()), "model.tiny=null", f"model.path={model}"])
+    accuracy = clock.run(lambda: evaluate_model(loaded))
+    typer.echo(msgspec.json.encode(accuracy).decode())
+
+
+@command
+def sft(
+    model: Model,
+    data: Annotated[Path, typer.Argument(help="jsonl of objects with prompt and response.", metavar="DATA")],
+    output: Annotated[Path, typer.Argument(help="Directory to write; must not exist.", metavar="OUTPUT")],
+    steps: Annotated[int, typer.Option(help="Optimizer steps.")],
+    batch_size: Annotated[int, typer.Option(help="Pairs per optimizer step.")] = 64,
+    learning_rate: Annotated[float, typer.Option(help="Peak; ramped up, then linear to 10 %.")] = 1e-5,
+    dtype: Annotated[str, typer.Option(help="Compute type: float32 or bfloat16.")] = "float32",
+) -> None:
+    """Fine-tune a causal LM on prompt/response pairs."""
+    from arl.train.sft import PairsJob, run_job
+
+    job = {"model": model, "data": str(data), "output": str(output), "steps": steps, "batch_size": batch_size}
+    run_job(PairsJob, job | {"learning_rate": learning_rate, "dtype": dtype})
+
+
+@command
+def serve(
+    model: Model,
+    host: Annotated[str, typer.Option(help="Beyond loopback, a key in ARL_RUN_KEY is required.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any free one.")] = 30000,
+    slots: Annotated[int, typer.Option(help="Requests decoded together.")] = 32,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+) -> None:
+    """Serve a model with the embedded engine, over SGLang's HTTP protocol."""
+    from arl.engine.server import main
+
+    main(["--model", model, "--host", host, "--port", str(port), "--slots", str(slots), "--dtype", dtype])
+
+
+if __name__ == "__main__":
+    app()

@@ -70,8 +70,8 @@ def who_waits() -> str:
 
 
 @contextlib.asynccontextmanager
-async def deadline(seconds: float, who: str, what: str) -> AsyncIterator[None]:
-    """Bound the block by `seconds` of the running clock.
+async def deadline(seconds: float, who: str, what: str) -> AsyncIterator[asyncio.Timeout]:
+    """Bound the block by `seconds` of the running clock; what it yields can move the deadline.
 
     Raises:
         DeadlineError: the time is over; the message lists every wait of this process.
@@ -80,7 +80,7 @@ async def deadline(seconds: float, who: str, what: str) -> AsyncIterator[None]:
     _waits[id(wait)] = wait
     try:
         async with asyncio.timeout(seconds) as scope:
-            yield
+            yield scope
     except TimeoutError as error:
         if not scope.expired():
             raise

@@ -1,16 +1,18 @@
 """One exception tree. A message says the value, the rule, the place and the remedy.
 
-    ArlError
-    ├── InputError        what the user gave is wrong; nothing has started (exit code 2)
-    │   ├── RecipeError   a recipe field
-    │   └── DataError     a problem set, a prompt, a checkpoint
-    └── RunError          a run that had started cannot go on (exit code 3)
-        ├── DeadlineError a wait ran out of time; carries who waits on whom
-        ├── ProcessDied   an engine, trainer rank or reward worker ended by itself
-        ├── EngineError   an engine refused or garbled a request
-        ├── TrainerError  a trainer rank raised
-        └── RewardError   a reward raised, hung or returned no finite number
+ArlError
+├── InputError        what the user gave is wrong; nothing has started (exit code 2)
+│   ├── RecipeError   a recipe field
+│   └── DataError     a problem set, a prompt, a checkpoint
+└── RunError          a run that had started cannot go on (exit code 3)
+    ├── DeadlineError a wait ran out of time; carries who waits on whom
+    ├── ProcessDied   an engine, trainer rank or reward worker ended by itself
+    ├── EngineError   an engine refused or garbled a request
+    ├── TrainerError  a trainer rank raised
+    └── RewardError   a reward raised, hung or returned no finite number
 """
+
+from collections.abc import Iterator
 
 
 class ArlError(Exception):
@@ -53,3 +55,12 @@ class TrainerError(RunError):
 
 class RewardError(RunError):
     pass
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions inside a (nested) exception group, or the exception itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error

@@ -40,7 +40,9 @@ class TinyModel(Section):
     @model_validator(mode="after")
     def _heads_divide(self) -> "TinyModel":
         if self.hidden_size % (2 * self.heads):
-            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of 2 x heads ({2 * self.heads})")
+            raise ValueError(
+                f"model.tiny.hidden_size {self.hidden_size} must be a multiple of 2 x heads ({2 * self.heads})"
+            )
         return self
 
 
@@ -55,7 +57,7 @@ class Model(Section):
     @model_validator(mode="after")
     def _one_source(self) -> "Model":
         if (self.path is None) == (self.tiny is None):
-            raise ValueError("give exactly one of model.path and model.tiny")
+            raise ValueError("model: give exactly one of model.path and model.tiny")
         return self
 
 
@@ -74,7 +76,7 @@ class Data(Section):
     @model_validator(mode="after")
     def _one_source(self) -> "Data":
         if (self.task is None) == (self.path is None):
-            raise ValueError("give exactly one of data.task and data.path")
+            raise ValueError("data: give exactly one of data.task and data.path")
         return self
 
 

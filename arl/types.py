@@ -7,6 +7,7 @@
 Shapes: L tokens of one trajectory, G episodes of one group, P groups of one step.
 """
 
+import hashlib
 from typing import Any, Literal
 
 import numpy as np
@@ -19,14 +20,18 @@ NOT_SAMPLED = -1  # the policy version of prompt and tool tokens
 class Problem(Struct, frozen=True):
     """One thing to solve.
 
-    >>> Problem(id="3fe1", prompt="044433152550............=", answer="2").answer
-    '2'
+    >>> Problem("044433152550............=", answer="2").id
+    '15277f26d0f3'
     """
 
-    id: str  # hash of the content: the same problem has the same id in every run
     prompt: str | list[dict[str, str]]  # text, or chat messages
     answer: str = ""  # what the reward compares with
     metadata: dict[str, Any] = {}
+
+    @property
+    def id(self) -> str:
+        """Hash of prompt and answer: the same problem has the same id in every run."""
+        return hashlib.sha256(repr((self.prompt, self.answer)).encode()).hexdigest()[:12]
 
 
 class SamplingParams(Struct, frozen=True):
@@ -110,3 +115,11 @@ class SwapReport(Struct, frozen=True):
     version: int
     pause_seconds: float  # no token was generated for this long
     seconds: float  # from the call to the last replica's answer
+
+
+class Accuracy(Struct, frozen=True):
+    """Mean reward of one episode per held-out problem, all sampled by one version."""
+
+    mean_reward: float
+    problems: int
+    version: int

@@ -8,7 +8,6 @@ Answers grow with reward, and their lengths are long-tailed: a reasoning task a 
 """
 
 import random
-import zlib
 
 from arl.types import Problem
 
@@ -24,7 +23,7 @@ def problem(rng: random.Random, uniform_lengths: bool = False) -> Problem:
     k = rng.choice(_LENGTHS) if uniform_lengths else rng.choices(_LENGTHS, _ZIPF)[0]
     digits = [rng.randrange(MOD) for _ in range(k)]
     prompt = "".join(map(str, digits)) + "." * (MAX_DIGITS - k) + "="
-    return Problem(id=f"{zlib.crc32(prompt.encode()):08x}", prompt=prompt, answer=str(sum(digits) % MOD))
+    return Problem(prompt, answer=str(sum(digits) % MOD))
 
 
 def demonstration(problem: Problem, rng: random.Random, blurt: float = 0.0, slip: float = 0.0) -> str:

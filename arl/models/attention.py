@@ -36,7 +36,9 @@ def _attention(
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     assert attention_mask is None, "a mask would silently override the context"
-    assert dropout == 0.0 and softcap is None and sliding_window is None, "refused when the model is loaded"
+    assert dropout == 0.0
+    assert softcap is None, "refused when the model is loaded"
+    assert sliding_window is None, "refused when the model is loaded"
     layer: int = module.layer_idx  # type: ignore[assignment]
     return context.attend(layer, query, key, value, scaling), None
 

@@ -42,9 +42,7 @@ class Publisher:
         announce: called in the publishing thread with each WeightUpdate, or with the exception that ended it.
     """
 
-    def __init__(
-        self, directory: Path, config_json: str, announce: Callable[[WeightUpdate | Exception], None]
-    ) -> None:
+    def __init__(self, directory: Path, config_json: str, announce: Callable[[WeightUpdate | Exception], None]) -> None:
         self._directory, self._config_json, self._announce = directory, config_json, announce
         self._queue: SimpleQueue[tuple[int, dict[str, torch.Tensor]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="publisher", daemon=True)

@@ -61,9 +61,7 @@ class TrainerClient:
         host: address to listen on; loopback unless ranks run elsewhere.
     """
 
-    def __init__(
-        self, init: Init, ranks: int, run_key: str, deadlines: Deadlines, host: str = "127.0.0.1"
-    ) -> None:
+    def __init__(self, init: Init, ranks: int, run_key: str, deadlines: Deadlines, host: str = "127.0.0.1") -> None:
         self._init, self._ranks, self._run_key, self._deadlines = init, ranks, run_key, deadlines
         self._train, _ = init.sections()
         self._version = init.version

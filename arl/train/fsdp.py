@@ -37,9 +37,7 @@ def init_ranks(deadline_seconds: float) -> torch.device:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if not dist.is_initialized():
         alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-        dist.init_process_group(
-            "nccl" if cuda else "gloo", timeout=timedelta(seconds=deadline_seconds), **alone
-        )
+        dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=deadline_seconds), **alone)
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
 

@@ -61,9 +61,7 @@ class LossSequence(Struct, frozen=True):
     advantage: float
 
 
-def pack_batch(
-    batch: Batch, minibatches: int, capacity: int, ranks: int
-) -> tuple[tuple[Shard, ...], dict[str, float]]:
+def pack_batch(batch: Batch, minibatches: int, capacity: int, ranks: int) -> tuple[tuple[Shard, ...], dict[str, float]]:
     """Advantages, minibatches, micro-batches and shards of one step, with the packing metrics.
 
     Minibatch m takes groups m, m + minibatches, …: batches are ordered by deadline, so each sees every age.
@@ -87,9 +85,7 @@ def pack_batch(
     return packed, _report(batch, groups, packed, capacity)
 
 
-def pack_groups(
-    groups: Sequence[Sequence[LossSequence]], capacity: int, ranks: int
-) -> list[tuple[MicroBatch, ...]]:
+def pack_groups(groups: Sequence[Sequence[LossSequence]], capacity: int, ranks: int) -> list[tuple[MicroBatch, ...]]:
     """The micro-batches of one minibatch, for each rank: equally many, at least one, heaviest first.
 
     Raises:

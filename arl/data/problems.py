@@ -1,0 +1,98 @@
+"""Problems in a deterministic order: loaded or made, split by a hash of their content, shuffled by epoch.
+
+task or jsonl ─► load_problems ─► held out | training ─► ProblemOrder: epoch after epoch, never the same order
+"""
+
+import hashlib
+import json
+import random
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from arl.data.tasks import task_named
+from arl.errors import DataError
+from arl.recipe import Data
+from arl.types import Problem
+
+
+def is_held_out(problem: Problem, eval_fraction: float) -> bool:
+    """Decided by the problem's content alone: no seed, file or order can move it into training."""
+    digest = hashlib.sha256(f"held out? {problem.id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") < eval_fraction * 2**64
+
+
+def load_problems(data: Data, seed: int) -> tuple[list[Problem], list[Problem]]:
+    """(training, held out), in file or generation order.
+
+    Raises:
+        DataError: no such file, a line that is no problem, or a side that is empty.
+    """
+    if data.task is not None:
+        task, rng = task_named(data.task), random.Random(f"problems {seed}")
+        problems = [task.problem(rng) for _ in range(data.size)]
+    else:
+        assert data.path is not None
+        problems = list(_read_jsonl(Path(data.path)))
+    training = [p for p in problems if not is_held_out(p, data.eval_fraction)]
+    held_out = [p for p in problems if is_held_out(p, data.eval_fraction)]
+    where = data.path or data.task
+    if not training:
+        raise DataError(
+            f"{where}: {len(problems)} problems leave none to train on; give more, or a lower eval_fraction"
+        )
+    return training, held_out
+
+
+def _read_jsonl(path: Path) -> Iterator[Problem]:
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"data.path {path}: cannot be read as text ({error}); give a jsonl of problems") from error
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield _parse(line, f"{path}:{number}")
+
+
+def _parse(line: str, place: str) -> Problem:
+    try:
+        row: Any = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{place}: not JSON ({error}); each line is one object with prompt and answer") from error
+    if not isinstance(row, dict) or not isinstance(row.get("prompt"), str | list) or not row["prompt"]:
+        raise DataError(f"{place}: needs a non-empty `prompt`, text or a list of chat messages")
+    rest = {k: v for k, v in row.items() if k not in ("prompt", "answer")}
+    return Problem(row["prompt"], str(row.get("answer", "")), rest)
+
+
+class ProblemOrder:
+    """Training problems for ever: each epoch in its own deterministic shuffle; put-back problems come first.
+
+    >>> order = ProblemOrder([Problem("a"), Problem("b")], seed=0)
+    >>> sorted(next(order).prompt for _ in range(2))
+    ['a', 'b']
+    """
+
+    def __init__(self, problems: list[Problem], seed: int) -> None:
+        assert problems
+        self._problems, self._seed = problems, seed
+        self._put_back: deque[Problem] = deque()
+        self.position = 0  # problems handed out in order, put-back ones not counted
+
+    def __iter__(self) -> "ProblemOrder":
+        return self
+
+    def __next__(self) -> Problem:
+        if self._put_back:
+            return self._put_back.popleft()
+        epoch, index = divmod(self.position, len(self._problems))
+        if index == 0:
+            self._shuffled = list(self._problems)
+            random.Random(f"epoch {epoch} {self._seed}").shuffle(self._shuffled)
+        self.position += 1
+        return self._shuffled[index]
+
+    def put_back(self, problem: Problem) -> None:
+        """Hand `problem` out again before anything new."""
+        self._put_back.append(problem)

@@ -1,0 +1,58 @@
+"""Text to token ids and back, with the model's own tokenizer and chat template."""
+
+from typing import Protocol
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from arl.errors import DataError
+from arl.types import Problem
+
+
+class TextCodec(Protocol):
+    """What rollout needs of a tokenizer."""
+
+    stop_token_ids: tuple[int, ...]
+
+    def encode_problem(self, problem: Problem) -> tuple[int, ...]: ...
+
+    def encode(self, text: str) -> tuple[int, ...]: ...
+
+    def decode(self, token_ids: tuple[int, ...]) -> str: ...
+
+
+class HuggingFaceCodec:
+    """A TextCodec over a Hugging Face tokenizer."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        eos = tokenizer.eos_token_id
+        if eos is None:
+            raise DataError(f"the tokenizer of {tokenizer.name_or_path} has no eos_token: nothing would end a response")
+        self.stop_token_ids: tuple[int, ...] = (eos,)
+
+    def encode_problem(self, problem: Problem) -> tuple[int, ...]:
+        """Text is encoded as it stands; chat messages go through the model's template, ready for the answer.
+
+        Raises:
+            DataError: chat messages, and a tokenizer without a template.
+        """
+        if isinstance(problem.prompt, str):
+            return tuple(self._tokenizer(problem.prompt)["input_ids"])
+        if self._tokenizer.chat_template is None:
+            raise DataError(f"problem {problem.id} is chat messages, but the tokenizer has no chat template: use text")
+        ids = self._tokenizer.apply_chat_template(problem.prompt, add_generation_prompt=True, return_dict=False)
+        return tuple(ids)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(self, token_ids: tuple[int, ...]) -> str:
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+
+
+def load_codec(path: str) -> HuggingFaceCodec:
+    """Raises DataError where no tokenizer can be loaded."""
+    try:
+        return HuggingFaceCodec(AutoTokenizer.from_pretrained(path))
+    except (OSError, ValueError) as error:
+        raise DataError(f"model.path {path}: no tokenizer can be loaded from there ({error})") from error

@@ -1,0 +1,364 @@
+"""An Engine over HTTP: one SGLang server, or our own, which speaks its protocol. Torch-free.
+
+    generate() ─► pending ─► one POST for all calls of a loop iteration ─► increments ─► each caller
+                     ▲                                                          │
+                     └── aborted by a pause: input + what was said, the rest of the budget
+
+Pending calls are not sent while paused, so a pause and a swap are invisible to callers but for the versions.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import aiohttp
+import msgspec
+
+from arl.clock import deadline, now
+from arl.engine import wire
+from arl.engine.http import Http
+from arl.engine.meter import BusyMeter
+from arl.engine.requests import refuse_impossible
+from arl.errors import DeadlineError, EngineError, RunError
+from arl.types import FinishReason, GenerateRequest, Increment, SwapReport, WeightUpdate
+
+FLUSH_RETRY_SECONDS = 0.05
+_chunks = msgspec.json.Decoder(wire.Chunk)
+
+
+@dataclass(eq=False)
+class _Call:
+    """One generate() call."""
+
+    request: GenerateRequest
+    said: list[int] = field(default_factory=list)
+    events: deque[Increment | RunError] = field(default_factory=deque)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    sent: asyncio.Event = field(default_factory=asyncio.Event)  # the server knows of it, or never will
+    closed: bool = False  # by the caller
+
+    def put(self, event: Increment | RunError) -> None:
+        self.events.append(event)
+        self.arrived.set()
+
+    @property
+    def budget(self) -> int:
+        return self.request.sampling.max_new_tokens - len(self.said)
+
+    def finish(self, reason: FinishReason) -> FinishReason:
+        """What really ended it: a stop token wins over the budget, and both over an abort."""
+        if self.said and self.said[-1] in self.request.sampling.stop_token_ids:
+            return "stop"
+        return "length" if reason == "abort" and self.budget == 0 else reason
+
+
+class SGLangEngine:
+    """One server as an Engine; `async with SGLangEngine(url, …) as engine: …`.
+
+    Args:
+        url: like http://127.0.0.1:30000
+        generate_seconds: longest silence of open requests while not paused
+        swap_seconds: longest wait for one command (pause, update, continue)
+        kv_policy: at a swap, rebuild the cache of open requests under the new weights, or keep it
+        key: sent as a bearer token
+        vocab_size, context: of the model; None asks the server, which SGLang does not answer
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        generate_seconds: float,
+        swap_seconds: float,
+        kv_policy: Literal["recompute", "keep"] = "recompute",
+        key: str | None = None,
+        vocab_size: int | None = None,
+        context: int | None = None,
+    ) -> None:
+        self.url, self._key = url.rstrip("/"), key
+        self._silence, self._swap, self._kv_policy = generate_seconds, swap_seconds, kv_policy
+        self._vocab_size, self._context = vocab_size or 0, context or 0
+        self._version = 0
+        self._calls: dict[str, _Call] = {}
+        self._pending: list[_Call] = []
+        self._flushing = False
+        self._closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self._silences: list[asyncio.Timeout] = []  # one for each POST in flight
+        self._lock = asyncio.Lock()  # one of pause, resume and update at a time
+        self._pauses = 0
+        self._paused_since: float | None = None
+        self._meter = BusyMeter()
+
+    async def __aenter__(self) -> Self:
+        self._http = Http(self.url, self._key, self._swap)
+        try:
+            await self._introduce()
+        except BaseException:
+            await self._http.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End every task and fail every open call.
+
+        Raises:
+            RunError: an abort could not be delivered to a live server.
+        """
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for call in self._calls.values():
+            call.put(self._error(call, "the client was closed"))
+        await self._http.close()
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def loaded_version(self) -> int:
+        return self._version
+
+    @property
+    def busy_seconds(self) -> float:
+        return self._meter.seconds
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+        """See Engine.generate.
+
+        Raises:
+            EngineError: refused, or the server died or garbled its answer; names the server and the request.
+            DeadlineError: the server said nothing for generate_seconds.
+        """
+        refuse_impossible(request, self._vocab_size, self._context)
+        if request.request_id in self._calls:
+            raise EngineError(f"request {request.request_id}: this id is open already: ids must be unique")
+        call = self._calls[request.request_id] = _Call(request)
+        self._meter.opened(1)
+        self._enqueue(call)
+        finished = False
+        try:
+            while not finished:
+                await call.arrived.wait()  # whoever holds the call has a deadline and puts an event
+                call.arrived.clear()
+                while call.events:
+                    event = call.events.popleft()
+                    finished = isinstance(event, RunError) or event.finish_reason is not None
+                    if isinstance(event, RunError):
+                        raise event
+                    yield event
+        finally:
+            call.closed = True
+            del self._calls[request.request_id]
+            self._meter.opened(-1)
+            if not finished:
+                self._abandon(call)
+
+    async def pause(self) -> None:
+        """See Engine.pause."""
+        async with self._lock:
+            await self._pause()
+
+    async def resume(self) -> None:
+        """See Engine.resume."""
+        async with self._lock:
+            await self._resume()
+
+    async def update_weights(self, update: WeightUpdate) -> SwapReport:
+        """See Engine.update_weights.
+
+        Raises:
+            EngineError: the server refused the weights; it goes on with the old ones.
+        """
+        async with self._lock:
+            start, ours = now(), self._paused_since is None
+            await self._pause()
+            since = self._paused_since or start
+            try:
+                if self._kv_policy == "recompute":
+                    await self._flush_cache()
+                body = wire.UpdateFromDisk(update.path, str(update.version), flush_cache=False)
+                await self._http.command("/update_weights_from_disk", body)
+                self._version = update.version
+            finally:
+                if ours:
+                    await self._resume()
+            return SwapReport(update.version, now() - since, now() - start)
+
+    async def _introduce(self) -> None:
+        body = await self._http.command("/model_info")
+        try:
+            info = msgspec.json.decode(body, type=wire.ModelInfo)
+            self._version = int(info.weight_version)
+        except (msgspec.DecodeError, ValueError) as error:
+            remedy = "start SGLang with --weight-version 0"
+            raise EngineError(f"{self.url}/model_info: {error}; {remedy}: {body[:200]!r}") from error
+        self._vocab_size = self._vocab_size or info.vocab_size or 0
+        self._context = self._context or info.context_length or 0
+        if not self._vocab_size or not self._context:
+            raise EngineError(f"{self.url} does not tell its vocabulary and context: give vocab_size and context")
+
+    def _error(self, call: _Call, reason: object) -> EngineError:
+        return EngineError(f"{self.url}: request {call.request.request_id}: {reason}")
+
+    def _enqueue(self, call: _Call) -> None:
+        self._pending.append(call)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        """Send what is pending once all who are ready to run now have added to it."""
+        if self._pending and not self._flushing and self._paused_since is None:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._pending and self._paused_since is None and not self._closed:
+            calls, self._pending = self._pending, []
+            self._spawn(self._post(calls))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = self._failure or task.exception()
+
+    def _abandon(self, call: _Call) -> None:
+        """The caller has gone: take the call back, or tell the server once it knows of it."""
+        if call in self._pending:
+            self._pending.remove(call)
+        elif not self._closed:
+            self._spawn(self._abort(call))
+
+    async def _abort(self, call: _Call) -> None:
+        await call.sent.wait()  # set by _post, whose deadline bounds it
+        try:
+            await self._http.command("/abort_request", wire.Abort(call.request.request_id))
+        except EngineError as error:
+            if not isinstance(error.__cause__, aiohttp.ClientConnectionError):
+                raise  # a dead server, on the other hand, has nothing left to abort
+
+    async def _post(self, calls: list[_Call]) -> None:
+        """Consumes one batch's stream. Waits for the server's next event, bounded by the silence deadline."""
+        left = dict(enumerate(calls))
+        what = f"{self.url}/generate, request {calls[0].request.request_id} and {len(calls) - 1} more"
+        try:
+            async with deadline(self._silence, "engine client", what) as silence:
+                self._silences.append(silence)
+                try:
+                    await self._converse(calls, left, silence)
+                finally:
+                    self._silences.remove(silence)
+            if left:
+                raise EngineError("the answer ended early")
+        except DeadlineError as error:
+            for call in left.values():
+                call.put(error)
+        except Exception as error:  # whatever it was, every caller that waits must hear of it
+            reason = str(error) if isinstance(error, EngineError) else repr(error)
+            for call in left.values():
+                call.put(self._error(call, reason))
+        finally:
+            for call in left.values():
+                call.sent.set()
+
+    async def _converse(self, calls: list[_Call], left: dict[int, _Call], silence: asyncio.Timeout) -> None:
+        pauses = self._pauses
+        self._extend(silence)
+        body = wire.Generate(
+            input_ids=[[*call.request.input_ids, *call.said] for call in calls],
+            rid=[call.request.request_id for call in calls],
+            sampling_params=[wire.sampling_of(call.request.sampling, call.budget) for call in calls],
+            stream=True,
+            return_logprob=True,
+        )
+        told = [0] * len(calls)
+        async with self._http.stream("/generate", body) as events:
+            for call in calls:
+                call.sent.set()
+            async for data in events:
+                self._extend(silence)
+                if data == wire.DONE:
+                    return
+                chunk = _decode(data)
+                call = left[chunk.index]
+                told[chunk.index] += len(chunk.output_ids)
+                if told[chunk.index] != chunk.meta_info.completion_tokens:
+                    raise EngineError("increments do not add up: start SGLang with incremental streaming")
+                if chunk.meta_info.finish_reason is not None:
+                    del left[chunk.index]
+                self._deliver(call, chunk, asked=pauses != self._pauses)
+
+    def _deliver(self, call: _Call, chunk: wire.Chunk, asked: bool) -> None:
+        """Pass one increment on; a call that a pause aborted (`asked`) gets in line again."""
+        ids, meta = chunk.output_ids, chunk.meta_info
+        if len(meta.output_token_logprobs) != len(ids):
+            raise EngineError(f"{len(ids)} ids came with {len(meta.output_token_logprobs)} logprobs")
+        call.said += ids
+        reason = call.finish(meta.finish_reason.type) if meta.finish_reason else None
+        again = reason == "abort" and asked and not call.closed
+        if ids or (reason and not again):
+            logprobs = tuple(logprob for logprob, _, _ in meta.output_token_logprobs)
+            versions = wire.versions_of(meta.weight_versions, len(ids))
+            call.put(Increment(tuple(ids), logprobs, versions, None if reason == "abort" else reason))
+        if again:
+            call.sent.clear()
+            self._enqueue(call)
+        elif reason == "abort":
+            message = meta.finish_reason.message if meta.finish_reason else None
+            call.put(self._error(call, f"the server aborted it without being asked to: {message}"))
+
+    def _extend(self, silence: asyncio.Timeout) -> None:
+        silence.reschedule(None if self._paused_since is not None else now() + self._silence)
+
+    async def _pause(self) -> None:
+        if self._paused_since is not None:
+            return
+        self._pauses += 1
+        self._paused_since = now()
+        self._meter.pause(True)
+        for silence in self._silences:
+            self._extend(silence)
+        await self._stop()
+
+    async def _stop(self) -> None:
+        mode: Literal["abort", "in_place"] = "abort" if self._kv_policy == "recompute" else "in_place"
+        await self._http.command("/pause_generation", wire.Pause(mode))
+
+    async def _resume(self) -> None:
+        if self._paused_since is None:
+            return
+        await self._http.command("/continue_generation", {})
+        self._paused_since = None
+        self._meter.pause(False)
+        for silence in self._silences:
+            self._extend(silence)
+        self._flush_soon()
+
+    async def _flush_cache(self) -> None:
+        """SGLang refuses while its scheduler is busy; a request that slipped in behind the pause is aborted."""
+        async with deadline(self._swap, "engine client", f"{self.url}/flush_cache to succeed"):
+            while (await self._http.ask("/flush_cache", {}))[0] == 400:
+                await asyncio.sleep(FLUSH_RETRY_SECONDS)
+                await self._stop()
+
+
+def _decode(data: bytes) -> wire.Chunk:
+    try:
+        return _chunks.decode(data)
+    except msgspec.DecodeError as error:
+        raise EngineError(f"{error}: {data[:500]!r}") from error

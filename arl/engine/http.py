@@ -1,0 +1,77 @@
+"""HTTP as the engine client needs it: commands and event streams of one server. Torch-free."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from arl.clock import deadline
+from arl.errors import EngineError
+
+KEEPALIVE_SECONDS = 2.0  # below the server's (SGLang: 5), so that it never closes a connection about to be used
+
+
+class Http:
+    """One server; every command has the deadline `seconds`. Construct inside a running loop, and `close`."""
+
+    def __init__(self, url: str, key: str | None, seconds: float) -> None:
+        self.url, self._seconds = url.rstrip("/"), seconds
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS),
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=aiohttp.ClientTimeout(total=None),  # deadlines instead, which know who waits on whom
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def command(self, path: str, body: Any = None) -> bytes:
+        """POST `body`, or GET without one, and expect 200.
+
+        Raises:
+            EngineError: another status, with what the server said; `__cause__` tells a dead server.
+            DeadlineError: no answer in time.
+        """
+        status, answer = await self.ask(path, body)
+        if status != 200:
+            raise EngineError(f"{self.url}{path} answered {status}: {answer[:500].decode(errors='replace')}")
+        return answer
+
+    async def ask(self, path: str, body: Any = None) -> tuple[int, bytes]:
+        """Like `command`, but returns any status."""
+        data = None if body is None else msgspec.json.encode(body)
+        method = "GET" if body is None else "POST"
+        async with deadline(self._seconds, "engine client", f"{self.url}{path}"):
+            try:
+                async with self._session.request(method, self.url + path, data=data) as response:
+                    return response.status, await response.read()
+            except aiohttp.ClientError as error:
+                raise EngineError(f"{self.url}{path}: {type(error).__name__}: {error}") from error
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[bytes]]:
+        """POST `body`; entered when the server has accepted it. No deadline: the caller knows what silence is.
+
+        Raises:
+            EngineError: refused, cut off or not server-sent events.
+        """
+        try:
+            async with self._session.post(self.url + path, data=msgspec.json.encode(body)) as response:
+                if response.status != 200:
+                    raise EngineError(f"{path} answered {response.status}: {(await response.text())[:500]}")
+                yield _events(response.content)
+        except aiohttp.ClientError as error:
+            raise EngineError(f"{path}: {type(error).__name__}: {error}") from error
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Data of the events; one piece from the network may hold many of them, or a part of one."""
+    rest = b""
+    async for piece in content.iter_any():
+        *events, rest = (rest + piece).split(b"\n\n")
+        for event in events:
+            if not event.startswith(b"data: "):
+                raise EngineError(f"this is no server-sent event: {event[:200]!r}")
+            yield event[6:]

@@ -1,0 +1,32 @@
+"""What no engine can serve is refused by the same rule everywhere, before it reaches one."""
+
+from arl.errors import EngineError
+from arl.types import GenerateRequest
+
+
+def refuse_impossible(request: GenerateRequest, vocab_size: int, context: int) -> None:
+    """Check a request against a model of `vocab_size` tokens and a context of `context` tokens.
+
+    Raises:
+        EngineError: naming the request, the value, the rule and the remedy.
+    """
+    ids, sampling, name = request.input_ids, request.sampling, f"request {request.request_id}"
+    if not ids:
+        raise EngineError(f"{name}: input_ids is empty: give at least one token")
+    if min(ids) < 0 or max(ids) >= vocab_size:
+        wrong = next(i for i in ids if not 0 <= i < vocab_size)
+        raise EngineError(f"{name}: id {wrong} is outside the vocabulary: ids run from 0 to {vocab_size - 1}")
+    if sampling.max_new_tokens < 1:
+        raise EngineError(f"{name}: max_new_tokens {sampling.max_new_tokens} must be at least 1")
+    total = len(ids) + sampling.max_new_tokens
+    if total > context:
+        raise EngineError(
+            f"{name}: {len(ids)} input tokens + max_new_tokens {sampling.max_new_tokens} = {total} exceed "
+            f"the model's context of {context}: shorten the prompt or the budget"
+        )
+    if not 0 < sampling.temperature < float("inf"):
+        raise EngineError(f"{name}: temperature {sampling.temperature} must be positive; top_k 1 is greedy")
+    if not 0 < sampling.top_p <= 1:
+        raise EngineError(f"{name}: top_p {sampling.top_p} must lie in (0, 1]")
+    if sampling.top_k != -1 and sampling.top_k < 1:
+        raise EngineError(f"{name}: top_k {sampling.top_k} must be −1 (all) or at least 1")

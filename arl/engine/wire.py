@@ -1,0 +1,137 @@
+"""SGLang's HTTP protocol as typed messages, for the server and the client alike. Torch-free.
+
+   {"input_ids": [[1, 2], [3]], "rid": ["a", "b"], "sampling_params": {…}, "stream": true, …}
+─► data: {"index": 1, "output_ids": [7], "meta_info": {"id": "b", "output_token_logprobs": [[-0.4, 7, null]],
+          "weight_versions": [{"version": "3", "start": 0, "end": 1}], "finish_reason": null, …}}
+─► data: [DONE]
+"""
+
+from itertools import groupby
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from arl.types import SamplingParams
+
+DONE = b"[DONE]"
+
+
+class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """SGLang's names. `ignore_eos` also ignores stop_token_ids, as it does there."""
+
+    max_new_tokens: int = 128
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    sampling_seed: int = 0
+
+    def params(self, eos: tuple[int, ...]) -> SamplingParams:
+        stops = () if self.ignore_eos else (*(self.stop_token_ids or ()), *eos)
+        return SamplingParams(self.max_new_tokens, self.temperature, self.top_p, self.top_k, stops, self.sampling_seed)
+
+
+def sampling_of(params: SamplingParams, budget: int) -> Sampling:
+    stops = list(params.stop_token_ids)
+    return Sampling(
+        max_new_tokens=budget,
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_k=params.top_k,
+        stop_token_ids=stops or None,
+        ignore_eos=not stops,
+        sampling_seed=params.seed,
+    )
+
+
+class Generate(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One request, or a batch when `input_ids` holds lists."""
+
+    input_ids: list[int | list[int]]
+    rid: str | list[str] | None = None
+    sampling_params: Sampling | list[Sampling] | None = None
+    stream: bool = False
+    return_logprob: bool = False
+
+
+class Span(Struct):
+    version: str
+    start: int
+    end: int
+
+
+class Finish(Struct, omit_defaults=True):
+    type: Literal["stop", "length", "abort"]
+    length: int | None = None
+    matched: int | str | None = None
+    message: str | None = None
+
+
+class MetaInfo(Struct, omit_defaults=True):
+    id: str
+    finish_reason: Finish | None
+    weight_versions: list[Span]
+    output_token_logprobs: list[tuple[float, int, Any]] = []
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    weight_version: str = ""
+
+
+class Chunk(Struct, omit_defaults=True):
+    output_ids: list[int]
+    meta_info: MetaInfo
+    index: int = 0
+
+
+class Pause(Struct, forbid_unknown_fields=True):
+    mode: Literal["abort", "in_place", "retract"] = "abort"
+
+
+class Abort(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    rid: str = ""
+    abort_all: bool = False
+
+
+class UpdateFromDisk(Struct, forbid_unknown_fields=True):
+    model_path: str
+    weight_version: str
+    flush_cache: bool = True
+
+
+class ModelInfo(Struct):
+    """`vocab_size` and `context_length` are ours; SGLang leaves them out."""
+
+    model_path: str
+    weight_version: str
+    vocab_size: int | None = None
+    context_length: int | None = None
+
+
+def spans(versions: tuple[int, ...]) -> list[Span]:
+    """One version a token ─► runs of equal versions.
+
+    >>> spans((3, 3, 4))
+    [Span(version='3', start=0, end=2), Span(version='4', start=2, end=3)]
+    """
+    runs, start = [], 0
+    for version, run in groupby(versions):
+        end = start + len(list(run))
+        runs.append(Span(str(version), start, end))
+        start = end
+    return runs
+
+
+def versions_of(runs: list[Span], count: int) -> tuple[int, ...]:
+    """The versions of the last `count` tokens: spans may describe an increment or all of the output so far.
+
+    Raises:
+        ValueError: the spans do not cover the tokens, or a version is not an integer.
+    """
+    versions: list[int] = []
+    for run in reversed(runs):
+        take = min(count - len(versions), run.end - run.start)
+        versions += [int(run.version)] * take
+    if len(versions) != count:
+        raise ValueError(f"weight_versions cover {len(versions)} of {count} tokens")
+    return tuple(reversed(versions))

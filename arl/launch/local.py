@@ -1,0 +1,155 @@
+"""Processes on this machine: started with a role, watched, and always reaped, grandchildren included.
+
+async with LocalProcesses(logs, patience) as processes:
+    engine = await processes.start("engine-0", argv, env)    its output goes to logs/engine-0.log
+    url = await engine.ready(120)                            what it printed after "ready "
+    await processes.watch()                                  returns never; raises ProcessDied
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from arl.clock import deadline
+from arl.errors import ProcessDied
+from arl.orphan import PARENT
+
+# Processes that share cores must not burn them while waiting for each other.
+PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+
+
+class LocalProcess:
+    def __init__(
+        self, role: str, process: asyncio.subprocess.Process, log: Path, on_line: Callable[[str], None]
+    ) -> None:
+        self.role, self.log, self._process, self._on_line = role, log, process, on_line
+        self.is_done = False  # it was meant to end, and has
+        self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._pump = asyncio.create_task(self._copy_output(), name=f"output of {role}")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def _copy_output(self) -> None:
+        """Consumes output line by line into the log; unblocked by the child; ends when it closes its output."""
+        assert self._process.stdout is not None
+        with self.log.open("ab", buffering=0) as log:
+            async for raw in self._process.stdout:
+                log.write(raw)
+                line = raw.decode(errors="replace").strip()
+                if line.startswith("ready ") and not self._ready.done():
+                    self._ready.set_result(line.removeprefix("ready "))
+                self._on_line(line)
+
+    async def ready(self, seconds: float) -> str:
+        """What the process printed after `ready `; ProcessDied if it ends first."""
+        async with deadline(seconds, "launcher", f"{self.role} to be ready (log: {self.log})"):
+            died = asyncio.create_task(self.died())
+            waiting: set[asyncio.Future[Any]] = {died, self._ready}
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if not self._ready.done():
+                    raise await died
+                return self._ready.result()
+            finally:
+                died.cancel()
+
+    async def died(self) -> ProcessDied:
+        """Waits for the end of the process, and says how it ended."""
+        code = await self._process.wait()
+        await asyncio.wait({self._pump}, timeout=1.0)  # its last words; a grandchild may hold the pipe open
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return ProcessDied(f"{self.role} (pid {self.pid}) {how}. The end of {self.log}:\n{_tail(self.log)}")
+
+    async def finished(self, seconds: float) -> None:
+        """Wait for a process that is meant to end; ProcessDied if it fails."""
+        async with deadline(seconds, "launcher", f"{self.role} to finish (log: {self.log})"):
+            died = await self.died()
+        self.is_done = True
+        if self._process.returncode:
+            raise died
+
+    async def stop(self, patience: float) -> None:
+        """SIGTERM, then SIGKILL after `patience` seconds, to the whole process group."""
+        self._signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(patience):
+                await self._process.wait()
+        except TimeoutError:
+            self._signal(signal.SIGKILL)
+            await self._process.wait()
+        finally:
+            self._signal(signal.SIGKILL)  # whatever it started and left behind
+            await self._pump
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+
+class LocalProcesses:
+    def __init__(self, logs: Path, patience: float) -> None:
+        self._logs, self._patience = logs, patience
+        self._processes: list[LocalProcess] = []
+
+    async def __aenter__(self) -> Self:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(asyncio.gather(*(p.stop(self._patience) for p in self._processes)))
+
+    async def start(
+        self,
+        role: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        on_line: Callable[[str], None] = lambda _: None,
+    ) -> LocalProcess:
+        """Run `argv` with `env` added to ours; `on_line` is given every line of its output, also logged."""
+        log = self._logs / f"{role}.log"
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, **PASSIVE, **env, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())},
+            start_new_session=True,  # Ctrl-C is the controller's to handle
+        )
+        started = LocalProcess(role, process, log, on_line)
+        self._processes.append(started)
+        return started
+
+    async def first_death(self, seconds: float) -> ProcessDied | None:
+        """The ending of a process that is gone, or goes within `seconds`; None if all live on."""
+        if all(p.is_done for p in self._processes):
+            return None
+        try:
+            async with asyncio.timeout(seconds):
+                await self.watch()
+        except ProcessDied as death:
+            return death
+        except TimeoutError:
+            return None
+
+    async def watch(self) -> NoReturn:
+        """Raises ProcessDied as soon as one of the processes started so far ends."""
+        endings = [asyncio.create_task(p.died(), name=f"watch {p.role}") for p in self._processes if not p.is_done]
+        try:
+            done, _ = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+            raise done.pop().result()
+        finally:
+            for ending in endings:
+                ending.cancel()
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    return "\n".join("    " + line for line in log.read_text(errors="replace").splitlines()[-lines:])

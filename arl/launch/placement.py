@@ -1,0 +1,97 @@
+"""Which cores and devices each process gets, and who may use them when: the whole meaning of `mode`.
+
+             disaggregated                          collocated
+CPU threads  engines half of the cores, ranks half  all cores for either side
+GPUs         engines the first, ranks the rest      the same for both sides
+lease        nobody waits                           engines sleep from a step until its swap
+"""
+
+import asyncio
+import os
+from typing import NamedTuple
+
+from arl.engine.base import Engine
+from arl.errors import RecipeError
+from arl.recipe import Recipe
+
+
+class Share(NamedTuple):
+    """What one process may use."""
+
+    threads: int
+    gpu: int | None  # None: CPU
+
+    @property
+    def env(self) -> dict[str, str]:
+        visible = "" if self.gpu is None else str(self.gpu)
+        return {"OMP_NUM_THREADS": str(self.threads), "CUDA_VISIBLE_DEVICES": visible}
+
+
+class Placement(NamedTuple):
+    engines: list[Share]  # (replicas,)
+    ranks: list[Share]  # (ranks,)
+
+
+def place(recipe: Recipe, num_cores: int, gpus: list[int]) -> Placement:
+    """Divide `num_cores` and `gpus` between the two sides.
+
+    Raises:
+        RecipeError: there are GPUs, but fewer than the recipe's processes need.
+    """
+    replicas, ranks = recipe.engine.replicas, recipe.train.ranks
+    together = recipe.mode == "collocated"
+    needed = max(replicas, ranks) if together else replicas + ranks
+    if gpus and len(gpus) < needed:
+        raise RecipeError(
+            f"mode {recipe.mode} with {replicas} engine replicas and {ranks} ranks needs {needed} GPUs; "
+            f"{len(gpus)} visible: use mode collocated, fewer processes, or CUDA_VISIBLE_DEVICES= for the CPU"
+        )
+    engine_cores = num_cores if together else max(num_cores // 2, 1)
+    rank_cores = num_cores if together else max(num_cores - engine_cores, 1)
+    engine_threads = recipe.engine.threads or max(engine_cores // replicas, 1)
+    rank_threads = recipe.train.threads or max(rank_cores // ranks, 1)
+    first_rank = 0 if together else replicas
+    return Placement(
+        [Share(engine_threads, gpus[i] if gpus else None) for i in range(replicas)],
+        [Share(rank_threads, gpus[first_rank + i] if gpus else None) for i in range(ranks)],
+    )
+
+
+def visible_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def visible_gpus() -> list[int]:
+    """Indices of the GPUs this process may use."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [int(part) for part in visible.split(",") if part.strip().isdigit()]
+    import torch
+
+    return list(range(torch.cuda.device_count()))
+
+
+class NoLease:
+    """Disaggregated: both sides own their devices."""
+
+    async def acquire(self) -> None:
+        """Nothing to wait for."""
+
+    async def release(self) -> None:
+        """Nothing to hand back."""
+
+
+class SharedDeviceLease:
+    """Collocated: from the start of a step until its weights are loaded, the engines sleep."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._turn = asyncio.Lock()
+
+    async def acquire(self) -> None:
+        await self._turn.acquire()
+        await self._engine.pause()
+
+    async def release(self) -> None:
+        await self._engine.resume()
+        self._turn.release()

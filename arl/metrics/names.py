@@ -1,0 +1,70 @@
+"""Every metric, defined once: its formula and unit. A test fails on one logged but not defined, or never logged.
+
+B trajectories of the step's batch; v its version before the step; Δ "since the previous step's end".
+"""
+
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    unit: str
+    formula: str
+
+
+METRICS: dict[str, Metric] = {
+    # ---- which step
+    "step": Metric("steps", "v + 1: training steps finished"),
+    "policy_version": Metric("versions", "the trainer's version after the step; equals step"),
+    "time_s": Metric("s", "clock time since the run's first admission"),
+    # ---- what was rolled out
+    "reward/mean": Metric("reward", "mean over B of the episode reward"),
+    "reward/std": Metric("reward", "standard deviation over B of the episode reward"),
+    "length/mean": Metric("tokens", "mean over B of sampled tokens"),
+    "length/p99": Metric("tokens", "99th percentile over B of sampled tokens"),
+    "truncated": Metric("fraction", "trajectories ended by the budget rather than the policy / B"),
+    # ---- how old it was
+    "staleness/max": Metric("versions", "max over B of staleness, the oldest token_age of a trajectory"),
+    "staleness/mean": Metric("versions", "mean over B of staleness"),
+    "token_age/mean": Metric("versions", "mean over loss tokens of v − policy_version"),
+    "token_age/stale_fraction": Metric("fraction", "loss tokens with age ≥ 1 / loss tokens"),
+    "versions/spanning_fraction": Metric("fraction", "trajectories sampled by two or more versions / B"),
+    "dispatch_age/mean": Metric("versions", "mean over groups of v − dispatch_version"),
+    # ---- how much, how fast
+    "tokens/generated": Metric("tokens", "sampled tokens of episodes that ended, Δ"),
+    "tokens/trained": Metric("tokens", "loss tokens of the batch, zero advantages included"),
+    "throughput/trained_tokens_per_s": Metric("tokens/s", "tokens/trained / Δ time"),
+    "idle/trainer": Metric("fraction", "time the trainer waited for its batch / Δ time"),
+    "idle/engine": Metric("fraction", "1 − time with a request open and no pause / Δ time"),
+    "time/proximal_s": Metric("s", "proximal pass of the step"),
+    "time/train_s": Metric("s", "minibatches of the step: forward, backward, optimizer"),
+    "groups/failed": Metric("groups", "groups lost to a failed episode, since the start"),
+    "groups/dropped": Metric("groups", "groups dropped as late, since the start"),
+    # ---- weight movement
+    "sync/blocking_seconds": Metric("s", "the trainer's snapshot copy after the step"),
+    "sync/seconds": Metric("s", "last swap: from the call until every engine serves the version"),
+    "sync/pause_seconds": Metric("s", "last swap: no token was generated for this long"),
+    # ---- the objective (arl/train/objectives.py)
+    "loss": Metric("", "sum over minibatches of the objective's loss / minibatches"),
+    "ratio/clip_fraction": Metric(
+        "fraction", "computed loss tokens whose clipped term was chosen / computed loss tokens"
+    ),
+    "ratio/max": Metric("", "largest π_θ/π_prox of a computed loss token"),
+    "behavior_weight/mean": Metric("", "mean over computed loss tokens of min(π_prox/π_behav, cap)"),
+    "behavior_weight/capped_fraction": Metric("fraction", "computed loss tokens whose behavior weight met the cap"),
+    "kl/behavior_proximal": Metric("nats", "mean of r − 1 − log r, r = π_prox/π_behav, over computed loss tokens"),
+    "entropy": Metric("nats", "mean entropy of π_θ at computed loss tokens"),
+    "grad_norm": Metric("", "mean over minibatches of the gradient norm before clipping"),
+    "learning_rate": Metric("", "of the step's last minibatch"),
+    "advantage/zero_fraction": Metric(
+        "fraction", "trajectories with advantage exactly 0, which need no forward pass / B"
+    ),
+    "packing/efficiency": Metric("fraction", "tokens in micro-batches / (capacity · micro-batches)"),
+    "packing/saved_fraction": Metric("fraction", "1 − computed tokens / tokens of the unshared, unfiltered batch"),
+    # ---- evaluation, in records of their own
+    "eval/held_out/accuracy": Metric("fraction", "mean reward on held-out problems at eval.temperature"),
+    "eval/held_out/problems": Metric("problems", "problems in that mean"),
+}
+
+# A run's last swap may come after its last step, an evaluation needs no step: these need not be in every record.
+EVALUATION = frozenset(name for name in METRICS if name.startswith("eval/"))
+EVERY_STEP = frozenset(METRICS) - EVALUATION

@@ -1,0 +1,177 @@
+"""The run's memory: told of every event by the controller, it computes metrics and hands them to every sink.
+
+events ─► record of the step ─► metrics.jsonl (the truth) ─► console, trackers
+                             ├► trajectories/*.parquet
+                             └► trace.json
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+
+from arl.clock import now
+from arl.metrics.files import MetricsFile, TraceFile, TrajectoryFiles
+from arl.metrics.trackers import Tracker
+from arl.types import Accuracy, Batch, Problem, StepResult, SwapReport, TrajectoryGroup
+
+
+class Display(Protocol):
+    """The person watching."""
+
+    def step(self, record: dict[str, float]) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+class Recorder:
+    """Implements the controller's Observer. `busy_seconds` and `tokens_generated` are read at every step."""
+
+    def __init__(
+        self,
+        directory: Path,
+        trajectories: bool,
+        trackers: list[Tracker],
+        display: Display,
+        busy_seconds: Callable[[], float],
+        tokens_generated: Callable[[], int],
+    ) -> None:
+        self._metrics, self._trace = (
+            MetricsFile(directory / "metrics.jsonl"),
+            TraceFile(directory / "trace.json"),
+        )
+        self._trajectories = TrajectoryFiles(directory / "trajectories") if trajectories else None
+        self._trackers, self._display = trackers, display
+        self._busy_seconds, self._tokens_generated = busy_seconds, tokens_generated
+        self._start = self._last_step = now()
+        self._last_busy, self._last_tokens = busy_seconds(), 0
+        self._last_swap = SwapReport(0, 0.0, 0.0)
+        self._lost: Counter[str] = Counter()
+        self._arrived = 0
+        self.token_ages: Counter[int] = Counter()  # age -> trained tokens of that age
+        self.records: list[dict[str, float]] = []
+        self.num_spanning = 0  # trained trajectories sampled by two or more versions
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._metrics.close()
+        self._trace.close()
+        if self._trajectories:
+            self._trajectories.flush()
+        for tracker in self._trackers:
+            tracker.close()
+
+    @property
+    def seconds(self) -> float:
+        """Since training began."""
+        return now() - self._start
+
+    # ---- events
+
+    def group_finished(self, group: TrajectoryGroup) -> None:
+        self._arrived += 1
+        self._trace.count("groups arrived", now(), groups=self._arrived)
+
+    def group_lost(self, problem: Problem, fate: str, cause: BaseException | None) -> None:
+        self._lost[fate] += 1
+        why = f": {type(cause).__name__}: {cause}" if cause else ""
+        self._display.note(f"problem {problem.id}: group {fate}{why}")
+
+    def swapped(self, report: SwapReport) -> None:
+        self._last_swap = report
+        self._trace.span("engines", f"swap to {report.version}", now() - report.seconds, now())
+
+    def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None:
+        begun = self._last_step
+        self._trace.span("trainer", "wait for batch", begun, begun + waited)
+        self._trace.span("trainer", f"step {batch.version}", begun + waited, now(), version=result.version)
+        ages = _Ages(batch)
+        self.token_ages.update(ages.histogram)
+        self.num_spanning += ages.num_spanning
+        record = {"step": result.version, "policy_version": result.version, "time_s": self.seconds}
+        record |= _rollout_metrics(batch) | ages.metrics() | result.metrics | self._sync_metrics()
+        record |= self._rates(record["tokens/trained"], waited)
+        self._write(record)
+        if self._trajectories:
+            self._trajectories.write(batch)
+        self._display.step(record)
+
+    def evaluated(self, accuracy: Accuracy) -> None:
+        version = accuracy.version
+        record = {"step": version, "policy_version": version, "time_s": self.seconds}
+        record |= {"eval/held_out/accuracy": accuracy.mean_reward, "eval/held_out/problems": accuracy.problems}
+        self._write(record)
+
+    # ---- metrics
+
+    def _write(self, record: dict[str, float]) -> None:
+        self.records.append(record)
+        self._metrics.write(record)
+        for tracker in self._trackers:
+            tracker.log(record)
+
+    def _sync_metrics(self) -> dict[str, float]:
+        return {
+            "sync/seconds": self._last_swap.seconds,
+            "sync/pause_seconds": self._last_swap.pause_seconds,
+            "groups/failed": self._lost["failed"],
+            "groups/dropped": self._lost.total() - self._lost["failed"],
+        }
+
+    def _rates(self, trained: float, waited: float) -> dict[str, float]:
+        elapsed = max(now() - self._last_step, 1e-9)
+        busy, generated = self._busy_seconds(), self._tokens_generated()
+        rates = {
+            "tokens/generated": generated - self._last_tokens,
+            "throughput/trained_tokens_per_s": trained / elapsed,
+            "idle/trainer": min(waited / elapsed, 1.0),
+            "idle/engine": max(1.0 - (busy - self._last_busy) / elapsed, 0.0),
+        }
+        self._last_step, self._last_busy, self._last_tokens = now(), busy, generated
+        return rates
+
+
+class _Ages:
+    """How old the tokens of a batch are at its consumption."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.dispatch = [batch.version - group.dispatch_version for group in batch.groups]
+        ages = [batch.version - t.policy_versions[t.loss_mask] for g in batch.groups for t in g.trajectories]
+        ages = [a for a in ages if a.size]
+        self.staleness = [int(a.max()) for a in ages]
+        self.num_trajectories = len(ages)
+        self.num_spanning = sum(int(a.max() != a.min()) for a in ages)
+        counts = np.bincount(np.concatenate(ages))
+        self.histogram = {age: int(count) for age, count in enumerate(counts) if count}
+
+    def metrics(self) -> dict[str, float]:
+        tokens = sum(self.histogram.values())
+        return {
+            "staleness/max": max(self.staleness),
+            "staleness/mean": float(np.mean(self.staleness)),
+            "token_age/mean": sum(age * count for age, count in self.histogram.items()) / tokens,
+            "token_age/stale_fraction": 1 - self.histogram.get(0, 0) / tokens,
+            "versions/spanning_fraction": self.num_spanning / self.num_trajectories,
+            "dispatch_age/mean": float(np.mean(self.dispatch)),
+        }
+
+
+def _rollout_metrics(batch: Batch) -> dict[str, float]:
+    trajectories = [t for group in batch.groups for t in group.trajectories]
+    rewards = np.array([t.reward for t in trajectories])
+    lengths = np.array([int(t.loss_mask.sum()) for t in trajectories])
+    return {
+        "reward/mean": float(rewards.mean()),
+        "reward/std": float(rewards.std()),
+        "length/mean": float(lengths.mean()),
+        "length/p99": float(np.percentile(lengths, 99)),
+        "truncated": float(np.mean([t.truncated for t in trajectories])),
+        "tokens/trained": int(lengths.sum()),
+    }

@@ -1,0 +1,77 @@
+"""What a run amounted to, in a page: printed at its end and kept as summary.json."""
+
+import itertools
+from collections import Counter
+
+from msgspec import Struct
+
+from arl.recipe import Recipe
+
+
+class Summary(Struct, frozen=True):
+    directory: str
+    accuracy_before: float | None  # mean reward on held-out problems; None: no evaluation
+    accuracy_after: float | None
+    eval_problems: int
+    seconds: float  # the whole command, warm-up and start-up included
+    training_seconds: float  # from the first admission to the last swap
+    steps: int
+    tokens_trained: int
+    token_ages: dict[int, int]  # age -> trained tokens
+    trajectories_spanning_versions: int
+    groups: dict[str, int]  # fate -> groups
+    idle_trainer: float
+    idle_engine: float
+
+    @property
+    def stale_fraction(self) -> float:
+        """Share of trained tokens with age ≥ 1."""
+        return 1 - self.token_ages.get(0, 0) / max(sum(self.token_ages.values()), 1)
+
+
+def mean_idle(records: list[dict[str, float]], side: str) -> float:
+    """Time-weighted mean over the steps."""
+    ends = [0.0, *(r["time_s"] for r in records)]
+    weights = [b - a for a, b in itertools.pairwise(ends)]
+    return sum(w * r[f"idle/{side}"] for w, r in zip(weights, records, strict=True)) / max(sum(weights), 1e-9)
+
+
+def render(summary: Summary, recipe: Recipe) -> str:
+    """Plain text, at most a screen."""
+    lines = [""]
+    if summary.accuracy_before is not None and summary.accuracy_after is not None:
+        lines.append(
+            f"accuracy   {summary.accuracy_before:.3f} → {summary.accuracy_after:.3f}"
+            f"   on {summary.eval_problems} held-out problems, temperature {recipe.eval.temperature:g}"
+        )
+    rate = summary.tokens_trained / max(summary.training_seconds, 1e-9)
+    lines += [
+        f"time       {summary.seconds:.1f} s in all, {summary.training_seconds:.1f} s of RL ({summary.steps} steps)",
+        f"tokens     {summary.tokens_trained:,} trained, {rate:,.0f} a second",
+        f"groups     {', '.join(f'{count} {fate}' for fate, count in summary.groups.items())}",
+        f"idle       trainer {summary.idle_trainer:.0%}, engine {summary.idle_engine:.0%}",
+        f"staleness  {summary.stale_fraction:.0%} of trained tokens were sampled by an older policy (bound "
+        f"{recipe.rollout.staleness}); {summary.trajectories_spanning_versions} trajectories span versions",
+        *_histogram(Counter(summary.token_ages)),
+        f"files      {summary.directory}",
+        *(f"try next   {hint}" for hint in _hints(summary, recipe)),
+    ]
+    return "\n".join(lines)
+
+
+def _histogram(ages: Counter[int]) -> list[str]:
+    total = max(ages.total(), 1)
+    return [f"    age {age}  {'█' * round(40 * n / total):40s} {n / total:4.0%}" for age, n in sorted(ages.items())]
+
+
+def _hints(summary: Summary, recipe: Recipe) -> list[str]:
+    hints = []
+    if recipe.rollout.staleness:
+        hints.append("--set rollout.staleness=0 --set name=sync: the same run, synchronous")
+    if summary.idle_trainer > max(summary.idle_engine, 0.2):
+        hints.append("the trainer waits: more engine threads or replicas, or a larger rollout.staleness")
+    elif summary.idle_engine > 0.2:
+        hints.append("the engine waits: more train.threads or ranks, or objective.proximal=loglinear")
+    if recipe.objective.kind == "decoupled_ppo":
+        hints.append("--set objective.kind=ppo --set name=naive: what staleness does without decoupling")
+    return hints

@@ -1,0 +1,45 @@
+"""Weights & Biases as a mirror of metrics.jsonl; another tracker is another class with these two methods."""
+
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+from arl.errors import InputError
+from arl.recipe import Recipe
+
+
+class Tracker(Protocol):
+    def log(self, record: dict[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class WandbTracker:
+    def __init__(self, recipe: Recipe, directory: Path) -> None:
+        import wandb
+
+        assert recipe.output.wandb != "off"
+
+        self._run: Any = wandb.init(
+            project=recipe.output.wandb_project,
+            name=recipe.name,
+            config=recipe.model_dump(mode="json"),
+            dir=directory,
+            mode=recipe.output.wandb,
+        )
+
+    def log(self, record: dict[str, float]) -> None:
+        self._run.log(record, step=int(record["step"]))
+
+    def close(self) -> None:
+        self._run.finish(quiet=True)
+
+
+def make_trackers(recipe: Recipe, directory: Path) -> list[Tracker]:
+    """Raises InputError: online tracking without an API key."""
+    if recipe.output.wandb == "off":
+        return []
+    netrc = Path.home() / ".netrc"
+    if recipe.output.wandb == "online" and "WANDB_API_KEY" not in os.environ and not netrc.exists():
+        raise InputError("output.wandb online: no API key; run `wandb login`, set WANDB_API_KEY, or use offline")
+    return [WandbTracker(recipe, directory)]

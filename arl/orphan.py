@@ -1,0 +1,18 @@
+"""A child must not outlive its parent, however the parent ends."""
+
+import ctypes
+import os
+import signal
+
+PARENT = "ARL_PARENT_PID"
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask the kernel (Linux) for SIGKILL when the parent dies; leave at once if it already has."""
+    parent = os.environ.get(PARENT)
+    if parent is None:
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(parent):
+        raise SystemExit(f"the parent process {parent} is gone")

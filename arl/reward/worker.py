@@ -1,0 +1,72 @@
+"""One reward worker process: reads jobs from stdin, calls the reward function, writes scores to stdout.
+
+    python -m arl.reward.worker module:function        frames of 4-byte length + msgpack, both ways
+
+Whatever the function prints goes to the log: file descriptor 1 is the protocol's alone.
+"""
+
+import math
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import BinaryIO
+
+import msgspec
+from msgspec import Struct
+
+from arl.imports import import_function
+from arl.orphan import die_with_parent
+from arl.types import Problem
+
+RewardFunction = Callable[[Problem, str, bool], float]
+
+
+class Job(Struct, frozen=True):
+    problem: Problem
+    responses: list[str]
+    truncated: list[bool]
+
+
+class Verdict(Struct, frozen=True):
+    scores: list[float] = []
+    error: str = ""  # why there are no scores
+
+
+def score_all(function: RewardFunction, job: Job) -> Verdict:
+    """Call `function` on every response; an exception or a score that is no finite number becomes the error."""
+    scores: list[float] = []
+    for response, truncated in zip(job.responses, job.truncated, strict=True):
+        try:
+            score = float(function(job.problem, response, truncated))
+        except Exception:  # user code: its traceback is the verdict
+            return Verdict(error=traceback.format_exc())
+        if not math.isfinite(score):
+            return Verdict(error=f"the reward of {response!r} is {score}: return a finite number")
+        scores.append(score)
+    return Verdict(scores)
+
+
+def frame(message: Struct) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    return len(body).to_bytes(4, "big") + body
+
+
+def serve(function: RewardFunction, jobs: BinaryIO, verdicts: BinaryIO) -> None:
+    """Answer until the input ends."""
+    decoder = msgspec.msgpack.Decoder(Job)
+    while header := jobs.read(4):
+        job = decoder.decode(jobs.read(int.from_bytes(header, "big")))
+        verdicts.write(frame(score_all(function, job)))
+        verdicts.flush()
+
+
+def main() -> None:
+    die_with_parent()
+    verdicts = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(import_function(sys.argv[1], "reward.function"), sys.stdin.buffer, verdicts)
+
+
+if __name__ == "__main__":
+    main()

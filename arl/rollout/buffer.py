@@ -1,0 +1,37 @@
+"""Finished groups waiting for a step, earliest deadline first. O(1) per group: deadlines are few, one queue each."""
+
+from collections import Counter, deque
+
+from arl.types import TrajectoryGroup
+
+
+class GroupBuffer:
+    def __init__(self) -> None:
+        self._queues: dict[int, deque[TrajectoryGroup]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, group: TrajectoryGroup, deadline: int) -> None:
+        self._queues.setdefault(deadline, deque()).append(group)
+        self._size += 1
+
+    def earliest(self, count: int) -> Counter[int]:
+        """Deadlines of the first `count` groups in deadline order."""
+        chosen: Counter[int] = Counter()
+        for deadline in sorted(self._queues):
+            chosen[deadline] = min(count, len(self._queues[deadline]))
+            count -= chosen[deadline]
+        return +chosen
+
+    def take(self, chosen: Counter[int]) -> tuple[TrajectoryGroup, ...]:
+        """Remove and return the groups that `earliest` chose; within a deadline, in order of arrival."""
+        groups = []
+        for deadline in sorted(chosen):
+            queue = self._queues[deadline]
+            groups += [queue.popleft() for _ in range(chosen[deadline])]
+            if not queue:
+                del self._queues[deadline]
+        self._size -= len(groups)
+        return tuple(groups)

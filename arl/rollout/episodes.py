@@ -1,0 +1,71 @@
+"""Run the G episodes of one problem and score them.
+
+Problem ─► prompt ids ─► G sessions, each driven by the env ─► rewards of the whole group ─► G trajectories
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+from arl.data.tokenizer import TextCodec
+from arl.engine.base import Engine
+from arl.recipe import Rollout
+from arl.rollout.env import Env, Session
+from arl.types import Problem, SamplingParams, Trajectory
+
+
+class Rewards(Protocol):
+    async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
+        """One finite number per response.
+
+        Raises:
+            RewardError: the function raised, hung or returned something else.
+        """
+
+
+class Episodes:
+    """Everything an episode needs, bound once."""
+
+    def __init__(
+        self, engine: Engine, codec: TextCodec, rewards: Rewards, env: Env, rollout: Rollout, seed: int
+    ) -> None:
+        self._engine, self._codec, self._rewards, self._env = engine, codec, rewards, env
+        self._rollout, self._seed = rollout, seed
+        self.tokens_generated = 0  # by episodes that have ended
+
+    async def run_group(self, name: str, problem: Problem, size: int, temperature: float) -> tuple[Trajectory, ...]:
+        """`size` trajectories of `problem`, in order; the samples depend on (seed, name) and the weights alone.
+
+        Raises:
+            EngineError, RewardError, or whatever the env raised: one failed episode fails its group.
+        """
+        prompt_ids = self._codec.encode_problem(problem)
+        sessions = [self._session(f"{name}.{i}", name, prompt_ids, temperature) for i in range(size)]
+        async with asyncio.TaskGroup() as tasks:
+            episodes = [tasks.create_task(self._drive(problem, session)) for session in sessions]
+        rewards = {i: own for i, episode in enumerate(episodes) if (own := episode.result()) is not None}
+        unscored = [i for i in range(size) if i not in rewards]
+        if unscored:
+            rewards |= zip(unscored, await self._score(problem, [sessions[i] for i in unscored]), strict=True)
+        return tuple(session.trajectory(rewards[i]) for i, session in enumerate(sessions))
+
+    def _session(self, episode_id: str, affinity: str, prompt_ids: tuple[int, ...], temperature: float) -> Session:
+        digest = hashlib.blake2b(f"{self._seed} {episode_id}".encode(), digest_size=8).digest()
+        sampling = SamplingParams(
+            max_new_tokens=self._rollout.max_new_tokens,
+            temperature=temperature,
+            stop_token_ids=self._codec.stop_token_ids,
+            seed=int.from_bytes(digest, "big") >> 1,  # fits a signed 64-bit integer
+        )
+        return Session(self._engine, self._codec, sampling, prompt_ids, episode_id, affinity)
+
+    async def _score(self, problem: Problem, sessions: list[Session]) -> list[float]:
+        responses = [s.response for s in sessions]
+        return await self._rewards.score(problem, responses, [not s.finished for s in sessions])
+
+    async def _drive(self, problem: Problem, session: Session) -> float | None:
+        try:
+            return await self._env(problem, session)
+        finally:
+            self.tokens_generated += session.num_sampled

@@ -1,0 +1,67 @@
+"""The staleness gate: what may start, and what must be trained before it grows too old.
+
+A group admitted while the engines serve `loaded_version` holds no token older than that version, so its deadline
+is loaded_version + η: trained at version v ≤ deadline, no token of it is older than η.
+
+Admission.    Group number N, counting itself among all groups trained or outstanding, starts only if
+              ⌊(N−1)/P⌋ ≤ loaded_version + η, that is N ≤ (deadline+1)·P.
+Consumption.  Step v takes the P finished groups of earliest deadline, and starts only if for every d ≥ v at most
+              (d−v)·P groups with deadline ≤ d remain outstanding afterwards.
+
+Why this never gets stuck: deadlines never decrease in admission order, so whenever a group of deadline d is admitted
+at version v all outstanding groups have deadlines ≤ d and number at most (d+1)·P − v·P = (d−v+1)·P: exactly what the
+steps v..d can consume. The consumption rule hands the same inequality on to v+1.
+"""
+
+from collections import Counter
+
+
+class StalenessGate:
+    """Counts outstanding groups by deadline. O(1) per group, O(η) per step."""
+
+    def __init__(self, problems_per_step: int, staleness: int) -> None:
+        self.problems_per_step, self.staleness = problems_per_step, staleness
+        self.num_trained = 0
+        self._outstanding: Counter[int] = Counter()  # deadline -> groups admitted and not yet ended
+
+    @property
+    def num_outstanding(self) -> int:
+        return self._outstanding.total()
+
+    def is_open(self, loaded_version: int) -> bool:
+        """May one more group start while the engines serve `loaded_version`?"""
+        already = self.num_trained + self.num_outstanding  # N − 1
+        return already // self.problems_per_step <= loaded_version + self.staleness
+
+    def admit(self, loaded_version: int) -> int:
+        """Count one group in; returns its deadline, the last version that may train it."""
+        assert self.is_open(loaded_version)
+        deadline = loaded_version + self.staleness
+        self._outstanding[deadline] += 1
+        return deadline
+
+    def release(self, deadline: int) -> None:
+        """A group failed or was dropped: its number is given back."""
+        assert self._outstanding[deadline] > 0
+        self._outstanding[deadline] -= 1
+        if not self._outstanding[deadline]:
+            del self._outstanding[deadline]
+
+    def train(self, deadline: int) -> None:
+        """A group is consumed by a step."""
+        self.release(deadline)
+        self.num_trained += 1
+
+    def first_blocking(self, version: int, chosen: Counter[int]) -> int | None:
+        """The first deadline d whose inequality step `version` would break by consuming `chosen`; None: it may start.
+
+        Args:
+            version: v, the trainer's version before the step.
+            chosen: how many groups of each deadline the step would consume.
+        """
+        remaining = 0
+        for deadline in sorted(self._outstanding):
+            remaining += self._outstanding[deadline] - chosen[deadline]
+            if remaining > (deadline - version) * self.problems_per_step:
+                return deadline
+        return None

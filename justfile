@@ -1,0 +1,21 @@
+# The same commands a person types; `just` alone lists them.
+python := env("ARL_PYTHON", ".venv/bin/python")
+
+default:
+    @just --list
+
+# Everything CI checks, in this environment
+check: lint types test
+
+lint:
+    {{python}} -m ruff check .
+    {{python}} -m ruff format --check .
+
+types:
+    {{python}} -m mypy
+
+test *args:
+    {{python}} -m pytest {{args}}
+
+quickstart *args:
+    {{python}} -m arl.cli train recipes/quickstart.yaml {{args}}

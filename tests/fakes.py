@@ -1,0 +1,124 @@
+"""A null engine and a null trainer: the seams with costs and no weights, for the controller in virtual time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from arl.types import (
+    Batch,
+    GenerateRequest,
+    Increment,
+    Problem,
+    StepResult,
+    SwapReport,
+    TrajectoryGroup,
+    WeightUpdate,
+)
+
+
+class NullEngine:
+    """One token a virtual second for every open request, `length_of(seed)` tokens in all."""
+
+    def __init__(self, length_of: Callable[[int], int], swap_seconds: float = 0.0) -> None:
+        self._length_of = length_of
+        self.loaded_version = 0
+        self.swap_seconds = swap_seconds
+        self._running = asyncio.Event()
+        self._running.set()
+        self.busy_seconds = 0.0
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+        length = self._length_of(request.sampling.seed)
+        for position in range(length):
+            await asyncio.sleep(1.0)
+            await self._running.wait()
+            last = position == length - 1
+            yield Increment((position,), (-1.0,), (self.loaded_version,), "stop" if last else None)
+
+    async def pause(self) -> None:
+        self._running.clear()
+
+    async def resume(self) -> None:
+        self._running.set()
+
+    async def update_weights(self, update: WeightUpdate) -> SwapReport:
+        await asyncio.sleep(self.swap_seconds)
+        assert update.version > self.loaded_version
+        self.loaded_version = update.version
+        return SwapReport(update.version, self.swap_seconds, self.swap_seconds)
+
+
+class NullTrainer:
+    """Each step costs virtual seconds and remembers what it was given."""
+
+    def __init__(self, step_seconds: float = 1.0) -> None:
+        self.step_seconds = step_seconds
+        self.batches: list[Batch] = []
+        self.saved: list[str] = []
+
+    async def step(self, batch: Batch) -> StepResult:
+        assert batch.version == len(self.batches)
+        await asyncio.sleep(self.step_seconds)
+        self.batches.append(batch)
+        return StepResult(batch.version + 1, {})
+
+    async def weights(self, version: int) -> WeightUpdate:
+        return WeightUpdate(version, "")
+
+    async def save(self, path: Path) -> None:
+        self.saved.append(path.name)
+
+
+class NullObserver:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.finished: list[TrajectoryGroup] = []
+        self.lost: list[tuple[Problem, str]] = []
+        self.swaps: list[SwapReport] = []
+        self.waits: list[float] = []
+
+    def group_finished(self, group: TrajectoryGroup) -> None:
+        self.finished.append(group)
+
+    def group_lost(self, problem: Problem, fate: str, cause: BaseException | None) -> None:
+        self.lost.append((problem, fate))
+
+    def swapped(self, report: SwapReport) -> None:
+        self.swaps.append(report)
+
+    def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None:
+        self.waits.append(waited)
+
+
+class NullCodec:
+    """Every problem is one token."""
+
+    stop_token_ids: tuple[int, ...] = ()
+
+    def encode_problem(self, problem: Problem) -> tuple[int, ...]:
+        return (7,)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(map(ord, text))
+
+    def decode(self, token_ids: tuple[int, ...]) -> str:
+        return " ".join(map(str, token_ids))
+
+
+class NullRewards:
+    """Scores by a function; raises what it raises."""
+
+    def __init__(self, score: Callable[[Problem], float] = lambda _: 1.0) -> None:
+        self._score = score
+
+    async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
+        return [self._score(problem) for _ in responses]
+
+
+class NullLease:
+    async def acquire(self) -> None:
+        pass
+
+    async def release(self) -> None:
+        pass

@@ -1,0 +1,120 @@
+"""Metrics say what their definitions say."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from arl import clock
+from arl.metrics.console import step_line
+from arl.metrics.names import EVERY_STEP, METRICS
+from arl.metrics.recorder import Recorder
+from arl.types import Accuracy, Batch, Problem, StepResult, SwapReport, Trajectory, TrajectoryGroup
+
+
+def trajectory(versions: list[int], reward: float, truncated: bool = False, prompt: int = 2) -> Trajectory:
+    """A prompt of two tokens, and one sampled token per version."""
+    all_versions = np.array([-1] * prompt + versions, dtype=np.int32)
+    return Trajectory(
+        token_ids=np.arange(len(all_versions), dtype=np.int32),
+        behavior_logprobs=np.where(all_versions >= 0, -0.5, 0.0).astype(np.float32),
+        policy_versions=all_versions,
+        loss_mask=all_versions >= 0,
+        prompt_length=prompt,
+        reward=reward,
+        truncated=truncated,
+    )
+
+
+BATCH = Batch(
+    version=3,
+    groups=(
+        TrajectoryGroup(0, Problem("a"), (trajectory([1, 1, 2], 1.0), trajectory([3], 0.0)), 1, 0.0),
+        TrajectoryGroup(1, Problem("b"), (trajectory([3, 3], 1.0), trajectory([2, 3], 0.0, truncated=True)), 2, 0.0),
+    ),
+)
+
+
+class Silent:
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def step(self, record: dict[str, float]) -> None:
+        assert step_line(record)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run directory in which one step, one swap, one lost group and one evaluation were recorded."""
+
+    async def main() -> None:
+        with Recorder(tmp_path, True, [], Silent(), lambda: 0.0, lambda: 11) as recorder:
+            recorder.group_finished(BATCH.groups[0])
+            recorder.group_lost(Problem("c"), "failed", ValueError("no"))
+            recorder.swapped(SwapReport(3, 0.25, 0.5))
+            recorder.step_finished(BATCH, StepResult(4, {"loss": 0.125}), waited=0.0)
+            recorder.evaluated(Accuracy(0.75, 512, 4))
+            assert recorder.token_ages == {0: 4, 1: 2, 2: 2}
+            assert recorder.num_spanning == 2
+
+    clock.run(main)
+    return tmp_path
+
+
+def test_staleness_and_ages_follow_their_formulas(run: Path) -> None:
+    record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    assert record["step"] == record["policy_version"] == 4
+    assert record["staleness/max"] == 2
+    assert record["staleness/mean"] == (2 + 0 + 0 + 1) / 4
+    assert record["token_age/mean"] == pytest.approx((4 * 0 + 2 * 1 + 2 * 2) / 8)
+    assert record["token_age/stale_fraction"] == 0.5
+    assert record["versions/spanning_fraction"] == 0.5
+    assert record["dispatch_age/mean"] == 1.5
+
+
+def test_rollout_and_sync_metrics_follow_their_formulas(run: Path) -> None:
+    record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    assert (record["reward/mean"], record["reward/std"], record["truncated"]) == (0.5, 0.5, 0.25)
+    assert (record["length/mean"], record["tokens/trained"], record["tokens/generated"]) == (2.0, 8, 11)
+    assert (record["sync/seconds"], record["sync/pause_seconds"], record["groups/failed"]) == (0.5, 0.25, 1)
+    assert record["loss"] == 0.125
+
+
+def test_evaluations_are_records_of_their_own(run: Path) -> None:
+    record = json.loads((run / "metrics.jsonl").read_text().splitlines()[1])
+    assert record["eval/held_out/accuracy"] == 0.75
+    assert record["step"] == 4
+
+
+def test_everything_logged_is_defined(run: Path) -> None:
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        assert json.loads(line).keys() <= METRICS.keys()
+    assert {"step", "staleness/max", "idle/engine"} <= EVERY_STEP
+
+
+def test_an_undefined_metric_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        with Recorder(tmp_path, False, [], Silent(), lambda: 0.0, lambda: 0) as recorder:
+            recorder.step_finished(BATCH, StepResult(4, {"los": 0.0}), waited=0.0)
+
+    with pytest.raises(AssertionError, match="undefined metrics: {'los'}"):
+        clock.run(main)
+
+
+def test_every_trained_trajectory_can_be_read_back(run: Path) -> None:
+    rows = pq.read_table(run / "trajectories").to_pylist()
+    assert [row["trained_at"] for row in rows] == [3] * 4
+    assert rows[0]["policy_versions"] == [-1, -1, 1, 1, 2]
+    assert rows[3]["truncated"]
+    assert {row["problem_id"] for row in rows} == {Problem("a").id, Problem("b").id}
+
+
+def test_the_trace_is_what_perfetto_reads(run: Path) -> None:
+    events = json.loads((run / "trace.json").read_text())
+    assert {"swap to 3", "step 3", "wait for batch"} <= {event["name"] for event in events}
+    assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")

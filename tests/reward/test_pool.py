@@ -1,0 +1,91 @@
+"""Reward workers: real processes, real deaths."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from arl.errors import RewardError
+from arl.reward.pool import InlineRewards, RewardPool
+from arl.types import Problem
+
+HERE = __name__
+
+
+def half(problem: Problem, response: str, truncated: bool) -> float:
+    return 0.5 if response == "half" else float(len(response))
+
+
+def noisy(problem: Problem, response: str, truncated: bool) -> float:
+    print("prints must not reach the protocol", flush=True)
+    return float(truncated)
+
+
+def misbehaving(problem: Problem, response: str, truncated: bool) -> float:
+    if response == "raise":
+        raise ValueError("cannot judge this")
+    if response == "hang":
+        time.sleep(3600)
+    if response == "die":
+        os._exit(9)
+    if response == "nan":
+        return float("nan")
+    return 1.0
+
+
+def score(function: str, tmp_path: Path, *responses: str, timeout: float = 20.0) -> list[float]:
+    async def main() -> list[float]:
+        async with RewardPool(f"{HERE}:{function}", 1, timeout, tmp_path / "reward.log") as pool:
+            return await pool.score(Problem("?"), responses, [True] * len(responses))
+
+    return asyncio.run(main())
+
+
+def test_scores_come_back_in_order(tmp_path: Path) -> None:
+    assert score("half", tmp_path, "half", "", "abc") == [0.5, 0.0, 3.0]
+
+
+def test_what_a_reward_prints_goes_to_the_log(tmp_path: Path) -> None:
+    assert score("noisy", tmp_path, "x", "y") == [1.0, 1.0]
+    assert "prints must not reach" in (tmp_path / "reward.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("response", "complaint"),
+    [("raise", "cannot judge this"), ("nan", "return a finite number"), ("die", "its process died")],
+)
+def test_a_reward_that_raises_dies_or_returns_no_number_is_an_error_not_a_zero(
+    tmp_path: Path, response: str, complaint: str
+) -> None:
+    with pytest.raises(RewardError, match=complaint):
+        score("misbehaving", tmp_path, "fine", response)
+
+
+def test_a_hung_worker_is_replaced_and_the_next_group_is_scored(tmp_path: Path) -> None:
+    async def main() -> list[float]:
+        pool = RewardPool(f"{HERE}:misbehaving", 1, 3.0, tmp_path / "reward.log")
+        async with pool:
+            with pytest.raises(RewardError, match=r"no answer in 3 s \(deadlines.reward\)"):
+                await pool.score(Problem("?"), ["hang"], [False])
+            return await pool.score(Problem("?"), ["fine"], [False])
+
+    assert asyncio.run(main()) == [1.0]
+
+
+def test_many_groups_share_few_workers_and_none_is_left_behind(tmp_path: Path) -> None:
+    async def main() -> list[list[float]]:
+        async with RewardPool(f"{HERE}:half", 2, 20.0, tmp_path / "reward.log") as pool:
+            return await asyncio.gather(*(pool.score(Problem("?"), ["x" * i], [False]) for i in range(40)))
+
+    assert asyncio.run(main()) == [[float(i)] for i in range(40)]
+    assert not [c for c in psutil.Process().children() if "arl.reward.worker" in " ".join(c.cmdline())]
+
+
+def test_inline_rewards_judge_as_the_workers_do() -> None:
+    async def main() -> list[float]:
+        return await InlineRewards(half).score(Problem("?"), ["half", "ab"], [False, False])
+
+    assert asyncio.run(main()) == [0.5, 2.0]

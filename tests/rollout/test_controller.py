@@ -1,0 +1,196 @@
+"""The controller keeps its promises in virtual time, on any schedule."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arl import clock
+from arl.data.problems import ProblemOrder
+from arl.errors import RunError, leaves
+from arl.recipe import Deadlines, Rollout
+from arl.rollout.controller import Checkpoints, Controller
+from arl.rollout.env import single_turn
+from arl.rollout.episodes import Episodes
+from arl.types import Problem
+from tests.fakes import NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
+
+PATIENT = Deadlines(step=1e6, swap=1e5, generate=1e6)
+
+
+class World:
+    """A controller with null engine and trainer on virtual time."""
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        steps: int,
+        length_of: Callable[[int], int] = lambda seed: 1 + seed % 7,
+        step_seconds: float = 5.0,
+        swap_seconds: float = 0.5,
+        score: Callable[[Problem], float] = lambda _: 1.0,
+        deadlines: Deadlines = PATIENT,
+        checkpoint_every: int = 0,
+    ) -> None:
+        self.checkpoint_every = checkpoint_every
+        self.rollout, self.steps, self.deadlines = rollout, steps, deadlines
+        self.length_of, self.swap_seconds, self.score = length_of, swap_seconds, score
+        self.trainer, self.observer = NullTrainer(step_seconds), NullObserver()
+
+    def run(self) -> "World":
+        clock.run(self._main, virtual=True)
+        return self
+
+    async def _main(self) -> None:
+        self.engine = NullEngine(self.length_of, self.swap_seconds)
+        rewards = NullRewards(self.score)
+        episodes = Episodes(self.engine, NullCodec(), rewards, single_turn, self.rollout, seed=0)
+        problems = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
+        self.controller = Controller(
+            self.rollout,
+            self.deadlines,
+            self.steps,
+            self.engine,
+            self.trainer,
+            problems,
+            lambda name, problem: episodes.run_group(name, problem, self.rollout.group_size, 1.0),
+            NullLease(),
+            self.observer,
+            Checkpoints(Path("checkpoints"), self.checkpoint_every),
+        )
+        await self.controller.run()
+        self.seconds = clock.now()
+
+    def ages(self) -> list[int]:
+        """Oldest token age of every trained trajectory."""
+        return [
+            batch.version - int(t.policy_versions[t.loss_mask].min())
+            for batch in self.trainer.batches
+            for group in batch.groups
+            for t in group.trajectories
+        ]
+
+
+def heavy_tailed(one_in: int, factor: int) -> Callable[[int], int]:
+    """Lengths 1..9, and one request in `one_in` is `factor` times longer."""
+    return lambda seed: (1 + seed % 9) * (factor if seed // 9 % one_in == 0 else 1)
+
+
+schedules = st.fixed_dictionaries(
+    {
+        "problems": st.integers(1, 5),
+        "staleness": st.integers(0, 6),
+        "late": st.sampled_from(["wait", "drop"]),
+        "one_in": st.integers(2, 40),
+        "factor": st.sampled_from([1, 10, 1000]),
+        "step_seconds": st.sampled_from([0.0, 0.3, 4.0, 60.0]),
+        "swap_seconds": st.sampled_from([0.0, 0.7, 11.0]),
+    }
+)
+
+
+@given(schedules)
+@settings(max_examples=150, deadline=None)
+def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_group_is_accounted_for(
+    s: dict[str, Any],
+) -> None:  # type: ignore[type-arg]
+    rollout = Rollout(problems_per_step=s["problems"], group_size=2, staleness=s["staleness"], late=s["late"])
+    lengths = heavy_tailed(s["one_in"], s["factor"])
+    world = World(rollout, 6, lengths, s["step_seconds"], s["swap_seconds"]).run()
+    audit = world.controller.audit
+    trained = [group.group_id for batch in world.trainer.batches for group in batch.groups]
+    assert max(world.ages()) <= s["staleness"]
+    assert [len(batch.groups) for batch in world.trainer.batches] == [s["problems"]] * 6
+    assert len(set(trained)) == len(trained) == audit.trained
+    assert audit.admitted == audit.trained + audit.lost.total()
+    if s["late"] == "wait":
+        assert not audit.lost
+
+
+def test_staleness_zero_is_synchronous() -> None:
+    world = World(Rollout(problems_per_step=4, group_size=2, staleness=0), steps=5).run()
+    assert set(world.ages()) == {0}
+    assert min(world.observer.waits) > 0
+
+
+def test_with_staleness_generation_runs_while_the_trainer_trains() -> None:
+    synchronous = World(Rollout(problems_per_step=4, group_size=2, staleness=0), steps=10).run()
+    asynchronous = World(Rollout(problems_per_step=4, group_size=2, staleness=2), steps=10).run()
+    assert asynchronous.seconds < 0.75 * synchronous.seconds
+    assert max(asynchronous.ages()) >= 1
+
+
+def test_a_straggler_is_waited_for_rather_than_trained_too_old() -> None:
+    one_straggler = heavy_tailed(one_in=20, factor=500)
+    world = World(Rollout(problems_per_step=2, group_size=2, staleness=1), 12, one_straggler).run()
+    longest = max(len(t.token_ids) for b in world.trainer.batches for g in b.groups for t in g.trajectories)
+    assert longest > 500
+    assert max(world.ages()) <= 1
+
+
+def test_late_drop_abandons_the_straggler_and_requeues_its_problem() -> None:
+    straggling = heavy_tailed(one_in=12, factor=500)
+    rollout = Rollout(problems_per_step=2, group_size=2, staleness=1, late="drop")
+    world = World(rollout, 12, straggling).run()
+    waiting = World(Rollout(problems_per_step=2, group_size=2, staleness=1), 12, straggling).run()
+    assert world.controller.audit.lost["dropped late, re-queued"] > 0
+    assert world.seconds < waiting.seconds
+    assert max(world.ages()) <= 1
+
+
+def test_a_trajectory_may_span_versions_and_says_so() -> None:
+    world = World(Rollout(problems_per_step=2, group_size=2, staleness=3), 10, lambda seed: 5 + seed % 40).run()
+    versions = [
+        set(t.policy_versions[t.loss_mask]) for b in world.trainer.batches for g in b.groups for t in g.trajectories
+    ]
+    assert any(len(v) > 1 for v in versions)
+
+
+def test_one_failed_reward_fails_its_group_and_gives_its_number_back() -> None:
+    def score(problem: Problem) -> float:
+        if problem.prompt == "13":
+            raise ValueError("no opinion")
+        return 1.0
+
+    world = World(Rollout(problems_per_step=5, group_size=2, staleness=1), 20, score=score).run()
+    assert world.controller.audit.lost == Counter(failed=2)
+    assert {problem.prompt for problem, _ in world.observer.lost} == {"13"}
+
+
+def test_failures_in_a_row_end_the_run_with_a_diagnosis() -> None:
+    def score(problem: Problem) -> float:
+        raise ValueError("never any opinion")
+
+    world = World(Rollout(problems_per_step=2, group_size=2, max_failures=3), 4, score=score)
+    with pytest.raises(ExceptionGroup) as caught:
+        world.run()
+    (cause,) = leaves(caught.value)
+    assert isinstance(cause, RunError)
+    assert "3 groups in a row failed" in str(cause)
+    assert "never any opinion" in str(cause)
+
+
+def test_a_wait_past_its_deadline_names_who_waits_for_what() -> None:
+    hurried = Deadlines(step=20.0, swap=5.0)
+    world = World(Rollout(problems_per_step=2, group_size=2), 2, lambda _: 10_000, deadlines=hurried)
+    with pytest.raises(ExceptionGroup) as caught:
+        world.run()
+    (cause,) = leaves(caught.value)
+    assert "trainer waited 20 s for 2 groups for step 0" in str(cause)
+
+
+def test_the_schedule_repeats_exactly() -> None:
+    def trained() -> list[list[int]]:
+        world = World(Rollout(problems_per_step=3, group_size=2, staleness=2), 8, heavy_tailed(7, 10)).run()
+        return [[group.group_id for group in batch.groups] for batch in world.trainer.batches]
+
+    assert trained() == trained()
+
+
+def test_the_last_version_is_always_saved_and_others_as_often_as_asked() -> None:
+    rollout = Rollout(problems_per_step=2, group_size=2)
+    assert World(rollout, 5).run().trainer.saved == ["step_5"]
+    assert World(rollout, 5, checkpoint_every=2).run().trainer.saved == ["step_2", "step_4", "step_5"]

@@ -1,0 +1,94 @@
+"""The house rules that a reader could break without noticing."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+# Rooms from the ground up; a module imports only from its own room's list, itself, and everything below.
+LAYERS: list[set[str]] = [
+    {"types"},
+    {"errors", "clock", "recipe", "recipe_file", "imports", "orphan"},
+    {"models", "data", "reward", "metrics"},
+    {"engine"},
+    {"rollout", "train", "sync", "launch"},
+    {"system", "warmup", "run", "evaluate", "bench", "doctor"},
+    {"cli"},
+]
+LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+TORCH_FREE = ["arl.rollout.controller", "arl.reward.pool", "arl.engine.client", "arl.engine.router", "arl.train.client"]
+
+
+def sources() -> list[Path]:
+    return [*(p for p in (ROOT / "arl").rglob("*.py") if not p.is_symlink()), *(ROOT / "kernels").glob("*.py")]
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[0] if parts[0] == "kernels" else parts[1]
+
+
+def imported_rooms(path: Path) -> set[str]:
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{a.name}" for a in node.names] if node.module == "arl" else [node.module]
+        rooms |= {name.split(".")[1] for name in names if name.startswith("arl.")}
+    return rooms
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    room = room_of(path)
+    if room == "__init__":
+        return
+    allowed_kernels = room in {"train", "models", "bench"}
+    for other in imported_rooms(path) - {room}:
+        if room == "kernels":
+            pytest.fail("kernels import nothing of arl")
+        if other == "kernels":
+            assert allowed_kernels, f"{room} must not import kernels"
+        else:
+            assert LEVEL[other] <= LEVEL[room], f"{room} must not import {other}"
+
+
+@pytest.mark.parametrize("module", TORCH_FREE)
+def test_the_controller_side_never_imports_torch(module: str) -> None:
+    probe = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=60).returncode == 0
+
+
+def test_files_and_functions_stay_small_and_the_core_under_its_ceiling() -> None:
+    total = 0
+    for path in [*sources(), ROOT / "cli.py"]:
+        text = path.read_text()
+        lines = len(text.splitlines())
+        total += lines
+        assert lines <= 400, f"{path} has {lines} lines"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name} is too long"
+    assert total < 5000
+
+
+def test_hugging_faces_kernels_distribution_is_not_shadowed() -> None:
+    assert not (ROOT / "kernels" / "__init__.py").exists()
+    probe = (
+        "import importlib.util, sys; s = importlib.util.find_spec('kernels'); sys.exit(bool(s and s.origin is None))"
+    )
+    assert subprocess.run([sys.executable, "-P", "-c", probe], cwd="/", check=False, timeout=60).returncode == 0
+
+
+def test_recipes_are_at_most_twenty_lines_and_valid() -> None:
+    from arl.recipe_file import load_recipe
+
+    for path in (ROOT / "recipes").glob("*.yaml"):
+        settings = [line for line in path.read_text().splitlines() if not re.match(r"\s*(#|$)", line)]
+        assert len(settings) <= 20, f"{path.name} has {len(settings)} lines"
+        assert load_recipe(path).name == path.stem

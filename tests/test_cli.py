@@ -1,0 +1,57 @@
+"""What a newcomer types, and what they read when it is wrong."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def arl(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "arl.cli", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    probe = "import sys, arl.cli; heavy = {'torch', 'transformers', 'wandb', 'pyarrow', 'aiohttp'} & set(sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{probe}; sys.exit(str(heavy) if heavy else 0)"], check=False, timeout=60
+    )
+    assert done.returncode == 0
+    assert "arl train" not in arl("--help").stderr
+
+
+def test_train_help_fits_one_screen() -> None:
+    assert len(arl("train", "--help").stdout.splitlines()) <= 24
+
+
+def test_a_dry_run_prints_the_whole_recipe_and_starts_nothing(tmp_path: Path) -> None:
+    done = arl("train", str(ROOT / "recipes/quickstart.yaml"), "--dry-run", "--set", "seed=7", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "seed: 7" in done.stdout
+    assert "behavior_weight_cap: 5.0" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("rollout.stalenes=1", "did you mean staleness?"),
+        ("train.steps=none", "train.steps = 'none'"),
+        ("data.task=sudoku", "data.task 'sudoku' is not a task; known: running_checksum"),
+        ("reward.function=nowhere:score", "cannot import nowhere"),
+        ("reward.function=json:score", "json has no function score"),
+        ("rollout.env=json", "write it as module:function"),
+        ("train.capacity=20", "train.capacity 20: a trajectory may have"),
+    ],
+)
+def test_bad_input_is_refused_with_exit_code_2_before_anything_starts(
+    tmp_path: Path, override: str, complaint: str
+) -> None:
+    done = arl("train", str(ROOT / "recipes/quickstart.yaml"), "--set", override, cwd=tmp_path)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,113 @@
+"""A recipe is refused with file, line, field, value, rule and remedy, or it is right."""
+
+from pathlib import Path
+
+import pytest
+
+from arl.errors import RecipeError
+from arl.recipe import Recipe
+from arl.recipe_file import dump_recipe, load_recipe
+
+GOOD = """\
+name: small
+model:
+  tiny: {}
+data: {task: running_checksum}
+train:
+  minibatches: 4
+"""
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+def refusal(path: Path, text: str, *overrides: str) -> str:
+    path.write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path, overrides)
+    return str(caught.value)
+
+
+def test_defaults_fill_whatever_the_file_leaves_out(recipe_file: Path) -> None:
+    recipe = load_recipe(recipe_file)
+    assert recipe.rollout.problems_per_step == 32
+    assert recipe.run_directory == Path("runs/small")
+
+
+def test_a_dumped_recipe_loads_as_the_same_recipe(recipe_file: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(recipe_file, ["train.betas=[0.8, 0.9]"])
+    (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe))
+    assert load_recipe(tmp_path / "dumped.yaml") == recipe
+
+
+def test_overrides_win_in_order_and_may_open_a_section(recipe_file: Path) -> None:
+    recipe = load_recipe(recipe_file, ["rollout.staleness=1", "rollout.staleness=2", "warmup.blurt=0.5"])
+    assert recipe.rollout.staleness == 2
+    assert recipe.warmup is not None
+    assert recipe.warmup.blurt == 0.5
+
+
+def test_an_unknown_key_names_its_line_and_the_nearest_valid_name(recipe_file: Path) -> None:
+    message = refusal(recipe_file, GOOD + "  minibatchs: 2\n")
+    assert message == f"{recipe_file}:7: train.minibatchs: unknown key; did you mean minibatches?"
+
+
+def test_every_mistake_is_reported_at_once(recipe_file: Path) -> None:
+    message = refusal(recipe_file, GOOD + "  steps: 0\nrollout:\n  group_size: many\n")
+    assert f"{recipe_file}:7: train.steps = 0: Input should be greater than 0" in message
+    assert f"{recipe_file}:9: rollout.group_size = 'many'" in message
+
+
+def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
+    assert refusal(recipe_file, GOOD, "rollout.staleness=-1").startswith("--set rollout.staleness=-1: ")
+    assert "write it as section.field=value" in refusal(recipe_file, GOOD, "rollout.staleness")
+    assert "is a value, not a section" in refusal(recipe_file, GOOD, "name.first=x")
+
+
+@pytest.mark.parametrize(
+    ("extra", "rule"),
+    [
+        (
+            "  steps: 3\nrollout: {problems_per_step: 6}\n",
+            "train.minibatches 4 must divide rollout.problems_per_step 6",
+        ),
+        ("objective: {proximal: reuse}\n", "objective.proximal reuse needs train.minibatches 1"),
+        ("rollout: {group_size: 1}\n", "rollout.group_size 1 gives every episode advantage 0"),
+        ("rollout: {max_groups: 8}\n", "rollout.max_groups 8 can never fill a step of 32 problems"),
+        ("rollout: {top_p: 0.9}\n", "rollout.top_p: unknown key"),
+    ],
+)
+def test_impossible_combinations_are_refused_by_the_rule_they_break(recipe_file: Path, extra: str, rule: str) -> None:
+    assert rule in refusal(recipe_file, GOOD + extra)
+
+
+def test_a_rule_between_fields_points_at_the_line_of_the_field(recipe_file: Path) -> None:
+    assert refusal(recipe_file, GOOD.replace("4", "5")).startswith(f"{recipe_file}:6: train.minibatches 5")
+
+
+def test_a_key_given_twice_is_refused(recipe_file: Path) -> None:
+    assert "recipe.yaml:7: train.minibatches is given twice" in refusal(recipe_file, GOOD + "  minibatches: 2\n")
+
+
+def test_a_missing_file_and_broken_yaml_are_told_apart(recipe_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="cannot be read"):
+        load_recipe(tmp_path / "absent.yaml")
+    assert "not valid YAML" in refusal(recipe_file, "train: [1")
+    assert "a recipe is a mapping" in refusal(recipe_file, "just words")
+
+
+def test_every_field_has_a_default_and_a_docstring() -> None:
+    def sections(model: type) -> list[type]:
+        inner = [f.annotation for f in model.model_fields.values() if hasattr(f.annotation, "model_fields")]  # type: ignore[attr-defined]
+        return [model, *(s for m in inner for s in sections(m))]
+
+    for section in sections(Recipe):
+        for name, field in section.model_fields.items():  # type: ignore[attr-defined]
+            if hasattr(field.annotation, "model_fields") or name == "warmup":
+                continue  # a section speaks for itself
+            assert field.description, f"{section.__name__}.{name} has no docstring"
+            assert not field.is_required(), f"{section.__name__}.{name} has no default"
