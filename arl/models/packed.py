@@ -11,6 +11,7 @@ tokens, which are stored once (shared-prefix packing, cf. Prefix Grouper, arXiv 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,9 +70,7 @@ class PackedContext:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query (1, H, T, D), key and value (1, H_kv, T, D) ─► (1, T, H, D), in query's dtype."""
         self.calls += 1
-        assert query.shape[0] == 1 and query.shape[2] == self.num_tokens, (
-            "the model must be called on the whole pack"
-        )
+        assert query.shape[0] == 1 and query.shape[2] == self.num_tokens, "the model must be called on the whole pack"
         assert key.shape[2] == self.num_tokens, "keys beyond the pack: call the model with use_cache=False"
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, D), (T, H_kv, D)
         if q.device.type == "cuda":
@@ -108,9 +107,7 @@ def _buckets(query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np
     for s, (q, k) in enumerate(zip(queries.tolist(), keys.tolist(), strict=True)):
         place = (s, 0) if q * k > LARGE else (_round_up(q, 16), _round_up(k, 64))
         groups.setdefault(place, []).append(s)
-    return [
-        _bucket(np.array(members), query_offsets, key_offsets, key_indices) for members in groups.values()
-    ]
+    return [_bucket(np.array(members), query_offsets, key_offsets, key_indices) for members in groups.values()]
 
 
 def _round_up(size: int, least: int) -> int:
@@ -141,13 +138,15 @@ def _bucket(
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float, bucket: _Bucket) -> Tensor:
     """One large segment, (n, H, D), without storing its scores."""
-    pick = [
+    sq, sk, sv = (
         x.index_select(0, rows).transpose(0, 1)[None]
-        for x, rows in zip((q, k, v), (bucket.query_rows, bucket.key_rows, bucket.key_rows), strict=True)
-    ]
+        for x, rows in ((q, bucket.query_rows), (k, bucket.key_rows), (v, bucket.key_rows))
+    )
     alone = bucket.shape[1] == bucket.shape[2]  # sees itself alone: the plain causal mask, which is faster
     out = scaled_dot_product_attention(
-        *pick,
+        sq,
+        sk,
+        sv,
         attn_mask=None if alone else ~bucket.hidden,
         is_causal=alone,
         scale=scale,
@@ -160,29 +159,21 @@ def _heads_first(x: Tensor, rows: Tensor, count: int, heads: int) -> Tensor:
     """Gather (T, H, D) rows into a batch: (N, H_kv, H/H_kv · L, D)."""
     picked = x.index_select(0, rows)
     length, per = len(rows) // count, x.shape[1] // heads
-    return (
-        picked.view(count, length, heads, per, -1)
-        .permute(0, 2, 3, 1, 4)
-        .reshape(count, heads, per * length, -1)
-    )
+    return picked.view(count, length, heads, per, -1).permute(0, 2, 3, 1, 4).reshape(count, heads, per * length, -1)
 
 
 def _rows_first(x: Tensor, length: int, heads: int) -> Tensor:
     """Undo `_heads_first`: (N, H_kv, H/H_kv · L, D) ─► (N·L, H, D)."""
     count, kv_heads, _, dim = x.shape
     per = heads // kv_heads
-    return (
-        x.view(count, kv_heads, per, length, dim).permute(0, 3, 1, 2, 4).reshape(count * length, heads, dim)
-    )
+    return x.view(count, kv_heads, per, length, dim).permute(0, 3, 1, 2, 4).reshape(count * length, heads, dim)
 
 
 class _BucketedAttention(torch.autograd.Function):
     """Attention of every bucket as two batched products; the backward reuses the stored weights."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, buckets: list[_Bucket]
-    ) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, buckets: list[_Bucket]) -> Tensor:
         heads = k.shape[1]
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         saved = []
@@ -199,7 +190,7 @@ class _BucketedAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (q_shape, k_shape), saved = ctx.shapes, ctx.saved_tensors
         dq = grad.new_zeros(q_shape)
         dk, dv = grad.new_zeros(k_shape), grad.new_zeros(k_shape)

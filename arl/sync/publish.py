@@ -19,9 +19,7 @@ from arl.types import WeightUpdate
 KEPT = 3  # versions on disk: engines may still be reading the last but one
 
 
-def write_weights(
-    directory: Path, version: int, config_json: str, state: dict[str, torch.Tensor]
-) -> WeightUpdate:
+def write_weights(directory: Path, version: int, config_json: str, state: dict[str, torch.Tensor]) -> WeightUpdate:
     """Write config.json and model.safetensors to `directory`/v<version>, all or nothing; forget old versions."""
     final, temporary = directory / f"v{version}", directory / f".v{version}"
     shutil.rmtree(temporary, ignore_errors=True)

@@ -112,13 +112,9 @@ class TrainerClient:
             InputError: a trajectory longer than train.capacity.
             TrainerError, ProcessDied, DeadlineError: a rank raised, died, or took too long.
         """
-        assert batch.version == self._version, (
-            f"a batch for version {batch.version} at version {self._version}"
-        )
+        assert batch.version == self._version, f"a batch for version {batch.version} at version {self._version}"
         train = self._train
-        shards, packing = await asyncio.to_thread(
-            pack_batch, batch, train.minibatches, train.capacity, self._ranks
-        )
+        shards, packing = await asyncio.to_thread(pack_batch, batch, train.minibatches, train.capacity, self._ranks)
         stepped = await self._ask([Step(shard) for shard in shards], Stepped, self._deadlines.step)
         self._version += 1
         assert {s.version for s in stepped} == {self._version}
@@ -131,9 +127,7 @@ class TrainerClient:
             TrainerError, ProcessDied, DeadlineError: the publisher raised, died, or took too long.
         """
         self._raise_failure()
-        async with deadline(
-            self._deadlines.swap, "controller", f"the published weights of version {version}"
-        ):
+        async with deadline(self._deadlines.swap, "controller", f"the published weights of version {version}"):
             return await asyncio.shield(self._publication(version))
 
     async def save(self, path: Path) -> None:
@@ -200,9 +194,7 @@ class TrainerClient:
         elif sender.role == "trainer" and self._awaited is not None:
             answer, answers, done = self._awaited
             if not isinstance(message, answer):
-                raise TypeError(
-                    f"{type(message).__name__} from rank {sender.rank} instead of {answer.__name__}"
-                )
+                raise TypeError(f"{type(message).__name__} from rank {sender.rank} instead of {answer.__name__}")
             answers[sender.rank] = message
             if len(answers) == self._ranks and not done.done():
                 done.set_result(None)
@@ -210,7 +202,7 @@ class TrainerClient:
     async def _watch(self) -> None:
         """Consumes disconnections; waits for the next; unblocked by a peer's end. Finds which rank it was."""
         while True:
-            await recv_monitor_message(self._monitor)  # type: ignore[misc]
+            await recv_monitor_message(self._monitor)
             await asyncio.sleep(DISCONNECT_SETTLES)
             for identity, hello in self._trainers():
                 try:
@@ -224,11 +216,7 @@ class TrainerClient:
         try:
             await self._socket.send_multipart([identity, channel.encode(message)])
         except zmq.ZMQError as error:
-            self._fail(
-                ProcessDied(
-                    f"a trainer process left before it could be sent {type(message).__name__}: {error}"
-                )
-            )
+            self._fail(ProcessDied(f"a trainer process left before it could be sent {type(message).__name__}: {error}"))
             self._raise_failure()
 
     def _trainers(self) -> list[tuple[bytes, Hello]]:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -36,8 +37,11 @@ def init_ranks(deadline_seconds: float) -> torch.device:
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if not dist.is_initialized():
-        alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-        dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=deadline_seconds), **alone)
+        backend, timeout = "nccl" if cuda else "gloo", timedelta(seconds=deadline_seconds)
+        if "RANK" in os.environ:
+            dist.init_process_group(backend, timeout=timeout)
+        else:
+            dist.init_process_group(backend, timeout=timeout, store=HashStore(), rank=0, world_size=1)
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
 
@@ -85,9 +89,7 @@ class ShardedModel:
         """Add this micro-batch's gradient; the minibatch's last one also sums it over the ranks."""
         self._root.set_requires_gradient_sync(last)
         self._root.set_is_last_backward(last)
-        (
-            loss * self._world if self._world > 1 else loss
-        ).backward()  # FSDP2 averages over ranks; this is a sum
+        (loss * self._world if self._world > 1 else loss).backward()  # type: ignore[no-untyped-call]  # FSDP2 averages over ranks; this is a sum
 
     def update(self, learning_rate: float) -> float:
         """Clip, step, clear. Returns the norm of the gradient over all ranks before the clip.

@@ -107,9 +107,7 @@ class Learner:
             totals.add(stats, entropy)
         if not math.isfinite(loss_sum):
             raise TrainerError(f"the loss is {loss_sum} in the step of version {self.version}")
-        totals.learning_rate = self.train.learning_rate * min(
-            1.0, (self._updates + 1) / max(1, self.train.ramp_steps)
-        )
+        totals.learning_rate = self.train.learning_rate * min(1.0, (self._updates + 1) / max(1, self.train.ramp_steps))
         try:
             totals.add_update(loss_sum, self.sharded.update(totals.learning_rate))
         except TrainerError as error:
@@ -117,9 +115,7 @@ class Learner:
 
         self._updates += 1
 
-    def _objective(
-        self, current: Tensor, proximal: Tensor | None, batch: MicroBatch
-    ) -> tuple[Tensor, TokenStats]:
+    def _objective(self, current: Tensor, proximal: Tensor | None, batch: MicroBatch) -> tuple[Tensor, TokenStats]:
         o, tensor = self.objective, self.sharded.tensor
         behavior, advantages = tensor(batch.behavior_logprobs), tensor(batch.advantages)
         if o.kind == "ppo":
@@ -141,9 +137,7 @@ class _Totals:
     """Sums over a step's tokens and updates, reduced over ranks once at its end."""
 
     def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(
-            7, dtype=torch.float64, device=device
-        )  # the six columns of `add`, then the loss
+        self._sums = torch.zeros(7, dtype=torch.float64, device=device)  # the six columns of `add`, then the loss
         self._max_ratio = torch.zeros((), dtype=torch.float64, device=device)
         self._grad_norms: list[float] = []
         self.learning_rate = 0.0

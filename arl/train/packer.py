@@ -70,9 +70,7 @@ def pack_batch(batch: Batch, minibatches: int, capacity: int, ranks: int) -> tup
         InputError: a trajectory longer than `capacity`, or groups that `minibatches` does not divide.
     """
     if len(batch.groups) % minibatches:
-        raise InputError(
-            f"train.minibatches {minibatches} must divide the {len(batch.groups)} groups of a step"
-        )
+        raise InputError(f"train.minibatches {minibatches} must divide the {len(batch.groups)} groups of a step")
     groups = _with_advantages(batch)
     shards: list[list[Minibatch]] = [[] for _ in range(ranks)]
     for m in range(minibatches):
@@ -132,9 +130,7 @@ class _Bundle:
     def __init__(self) -> None:
         self.size = 0
         self.sequences: list[LossSequence] = []
-        self.predecessors: list[
-            np.ndarray
-        ] = []  # of each sequence, (n,) the token that predicts each loss token
+        self.predecessors: list[np.ndarray] = []  # of each sequence, (n,) the token that predicts each loss token
         self.tokens: list[np.ndarray] = []
         self.positions: list[np.ndarray] = []
         self.keys: list[np.ndarray] = []  # of each segment

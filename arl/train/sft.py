@@ -3,8 +3,8 @@
     demonstrations ─► LossSequence (response-only) ─► pack_groups ─► −logprob ─► AdamW ─► a Hugging Face model directory
 
 A PairsJob tunes any causal model on a jsonl file of {"prompt": text or chat messages, "response": text}; a WarmupJob
-(arl.train.warmup) makes a tiny model and teaches it its task. Every rank of a torchrun world packs the same batch
-and computes its own share. Standard output is one JSON object a line; the last names the model directory.
+(arl.train.warmup) makes a tiny model and teaches it its task, in one process. Every rank of a torchrun world packs
+the same pairs and computes its own share. Standard output is one JSON object a line; the last names the result.
 """
 
 import json
@@ -19,12 +19,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from pydantic import Field, TypeAdapter, ValidationError
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import ArlError, DataError, InputError
 from arl.recipe import Fraction, NonNegative, Positive, PositiveFloat, Section, TinyModel, Train, Warmup
 from arl.train.fsdp import ShardedModel, init_ranks
 from arl.train.packer import LossSequence, pack_groups
+from arl.types import Problem
 
 COLLECTIVE_SECONDS = 600.0
 RAMP, FLOOR = (
@@ -117,15 +118,9 @@ def scheduled(step: int, peak: float, last: int) -> float:
     return peak * min((step + 1) / RAMP, 1 - (1 - FLOOR) * min(1.0, step / last))
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, prompt: str | list[dict[str, str]], response: str) -> Pair:
-    """Tokens of a prompt (chat messages through the chat template) and of its response, with its end."""
-    if isinstance(prompt, str):
-        tokens = tokenizer(prompt).input_ids
-    else:
-        tokens = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)[
-            "input_ids"
-        ]
-    return list(tokens), [*tokenizer(response, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
+def encode(codec: HuggingFaceCodec, prompt: str | list[dict[str, str]], response: str) -> Pair:
+    """Tokens of a prompt and of its response, with its end."""
+    return list(codec.encode_problem(Problem(prompt))), [*codec.encode(response), codec.stop_token_ids[0]]
 
 
 def say(**progress: Any) -> None:
@@ -140,11 +135,9 @@ def tune_pairs(job: PairsJob) -> None:
     Raises:
         DataError: a line of the file is not a pair.
     """
-    tokenizer = AutoTokenizer.from_pretrained(job.model)
-    pairs = [encode(tokenizer, prompt, response) for prompt, response in _read(Path(job.data))]
-    train = Train(
-        dtype=job.dtype, capacity=job.capacity, threads=job.threads, betas=(0.9, 0.98), weight_decay=0.01
-    )
+    codec = load_codec(job.model)
+    pairs = [encode(codec, prompt, response) for prompt, response in _read(Path(job.data))]
+    train = Train(dtype=job.dtype, capacity=job.capacity, threads=job.threads, betas=(0.9, 0.98), weight_decay=0.01)
     tuner, batches, start = Tuner(job.model, train), _batches(pairs, job), time.perf_counter()
     for step in range(1, job.steps + 1):
         loss = tuner.step(next(batches), scheduled(step - 1, job.learning_rate, job.steps))
@@ -173,9 +166,7 @@ def _read(path: Path) -> Iterator[tuple[Any, str]]:
             pair = json.loads(line)
             yield pair["prompt"], pair["response"]
         except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{path}:{number}: a line is {{'prompt': …, 'response': …}}; {error!r}"
-            ) from error
+            raise DataError(f"{path}:{number}: a line is {{'prompt': …, 'response': …}}; {error!r}") from error
     if not lines:
         raise DataError(f"data {path}: the file is empty")
 

@@ -96,9 +96,7 @@ class Rank:
         self._publisher = None
         if link.rank == 0:
             directory = Path(init.publish_directory)
-            self._publisher = Publisher(
-                directory, self.learner.config_json(), _Announcer(self.learner.version)
-            )
+            self._publisher = Publisher(directory, self.learner.config_json(), _Announcer(self.learner.version))
 
     def serve(self) -> None:
         """Consumes the controller's messages; waits for the next; unblocked by it, or by the controller's death."""

@@ -5,7 +5,7 @@ import random
 import numpy as np
 
 from arl.data import checksum
-from arl.types import Batch, Problem, Trajectory, TrajectoryGroup
+from arl.types import Batch, Trajectory, TrajectoryGroup
 
 BOS, EOS = 14, 15
 
@@ -14,16 +14,12 @@ def encode(text: str) -> list[int]:
     return [checksum.CHARACTERS.index(c) for c in text]
 
 
-def trajectory(
-    prompt: list[int], response: list[int], reward: float, version: int, rng: random.Random
-) -> Trajectory:
+def trajectory(prompt: list[int], response: list[int], reward: float, version: int, rng: random.Random) -> Trajectory:
     length, p = len(prompt) + len(response), len(prompt)
     sampled = np.arange(length) >= p
     return Trajectory(
         token_ids=np.array(prompt + response, np.int32),
-        behavior_logprobs=np.where(sampled, [-rng.uniform(0.5, 4) for _ in range(length)], 0).astype(
-            np.float32
-        ),
+        behavior_logprobs=np.where(sampled, [-rng.uniform(0.5, 4) for _ in range(length)], 0).astype(np.float32),
         policy_versions=np.where(sampled, version, -1).astype(np.int32),
         loss_mask=sampled,
         prompt_length=p,
@@ -49,5 +45,5 @@ def batch(version: int = 4, groups: int = 32, size: int = 8, seed: int = 0, max_
             )
             for _ in range(size)
         )
-        made.append(TrajectoryGroup(g, Problem(problem.id, problem.prompt), trajectories, version, 0.0))
+        made.append(TrajectoryGroup(g, problem, trajectories, version, 0.0))
     return Batch(version, tuple(made))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,7 +26,7 @@ def _alone() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def learner(model: Path, objective: Objective | None = None, **train: object) -> Learner:
+def learner(model: Path, objective: Objective | None = None, **train: Any) -> Learner:
     return Learner(model, Train(**{"minibatches": 2} | train), objective or Objective(), version=4)
 
 
@@ -78,9 +79,7 @@ def on_policy(trained: Learner, given: Batch) -> Batch:
             recorded = t.behavior_logprobs.copy()
             recorded[at] = logprob.numpy()
             versions = np.where(t.loss_mask, given.version, -1).astype(np.int32)
-            trajectories.append(
-                msgspec.structs.replace(t, behavior_logprobs=recorded, policy_versions=versions)
-            )
+            trajectories.append(msgspec.structs.replace(t, behavior_logprobs=recorded, policy_versions=versions))
         groups.append(msgspec.structs.replace(g, trajectories=tuple(trajectories)))
     return Batch(given.version, tuple(groups))
 

@@ -43,7 +43,7 @@ def test_decoupled_ppo_weighs_the_clipped_gain_by_the_capped_behavior_weight() -
     loss, stats = decoupled_ppo(current, proximal, behavior, advantages, **CLIP, behavior_weight_cap=5.0)
     # u = 1.5, 2, .5, 1; w = 2, .5, 1, 10 → 5; gains: 1.3 (clipped), −2, −1.6 (clipped), 3
     assert loss.item() == pytest.approx(-(2 * 1.3 + 0.5 * -2 + 1 * -1.6 + 5 * 3), rel=1e-5)
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     assert current.grad is not None
     torch.testing.assert_close(current.grad, torch.tensor([0.0, 1.0, 0.0, -15.0]))
     assert stats.clipped.tolist() == [True, False, True, False]
@@ -57,7 +57,7 @@ def test_naive_ppo_clips_around_the_behavior_policy_and_has_no_weight() -> None:
     current = logs(0.30, 0.11).requires_grad_()
     loss, stats = naive_ppo(current, logs(0.20, 0.10), torch.tensor([1.0, 1.0]), **CLIP)
     assert loss.item() == pytest.approx(-(1.3 + 1.1), rel=1e-5)
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     assert current.grad is not None
     torch.testing.assert_close(current.grad, torch.tensor([0.0, -1.1]))
     assert stats.behavior_weight.tolist() == [1.0, 1.0]

@@ -32,11 +32,7 @@ CONFIGS = {
 
 def model(name: str, attention: str) -> PreTrainedModel:
     torch.manual_seed(0)
-    made = (
-        AutoModelForCausalLM.from_config(copy.deepcopy(CONFIGS[name]), attn_implementation=attention)
-        .double()
-        .eval()
-    )
+    made = AutoModelForCausalLM.from_config(copy.deepcopy(CONFIGS[name]), attn_implementation=attention).double().eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.normal_(std=0.3)
@@ -48,9 +44,7 @@ def group(rng: random.Random, prompt: int, responses: list[int], vocab: int = 32
     made = []
     for length in responses:
         tokens = np.array(shared + [rng.randrange(vocab) for _ in range(length)], np.int32)
-        keep = np.array(
-            sorted(rng.sample(range(prompt, prompt + length), max(1, length - 1)))
-        )  # a tool token
+        keep = np.array(sorted(rng.sample(range(prompt, prompt + length), max(1, length - 1))))  # a tool token
         zeros = np.zeros(len(keep), np.float32)
         made.append(LossSequence(tokens, keep, zeros, zeros.astype(np.int32), rng.uniform(-1, 1)))
     return made
@@ -67,14 +61,18 @@ def packed_loss(m: PreTrainedModel, batch: MicroBatch) -> torch.Tensor:
     ).logits[0]
     targets = torch.from_numpy(batch.score_targets).long()
     logprob = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0]
-    return (logprob[torch.from_numpy(batch.loss_scores).long()] * torch.from_numpy(batch.advantages)).sum()
+    loss: torch.Tensor = (
+        logprob[torch.from_numpy(batch.loss_scores).long()] * torch.from_numpy(batch.advantages)
+    ).sum()
+    return loss
 
 
 def loss_alone(m: PreTrainedModel, sequence: LossSequence) -> torch.Tensor:
     tokens = torch.from_numpy(sequence.token_ids).long()
     logprobs = m(input_ids=tokens[None], use_cache=False).logits[0].log_softmax(-1)
     at = torch.from_numpy(sequence.loss_at)
-    return logprobs[at - 1, tokens[at]].sum() * np.float32(sequence.advantage)
+    loss: torch.Tensor = logprobs[at - 1, tokens[at]].sum() * np.float32(sequence.advantage)
+    return loss
 
 
 def gradients(m: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -91,14 +89,12 @@ def assert_packed_equals_alone(name: str, groups: list[list[LossSequence]], capa
     assert isinstance(loss, torch.Tensor)
     assert isinstance(reference, torch.Tensor)
     torch.testing.assert_close(loss, reference, rtol=1e-6, atol=1e-5)
-    loss.backward()
-    reference.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
+    reference.backward()  # type: ignore[no-untyped-call]
     expected = gradients(theirs)
     for key, gradient in gradients(ours).items():
         # transformers computes norms and rotations in float32
-        torch.testing.assert_close(
-            gradient, expected[key], rtol=1e-5, atol=1e-5 * expected[key].abs().max().item()
-        )
+        torch.testing.assert_close(gradient, expected[key], rtol=1e-5, atol=1e-5 * expected[key].abs().max().item())
 
 
 @pytest.mark.parametrize("name", CONFIGS)

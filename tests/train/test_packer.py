@@ -13,9 +13,7 @@ from arl.train import channel
 from arl.train.packer import LossSequence, MicroBatch, pack_batch, pack_groups
 from tests.train.synthetic import batch
 
-Token = tuple[
-    tuple[int, ...], int, float, int, float
-]  # context, target, behavior logprob, version, advantage
+Token = tuple[tuple[int, ...], int, float, int, float]  # context, target, behavior logprob, version, advantage
 
 
 def groups_of(seed: int, count: int, vocab: int) -> list[list[LossSequence]]:
@@ -29,9 +27,7 @@ def groups_of(seed: int, count: int, vocab: int) -> list[list[LossSequence]]:
             candidates = range(len(prompt), len(tokens))
             loss_at = np.array(sorted(rng.sample(candidates, rng.randint(1, len(candidates)))))
             noise = np.array([rng.random() for _ in loss_at], np.float32)
-            members.append(
-                LossSequence(tokens, loss_at, noise, loss_at.astype(np.int32), rng.choice([-1.0, 2.0]))
-            )
+            members.append(LossSequence(tokens, loss_at, noise, loss_at.astype(np.int32), rng.choice([-1.0, 2.0])))
         made.append(members)
     return made
 
@@ -110,8 +106,9 @@ def test_minibatches_do_not_depend_on_capacity_or_ranks() -> None:
     def tokens(capacity: int, ranks: int) -> list[Counter[Token]]:
         shards, _ = pack_batch(given_batch, minibatches=4, capacity=capacity, ranks=ranks)
         return [
-            Counter(t for shard in shards for p in shard.minibatches[m].micro_batches for t in found(p)) for m in range(4)
-        ]  # fmt: skip
+            Counter(t for shard in shards for p in shard.minibatches[m].micro_batches for t in found(p))
+            for m in range(4)
+        ]
 
     assert tokens(1000, 1) == tokens(60, 3)
 
@@ -121,9 +118,7 @@ def test_trajectories_without_gradient_are_left_out_but_counted() -> None:
     (shard,), report = pack_batch(full, minibatches=1, capacity=1000, ranks=1)
     zero = sum(len({t.reward for t in g.trajectories}) == 1 for g in full.groups)
     assert report["advantage/zero_fraction"] == zero / 4
-    assert shard.minibatches[0].loss_tokens == sum(
-        t.loss_mask.sum() for g in full.groups for t in g.trajectories
-    )
+    assert shard.minibatches[0].loss_tokens == sum(t.loss_mask.sum() for g in full.groups for t in g.trajectories)
 
 
 def test_a_shard_survives_the_channel_bit_for_bit() -> None:

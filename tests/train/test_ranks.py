@@ -45,9 +45,7 @@ async def running(
             yield trainer, processes
 
 
-async def two_steps(
-    model: Path, directory: Path, ranks: int
-) -> tuple[list[StepResult], dict[str, np.ndarray]]:
+async def two_steps(model: Path, directory: Path, ranks: int) -> tuple[list[StepResult], dict[str, np.ndarray]]:
     async with running(model, directory / "published", ranks) as (trainer, processes):
         assert (await trainer.weights(4)).path == str(model)
         results = [await trainer.step(batch(version, groups=8, size=4, seed=version)) for version in (4, 5)]
@@ -58,9 +56,7 @@ async def two_steps(
     saved = load_file(directory / "saved" / "model.safetensors")
     published = load_file(Path(update.path) / "model.safetensors")
     assert saved.keys() == published.keys()
-    assert all(np.array_equal(saved[name], published[name]) for name in saved), (
-        "publication reloads bit-equal"
-    )
+    assert all(np.array_equal(saved[name], published[name]) for name in saved), "publication reloads bit-equal"
     return results, saved
 
 
