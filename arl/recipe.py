@@ -89,7 +89,7 @@ class Warmup(Section):
     """Stage (a) fails if the target is not reached in so many optimizer steps."""
     batch_size: Positive = 64
     """Sequences per optimizer step."""
-    learning_rate: PositiveFloat = 4e-3
+    learning_rate: PositiveFloat = 2e-3
     """Peak; 50 steps of ramp, then linear to 10 % at max_steps."""
     eval_every: Positive = 20
     """Optimizer steps between sampled evaluations."""

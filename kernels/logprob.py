@@ -4,6 +4,8 @@ logprob = z_y − lse(z), entropy = lse(z) − Σ p z, with z = logits / tempera
 rows. Only the logits themselves and one lse per row are kept for the backward.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -36,9 +38,7 @@ def token_logprob_ref(logits: Tensor, targets: Tensor, temperature: float = 1.0)
 
 class _TokenLogprob(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx, logits: Tensor, targets: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
         logprob, entropy, lse = (logits.new_empty(len(logits), dtype=wide) for _ in range(3))
         for rows in _chunks(logits):
@@ -56,13 +56,13 @@ class _TokenLogprob(torch.autograd.Function):
         return logprob, entropy.clamp_(min=0.0)
 
     @staticmethod
-    def backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """d logprob / d logits = (1[v = y] − p) / temperature."""
         logits, targets, lse = ctx.saved_tensors
         out = torch.empty_like(logits)
         for rows in _chunks(logits):
             scaled = (grad[rows] / ctx.temperature)[:, None]
-            p = logits[rows].to(lse.dtype).div_(ctx.temperature).sub_(lse[rows, None]).exp_()
+            p = (logits[rows].to(lse.dtype) / ctx.temperature).sub_(lse[rows, None]).exp_()
             d = p.mul_(-scaled).scatter_add_(1, targets[rows, None], scaled)
             out[rows] = d.to(logits.dtype)
         return out, None, None

@@ -11,6 +11,7 @@ tokens, which are stored once (shared-prefix packing, cf. Prefix Grouper, arXiv 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,11 @@ class _Bucket:
     kept: Tensor  # (n,) int64 places of the real queries in N·Q
     rows: Tensor  # (n,) int64 their pack indices
     shape: tuple[int, int, int]  # N, Q, K
-    large: bool
+
+    @property
+    def scores(self) -> int:
+        """Of one head of one segment."""
+        return self.shape[1] * self.shape[2]
 
 
 class PackedContext:
@@ -44,25 +49,35 @@ class PackedContext:
     """
 
     def __init__(
-        self, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray, device: torch.device
+        self,
+        query_offsets: np.ndarray,
+        key_offsets: np.ndarray,
+        key_indices: np.ndarray,
+        device: torch.device,
     ) -> None:
         assert query_offsets.shape == key_offsets.shape and key_indices.shape == (key_offsets[-1],)
         self.num_tokens = int(query_offsets[-1])
+        self.calls = 0  # one for each layer, or the model was not built on arl's attention
         if device.type == "cuda":
             self._cu = [torch.from_numpy(o).to(device) for o in (query_offsets, key_offsets)]
             self._longest = [int(np.diff(o).max()) for o in (query_offsets, key_offsets)]
             self._keys = torch.from_numpy(key_indices).to(device)
         else:
-            self._buckets = _buckets(query_offsets, key_offsets, key_indices)
+            buckets = _buckets(query_offsets, key_offsets, key_indices)
+            self._small = [b for b in buckets if b.scores <= LARGE]
+            self._large = [b for b in buckets if b.scores > LARGE]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query (1, H, T, D), key and value (1, H_kv, T, D) ─► (1, T, H, D), in query's dtype."""
+        self.calls += 1
         assert query.shape[0] == 1 and query.shape[2] == self.num_tokens, "the model must be called on the whole pack"
         assert key.shape[2] == self.num_tokens, "keys beyond the pack: call the model with use_cache=False"
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, D), (T, H_kv, D)
         if q.device.type == "cuda":
             return self._attend_cuda(q, k, v, scale)[None]
-        out: Tensor = _BucketedAttention.apply(q, k, v, scale, self._buckets)  # type: ignore[no-untyped-call]
+        out: Tensor = _BucketedAttention.apply(q, k, v, scale, self._small)  # type: ignore[no-untyped-call]
+        for bucket in self._large:
+            out = out.index_copy(0, bucket.rows, _fused(q, k, v, scale, bucket))
         return out[None]
 
     def _attend_cuda(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -85,17 +100,14 @@ class PackedContext:
 
 
 def _buckets(query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray) -> list[_Bucket]:
-    """Group segments whose sizes round up to the same powers of two; a large segment stands alone."""
+    """Group segments whose sizes round up to the same powers of two; a large one stands alone, unpadded."""
     queries, keys = np.diff(query_offsets), np.diff(key_offsets)
     assert (queries > 0).all() and (queries <= keys).all()
     groups: dict[tuple[int, int], list[int]] = {}
     for s, (q, k) in enumerate(zip(queries.tolist(), keys.tolist(), strict=True)):
-        place = (s, -1) if q * k > LARGE else (_round_up(q, 8), _round_up(k, 64))
+        place = (s, 0) if q * k > LARGE else (_round_up(q, 16), _round_up(k, 64))
         groups.setdefault(place, []).append(s)
-    return [
-        _bucket(np.array(members), query_offsets, key_offsets, key_indices, large=place[1] < 0)
-        for place, members in groups.items()
-    ]
+    return [_bucket(np.array(members), query_offsets, key_offsets, key_indices) for members in groups.values()]
 
 
 def _round_up(size: int, least: int) -> int:
@@ -103,7 +115,7 @@ def _round_up(size: int, least: int) -> int:
 
 
 def _bucket(
-    members: np.ndarray, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray, large: bool
+    members: np.ndarray, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray
 ) -> _Bucket:
     q = (query_offsets[members + 1] - query_offsets[members])[:, None]  # (N, 1)
     k = (key_offsets[members + 1] - key_offsets[members])[:, None]
@@ -121,8 +133,26 @@ def _bucket(
         kept=torch.from_numpy(kept),
         rows=torch.from_numpy(query_rows.ravel()[kept].astype(np.int64)),
         shape=(len(members), i.shape[1], j.shape[1]),
-        large=large,
     )
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float, bucket: _Bucket) -> Tensor:
+    """One large segment, (n, H, D), without storing its scores."""
+    sq, sk, sv = (
+        x.index_select(0, rows).transpose(0, 1)[None]
+        for x, rows in ((q, bucket.query_rows), (k, bucket.key_rows), (v, bucket.key_rows))
+    )
+    alone = bucket.shape[1] == bucket.shape[2]  # sees itself alone: the plain causal mask, which is faster
+    out = scaled_dot_product_attention(
+        sq,
+        sk,
+        sv,
+        attn_mask=None if alone else ~bucket.hidden,
+        is_causal=alone,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+    return out[0].transpose(0, 1)
 
 
 def _heads_first(x: Tensor, rows: Tensor, count: int, heads: int) -> Tensor:
@@ -143,9 +173,7 @@ class _BucketedAttention(torch.autograd.Function):
     """Attention of every bucket as two batched products; the backward reuses the stored weights."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, buckets: list[_Bucket]
-    ) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, buckets: list[_Bucket]) -> Tensor:
         heads = k.shape[1]
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         saved = []
@@ -162,9 +190,9 @@ class _BucketedAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (q_shape, k_shape), saved = ctx.shapes, ctx.saved_tensors
-        dq = grad.new_empty(q_shape)
+        dq = grad.new_zeros(q_shape)
         dk, dv = grad.new_zeros(k_shape), grad.new_zeros(k_shape)
         for b, bucket in enumerate(ctx.buckets):
             bq, bk, bv, weights = saved[4 * b : 4 * b + 4]

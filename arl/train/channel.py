@@ -103,11 +103,13 @@ def encode(message: Struct) -> bytes:
 
 
 def decode_to_rank(data: bytes) -> ToRank:
-    return _to_rank.decode(data)
+    message: ToRank = _to_rank.decode(data)
+    return message
 
 
 def decode_from_rank(data: bytes) -> FromRank:
-    return _from_rank.decode(data)
+    message: FromRank = _from_rank.decode(data)
+    return message
 
 
 def _pack_array(value: Any) -> Any:

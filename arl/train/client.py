@@ -80,7 +80,10 @@ class TrainerClient:
     async def __aenter__(self) -> Self:
         self._hellos = self._expect(Hello)
         self._publication(self._version).set_result(WeightUpdate(self._version, self._init.model_path))
-        self._listener, self._watcher = asyncio.create_task(self._listen()), asyncio.create_task(self._watch())
+        self._listener, self._watcher = (
+            asyncio.create_task(self._listen()),
+            asyncio.create_task(self._watch()),
+        )
         return self
 
     async def __aexit__(
@@ -199,7 +202,7 @@ class TrainerClient:
     async def _watch(self) -> None:
         """Consumes disconnections; waits for the next; unblocked by a peer's end. Finds which rank it was."""
         while True:
-            await recv_monitor_message(self._monitor)  # type: ignore[misc]
+            await recv_monitor_message(self._monitor)
             await asyncio.sleep(DISCONNECT_SETTLES)
             for identity, hello in self._trainers():
                 try:

@@ -15,14 +15,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 
 from arl.errors import TrainerError
 from arl.kernels.logprob import token_logprob
-from arl.models.load import DTYPES, load_model
+from arl.models.load import DTYPES, load_model, save_model
 from arl.models.packed import PackedContext
 from arl.recipe import Train
 from arl.train.packer import MicroBatch
@@ -36,8 +37,11 @@ def init_ranks(deadline_seconds: float) -> torch.device:
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if not dist.is_initialized():
-        alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-        dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=deadline_seconds), **alone)
+        backend, timeout = "nccl" if cuda else "gloo", timedelta(seconds=deadline_seconds)
+        if "RANK" in os.environ:
+            dist.init_process_group(backend, timeout=timeout)
+        else:
+            dist.init_process_group(backend, timeout=timeout, store=HashStore(), rank=0, world_size=1)
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
 
@@ -53,7 +57,7 @@ class ShardedModel:
     def __init__(self, path: str | Path, train: Train, temperature: float, device: torch.device) -> None:
         self.device, self.temperature = device, temperature
         self._world = dist.get_world_size()
-        self.clip_norm, self.learning_rate, self.ramp_steps = train.clip_norm, train.learning_rate, train.ramp_steps
+        self.clip_norm = train.clip_norm
         self.dtype = DTYPES[train.dtype]
         self.model: PreTrainedModel = load_model(path, "float32", device)
         self._root = _shard(self.model, self.dtype, device)
@@ -62,7 +66,6 @@ class ShardedModel:
         self._optimizer = torch.optim.AdamW(
             self._local, betas=train.betas, eps=train.eps, weight_decay=train.weight_decay, fused=True
         )
-        self._updates = 0
 
     def score(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """One forward of the pack: logprob and entropy of its M scored positions, each (M,) float32."""
@@ -74,6 +77,7 @@ class ShardedModel:
             context=context,
             logits_to_keep=self.tensor(batch.score_positions),
         ).logits[0]  # (M, V)
+        assert context.calls == self.model.config.num_hidden_layers, "a layer did not ask the pack's context"
         return token_logprob(logits, self.tensor(batch.score_targets), self.temperature)
 
     def tensor(self, array: np.ndarray) -> Tensor:
@@ -85,9 +89,9 @@ class ShardedModel:
         """Add this micro-batch's gradient; the minibatch's last one also sums it over the ranks."""
         self._root.set_requires_gradient_sync(last)
         self._root.set_is_last_backward(last)
-        (loss * self._world if self._world > 1 else loss).backward()  # FSDP2 averages over ranks; this is a sum
+        (loss * self._world if self._world > 1 else loss).backward()  # type: ignore[no-untyped-call]  # FSDP2 averages over ranks; this is a sum
 
-    def update(self) -> float:
+    def update(self, learning_rate: float) -> float:
         """Clip, step, clear. Returns the norm of the gradient over all ranks before the clip.
 
         Raises:
@@ -102,17 +106,11 @@ class ShardedModel:
             torch._foreach_mul_(grads, self.clip_norm / (norm + 1e-6))
         for local, grad in zip(self._local, grads, strict=True):
             local.grad = grad
-        self._optimizer.param_groups[0]["lr"] = self.next_learning_rate
+        self._optimizer.param_groups[0]["lr"] = learning_rate
         self._optimizer.step()
-        self._updates += 1
         for shard in self._shards:
             shard.grad = None
         return norm
-
-    @property
-    def next_learning_rate(self) -> float:
-        """learning_rate · min(1, (updates + 1) / ramp_steps)."""
-        return self.learning_rate * min(1.0, (self._updates + 1) / max(1, self.ramp_steps))
 
     def full_state(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """A copy of every weight in `dtype`, on the CPU of rank 0; empty on the others. Collective."""
@@ -122,6 +120,18 @@ class ShardedModel:
             if dist.get_rank() == 0:
                 state[name] = full.to("cpu", dtype, copy=True)
         return state
+
+    def save(self, path: Path, tokenizer_path: str | Path) -> None:
+        """Write float32 master weights, config and tokenizer to `path`, all or nothing. Collective.
+
+        Raises:
+            OSError: `path` exists and is not empty.
+        """
+        state = self.full_state(torch.float32)
+        if dist.get_rank() == 0:
+            temporary = path.with_name(f".{path.name}.partial")
+            save_model(self.model, AutoTokenizer.from_pretrained(tokenizer_path), state, temporary)
+            temporary.rename(path)
 
     def _norm(self, grads: list[Tensor]) -> float:
         squares = torch.stack(torch._foreach_norm(grads)).square().sum()

@@ -15,10 +15,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from arl.errors import TrainerError
-from arl.models.load import save_model
 from arl.recipe import Objective, Train
 from arl.train.fsdp import ShardedModel, init_ranks
 from arl.train.objectives import TokenStats, decoupled_ppo, loglinear_proximal, naive_ppo
@@ -49,7 +47,8 @@ class Learner:
         if train.threads is not None:
             torch.set_num_threads(train.threads)
         self.sharded = ShardedModel(path, train, temperature, init_ranks(deadline_seconds))
-        self.objective, self.version = objective, version
+        self.train, self.objective, self.version = train, objective, version
+        self._updates = 0
 
     def step(self, shard: Shard) -> dict[str, float]:
         """Train on `shard` and become version + 1. Every rank calls it with its own shard of one step.
@@ -84,18 +83,6 @@ class Learner:
         config.dtype = self.sharded.dtype
         return str(config.to_json_string())
 
-    def save(self, path: Path, tokenizer_path: str | Path) -> None:
-        """Write float32 master weights, config and tokenizer to `path`, all or nothing. Collective.
-
-        Raises:
-            OSError: `path` exists and is not empty.
-        """
-        state = self.sharded.full_state(torch.float32)
-        if dist.get_rank() == 0:
-            temporary = path.with_name(f".{path.name}.partial")
-            save_model(self.sharded.model, AutoTokenizer.from_pretrained(tokenizer_path), state, temporary)
-            temporary.rename(path)
-
     def _proximal_pass(self, minibatches: Sequence[Minibatch]) -> list[list[Tensor] | None]:
         """proximal_logprobs of every loss token, (N,) per micro-batch; None where the current ones serve."""
         if self.objective.kind == "ppo" or self.objective.proximal != "recompute":
@@ -120,11 +107,13 @@ class Learner:
             totals.add(stats, entropy)
         if not math.isfinite(loss_sum):
             raise TrainerError(f"the loss is {loss_sum} in the step of version {self.version}")
-        totals.learning_rate = self.sharded.next_learning_rate
+        totals.learning_rate = self.train.learning_rate * min(1.0, (self._updates + 1) / max(1, self.train.ramp_steps))
         try:
-            totals.add_update(loss_sum, self.sharded.update())
+            totals.add_update(loss_sum, self.sharded.update(totals.learning_rate))
         except TrainerError as error:
             raise TrainerError(f"{error} in the step of version {self.version}, loss {loss_sum}") from error
+
+        self._updates += 1
 
     def _objective(self, current: Tensor, proximal: Tensor | None, batch: MicroBatch) -> tuple[Tensor, TokenStats]:
         o, tensor = self.objective, self.sharded.tensor
@@ -156,7 +145,14 @@ class _Totals:
     def add(self, stats: TokenStats, entropy: Tensor) -> None:
         if not len(entropy):
             return
-        columns = [torch.ones_like(entropy), stats.clipped, stats.behavior_weight, stats.capped, stats.kl, entropy]
+        columns = [
+            torch.ones_like(entropy),
+            stats.clipped,
+            stats.behavior_weight,
+            stats.capped,
+            stats.kl,
+            entropy,
+        ]
         self._sums[:6] += torch.stack([c.to(torch.float32) for c in columns]).sum(1)
         self._max_ratio = torch.maximum(self._max_ratio, stats.ratio.max().double())
 

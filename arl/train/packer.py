@@ -241,7 +241,8 @@ def _idle_bundle() -> _Bundle:
     nothing = np.empty(0, np.int32)
     bundle = _Bundle()
     bundle.add(
-        LossSequence(np.zeros(2, np.int32), nothing, nothing.astype(np.float32), nothing, 0.0), np.zeros(1, np.int32)
+        LossSequence(np.zeros(2, np.int32), nothing, nothing.astype(np.float32), nothing, 0.0),
+        np.zeros(1, np.int32),
     )
     return bundle
 

@@ -3,8 +3,8 @@
     demonstrations ─► LossSequence (response-only) ─► pack_groups ─► −logprob ─► AdamW ─► a Hugging Face model directory
 
 A PairsJob tunes any causal model on a jsonl file of {"prompt": text or chat messages, "response": text}; a WarmupJob
-(arl.train.warmup) makes a tiny model and teaches it its task. Every rank of a torchrun world packs the same batch
-and computes its own share. Standard output is one JSON object a line; the last names the model directory.
+(arl.train.warmup) makes a tiny model and teaches it its task, in one process. Every rank of a torchrun world packs
+the same pairs and computes its own share. Standard output is one JSON object a line; the last names the result.
 """
 
 import json
@@ -19,15 +19,19 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from pydantic import Field, TypeAdapter, ValidationError
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import ArlError, DataError, InputError
 from arl.recipe import Fraction, NonNegative, Positive, PositiveFloat, Section, TinyModel, Train, Warmup
 from arl.train.fsdp import ShardedModel, init_ranks
 from arl.train.packer import LossSequence, pack_groups
+from arl.types import Problem
 
 COLLECTIVE_SECONDS = 600.0
-RAMP, FLOOR = 50, 0.1  # optimizer steps of ramp; the learning rate at the end of the schedule, as a share of the peak
+RAMP, FLOOR = (
+    50,
+    0.1,
+)  # optimizer steps of ramp; the learning rate at the end of the schedule, as a share of the peak
 SAY_EVERY = 10  # steps between progress lines
 
 Pair = tuple[list[int], list[int]]  # prompt tokens, response tokens
@@ -114,13 +118,9 @@ def scheduled(step: int, peak: float, last: int) -> float:
     return peak * min((step + 1) / RAMP, 1 - (1 - FLOOR) * min(1.0, step / last))
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, prompt: str | list[dict[str, str]], response: str) -> Pair:
-    """Tokens of a prompt (chat messages through the chat template) and of its response, with its end."""
-    if isinstance(prompt, str):
-        tokens = tokenizer(prompt).input_ids
-    else:
-        tokens = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
-    return list(tokens), [*tokenizer(response, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
+def encode(codec: HuggingFaceCodec, prompt: str | list[dict[str, str]], response: str) -> Pair:
+    """Tokens of a prompt and of its response, with its end."""
+    return list(codec.encode_problem(Problem(prompt))), [*codec.encode(response), codec.stop_token_ids[0]]
 
 
 def say(**progress: Any) -> None:
@@ -135,8 +135,8 @@ def tune_pairs(job: PairsJob) -> None:
     Raises:
         DataError: a line of the file is not a pair.
     """
-    tokenizer = AutoTokenizer.from_pretrained(job.model)
-    pairs = [encode(tokenizer, prompt, response) for prompt, response in _read(Path(job.data))]
+    codec = load_codec(job.model)
+    pairs = [encode(codec, prompt, response) for prompt, response in _read(Path(job.data))]
     train = Train(dtype=job.dtype, capacity=job.capacity, threads=job.threads, betas=(0.9, 0.98), weight_decay=0.01)
     tuner, batches, start = Tuner(job.model, train), _batches(pairs, job), time.perf_counter()
     for step in range(1, job.steps + 1):

@@ -6,29 +6,37 @@
 Only problems of the training split are shown or asked.
 """
 
+import asyncio
+import os
 import random
 import tempfile
 import time
-import zlib
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
+from arl.data.problems import is_held_out
 from arl.data.tasks import Task, task_named
-from arl.errors import TrainerError
+from arl.data.tokenizer import HuggingFaceCodec, load_codec
+from arl.engine.embedded import EmbeddedEngine
+from arl.errors import InputError, TrainerError
+from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
 from arl.recipe import Train
 from arl.train.sft import Pair, Tuner, WarmupJob, encode, say, scheduled
-from arl.types import Problem
+from arl.types import GenerateRequest, Problem, SamplingParams
 
 
 def warm_up(job: WarmupJob) -> None:
     """Make, teach and write the model.
 
     Raises:
+        InputError: started as several ranks.
         TrainerError: stage (a) did not reach its target.
     """
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise InputError("a warm-up trains a tiny model: start it as one process, without torchrun")
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
         make_tiny_model(job.model, task_named(job.task).CHARACTERS, job.seed, path)
@@ -38,34 +46,33 @@ def warm_up(job: WarmupJob) -> None:
         warmer.tuner.sharded.save(Path(job.output), tokenizer_path=path)
 
 
-def sampled_accuracy(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    problems: list[Problem],
-    max_new_tokens: int,
+async def sampled_accuracy(
+    model: PreTrainedModel, codec: HuggingFaceCodec, task: Task, problems: list[Problem], max_new_tokens: int, seed: int
 ) -> float:
-    """Mean reward of one sample at temperature 1 for each problem. The prompts have one length."""
-    prompts = torch.tensor([tokenizer(p.prompt).input_ids for p in problems])
-    with torch.inference_mode():
-        output = model.generate(prompts, do_sample=True, top_k=0, top_p=1.0, max_new_tokens=max_new_tokens)
-    responses = output[:, prompts.shape[1] :].tolist()
-    rewards = []
-    for problem, response in zip(problems, responses, strict=True):
-        truncated = tokenizer.eos_token_id not in response
-        text = tokenizer.decode(response if truncated else response[: response.index(tokenizer.eos_token_id)])
-        rewards.append(task.reward(problem, text, truncated))
-    return sum(rewards) / len(rewards)
+    """Mean reward of one answer to each problem, sampled at temperature 1."""
+    params = [
+        SamplingParams(max_new_tokens, stop_token_ids=codec.stop_token_ids, seed=seed + i) for i in range(len(problems))
+    ]
+    requests = [GenerateRequest(str(i), codec.encode_problem(problem), params[i]) for i, problem in enumerate(problems)]
+    answers: list[list[int]] = [[] for _ in problems]
+    rewards: dict[int, float] = {}
+    async with EmbeddedEngine(model, slots=len(problems), stream_interval=max_new_tokens) as engine:
+        stream = engine.submit(requests)
+        while len(rewards) < len(problems):
+            for i, increment in await stream.take():
+                answers[i] += increment.token_ids
+                if increment.finish_reason is not None:
+                    truncated = increment.finish_reason != "stop"
+                    rewards[i] = task.reward(problems[i], codec.decode(tuple(answers[i])), truncated)
+    return sum(rewards.values()) / len(rewards)
 
 
 class _Warmer:
     def __init__(self, job: WarmupJob, path: Path) -> None:
         self._job, self._settings, self._task = job, job.warmup, task_named(job.task)
-        self._tokenizer = AutoTokenizer.from_pretrained(path)
+        self._codec, self._sampler = load_codec(str(path)), load_model(path, "float32")
         self._rng, self._started = random.Random(job.seed), time.perf_counter()
-        torch.manual_seed(job.seed)
         self.tuner = Tuner(path, Train(betas=(0.9, 0.98), weight_decay=0.01, threads=job.threads))
-        self._sampler = AutoModelForCausalLM.from_config(self.tuner.sharded.model.config, attn_implementation="sdpa")
 
     def teach(self) -> None:
         """Stage (a)."""
@@ -89,25 +96,22 @@ class _Warmer:
     def _batch(self, blurt: float, slip: float) -> list[Pair]:
         problems = [self._problem(uniform_lengths=True) for _ in range(self._settings.batch_size)]
         shown = [self._task.demonstration(problem, self._rng, blurt, slip) for problem in problems]
-        return [encode(self._tokenizer, p.prompt, answer) for p, answer in zip(problems, shown, strict=True)]
+        return [encode(self._codec, p.prompt, answer) for p, answer in zip(problems, shown, strict=True)]
 
     def _problem(self, uniform_lengths: bool) -> Problem:
         while True:
             problem = self._task.problem(self._rng, uniform_lengths)
-            if is_training(problem, self._job.eval_fraction):
+            if not is_held_out(problem, self._job.eval_fraction):
                 return problem
 
     def _evaluate(self, stage: str, step: int, loss: float) -> float:
         problems = [self._problem(uniform_lengths=False) for _ in range(self._settings.eval_samples)]
         self._sampler.load_state_dict(self.tuner.sharded.full_state(torch.float32))
-        accuracy = sampled_accuracy(
-            self._sampler, self._tokenizer, self._task, problems, self._job.max_new_tokens
+        accuracy = asyncio.run(
+            sampled_accuracy(
+                self._sampler, self._codec, self._task, problems, self._job.max_new_tokens, self._rng.getrandbits(31)
+            )
         )
         seconds = round(time.perf_counter() - self._started, 2)
         say(stage=stage, step=step, loss=round(loss, 4), accuracy=round(accuracy, 4), seconds=seconds)
         return accuracy
-
-
-def is_training(problem: Problem, eval_fraction: float) -> bool:
-    """The split is a hash of the problem's content."""
-    return zlib.crc32(problem.id.encode()) >= eval_fraction * 2**32

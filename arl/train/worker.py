@@ -19,7 +19,20 @@ import zmq
 from msgspec import Struct
 
 from arl.train import channel
-from arl.train.channel import Failed, Hello, Init, Ping, Published, Ready, Save, Saved, Step, Stepped, Stop, Stopped
+from arl.train.channel import (
+    Failed,
+    Hello,
+    Init,
+    Ping,
+    Published,
+    Ready,
+    Save,
+    Saved,
+    Step,
+    Stepped,
+    Stop,
+    Stopped,
+)
 from arl.types import WeightUpdate
 
 HELLO_SECONDS = 60.0  # for the controller's first word
@@ -32,7 +45,7 @@ class Link:
 
     def __init__(self, role: str) -> None:
         self.rank = int(os.environ["RANK"])
-        self._socket = zmq.Context.instance().socket(zmq.DEALER)
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, int(LINGER_SECONDS * 1000))
         self._socket.connect(os.environ[channel.ADDRESS])
         self.send(Hello(role, self.rank, os.environ[channel.RUN_KEY]))
@@ -92,7 +105,7 @@ class Rank:
             if isinstance(message, Step):
                 self._link.send(self._step(message))
             elif isinstance(message, Save):
-                self.learner.save(Path(message.path), tokenizer_path=self._init.model_path)
+                self.learner.sharded.save(Path(message.path), tokenizer_path=self._init.model_path)
                 self._link.send(Saved(message.path))
             elif isinstance(message, Stop):
                 break

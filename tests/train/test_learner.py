@@ -1,0 +1,208 @@
+"""One rank in this process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from arl.errors import TrainerError
+from arl.recipe import Objective, Train
+from arl.sync.publish import KEPT, write_weights
+from arl.train.learner import Learner
+from arl.train.packer import LossSequence, Minibatch, Shard, pack_batch, pack_groups
+from arl.types import Batch
+from tests.train.synthetic import batch
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _alone() -> Iterator[None]:
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def learner(model: Path, objective: Objective | None = None, **train: Any) -> Learner:
+    return Learner(model, Train(**{"minibatches": 2} | train), objective or Objective(), version=4)
+
+
+def shard_of(given: Batch, minibatches: int = 2, capacity: int = 16_384) -> Shard:
+    (shard,), _ = pack_batch(given, minibatches, capacity, ranks=1)
+    return shard
+
+
+def weights(trained: Learner) -> dict[str, torch.Tensor]:
+    return trained.sharded.full_state(torch.float32)
+
+
+def assert_same_weights(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], tolerance: float) -> None:
+    for name, weight in a.items():
+        torch.testing.assert_close(weight, b[name], rtol=0, atol=tolerance, msg=name)
+
+
+def mean_logprob(trained: Learner, sequences: list[LossSequence]) -> float:
+    ((pack,),) = pack_groups([sequences], 16_384, ranks=1)
+    with torch.no_grad():
+        logprob, _ = trained.sharded.score(pack)
+    return float(logprob[torch.from_numpy(pack.loss_scores).long()].mean())
+
+
+def rewarded(given: Batch) -> list[LossSequence]:
+    chosen = [t for g in given.groups for t in g.trajectories if t.reward == 1.0]
+    return [
+        LossSequence(
+            t.token_ids,
+            at := np.flatnonzero(t.loss_mask),
+            t.behavior_logprobs[at],
+            t.policy_versions[at],
+            1.0,
+        )
+        for t in chosen
+    ]
+
+
+def on_policy(trained: Learner, given: Batch) -> Batch:
+    """The same trajectories with the logprobs that the learner itself gives them."""
+    groups = []
+    for g in given.groups:
+        trajectories = []
+        for t in g.trajectories:
+            at = np.flatnonzero(t.loss_mask)
+            one = LossSequence(t.token_ids, at, t.behavior_logprobs[at], t.policy_versions[at], 1.0)
+            ((pack,),) = pack_groups([[one]], 16_384, ranks=1)
+            with torch.no_grad():
+                logprob = trained.sharded.score(pack)[0][torch.from_numpy(pack.loss_scores).long()]
+            recorded = t.behavior_logprobs.copy()
+            recorded[at] = logprob.numpy()
+            versions = np.where(t.loss_mask, given.version, -1).astype(np.int32)
+            trajectories.append(msgspec.structs.replace(t, behavior_logprobs=recorded, policy_versions=versions))
+        groups.append(msgspec.structs.replace(g, trajectories=tuple(trajectories)))
+    return Batch(given.version, tuple(groups))
+
+
+def test_a_few_steps_raise_the_probability_of_rewarded_trajectories(tiny: Path) -> None:
+    trained = learner(tiny, learning_rate=1e-3)
+    given = batch(4, groups=8, size=4)
+    before = mean_logprob(trained, rewarded(given))
+    for version in range(4, 8):
+        trained.step(shard_of(on_policy(trained, batch(version, groups=8, size=4))))
+    assert mean_logprob(trained, rewarded(given)) > before + 0.05
+    assert trained.version == 8
+
+
+def test_micro_batches_do_not_change_the_step(tiny: Path) -> None:
+    whole, cut = learner(tiny), learner(tiny)
+    given = batch(4, groups=8, size=4)
+    a, b = whole.step(shard_of(given)), cut.step(shard_of(given, capacity=64))
+    assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+    assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-4)
+    assert_same_weights(weights(whole), weights(cut), 1e-5)
+
+
+def test_leaving_out_trajectories_without_gradient_does_not_change_the_gradient(tiny: Path) -> None:
+    given = batch(4, groups=4, size=4)
+    equal = tuple(msgspec.structs.replace(t, reward=1.0) for t in given.groups[0].trajectories)
+    given = Batch(4, (msgspec.structs.replace(given.groups[0], trajectories=equal), *given.groups[1:]))
+    (short,) = shard_of(given, minibatches=1).minibatches
+    everything = []
+    for g, kept in zip(given.groups, _kept(given), strict=True):
+        everything.append(kept or [_with_zero_advantage(t) for t in g.trajectories])
+    full = Shard(4, (Minibatch(pack_groups(everything, 16_384, 1)[0], short.loss_tokens),))
+    assert len(full.minibatches[0].micro_batches[0].loss_scores) > len(short.micro_batches[0].loss_scores)
+    a, b = learner(tiny, minibatches=1), learner(tiny, minibatches=1)
+    first, second = a.step(Shard(4, (short,))), b.step(full)
+    assert first["loss"] == pytest.approx(second["loss"], rel=1e-5)
+    assert first["grad_norm"] == pytest.approx(second["grad_norm"], rel=1e-5)
+    assert_same_weights(weights(a), weights(b), 1e-6)
+
+
+def _with_zero_advantage(t: object) -> LossSequence:
+    at = np.flatnonzero(t.loss_mask)  # type: ignore[attr-defined]
+    return LossSequence(t.token_ids, at, t.behavior_logprobs[at], t.policy_versions[at], 0.0)  # type: ignore[attr-defined]
+
+
+def _kept(given: Batch) -> list[list[LossSequence]]:
+    from arl.train.packer import _with_advantages
+
+    return [[s for s in group if s.advantage != 0.0] for group in _with_advantages(given)]
+
+
+def test_a_batch_without_any_gradient_still_makes_a_version(tiny: Path) -> None:
+    trained = learner(tiny)
+    given = batch(4, groups=4, size=1)
+    before = weights(trained)
+    metrics = trained.step(shard_of(given))
+    assert metrics["loss"] == 0.0
+    assert metrics["grad_norm"] == 0.0
+    assert trained.version == 5
+    assert_same_weights(before, weights(trained), 0.0)
+
+
+def test_naive_and_decoupled_agree_on_a_policys_own_samples_and_differ_on_old_ones(tiny: Path) -> None:
+    def loss(kind: str, own: bool) -> float:
+        trained = learner(tiny, Objective(kind=kind), minibatches=1)  # type: ignore[arg-type]
+        given = batch(4, groups=4, size=4)
+        return trained.step(shard_of(on_policy(trained, given) if own else given, minibatches=1))["grad_norm"]
+
+    assert loss("ppo", own=True) == pytest.approx(loss("decoupled_ppo", own=True), rel=1e-4)
+    assert loss("ppo", own=False) != pytest.approx(loss("decoupled_ppo", own=False), rel=1e-2)
+
+
+def test_reuse_is_recompute_when_there_is_one_minibatch(tiny: Path) -> None:
+    given = batch(4, groups=4, size=4)
+    a = learner(tiny, Objective(proximal="recompute"), minibatches=1).step(shard_of(given, 1))
+    b = learner(tiny, Objective(proximal="reuse"), minibatches=1).step(shard_of(given, 1))
+    assert a["grad_norm"] == b["grad_norm"]
+
+
+def test_loglinear_needs_no_proximal_pass_and_stays_near_recompute(tiny: Path) -> None:
+    trained = learner(tiny, Objective(proximal="loglinear"))
+    metrics = trained.step(shard_of(on_policy(trained, batch(4, groups=4, size=4))))
+    assert metrics["behavior_weight/mean"] == pytest.approx(1.0, abs=1e-3)
+    assert metrics["ratio/max"] < 1.2
+
+
+def test_the_first_forward_on_own_samples_finds_ratio_and_weight_one(tiny: Path) -> None:
+    trained = learner(tiny, minibatches=1)
+    metrics = trained.step(shard_of(on_policy(trained, batch(4, groups=4, size=4)), 1))
+    assert metrics["ratio/max"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["behavior_weight/mean"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["kl/behavior_proximal"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_bfloat16_computes_nearly_the_same_step_on_float32_master_weights(tiny: Path) -> None:
+    given = batch(4, groups=8, size=4)
+    exact = learner(tiny).step(shard_of(given))
+    half = learner(tiny, dtype="bfloat16")
+    metrics = half.step(shard_of(given))
+    assert metrics["loss"] == pytest.approx(exact["loss"], rel=0.03)
+    assert metrics["grad_norm"] == pytest.approx(exact["grad_norm"], rel=0.03)
+    assert {w.dtype for w in weights(half).values()} == {torch.float32}
+    assert {w.dtype for w in half.snapshot().values()} == {torch.bfloat16}
+
+
+def test_the_learning_rate_ramps_linearly(tiny: Path) -> None:
+    trained = learner(tiny, learning_rate=0.1, ramp_steps=8)
+    assert trained.step(shard_of(batch(4, groups=4, size=4)))["learning_rate"] == pytest.approx(0.025)
+
+
+def test_an_infinite_gradient_names_the_version(tiny: Path) -> None:
+    trained = learner(tiny)
+    with torch.no_grad():
+        trained.sharded._local[0].fill_(float("nan"))
+    with pytest.raises(TrainerError, match="version 4"):
+        trained.step(shard_of(batch(4, groups=4, size=4)))
+
+
+def test_only_the_last_publications_are_kept_and_each_appears_whole(tmp_path: Path, tiny: Path) -> None:
+    trained = learner(tiny)
+    for version in range(5, 10):
+        update = write_weights(tmp_path, version, trained.config_json(), trained.snapshot())
+        again = Learner(update.path, Train(minibatches=2), Objective())
+        assert_same_weights(weights(trained), weights(again), 0.0)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["v7", "v8", "v9"]
+    assert KEPT == 3

@@ -1,0 +1,85 @@
+"""Objectives and advantages against numbers worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.train.advantages import grpo_advantages
+from arl.train.objectives import decoupled_ppo, loglinear_proximal, naive_ppo
+
+CLIP = {"clip_low": 0.2, "clip_high": 0.3}
+
+
+def logs(*probabilities: float) -> torch.Tensor:
+    return torch.tensor([math.log(p) for p in probabilities])
+
+
+def test_grpo_normalises_each_group_by_its_own_mean_and_deviation() -> None:
+    rewards = np.array([1.0, 0.0, 0.0, 0.0, 3.0, 1.0])
+    expected = [1.7320508, -0.5773503, -0.5773503, -0.5773503, 1.0, -1.0]
+    np.testing.assert_allclose(grpo_advantages(rewards, np.array([4, 2])), expected, rtol=1e-5)
+
+
+@given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.integers(1, 9)), min_size=1, max_size=5))
+def test_a_group_of_equal_rewards_has_advantage_exactly_zero(groups: list[tuple[float, int]]) -> None:
+    sizes = np.array([size for _, size in groups])
+    rewards = np.repeat([reward for reward, _ in groups], sizes)
+    assert not grpo_advantages(rewards, sizes).any()
+
+
+def test_rewards_that_are_not_numbers_are_refused() -> None:
+    with pytest.raises(AssertionError):
+        grpo_advantages(np.array([1.0, math.nan]), np.array([2]))
+
+
+def test_decoupled_ppo_weighs_the_clipped_gain_by_the_capped_behavior_weight() -> None:
+    current = logs(0.30, 0.50, 0.10, 0.20).requires_grad_()
+    proximal, behavior = logs(0.20, 0.25, 0.20, 0.20), logs(0.10, 0.50, 0.20, 0.02)
+    advantages = torch.tensor([1.0, -1.0, -2.0, 3.0])
+    loss, stats = decoupled_ppo(current, proximal, behavior, advantages, **CLIP, behavior_weight_cap=5.0)
+    # u = 1.5, 2, .5, 1; w = 2, .5, 1, 10 → 5; gains: 1.3 (clipped), −2, −1.6 (clipped), 3
+    assert loss.item() == pytest.approx(-(2 * 1.3 + 0.5 * -2 + 1 * -1.6 + 5 * 3), rel=1e-5)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert current.grad is not None
+    torch.testing.assert_close(current.grad, torch.tensor([0.0, 1.0, 0.0, -15.0]))
+    assert stats.clipped.tolist() == [True, False, True, False]
+    assert stats.capped.tolist() == [False, False, False, True]
+    torch.testing.assert_close(stats.ratio, torch.tensor([1.5, 2.0, 0.5, 1.0]))
+    torch.testing.assert_close(stats.behavior_weight, torch.tensor([2.0, 0.5, 1.0, 5.0]))
+    torch.testing.assert_close(stats.kl[:2], torch.tensor([2 - 1 - math.log(2), 0.5 - 1 + math.log(2)]))
+
+
+def test_naive_ppo_clips_around_the_behavior_policy_and_has_no_weight() -> None:
+    current = logs(0.30, 0.11).requires_grad_()
+    loss, stats = naive_ppo(current, logs(0.20, 0.10), torch.tensor([1.0, 1.0]), **CLIP)
+    assert loss.item() == pytest.approx(-(1.3 + 1.1), rel=1e-5)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert current.grad is not None
+    torch.testing.assert_close(current.grad, torch.tensor([0.0, -1.1]))
+    assert stats.behavior_weight.tolist() == [1.0, 1.0]
+
+
+def test_both_agree_when_the_behavior_policy_is_the_proximal_one() -> None:
+    current, behavior, advantages = logs(0.3, 0.2, 0.7), logs(0.2, 0.2, 0.9), torch.tensor([1.0, -1.0, 0.5])
+    naive, _ = naive_ppo(current, behavior, advantages, **CLIP)
+    decoupled, _ = decoupled_ppo(current, behavior, behavior, advantages, **CLIP, behavior_weight_cap=5.0)
+    assert naive == decoupled
+
+
+def test_loglinear_moves_from_behavior_to_current_with_age() -> None:
+    proximal = loglinear_proximal(
+        torch.tensor([-1.0, -1.0, -1.0]), torch.tensor([-2.0, -2.0, -2.0]), torch.tensor([7, 6, 4]), version=7
+    )
+    torch.testing.assert_close(proximal, torch.tensor([-2.0, -1.5, -1.25]))
+    with pytest.raises(AssertionError, match="future"):
+        loglinear_proximal(torch.zeros(1), torch.zeros(1), torch.tensor([8]), version=7)
+
+
+def test_a_centre_that_carries_gradient_is_refused() -> None:
+    x = torch.zeros(1)
+    with pytest.raises(AssertionError):
+        decoupled_ppo(x, x.clone().requires_grad_(), x, x, **CLIP, behavior_weight_cap=5.0)

@@ -1,0 +1,140 @@
+"""The pack computes exactly what each trajectory would compute alone."""
+
+import copy
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen2Config
+
+from arl.models import packed
+from arl.models.attention import ATTENTION
+from arl.models.packed import PackedContext
+from arl.train.packer import LossSequence, MicroBatch, pack_groups
+
+CONFIGS = {
+    "llama": LlamaConfig(
+        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=4,
+    ),
+    "llama-gqa": LlamaConfig(
+        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2,
+    ),
+    "qwen2-gqa-tied": Qwen2Config(
+        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=1, tie_word_embeddings=True,
+    ),
+}  # fmt: skip
+
+
+def model(name: str, attention: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    made = AutoModelForCausalLM.from_config(copy.deepcopy(CONFIGS[name]), attn_implementation=attention).double().eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.normal_(std=0.3)
+    return made
+
+
+def group(rng: random.Random, prompt: int, responses: list[int], vocab: int = 32) -> list[LossSequence]:
+    shared = [rng.randrange(vocab) for _ in range(prompt)]
+    made = []
+    for length in responses:
+        tokens = np.array(shared + [rng.randrange(vocab) for _ in range(length)], np.int32)
+        keep = np.array(sorted(rng.sample(range(prompt, prompt + length), max(1, length - 1))))  # a tool token
+        zeros = np.zeros(len(keep), np.float32)
+        made.append(LossSequence(tokens, keep, zeros, zeros.astype(np.int32), rng.uniform(-1, 1)))
+    return made
+
+
+def packed_loss(m: PreTrainedModel, batch: MicroBatch) -> torch.Tensor:
+    context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices, torch.device("cpu"))
+    logits = m(
+        input_ids=torch.from_numpy(batch.token_ids).long()[None],
+        position_ids=torch.from_numpy(batch.position_ids).long()[None],
+        use_cache=False,
+        context=context,
+        logits_to_keep=torch.from_numpy(batch.score_positions).long(),
+    ).logits[0]
+    targets = torch.from_numpy(batch.score_targets).long()
+    logprob = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    loss: torch.Tensor = (
+        logprob[torch.from_numpy(batch.loss_scores).long()] * torch.from_numpy(batch.advantages)
+    ).sum()
+    return loss
+
+
+def loss_alone(m: PreTrainedModel, sequence: LossSequence) -> torch.Tensor:
+    tokens = torch.from_numpy(sequence.token_ids).long()
+    logprobs = m(input_ids=tokens[None], use_cache=False).logits[0].log_softmax(-1)
+    at = torch.from_numpy(sequence.loss_at)
+    loss: torch.Tensor = logprobs[at - 1, tokens[at]].sum() * np.float32(sequence.advantage)
+    return loss
+
+
+def gradients(m: PreTrainedModel) -> dict[str, torch.Tensor]:
+    found = {name: p.grad.clone() for name, p in m.named_parameters() if p.grad is not None}
+    m.zero_grad()
+    return found
+
+
+def assert_packed_equals_alone(name: str, groups: list[list[LossSequence]], capacity: int) -> None:
+    ours, theirs = model(name, ATTENTION), model(name, "sdpa")
+    (share,) = pack_groups(groups, capacity, ranks=1)
+    loss = sum(packed_loss(ours, batch) for batch in share)
+    reference = sum(loss_alone(theirs, s) for members in groups for s in members)
+    assert isinstance(loss, torch.Tensor)
+    assert isinstance(reference, torch.Tensor)
+    torch.testing.assert_close(loss, reference, rtol=1e-6, atol=1e-5)
+    loss.backward()  # type: ignore[no-untyped-call]
+    reference.backward()  # type: ignore[no-untyped-call]
+    expected = gradients(theirs)
+    for key, gradient in gradients(ours).items():
+        # transformers computes norms and rotations in float32
+        torch.testing.assert_close(gradient, expected[key], rtol=1e-5, atol=1e-5 * expected[key].abs().max().item())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("capacity", [1000, 45])
+def test_loss_and_gradient_of_a_pack_equal_those_of_its_sequences(name: str, capacity: int) -> None:
+    rng = random.Random(7)
+    groups = [group(rng, rng.randint(1, 30), [rng.randint(1, 12) for _ in range(5)]) for _ in range(4)]
+    assert_packed_equals_alone(name, groups, capacity)
+
+
+def test_equal_and_nested_responses_are_computed_once_and_counted_each() -> None:
+    rng = random.Random(3)
+    twins = group(rng, 6, [4, 4, 4, 6], vocab=2)
+    twins = [*twins, twins[0], twins[3]]
+    assert_packed_equals_alone("llama-gqa", [twins], 1000)
+    (share,) = pack_groups([twins], 1000, ranks=1)
+    assert len(share[0].loss_scores) == sum(len(s.loss_at) for s in twins)
+    assert len(share[0].score_positions) < len(share[0].loss_scores)
+
+
+def test_long_segments_take_the_fused_path_and_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "LARGE", 64)
+    rng = random.Random(5)
+    assert_packed_equals_alone("llama-gqa", [group(rng, 20, [15, 2, 30]), group(rng, 3, [1, 2])], 1000)
+
+
+def test_a_model_that_keeps_a_cache_is_refused() -> None:
+    (share,) = pack_groups([group(random.Random(1), 5, [4, 4])], 1000, ranks=1)
+    batch, m = share[0], model("llama", ATTENTION)
+    context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices, torch.device("cpu"))
+    tokens = torch.from_numpy(batch.token_ids).long()[None]
+    cache = m(input_ids=tokens, use_cache=True, context=context).past_key_values
+    with pytest.raises(AssertionError, match="use_cache=False"):
+        m(input_ids=tokens, past_key_values=cache, use_cache=True, context=context)
+
+
+def test_a_tiny_model_file_gives_the_same_scores_in_bfloat16_within_its_rounding(tiny: Path) -> None:
+    (share,) = pack_groups([group(random.Random(1), 9, [4, 8, 12], vocab=16)], 1000, ranks=1)
+    exact = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32, attn_implementation=ATTENTION)
+    half = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.bfloat16, attn_implementation=ATTENTION)
+    with torch.no_grad():
+        expected = packed_loss(exact, share[0]).item()
+        assert packed_loss(half, share[0]).item() == pytest.approx(expected, rel=0.02, abs=0.02)

@@ -1,0 +1,133 @@
+"""Packing keeps every loss token, once, with its context, whatever the capacity and the number of ranks."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arl.errors import InputError
+from arl.train import channel
+from arl.train.packer import LossSequence, MicroBatch, pack_batch, pack_groups
+from tests.train.synthetic import batch
+
+Token = tuple[tuple[int, ...], int, float, int, float]  # context, target, behavior logprob, version, advantage
+
+
+def groups_of(seed: int, count: int, vocab: int) -> list[list[LossSequence]]:
+    rng = random.Random(seed)
+    made = []
+    for _ in range(count):
+        prompt = [rng.randrange(vocab) for _ in range(rng.randint(1, 12))]
+        members = []
+        for _ in range(rng.randint(0, 5)):
+            tokens = np.array(prompt + [rng.randrange(vocab) for _ in range(rng.randint(1, 9))], np.int32)
+            candidates = range(len(prompt), len(tokens))
+            loss_at = np.array(sorted(rng.sample(candidates, rng.randint(1, len(candidates)))))
+            noise = np.array([rng.random() for _ in loss_at], np.float32)
+            members.append(LossSequence(tokens, loss_at, noise, loss_at.astype(np.int32), rng.choice([-1.0, 2.0])))
+        made.append(members)
+    return made
+
+
+def expected(groups: list[list[LossSequence]]) -> Counter[Token]:
+    return Counter(
+        (tuple(s.token_ids[:t].tolist()), int(s.token_ids[t]), float(logprob), int(version), s.advantage)
+        for group in groups
+        for s in group
+        for t, logprob, version in zip(s.loss_at, s.behavior_logprobs, s.policy_versions, strict=True)
+    )
+
+
+def found(micro_batch: MicroBatch) -> list[Token]:
+    """Every loss token, its context read back through the keys that its predecessor sees."""
+    tokens = []
+    for n, score in enumerate(micro_batch.loss_scores):
+        at = micro_batch.score_positions[score]
+        segment = int(np.searchsorted(micro_batch.query_offsets, at, side="right")) - 1
+        start, end = micro_batch.key_offsets[segment : segment + 2]
+        unseen = micro_batch.query_offsets[segment + 1] - 1 - at  # later queries of the segment
+        keys = micro_batch.key_indices[start : end - unseen]
+        assert keys[-1] == at
+        assert micro_batch.position_ids[keys].tolist() == list(range(len(keys)))
+        tokens.append(
+            (
+                tuple(micro_batch.token_ids[keys].tolist()),
+                int(micro_batch.score_targets[score]),
+                float(micro_batch.behavior_logprobs[n]),
+                int(micro_batch.policy_versions[n]),
+                float(micro_batch.advantages[n]),
+            )
+        )
+    return tokens
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 8), st.integers(2, 20), st.integers(20, 90), st.integers(1, 5))
+def test_every_loss_token_appears_exactly_once_in_its_own_context(
+    seed: int, count: int, vocab: int, capacity: int, ranks: int
+) -> None:
+    groups = groups_of(seed, count, vocab)
+    shares = pack_groups(groups, capacity, ranks)
+    assert len({len(share) for share in shares}) == 1, "every rank computes equally many micro-batches"
+    assert len(shares[0]) >= 1
+    packs = [micro_batch for share in shares for micro_batch in share]
+    assert all(0 < len(p.token_ids) <= capacity for p in packs)
+    assert Counter(token for p in packs for token in found(p)) == expected(groups)
+
+
+def test_a_prompt_and_equal_responses_are_stored_once() -> None:
+    rng = np.random.default_rng(0)
+    prompt, answer = rng.integers(0, 9, 26), rng.integers(0, 9, 8)
+    tokens = np.concatenate([prompt, answer]).astype(np.int32)
+    loss_at, zeros = np.arange(26, 34), np.zeros(8, np.float32)
+    same = [LossSequence(tokens, loss_at, zeros, zeros.astype(np.int32), a) for a in (1.0, -1.0, 0.5)]
+    ((pack,),) = pack_groups([same], 1000, ranks=1)
+    assert len(pack.token_ids) == 26 + 7  # the last token is only a target
+    assert len(pack.score_targets) == 8
+    assert len(pack.loss_scores) == 24
+
+
+def test_a_trajectory_longer_than_the_capacity_is_refused_with_both_numbers() -> None:
+    with pytest.raises(InputError, match=r"28 tokens .* train.capacity 20"):
+        pack_batch(batch(groups=4, size=2), minibatches=1, capacity=20, ranks=1)
+
+
+def test_minibatches_must_divide_the_groups() -> None:
+    with pytest.raises(InputError, match="minibatches 3 must divide the 4 groups"):
+        pack_batch(batch(groups=4, size=2), minibatches=3, capacity=1000, ranks=1)
+
+
+def test_minibatches_do_not_depend_on_capacity_or_ranks() -> None:
+    given_batch = batch(groups=8, size=4)
+
+    def tokens(capacity: int, ranks: int) -> list[Counter[Token]]:
+        shards, _ = pack_batch(given_batch, minibatches=4, capacity=capacity, ranks=ranks)
+        return [
+            Counter(t for shard in shards for p in shard.minibatches[m].micro_batches for t in found(p))
+            for m in range(4)
+        ]
+
+    assert tokens(1000, 1) == tokens(60, 3)
+
+
+def test_trajectories_without_gradient_are_left_out_but_counted() -> None:
+    full = batch(groups=4, size=4)
+    (shard,), report = pack_batch(full, minibatches=1, capacity=1000, ranks=1)
+    zero = sum(len({t.reward for t in g.trajectories}) == 1 for g in full.groups)
+    assert report["advantage/zero_fraction"] == zero / 4
+    assert shard.minibatches[0].loss_tokens == sum(t.loss_mask.sum() for g in full.groups for t in g.trajectories)
+
+
+def test_a_shard_survives_the_channel_bit_for_bit() -> None:
+    (shard,), _ = pack_batch(batch(groups=4, size=4), minibatches=2, capacity=1000, ranks=1)
+    received = channel.decode_to_rank(channel.encode(channel.Step(shard)))
+    assert isinstance(received, channel.Step)
+    for sent, got in zip(shard.minibatches, received.shard.minibatches, strict=True):
+        assert sent.loss_tokens == got.loss_tokens
+        for name in MicroBatch.__struct_fields__:
+            a, b = getattr(sent.micro_batches[0], name), getattr(got.micro_batches[0], name)
+            assert a.dtype == b.dtype
+            assert np.array_equal(a, b)

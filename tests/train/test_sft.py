@@ -1,0 +1,103 @@
+"""Supervised fine-tuning and the warm-up."""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from arl.data import checksum
+from arl.errors import DataError, InputError, TrainerError
+from arl.recipe import TinyModel, Warmup
+from arl.train.sft import PairsJob, WarmupJob, run, scheduled
+
+SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=32)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _alone() -> Iterator[None]:
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    rng, path = random.Random(0), tmp_path / "pairs.jsonl"
+    problems = [checksum.problem(rng) for _ in range(40)]
+    rows = [{"prompt": p.prompt, "response": checksum.demonstration(p, rng)} for p in problems]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_the_command_tunes_a_model_on_pairs_and_reports_each_line_as_json(
+    tiny: Path, pairs: Path, tmp_path: Path
+) -> None:
+    job = PairsJob(
+        model=str(tiny), data=str(pairs), steps=60, batch_size=16, learning_rate=1e-2, output=str(tmp_path / "out")
+    )
+    (tmp_path / "job.json").write_text(job.model_dump_json())
+    command = [sys.executable, "-m", "arl.train.sft", str(tmp_path / "job.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines[-2]["loss"] < lines[0]["loss"] - 0.2
+    assert lines[-1] == {"output": job.output}
+    assert AutoModelForCausalLM.from_pretrained(job.output).dtype == torch.float32
+    assert len(AutoTokenizer.from_pretrained(job.output)) == 16
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+
+def test_the_warm_up_writes_a_model_once_its_target_is_reached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Warmup(target_accuracy=0.0, eval_every=3, eval_samples=8, batch_size=4, noise_steps=2)
+    job = WarmupJob(
+        model=SHAPE, task="running_checksum", warmup=settings, max_new_tokens=8, output=str(tmp_path / "out")
+    )
+    run(job)
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line.get("stage"), line.get("step")) for line in said] == [("a", 3), ("b", 2), (None, None)]
+    assert AutoModelForCausalLM.from_pretrained(job.output).config.hidden_size == 32
+
+
+def test_a_warm_up_that_misses_its_target_fails_and_writes_nothing(tmp_path: Path) -> None:
+    settings = Warmup(target_accuracy=1.0, max_steps=2, eval_every=2, eval_samples=8, batch_size=4)
+    job = WarmupJob(model=SHAPE, task="running_checksum", warmup=settings, output=str(tmp_path / "out"))
+    with pytest.raises(TrainerError, match=r"below warmup.target_accuracy 1\.0 after warmup.max_steps 2"):
+        run(job)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_line_that_is_no_pair_is_named(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "0=", "response": "0#0"}\n{"prompt": "1="}')
+    with pytest.raises(DataError, match=r"bad.jsonl:2.*response"):
+        run(PairsJob(model=str(tiny), data=str(tmp_path / "bad.jsonl"), steps=1, output=str(tmp_path / "out")))
+
+
+def test_an_existing_output_is_never_overwritten(tiny: Path, pairs: Path) -> None:
+    with pytest.raises(InputError, match="exists already"):
+        run(PairsJob(model=str(tiny), data=str(pairs), steps=1, output=str(tiny)))
+
+
+def test_the_learning_rate_ramps_then_falls_to_a_tenth() -> None:
+    rates = [scheduled(step, 1.0, 800) for step in (0, 24, 400, 800)]
+    assert rates == pytest.approx([0.02, 0.5, 0.55, 0.1])
+
+
+@pytest.mark.slow
+def test_the_default_warm_up_reaches_its_target_and_leaves_room_for_rl(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(WarmupJob(model=TinyModel(), task="running_checksum", output=str(tmp_path / "out")))
+    *_, a, b, _ = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert a["accuracy"] >= 0.95
+    assert 0.15 < b["accuracy"] < 0.4
