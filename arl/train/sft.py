@@ -199,6 +199,20 @@ def run(job: WarmupJob | PairsJob) -> None:
     say(output=job.output)
 
 
+def run_job(kind: type[WarmupJob] | type[PairsJob], fields: dict[str, Any]) -> None:
+    """Check the fields of a job and do it, in a process that does nothing else with torch.distributed.
+
+    Raises:
+        InputError: a field is missing, unknown or out of range, or the output exists.
+    """
+    try:
+        job = kind.model_validate(fields)
+    except ValidationError as error:
+        raise InputError(str(error)) from error
+    run(job)
+    dist.destroy_process_group()  # left to the interpreter's end, gloo's threads sometimes abort
+
+
 def main() -> int:
     """Exit code 0, 2 for a wrong job, 3 when the training fails."""
     text = Path(sys.argv[1]).read_text() if len(sys.argv) > 1 else sys.stdin.read()

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from arl.data import checksum
 from arl.errors import DataError, InputError, TrainerError
 from arl.recipe import TinyModel, Warmup
-from arl.train.sft import PairsJob, WarmupJob, run, scheduled
+from arl.train.sft import PairsJob, WarmupJob, run, run_job, scheduled
 
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=32)
 
@@ -79,8 +79,11 @@ def test_a_warm_up_that_misses_its_target_fails_and_writes_nothing(tmp_path: Pat
 
 def test_a_line_that_is_no_pair_is_named(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"prompt": "0=", "response": "0#0"}\n{"prompt": "1="}')
+    fields = {"model": str(tiny), "data": str(tmp_path / "bad.jsonl"), "steps": 1, "output": str(tmp_path / "out")}
     with pytest.raises(DataError, match=r"bad.jsonl:2.*response"):
-        run(PairsJob(model=str(tiny), data=str(tmp_path / "bad.jsonl"), steps=1, output=str(tmp_path / "out")))
+        run_job(PairsJob, fields)
+    with pytest.raises(InputError, match="steps"):
+        run_job(PairsJob, fields | {"steps": 0})
 
 
 def test_an_existing_output_is_never_overwritten(tiny: Path, pairs: Path) -> None:
