@@ -25,17 +25,19 @@ LARGE = 256 * 256  # scores of one head above which a fused call beats a stored 
 class _Bucket:
     """N segments padded to Q queries and K keys."""
 
-    query_rows: Tensor  # (N·Q,) int64 pack index of each query, padding repeats row 0
-    key_rows: Tensor  # (N·K,) int64
+    query_rows: Tensor  # (N, Q) int64 pack index of each query, T where padded
+    key_rows: Tensor  # (N, K) int64 pack index of each key, 0 where padded
     hidden: Tensor  # (N, 1, Q, K) bool, True where a query may not look
-    kept: Tensor  # (n,) int64 places of the real queries in N·Q
-    rows: Tensor  # (n,) int64 their pack indices
-    shape: tuple[int, int, int]  # N, Q, K
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """N, Q, K."""
+        return len(self.query_rows), self.query_rows.shape[1], self.key_rows.shape[1]
 
     @property
     def scores(self) -> int:
         """Of one head of one segment."""
-        return self.shape[1] * self.shape[2]
+        return self.query_rows.shape[1] * self.key_rows.shape[1]
 
 
 class PackedContext:
@@ -64,6 +66,7 @@ class PackedContext:
             self._keys = torch.from_numpy(key_indices).to(device)
         else:
             buckets = _buckets(query_offsets, key_offsets, key_indices)
+            self._gathers: list[_Gather] | None = None  # made when the number of heads is known
             self._small = [b for b in buckets if b.scores <= LARGE]
             self._large = [b for b in buckets if b.scores > LARGE]
 
@@ -75,9 +78,11 @@ class PackedContext:
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, D), (T, H_kv, D)
         if q.device.type == "cuda":
             return self._attend_cuda(q, k, v, scale)[None]
-        out: Tensor = _BucketedAttention.apply(q, k, v, scale, self._small)  # type: ignore[no-untyped-call]
+        if self._gathers is None:
+            self._gathers = [_gather(bucket, q.shape[1], k.shape[1], self.num_tokens) for bucket in self._small]
+        out: Tensor = _GatheredAttention.apply(q, k, v, scale, self._gathers)  # type: ignore[no-untyped-call]
         for bucket in self._large:
-            out = out.index_copy(0, bucket.rows, _fused(q, k, v, scale, bucket))
+            out = out.index_copy(0, bucket.query_rows[0], _fused(q, k, v, scale, bucket))
         return out[None]
 
     def _attend_cuda(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -121,25 +126,21 @@ def _bucket(
     k = (key_offsets[members + 1] - key_offsets[members])[:, None]
     i, j = np.arange(q.max())[None], np.arange(k.max())[None]  # (1, Q), (1, K)
     real_query, real_key = i < q, j < k
-    query_rows = np.where(real_query, query_offsets[members][:, None] + i, 0)
+    query_rows = np.where(real_query, query_offsets[members][:, None] + i, query_offsets[-1])
     key_rows = np.where(real_key, key_indices[np.where(real_key, key_offsets[members][:, None] + j, 0)], 0)
     last_seen = np.minimum(k - q + i, k - 1)  # (N, Q) a padded query sees what its segment's last one sees
     hidden = j[:, None] > last_seen[:, :, None]  # (N, Q, K)
-    kept = np.flatnonzero(real_query)
     return _Bucket(
-        query_rows=torch.from_numpy(query_rows.ravel().astype(np.int64)),
-        key_rows=torch.from_numpy(key_rows.ravel().astype(np.int64)),
+        query_rows=torch.from_numpy(query_rows.astype(np.int64)),
+        key_rows=torch.from_numpy(key_rows.astype(np.int64)),
         hidden=torch.from_numpy(hidden)[:, None],
-        kept=torch.from_numpy(kept),
-        rows=torch.from_numpy(query_rows.ravel()[kept].astype(np.int64)),
-        shape=(len(members), i.shape[1], j.shape[1]),
     )
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float, bucket: _Bucket) -> Tensor:
     """One large segment, (n, H, D), without storing its scores."""
     sq, sk, sv = (
-        x.index_select(0, rows).transpose(0, 1)[None]
+        x.index_select(0, rows[0]).transpose(0, 1)[None]
         for x, rows in ((q, bucket.query_rows), (k, bucket.key_rows), (v, bucket.key_rows))
     )
     alone = bucket.shape[1] == bucket.shape[2]  # sees itself alone: the plain causal mask, which is faster
@@ -155,63 +156,72 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float, bucket: _Bucket) -> Te
     return out[0].transpose(0, 1)
 
 
-def _heads_first(x: Tensor, rows: Tensor, count: int, heads: int) -> Tensor:
-    """Gather (T, H, D) rows into a batch: (N, H_kv, H/H_kv · L, D)."""
-    picked = x.index_select(0, rows)
-    length, per = len(rows) // count, x.shape[1] // heads
-    return picked.view(count, length, heads, per, -1).permute(0, 2, 3, 1, 4).reshape(count, heads, per * length, -1)
+@dataclass(frozen=True)
+class _Gather:
+    """A bucket as rows of (T·H, D) queries and (T·H_kv, D) keys, in the order of one batched product each."""
+
+    queries: Tensor  # (N·H·Q,) int64, ≥ T·H where padded
+    safe_queries: Tensor  # (N·H·Q,) the same, any row where padded
+    keys: Tensor  # (N·H_kv·K,) int64
+    hidden: Tensor  # (N, 1, Q, K) bool
+    batch: int  # N·H_kv
 
 
-def _rows_first(x: Tensor, length: int, heads: int) -> Tensor:
-    """Undo `_heads_first`: (N, H_kv, H/H_kv · L, D) ─► (N·L, H, D)."""
-    count, kv_heads, _, dim = x.shape
-    per = heads // kv_heads
-    return x.view(count, kv_heads, per, length, dim).permute(0, 3, 1, 2, 4).reshape(count * length, heads, dim)
+def _gather(bucket: _Bucket, heads: int, kv_heads: int, num_tokens: int) -> _Gather:
+    def rows(tokens: Tensor, per_token: int) -> Tensor:
+        return (tokens[:, None, :] * per_token + torch.arange(per_token)[:, None]).flatten()
+
+    queries = rows(bucket.query_rows, heads)
+    return _Gather(
+        queries=queries,
+        safe_queries=queries.clamp(max=num_tokens * heads - 1),
+        keys=rows(bucket.key_rows, kv_heads),
+        hidden=bucket.hidden,
+        batch=len(bucket.query_rows) * kv_heads,
+    )
 
 
-class _BucketedAttention(torch.autograd.Function):
-    """Attention of every bucket as two batched products; the backward reuses the stored weights."""
+class _GatheredAttention(torch.autograd.Function):
+    """Attention of every bucket as two batched products; the backward reuses the stored weights.
+
+    Padded queries write to rows behind the last token, and read a gradient of zero there.
+    """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, buckets: list[_Bucket]) -> Tensor:
-        heads = k.shape[1]
-        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, gathers: list[_Gather]) -> Tensor:
+        tokens, heads, dim = q.shape
+        out = q.new_empty((tokens + 1) * heads, dim)
         saved = []
-        for bucket in buckets:
-            n = bucket.shape[0]
-            bq = _heads_first(q, bucket.query_rows, n, heads).mul_(scale)
-            bk, bv = (_heads_first(x, bucket.key_rows, n, heads) for x in (k, v))
-            weights = _weights(bq, bk, bucket)
-            o = _rows_first(weights @ bv, bucket.shape[1], q.shape[1])
-            out.index_copy_(0, bucket.rows, o.index_select(0, bucket.kept))
+        for gather in gathers:
+            bq = q.reshape(-1, dim).index_select(0, gather.safe_queries).view(gather.batch, -1, dim).mul_(scale)
+            bk, bv = (x.reshape(-1, dim).index_select(0, gather.keys).view(gather.batch, -1, dim) for x in (k, v))
+            weights = _weights(bq, bk, gather.hidden)
+            out.index_copy_(0, gather.queries, (weights @ bv).view(-1, dim))
             saved += [bq, bk, bv, weights]
         ctx.save_for_backward(*saved)
-        ctx.scale, ctx.buckets, ctx.shapes = scale, buckets, (q.shape, k.shape)
-        return out
+        ctx.scale, ctx.gathers, ctx.shapes = scale, gathers, (q.shape, k.shape)
+        return out[: tokens * heads].view(q.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (q_shape, k_shape), saved = ctx.shapes, ctx.saved_tensors
-        dq = grad.new_zeros(q_shape)
-        dk, dv = grad.new_zeros(k_shape), grad.new_zeros(k_shape)
-        for b, bucket in enumerate(ctx.buckets):
+        heads, dim = q_shape[1:]
+        padded = torch.cat([grad.reshape(-1, dim), grad.new_zeros(heads, dim)])
+        dq = torch.zeros_like(padded)
+        dk, dv = (grad.new_zeros(k_shape[0] * k_shape[1], dim) for _ in range(2))
+        for b, gather in enumerate(ctx.gathers):
             bq, bk, bv, weights = saved[4 * b : 4 * b + 4]
-            n, length, keys = bucket.shape
-            padded = grad.new_zeros(n * length, *q_shape[1:])
-            padded.index_copy_(0, bucket.kept, grad.index_select(0, bucket.rows))
-            do = _heads_first(padded, torch.arange(n * length), n, k_shape[1])
-            dv.index_add_(0, bucket.key_rows, _rows_first(weights.transpose(2, 3) @ do, keys, k_shape[1]))
-            dw = do @ bv.transpose(2, 3)
-            ds = torch._softmax_backward_data(dw, weights, -1, weights.dtype)
-            dk.index_add_(0, bucket.key_rows, _rows_first(ds.transpose(2, 3) @ bq, keys, k_shape[1]))
-            rows = _rows_first((ds @ bk).mul_(ctx.scale), length, q_shape[1])
-            dq.index_copy_(0, bucket.rows, rows.index_select(0, bucket.kept))
-        return dq, dk, dv, None, None
+            do = padded.index_select(0, gather.queries).view_as(bq)
+            dv.index_add_(0, gather.keys, (weights.transpose(1, 2) @ do).view(-1, dim))
+            ds = torch._softmax_backward_data(do @ bv.transpose(1, 2), weights, -1, weights.dtype)
+            dk.index_add_(0, gather.keys, (ds.transpose(1, 2) @ bq).view(-1, dim))
+            dq.index_copy_(0, gather.queries, (ds @ bk).mul_(ctx.scale).view(-1, dim))
+        return dq[: grad.shape[0] * heads].view(q_shape), dk.view(k_shape), dv.view(k_shape), None, None
 
 
-def _weights(q: Tensor, k: Tensor, bucket: _Bucket) -> Tensor:
-    """softmax over the visible keys: (N, H_kv, H/H_kv · Q, K) in q's dtype, computed in float32."""
-    n, length, keys = bucket.shape
-    scores = (q @ k.transpose(2, 3)).float()
-    scores.view(n, k.shape[1], -1, length, keys).masked_fill_(bucket.hidden[:, :, None], float("-inf"))
+def _weights(q: Tensor, k: Tensor, hidden: Tensor) -> Tensor:
+    """softmax over the visible keys: (N·H_kv, H/H_kv · Q, K) in q's dtype, computed in float32."""
+    count, _, length, keys = hidden.shape
+    scores = (q @ k.transpose(1, 2)).float()
+    scores.view(count, -1, length, keys).masked_fill_(hidden, float("-inf"))
     return scores.softmax(-1).to(q.dtype)
