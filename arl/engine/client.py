@@ -8,6 +8,7 @@ Pending calls are not sent while paused, so a pause and a swap are invisible to 
 """
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ class _Call:
     """One generate() call."""
 
     request: GenerateRequest
+    rid: str = ""  # on the wire; new each time it is sent, since a server may not have let go of the last one
     said: list[int] = field(default_factory=list)
     events: deque[Increment | RunError] = field(default_factory=deque)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -90,6 +92,7 @@ class SGLangEngine:
         self._failure: BaseException | None = None
         self._silences: list[asyncio.Timeout] = []  # one for each POST in flight
         self._lock = asyncio.Lock()  # one of pause, resume and update at a time
+        self._serials = itertools.count()
         self._pauses = 0
         self._paused_since: float | None = None
         self._meter = BusyMeter()
@@ -249,7 +252,7 @@ class SGLangEngine:
     async def _abort(self, call: _Call) -> None:
         await call.sent.wait()  # set by _post, whose deadline bounds it
         try:
-            await self._http.command("/abort_request", wire.Abort(call.request.request_id))
+            await self._http.command("/abort_request", wire.Abort(call.rid))
         except EngineError as error:
             if not isinstance(error.__cause__, aiohttp.ClientConnectionError):
                 raise  # a dead server, on the other hand, has nothing left to abort
@@ -281,9 +284,11 @@ class SGLangEngine:
     async def _converse(self, calls: list[_Call], left: dict[int, _Call], silence: asyncio.Timeout) -> None:
         pauses = self._pauses
         self._extend(silence)
+        for call in calls:
+            call.rid = f"{call.request.request_id}#{next(self._serials)}"
         body = wire.Generate(
             input_ids=[[*call.request.input_ids, *call.said] for call in calls],
-            rid=[call.request.request_id for call in calls],
+            rid=[call.rid for call in calls],
             sampling_params=[wire.sampling_of(call.request.sampling, call.budget) for call in calls],
             stream=True,
             return_logprob=True,
@@ -352,7 +357,7 @@ class SGLangEngine:
         self._flush_soon()
 
     async def _flush_cache(self) -> None:
-        """SGLang refuses while its scheduler is busy; a request that slipped in behind the pause is aborted."""
+        """SGLang refuses while its scheduler is busy; what slipped in behind the pause is aborted."""
         async with deadline(self._swap, "engine client", f"{self.url}/flush_cache to succeed"):
             while (await self._http.ask("/flush_cache", {}))[0] == 400:
                 await asyncio.sleep(FLUSH_RETRY_SECONDS)

@@ -137,12 +137,13 @@ class EmbeddedEngine:
         return stream
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """End requests with what they have, before the next pass; ids that are not open are ignored."""
+        """End requests with what they have, after the pass under way; ids that are not open are ignored."""
         for name in request_ids:
             if name in self._open:
                 self._open[name].aborted = self._any_aborted = True
-        if self._any_aborted:
-            self._wake.set()
+        if not self._boundary.locked():
+            self._close_aborted()
+        self._wake.set()
 
     def abort_all(self) -> None:
         self.abort(list(self._open))
