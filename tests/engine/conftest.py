@@ -27,6 +27,7 @@ from arl.types import Completion, GenerateRequest, SamplingParams, WeightUpdate
 
 T = TypeVar("T")
 KvPolicy = Literal["recompute", "keep"]
+torch.set_num_threads(1)  # two cores, shared with the server process
 KEY = "a run key"
 VOCAB = len(CHARACTERS) + 3
 EOS = VOCAB - 1
@@ -40,7 +41,9 @@ class Weights:
         self.path = str(path)
         self.stock: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
 
-    def logprobs(self, prompt: tuple[int, ...], response: tuple[int, ...], temperature: float = 1.0) -> np.ndarray:
+    def logprobs(
+        self, prompt: tuple[int, ...], response: tuple[int, ...], temperature: float = 1.0
+    ) -> np.ndarray:
         """Of each response token, by one full forward pass: (len(response),) float32."""
         with torch.no_grad():
             logits = self.stock(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]

@@ -100,7 +100,7 @@ def test_closing_the_iterator_keeps_what_was_said_and_frees_the_id(opened: Opene
 
 @pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
 def test_a_pause_is_invisible_to_an_open_request(opened: Opened, kv_policy: KvPolicy) -> None:
-    """Same tokens as without it, and no time counted as busy while it lasts; pausing twice is pausing once."""
+    """Same tokens as without it, and no time counted as busy meanwhile; pausing twice is pausing once."""
 
     async def scenario() -> None:
         async with opened(kv_policy) as engine:
