@@ -1,7 +1,7 @@
 """The embedded engine beside Hugging Face `generate`, on ragged lengths, in one process with the same threads.
 
     256 requests, lognormal lengths ─► 32 slots, continuous batching          ─► useful tokens/s
-                                    └► batches of 32, each as long as its longest ─► useful tokens/s
+                                    └► batches of 32, as long as their longest  ─► useful tokens/s
 
 Both sample from the same random weights, with lengths imposed. The engine's recorded logprobs are then compared
 with a plain float32 forward pass. `python -m arl.bench.engine` prints one JSON object.
@@ -57,6 +57,7 @@ def bench_engine(
             make_tiny_model(TinyModel(), CHARACTERS, 0, Path(directory))
             model = load_model(directory, "float32")
             stock = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        stock.generation_config.eos_token_id = None  # lengths are imposed on both sides
         requests = _requests(num_requests, model.config.vocab_size)
         rates: dict[str, list[float]] = {"arl": [], "hf_generate": []}
         for _ in range(repeats + 1):
@@ -120,7 +121,6 @@ def _hf_generate(model: PreTrainedModel, requests: list[GenerateRequest], batch:
                 attention_mask=torch.ones_like(prompts),
                 do_sample=True,
                 top_k=0,
-                min_new_tokens=longest,
                 max_new_tokens=longest,
             )
         assert out.shape[1] == PROMPT_TOKENS + longest

@@ -290,7 +290,7 @@ class EmbeddedEngine:
     def _sample(self, logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         rows, n = self._rows, self._rows.count
         truncation = None
-        if rows.truncates():
+        if rows.truncating:
             truncation = (self._tensor(rows.top_k[:n]), self._tensor(rows.top_p[:n]))
         uniform = self._tensor(uniforms(rows.seed[:n], rows.length[:n]))
         ids, logprobs = sample(logits, self._tensor(rows.temperature[:n]), uniform, truncation)

@@ -1,4 +1,4 @@
-"""Two tiny models, the same engine in process and as a server process, and stock transformers to compare with."""
+"""Two tiny models, the engine in process and as a server process, and stock transformers to compare with."""
 
 import asyncio
 import os

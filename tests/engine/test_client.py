@@ -164,7 +164,7 @@ def test_an_interrupted_request_is_sent_again_with_what_it_said_and_the_rest_of_
 
 
 async def _interrupted(said: list[int], sampling: dict[str, Any]) -> tuple[Completion, int]:
-    """The first POST is answered when the pause comes, with `said` and an abort; the second in full, with 7s."""
+    """The first POST is answered at the pause, with `said` and an abort; the second in full, with 7s."""
     asked, paused, bodies = asyncio.Event(), asyncio.Event(), []
 
     async def write(body: dict[str, Any], response: web.StreamResponse) -> None:

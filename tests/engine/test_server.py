@@ -92,7 +92,7 @@ def test_bad_input_gets_a_400_that_says_why(server: ServerProcess, body: Any, me
 
 
 def test_flushing_is_refused_while_requests_are_open(server: ServerProcess) -> None:
-    """Under in_place nothing is dropped, so the update that asks for it is refused, and abort_all ends them."""
+    """Under in_place nothing is dropped, so an update that asks for it is refused; abort_all ends them."""
 
     async def scenario() -> None:
         long = {"input_ids": [1], "rid": "long", "sampling_params": {**SAMPLING, "max_new_tokens": 500}}
