@@ -1,10 +1,10 @@
-"""The embedded engine beside Hugging Face `generate`, on ragged lengths, in one process with the same threads.
+"""The embedded engine beside Hugging Face `generate`, on ragged lengths, in one process, with equal threads.
 
-    256 requests, lognormal lengths ─► 32 slots, continuous batching          ─► useful tokens/s
-                                    └► batches of 32, as long as their longest  ─► useful tokens/s
+    256 requests, lognormal lengths ─► 32 slots, continuous batching         ─► useful tokens/s
+                                    └► batches of 32, as long as their longest ─► useful tokens/s
 
-Both sample from the same random weights, with lengths imposed. The engine's recorded logprobs are then compared
-with a plain float32 forward pass. `python -m arl.bench.engine` prints one JSON object.
+Both sample from the same random weights, with lengths imposed. The engine's recorded logprobs are then
+compared with a plain float32 forward pass. `python -m arl.bench.engine` prints one JSON object.
 """
 
 import argparse

@@ -305,7 +305,7 @@ class SGLangEngine:
                 call = left[chunk.index]
                 told[chunk.index] += len(chunk.output_ids)
                 if told[chunk.index] != chunk.meta_info.completion_tokens:
-                    raise EngineError("increments do not add up: start SGLang with incremental streaming")
+                    raise EngineError("increments do not add up: SGLang needs --incremental-streaming-output")
                 if chunk.meta_info.finish_reason is not None:
                     del left[chunk.index]
                 self._deliver(call, chunk, asked=pauses != self._pauses)

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -194,3 +196,10 @@ async def _interrupted(said: list[int], sampling: dict[str, Any]) -> tuple[Compl
             "/continue_generation",
         ]
         return answer, len(bodies)
+
+
+def test_the_controllers_side_never_imports_torch() -> None:
+    imports = (
+        "import sys, arl.engine.base, arl.engine.client, arl.engine.router; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", imports], check=False, timeout=30).returncode == 0
