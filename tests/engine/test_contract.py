@@ -239,3 +239,36 @@ def test_older_weights_are_refused(opened: Opened, old: Weights) -> None:
                 await engine.update_weights(WeightUpdate(engine.loaded_version - 1, old.path))
 
     within(scenario)
+
+
+@pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
+def test_a_storm_of_swaps_and_aborts_changes_no_sample(
+    opened: Opened, old: Weights, kv_policy: KvPolicy
+) -> None:
+    """Equal weights, rising versions: every survivor says what it says undisturbed; versions never fall."""
+    requests = [
+        ask(f"s{i}", PROMPTS[i % 6], 1 + 37 * i % 150, seed=i, stop_token_ids=(EOS,)) for i in range(48)
+    ]
+
+    async def quit_early(engine: Engine, request: GenerateRequest) -> None:
+        iterator = engine.generate(request)
+        await anext(iterator)
+        await iterator.aclose()  # type: ignore[attr-defined]
+
+    async def scenario() -> None:
+        async with opened(kv_policy) as engine:
+            calm = await asyncio.gather(*(complete(engine, request) for request in requests))
+            quitters = [ask(f"q{i}", tokens=300, seed=i) for i in range(12)]
+            leaving = [asyncio.create_task(quit_early(engine, request)) for request in quitters]
+            storm = [asyncio.create_task(complete(engine, request)) for request in requests]
+            while not all(task.done() for task in storm):
+                await engine.update_weights(WeightUpdate(engine.loaded_version + 1, old.path))
+                await asyncio.wait(storm, timeout=0.02)
+            for before, task in zip(calm, storm, strict=True):
+                after = await task
+                assert after.token_ids == before.token_ids
+                assert after.finish_reason == before.finish_reason
+                assert list(after.policy_versions) == sorted(after.policy_versions)
+            await asyncio.gather(*leaving)
+
+    within(scenario)
