@@ -1,7 +1,7 @@
 """The engine seam: what the controller asks of anything that generates.
 
-pause() ─► update_weights(update) ─► resume()      a swap while requests are open: they stay open, keep their
-                                                   tokens, and continue under the new weights
+    pause() ─► update_weights(update) ─► resume()      a swap while requests are open: they stay open, keep their
+                                                       tokens, and continue under the new weights
 """
 
 from collections.abc import AsyncIterator
