@@ -98,10 +98,14 @@ def sft(
     dtype: Annotated[str, typer.Option(help="Compute type: float32 or bfloat16.")] = "float32",
 ) -> None:
     """Fine-tune a causal LM on prompt/response pairs."""
-    from arl.train.sft import PairsJob, run_job
+    import subprocess
+    import sys
 
-    job = {"model": model, "data": str(data), "output": str(output), "steps": steps, "batch_size": batch_size}
-    run_job(PairsJob, job | {"learning_rate": learning_rate, "dtype": dtype})
+    job = {"kind": "pairs", "model": model, "data": str(data), "output": str(output), "steps": steps}
+    job |= {"batch_size": batch_size, "learning_rate": learning_rate, "dtype": dtype}
+    # A process of its own, as every trainer is: gloo's threads must not outlive it into this one's exit.
+    done = subprocess.run([sys.executable, "-m", "arl.train.sft"], input=json.dumps(job), text=True, check=False)
+    raise typer.Exit(done.returncode)
 
 
 @command(app)

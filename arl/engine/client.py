@@ -8,9 +8,8 @@ Pending calls are not sent while paused, so a pause and a swap are invisible to 
 """
 
 import asyncio
-from collections import deque
+import itertools
 from collections.abc import AsyncIterator, Coroutine
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -19,40 +18,14 @@ import msgspec
 
 from arl.clock import deadline, now
 from arl.engine import wire
+from arl.engine.calls import Call, decode
 from arl.engine.http import Http
 from arl.engine.meter import BusyMeter
 from arl.engine.requests import refuse_impossible
 from arl.errors import DeadlineError, EngineError, RunError
-from arl.types import FinishReason, GenerateRequest, Increment, SwapReport, WeightUpdate
+from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 FLUSH_RETRY_SECONDS = 0.05
-_chunks = msgspec.json.Decoder(wire.Chunk)
-
-
-@dataclass(eq=False)
-class _Call:
-    """One generate() call."""
-
-    request: GenerateRequest
-    said: list[int] = field(default_factory=list)
-    events: deque[Increment | RunError] = field(default_factory=deque)
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    sent: asyncio.Event = field(default_factory=asyncio.Event)  # the server knows of it, or never will
-    closed: bool = False  # by the caller
-
-    def put(self, event: Increment | RunError) -> None:
-        self.events.append(event)
-        self.arrived.set()
-
-    @property
-    def budget(self) -> int:
-        return self.request.sampling.max_new_tokens - len(self.said)
-
-    def finish(self, reason: FinishReason) -> FinishReason:
-        """What really ended it: a stop token wins over the budget, and both over an abort."""
-        if self.said and self.said[-1] in self.request.sampling.stop_token_ids:
-            return "stop"
-        return "length" if reason == "abort" and self.budget == 0 else reason
 
 
 class SGLangEngine:
@@ -82,14 +55,15 @@ class SGLangEngine:
         self._silence, self._swap, self._kv_policy = generate_seconds, swap_seconds, kv_policy
         self._vocab_size, self._context = vocab_size or 0, context or 0
         self._version = 0
-        self._calls: dict[str, _Call] = {}
-        self._pending: list[_Call] = []
+        self._calls: dict[str, Call] = {}
+        self._pending: list[Call] = []
         self._flushing = False
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._silences: list[asyncio.Timeout] = []  # one for each POST in flight
         self._lock = asyncio.Lock()  # one of pause, resume and update at a time
+        self._serials = itertools.count()
         self._pauses = 0
         self._paused_since: float | None = None
         self._meter = BusyMeter()
@@ -120,7 +94,7 @@ class SGLangEngine:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for call in self._calls.values():
-            call.put(self._error(call, "the client was closed"))
+            call.fail(self.url, "the client was closed")
         await self._http.close()
         if self._failure is not None:
             raise self._failure
@@ -143,7 +117,7 @@ class SGLangEngine:
         refuse_impossible(request, self._vocab_size, self._context)
         if request.request_id in self._calls:
             raise EngineError(f"request {request.request_id}: this id is open already: ids must be unique")
-        call = self._calls[request.request_id] = _Call(request)
+        call = self._calls[request.request_id] = Call(request)
         self._meter.opened(1)
         self._enqueue(call)
         finished = False
@@ -208,10 +182,7 @@ class SGLangEngine:
         if not self._vocab_size or not self._context:
             raise EngineError(f"{self.url} does not tell its vocabulary and context: give vocab_size and context")
 
-    def _error(self, call: _Call, reason: object) -> EngineError:
-        return EngineError(f"{self.url}: request {call.request.request_id}: {reason}")
-
-    def _enqueue(self, call: _Call) -> None:
+    def _enqueue(self, call: Call) -> None:
         self._pending.append(call)
         self._flush_soon()
 
@@ -237,22 +208,22 @@ class SGLangEngine:
         if not task.cancelled() and task.exception() is not None:
             self._failure = self._failure or task.exception()
 
-    def _abandon(self, call: _Call) -> None:
+    def _abandon(self, call: Call) -> None:
         """The caller has gone: take the call back, or tell the server once it knows of it."""
         if call in self._pending:
             self._pending.remove(call)
         elif not self._closed:
             self._spawn(self._abort(call))
 
-    async def _abort(self, call: _Call) -> None:
+    async def _abort(self, call: Call) -> None:
         await call.sent.wait()  # set by _post, whose deadline bounds it
         try:
-            await self._http.command("/abort_request", wire.Abort(call.request.request_id))
+            await self._http.command("/abort_request", wire.Abort(call.rid))
         except EngineError as error:
             if not isinstance(error.__cause__, aiohttp.ClientConnectionError):
                 raise  # a dead server, on the other hand, has nothing left to abort
 
-    async def _post(self, calls: list[_Call]) -> None:
+    async def _post(self, calls: list[Call]) -> None:
         """Consumes one batch's stream. Waits for the server's next event, bounded by the silence deadline."""
         left = dict(enumerate(calls))
         what = f"{self.url}/generate, request {calls[0].request.request_id} and {len(calls) - 1} more"
@@ -271,17 +242,19 @@ class SGLangEngine:
         except Exception as error:  # whatever it was, every caller that waits must hear of it
             reason = str(error) if isinstance(error, EngineError) else repr(error)
             for call in left.values():
-                call.put(self._error(call, reason))
+                call.fail(self.url, reason)
         finally:
             for call in left.values():
                 call.sent.set()
 
-    async def _converse(self, calls: list[_Call], left: dict[int, _Call], silence: asyncio.Timeout) -> None:
+    async def _converse(self, calls: list[Call], left: dict[int, Call], silence: asyncio.Timeout) -> None:
         pauses = self._pauses
         self._extend(silence)
+        for call in calls:
+            call.rid = f"{call.request.request_id}#{next(self._serials)}"
         body = wire.Generate(
             input_ids=[[*call.request.input_ids, *call.said] for call in calls],
-            rid=[call.request.request_id for call in calls],
+            rid=[call.rid for call in calls],
             sampling_params=[wire.sampling_of(call.request.sampling, call.budget) for call in calls],
             stream=True,
             return_logprob=True,
@@ -294,33 +267,16 @@ class SGLangEngine:
                 self._extend(silence)
                 if data == wire.DONE:
                     return
-                chunk = _decode(data)
+                chunk = decode(data)
                 call = left[chunk.index]
                 told[chunk.index] += len(chunk.output_ids)
                 if told[chunk.index] != chunk.meta_info.completion_tokens:
-                    raise EngineError("increments do not add up: start SGLang with incremental streaming")
+                    raise EngineError("increments do not add up: SGLang needs --incremental-streaming-output")
+                cut = call.hear(chunk, paused=pauses != self._pauses)
                 if chunk.meta_info.finish_reason is not None:
                     del left[chunk.index]
-                self._deliver(call, chunk, asked=pauses != self._pauses)
-
-    def _deliver(self, call: _Call, chunk: wire.Chunk, asked: bool) -> None:
-        """Pass one increment on; a call that a pause aborted (`asked`) gets in line again."""
-        ids, meta = chunk.output_ids, chunk.meta_info
-        if len(meta.output_token_logprobs) != len(ids):
-            raise EngineError(f"{len(ids)} ids came with {len(meta.output_token_logprobs)} logprobs")
-        call.said += ids
-        reason = call.finish(meta.finish_reason.type) if meta.finish_reason else None
-        again = reason == "abort" and asked and not call.closed
-        if ids or (reason and not again):
-            logprobs = tuple(logprob for logprob, _, _ in meta.output_token_logprobs)
-            versions = wire.versions_of(meta.weight_versions, len(ids))
-            call.put(Increment(tuple(ids), logprobs, versions, None if reason == "abort" else reason))
-        if again:
-            call.sent.clear()
-            self._enqueue(call)
-        elif reason == "abort":
-            message = meta.finish_reason.message if meta.finish_reason else None
-            call.put(self._error(call, f"the server aborted it without being asked to: {message}"))
+                if cut:
+                    self._enqueue(call)
 
     def _extend(self, silence: asyncio.Timeout) -> None:
         silence.reschedule(None if self._paused_since is not None else now() + self._silence)
@@ -350,15 +306,8 @@ class SGLangEngine:
         self._flush_soon()
 
     async def _flush_cache(self) -> None:
-        """SGLang refuses while its scheduler is busy; a request that slipped in behind the pause is aborted."""
+        """SGLang refuses while its scheduler is busy; what slipped in behind the pause is aborted."""
         async with deadline(self._swap, "engine client", f"{self.url}/flush_cache to succeed"):
             while (await self._http.ask("/flush_cache", {}))[0] == 400:
                 await asyncio.sleep(FLUSH_RETRY_SECONDS)
                 await self._stop()
-
-
-def _decode(data: bytes) -> wire.Chunk:
-    try:
-        return _chunks.decode(data)
-    except msgspec.DecodeError as error:
-        raise EngineError(f"{error}: {data[:500]!r}") from error

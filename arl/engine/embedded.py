@@ -14,17 +14,15 @@ from types import TracebackType
 from typing import Literal, Self
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
 from arl.clock import now
 from arl.engine.meter import BusyMeter
 from arl.engine.requests import refuse_impossible
 from arl.engine.rows import OpenRequest, Rows, Stream
-from arl.engine.sampling import sample, uniforms
+from arl.engine.runner import ModelRunner
 from arl.engine.weights import load_weights
 from arl.errors import EngineError
-from arl.models.slot_cache import SlotCache
 from arl.types import FinishReason, GenerateRequest, Increment, SwapReport, WeightUpdate
 
 PauseMode = Literal["abort", "in_place", "retract"]
@@ -57,10 +55,9 @@ class EmbeddedEngine:
         config = model.config.get_text_config()
         self.vocab_size: int = config.vocab_size
         self.context: int = config.max_position_embeddings
-        self._model, self._slots, self._interval, self._step_cost = model, slots, stream_interval, step_cost
+        self._slots, self._interval, self._step_cost = slots, stream_interval, step_cost
         self._default_mode: PauseMode = "retract" if kv_policy == "recompute" else "in_place"
-        self._device = model.device
-        self._cache = SlotCache(config, slots, model.dtype, model.device)
+        self._runner = ModelRunner(model, slots)
         self._rows = Rows(slots, self.context)
         self._waiting: deque[OpenRequest] = deque()
         self._open: dict[str, OpenRequest] = {}
@@ -133,12 +130,13 @@ class EmbeddedEngine:
         return stream
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """End requests with what they have, before the next pass; ids that are not open are ignored."""
+        """End requests with what they have, after the pass under way; ids that are not open are ignored."""
         for name in request_ids:
             if name in self._open:
                 self._open[name].aborted = self._any_aborted = True
-        if self._any_aborted:
-            self._wake.set()
+        if not self._boundary.locked():
+            self._close_aborted()
+        self._wake.set()
 
     def abort_all(self) -> None:
         self.abort(list(self._open))
@@ -191,7 +189,7 @@ class EmbeddedEngine:
         async with self._boundary:
             if update.version < self._version:
                 raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
-            load_weights(self._model, update.path)
+            load_weights(self._runner.model, update.path)
             self._version = update.version
 
     async def run(self) -> None:
@@ -226,7 +224,7 @@ class EmbeddedEngine:
             return False
         decoded = self._rows.count
         prompts, source = self._admit()
-        ids, logprobs = self._forward(decoded, prompts, source)
+        ids, logprobs = self._runner.forward(self._rows, decoded, prompts, source)
         if self._step_cost is not None:
             await asyncio.sleep(self._step_cost(sum(map(len, prompts)), decoded))
         self._take_effect(ids, logprobs)
@@ -251,45 +249,6 @@ class EmbeddedEngine:
             source.append(which)
         return prompts, source
 
-    @torch.inference_mode()
-    def _forward(self, decoded: int, prompts: list[np.ndarray], source: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the next token of every row, (n,) int64, and its logprob, (n,) float32."""
-        rows, lengths, width = self._rows, self._rows.length[:decoded], max(map(len, prompts), default=0)
-        ids = np.zeros(decoded + len(prompts) * width, np.int64)
-        positions = np.empty_like(ids)
-        ids[:decoded] = rows.tokens[np.arange(decoded), lengths - 1]
-        positions[:decoded] = lengths - 1
-        positions[decoded:] = np.tile(np.arange(width), len(prompts))
-        keep = np.arange(decoded + len(prompts))
-        for i, prompt in enumerate(prompts):
-            start = decoded + i * width
-            ids[start : start + len(prompt)] = prompt
-            keep[decoded + i] = start + len(prompt) - 1
-        new = self._tensor(np.array(source, np.int64))
-        self._cache.plan(self._tensor(lengths - 1), int(lengths.max(initial=0)), width, new)
-        logits = self._model(
-            input_ids=self._tensor(ids)[None],
-            position_ids=self._tensor(positions)[None],
-            use_cache=False,
-            context=self._cache,
-            logits_to_keep=self._tensor(keep) if prompts else 0,
-        ).logits[0]
-        if prompts:
-            logits = torch.cat((logits[:decoded], logits[decoded:].index_select(0, new)))
-        return self._sample(logits)
-
-    def _sample(self, logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-        rows, n = self._rows, self._rows.count
-        truncation = None
-        if rows.truncates():
-            truncation = (self._tensor(rows.top_k[:n]), self._tensor(rows.top_p[:n]))
-        uniform = self._tensor(uniforms(rows.seed[:n], rows.length[:n]))
-        ids, logprobs = sample(logits, self._tensor(rows.temperature[:n]), uniform, truncation)
-        return ids.cpu().numpy(), logprobs.cpu().numpy()
-
-    def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device)
-
     def _take_effect(self, ids: np.ndarray, logprobs: np.ndarray) -> None:
         rows = self._rows
         stopped, spent = rows.record(ids, logprobs, self._version)
@@ -309,8 +268,7 @@ class EmbeddedEngine:
         self._meter.opened(-int(gone.sum()))
         source, target = self._rows.remove(gone)
         if len(source):
-            longest = int(self._rows.length[target].max())
-            self._cache.move(self._tensor(source), self._tensor(target), longest)
+            self._runner.move(source, target, int(self._rows.length[target].max()))
 
     def _close_aborted(self) -> None:
         if not self._any_aborted:

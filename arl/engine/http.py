@@ -52,7 +52,7 @@ class Http:
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[bytes]]:
-        """POST `body`; entered when the server has accepted it. No deadline: the caller knows what silence is.
+        """POST `body`; entered when the server has accepted it. The caller bounds it.
 
         Raises:
             EngineError: refused, cut off or not server-sent events.

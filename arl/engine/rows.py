@@ -52,11 +52,16 @@ class OpenRequest:
         return len(self.request.input_ids) + self.request.sampling.max_new_tokens
 
 
+def _truncates(opened: OpenRequest) -> bool:
+    return opened.request.sampling.top_k >= 0 or opened.request.sampling.top_p < 1
+
+
 class Rows:
     """Rows 0 … count−1 are in use; row i describes slot i of the cache."""
 
     def __init__(self, slots: int, context: int) -> None:
         self.count = 0
+        self.truncating = 0  # rows that ask for top-k or top-p
         self.opened: list[OpenRequest] = []
         self.tokens = np.zeros((slots, context), np.int32)
         self.logprobs = np.zeros((slots, context), np.float32)
@@ -86,12 +91,9 @@ class Rows:
             self.stops = np.pad(self.stops, ((0, 0), (0, extra)), constant_values=-1)
         self.stops[i] = -1
         self.stops[i, : len(sampling.stop_token_ids)] = sampling.stop_token_ids
+        self.truncating += _truncates(opened)
         self.opened.append(opened)
         self.count += 1
-
-    def truncates(self) -> bool:
-        n = self.count
-        return bool((self.top_k[:n] >= 0).any() or (self.top_p[:n] < 1).any())
 
     def record(self, tokens: np.ndarray, logprobs: np.ndarray, version: int) -> tuple[np.ndarray, np.ndarray]:
         """Append one token a row; tokens and logprobs (n,). Returns masks (n,): stopped, out of budget."""
@@ -119,6 +121,7 @@ class Rows:
     def remove(self, gone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Free the rows of mask `gone` (n,); the last rows fill the holes. Returns (from, to), (k,) each."""
         left = int((~gone).sum())
+        self.truncating -= sum(_truncates(self.opened[i]) for i in np.flatnonzero(gone).tolist())
         target = np.flatnonzero(gone[:left])
         source = left + np.flatnonzero(~gone[left:])
         longest = int(self.length[source].max(initial=0))

@@ -48,7 +48,8 @@ def sample(
         weights = _truncate(weights, *truncation)
     cdf = weights.cumsum(dim=-1)
     # uniform · total stays below total in float64, so the first entry above it exists and has a weight.
-    ids = torch.searchsorted(cdf, uniform[:, None] * cdf[:, -1:], right=True)
+    # A row of NaNs has no such entry; its NaN logprob tells.
+    ids = torch.searchsorted(cdf, uniform[:, None] * cdf[:, -1:], right=True).clamp_(max=cdf.shape[1] - 1)
     return ids[:, 0], logprobs.gather(1, ids)[:, 0]
 
 

@@ -1,0 +1,199 @@
+"""The client against servers that misbehave, or behave as SGLang does and ours does not."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from arl.engine.client import SGLangEngine
+from arl.errors import DeadlineError, EngineError
+from arl.types import Completion, WeightUpdate
+from tests.engine.conftest import ask, complete, connect, within
+
+Answer = Callable[[dict[str, Any], web.StreamResponse], Awaitable[None]]
+
+
+@asynccontextmanager
+async def talking_to(answer: Answer, **options: Any) -> AsyncIterator[tuple[SGLangEngine, list[Any]]]:
+    """A client of a server that accepts every command and streams whatever `answer` writes."""
+    seen: list[Any] = []
+
+    async def generate(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        seen.append(body)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await answer(body, response)
+        return response
+
+    async def command(request: web.Request) -> web.Response:
+        seen.append(request.path)
+        return web.json_response({})
+
+    async def info(_: web.Request) -> web.Response:
+        return web.json_response({"model_path": "m", "weight_version": "0", "vocab_size": 16, "context_length": 64})
+
+    app = web.Application()
+    app.add_routes([web.post("/generate", generate), web.get("/model_info", info), web.post("/{_}", command)])
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        async with connect(f"http://127.0.0.1:{runner.addresses[0][1]}", **options) as engine:
+            yield engine, seen
+    finally:
+        await runner.cleanup()
+
+
+def event(ids: list[int], finish: str | None = None, total: int | None = None, start: int = 0) -> bytes:
+    """One increment as SGLang sends it: the versions are spans of all output so far."""
+    total = len(ids) if total is None else total
+    meta = {
+        "id": "x",
+        "completion_tokens": total,
+        "output_token_logprobs": [[-0.5, i, None] for i in ids],
+        "weight_versions": [
+            {"version": "0", "start": 0, "end": start},
+            {"version": "1", "start": start, "end": total},
+        ],
+        "finish_reason": finish and {"type": finish},
+    }
+    return b"data: " + json.dumps({"output_ids": ids, "meta_info": meta}).encode() + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"<html>hello</html>\n\n", "no server-sent event"),
+        (b'data: {"output_ids": "what"}\n\n', "Expected"),
+        (b'data: {"error": {"message": "out of memory"}}\n\n', "out of memory"),
+        (event([1, 2]), "ended early"),
+        (event([1, 2])[:40], "ended early"),
+        (event([1, 2]) + event([1, 2, 3], total=3), "do not add up"),
+        (event([1], "abort"), "without being asked"),
+        (event([1]).replace(b"-0.5", b"null"), "Expected"),
+        (event([1]).replace(b'"1"', b'"default"'), "default"),
+    ],
+)
+def test_garbage_is_an_error_that_names_server_and_request(answer: bytes, message: str) -> None:
+    async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+        await response.write(answer)
+
+    async def scenario() -> None:
+        async with talking_to(write) as (engine, _):
+            with pytest.raises(EngineError, match=f"{engine.url}: request odd: .*{message}"):
+                await complete(engine, ask("odd"))
+
+    within(scenario)
+
+
+def test_silence_ends_at_its_deadline_and_says_who_waits() -> None:
+    async def silent(_: dict[str, Any], __: web.StreamResponse) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        async with talking_to(silent, generate_seconds=0.2) as (engine, _):
+            with pytest.raises(DeadlineError, match=f"{engine.url}/generate, request quiet"):
+                await complete(engine, ask("quiet"))
+
+    within(scenario)
+
+
+def test_calls_of_one_iteration_travel_in_one_post() -> None:
+    async def write(body: dict[str, Any], response: web.StreamResponse) -> None:
+        for index in range(len(body["rid"])):
+            data = json.loads(event([1], "length")[6:]) | {"index": index}
+            await response.write(b"data: " + json.dumps(data).encode() + b"\n\n")
+        await response.write(DONE)
+
+    async def scenario() -> None:
+        async with talking_to(write) as (engine, seen):
+            await asyncio.gather(*(complete(engine, ask(f"r{i}")) for i in range(8)))
+            (body,) = seen
+            assert len(body["input_ids"]) == 8
+            assert body["sampling_params"][0]["ignore_eos"], "no stop token: the budget alone ends it"
+
+    within(scenario)
+
+
+def test_versions_are_read_from_spans_of_the_whole_output() -> None:
+    async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+        await response.write(event([1, 2], total=2, start=2) + event([3, 4], "length", total=4, start=3) + DONE)
+
+    async def scenario() -> None:
+        async with talking_to(write) as (engine, _):
+            assert (await complete(engine, ask("spans"))).policy_versions == (0, 0, 0, 1)
+
+    within(scenario)
+
+
+@pytest.mark.parametrize(
+    ("said", "sampling", "finish"),
+    [([1, 2, 3], {"tokens": 3}, "length"), ([1, 9], {"tokens": 5, "stop_token_ids": (9,)}, "stop")],
+)
+def test_a_request_that_was_over_when_the_pause_aborted_it_is_not_sent_again(
+    said: list[int], sampling: dict[str, Any], finish: str
+) -> None:
+    assert within(lambda: _interrupted(said, sampling)) == (
+        Completion(
+            tuple(said),
+            (-0.5,) * len(said),
+            (1,) * len(said),
+            finish,  # type: ignore[arg-type]
+        ),
+        1,
+    )
+
+
+def test_an_interrupted_request_is_sent_again_with_what_it_said_and_the_rest_of_its_budget() -> None:
+    answer, posts = within(lambda: _interrupted([1, 2], {"tokens": 5}))
+    assert answer.token_ids == (1, 2, 7, 7, 7)
+    assert posts == 2
+
+
+async def _interrupted(said: list[int], sampling: dict[str, Any]) -> tuple[Completion, int]:
+    """The first POST is answered at the pause, with `said` and an abort; the second in full, with 7s."""
+    asked, paused, bodies = asyncio.Event(), asyncio.Event(), []
+
+    async def write(body: dict[str, Any], response: web.StreamResponse) -> None:
+        bodies.append(body)
+        if len(bodies) == 1:
+            asked.set()
+            await paused.wait()
+            await response.write(event(said, "abort") + DONE)
+            return
+        budget = body["sampling_params"][0]["max_new_tokens"]
+        assert body["input_ids"] == [[1, 2, 3, *said]]
+        await response.write(event([7] * budget, "length") + DONE)
+
+    async with talking_to(write) as (engine, seen):
+        call = asyncio.create_task(complete(engine, ask("cut", **sampling)))
+        await asked.wait()
+        await engine.pause()
+        paused.set()
+        await engine.update_weights(WeightUpdate(1, "weights"))
+        await engine.resume()
+        answer = await call
+        commands = [path for path in seen if isinstance(path, str)]
+        assert commands == [
+            "/pause_generation",
+            "/flush_cache",
+            "/update_weights_from_disk",
+            "/continue_generation",
+        ]
+        return answer, len(bodies)
+
+
+def test_the_controllers_side_never_imports_torch() -> None:
+    imports = "import sys, arl.engine.base, arl.engine.client, arl.engine.router; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", imports], check=False, timeout=30).returncode == 0

@@ -1,0 +1,268 @@
+"""What every engine promises, kept by the one in this process and by the one behind HTTP."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from arl.engine.base import Engine
+from arl.errors import EngineError
+from arl.types import Completion, GenerateRequest, Increment, WeightUpdate
+from tests.engine.conftest import CONTEXT, EOS, VOCAB, KvPolicy, Opened, Weights, ask, complete, within
+
+PROMPTS = [tuple((7 * i + j) % 13 for j in range(1 + 5 * i)) for i in range(6)]
+
+
+def assert_close(logprobs: tuple[float, ...], reference: np.ndarray) -> None:
+    np.testing.assert_allclose(logprobs, reference, rtol=0, atol=1e-4)
+
+
+def test_logprobs_and_ids_are_those_of_the_model(opened: Opened, old: Weights) -> None:
+    """Ids in; ids, logprobs and versions out, equal to a full forward pass of the stock model."""
+
+    async def scenario() -> list[Completion]:
+        async with opened() as engine:
+            requests = [ask(f"r{i}", prompt, 40, seed=i) for i, prompt in enumerate(PROMPTS)]
+            answers = await asyncio.gather(*(complete(engine, request) for request in requests))
+            assert {v for a in answers for v in a.policy_versions} == {engine.loaded_version}
+            return answers
+
+    for prompt, answer in zip(PROMPTS, within(scenario), strict=True):
+        assert len(answer.token_ids) == 40
+        assert answer.finish_reason == "length"
+        assert_close(answer.logprobs, old.logprobs(prompt, answer.token_ids))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_logprobs_are_scaled_by_the_temperature(opened: Opened, old: Weights, temperature: float) -> None:
+    async def scenario() -> Completion:
+        async with opened() as engine:
+            return await complete(engine, ask("hot", temperature=temperature))
+
+    answer = within(scenario)
+    assert_close(answer.logprobs, old.logprobs((1, 2, 3), answer.token_ids, temperature))
+
+
+def test_a_stop_token_ends_a_request_and_is_its_last_token(opened: Opened) -> None:
+    async def scenario() -> tuple[Completion, Completion, int]:
+        async with opened() as engine:
+            free = await complete(engine, ask("free", tokens=60))
+            stop = free.token_ids[10]
+            return free, await complete(engine, ask("stopped", tokens=60, stop_token_ids=(stop, EOS))), stop
+
+    free, stopped, stop = within(scenario)
+    first = min(i for i, token in enumerate(free.token_ids) if token in (stop, EOS))
+    assert stopped.token_ids == free.token_ids[: first + 1]
+    assert stopped.finish_reason == "stop"
+
+
+def test_greedy_decoding_is_top_k_1(opened: Opened, old: Weights) -> None:
+    """Truncation changes what is sampled, not the logprobs recorded."""
+
+    async def scenario() -> Completion:
+        async with opened() as engine:
+            return await complete(engine, ask("greedy", top_k=1))
+
+    answer = within(scenario)
+    assert_close(answer.logprobs, old.logprobs((1, 2, 3), answer.token_ids))
+    for i, token in enumerate(answer.token_ids):
+        others = [old.logprobs((1, 2, 3), (*answer.token_ids[:i], t))[-1] for t in range(VOCAB)]
+        assert np.argmax(others) == token
+
+
+def test_the_same_seed_draws_the_same_tokens_alone_and_in_a_crowd(opened: Opened) -> None:
+    """64 requests through 16 slots: whatever shares the batch, a request's sample is its own."""
+
+    async def scenario() -> None:
+        async with opened() as engine:
+            crowd = [ask(f"c{i}", PROMPTS[i % 6], 5 + 3 * i % 50, seed=i % 10) for i in range(64)]
+            together = await asyncio.gather(*(complete(engine, request) for request in crowd))
+            for i in (0, 17, 63):
+                assert (await complete(engine, crowd[i])).token_ids == together[i].token_ids
+
+    within(scenario)
+
+
+def test_closing_the_iterator_keeps_what_was_said_and_frees_the_id(opened: Opened) -> None:
+    async def scenario() -> None:
+        async with opened() as engine:
+            request = ask("cut", tokens=400)
+            iterator = engine.generate(request)
+            first = await anext(iterator)
+            assert first.token_ids
+            assert first.finish_reason is None
+            await iterator.aclose()  # type: ignore[attr-defined]
+            again = await complete(engine, ask("cut", tokens=len(first.token_ids)))
+            assert again.token_ids == first.token_ids
+
+    within(scenario)
+
+
+@pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
+def test_a_pause_is_invisible_to_an_open_request(opened: Opened, kv_policy: KvPolicy) -> None:
+    """Same tokens as without it, and no time counted as busy meanwhile; pausing twice is pausing once."""
+
+    async def scenario() -> None:
+        async with opened(kv_policy) as engine:
+            undisturbed = await complete(engine, ask("plain", tokens=200))
+            said: list[int] = []
+            started = asyncio.Event()
+            task = asyncio.create_task(_note(engine, ask("paused", tokens=200), said, started))
+            await started.wait()
+            await engine.pause()
+            await engine.pause()
+            busy, late = engine.busy_seconds, asyncio.create_task(complete(engine, ask("late", tokens=3)))
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert engine.busy_seconds == busy
+            assert len(said) < 200
+            assert not late.done()
+            await engine.resume()
+            await task
+            assert tuple(said) == undisturbed.token_ids
+            assert len((await late).token_ids) == 3
+
+    within(scenario)
+
+
+async def _note(engine: Engine, request: GenerateRequest, said: list[int], started: asyncio.Event) -> None:
+    async for increment in engine.generate(request):
+        said += increment.token_ids
+        started.set()
+
+
+async def _swap_midway(engine: Engine, update: WeightUpdate, request: GenerateRequest) -> list[Increment]:
+    """Swap after the request's first increment."""
+    increments: list[Increment] = []
+    async for increment in engine.generate(request):
+        increments.append(increment)
+        if len(increments) == 1:
+            report = await engine.update_weights(update)
+            assert report.version == engine.loaded_version == update.version
+            assert 0 <= report.pause_seconds <= report.seconds
+    return increments
+
+
+@pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
+def test_a_swap_midway_spans_two_versions(opened: Opened, old: Weights, new: Weights, kv_policy: KvPolicy) -> None:
+    """Every token carries the version that sampled it; under recompute its logprob is that model's own."""
+    prompt = PROMPTS[3]
+
+    async def scenario() -> tuple[list[Increment], int]:
+        async with opened(kv_policy) as engine:
+            version = engine.loaded_version + 1
+            request = ask("swapped", prompt, 300)
+            return await _swap_midway(engine, WeightUpdate(version, new.path), request), version
+
+    increments, version = within(scenario)
+    ids = tuple(t for i in increments for t in i.token_ids)
+    logprobs = tuple(p for i in increments for p in i.logprobs)
+    versions = [v for i in increments for v in i.policy_versions]
+    k = versions.index(version)
+    assert len(ids) == 300
+    assert versions == [version - 1] * k + [version] * (300 - k)
+    assert_close(logprobs[:k], old.logprobs(prompt, ids)[:k])
+    fresh = new.logprobs(prompt, ids)[k:]
+    if kv_policy == "recompute":
+        assert_close(logprobs[k:], fresh)
+    else:
+        assert np.abs(np.array(logprobs[k:]) - fresh).max() > 1e-2, "the old cache should show"
+
+
+def test_a_swap_while_paused_leaves_the_engine_paused(opened: Opened, new: Weights) -> None:
+    async def scenario() -> None:
+        async with opened() as engine:
+            await engine.pause()
+            waiting = asyncio.create_task(complete(engine, ask("patient", tokens=5)))
+            version = engine.loaded_version + 1
+            await engine.update_weights(WeightUpdate(version, new.path))
+            assert not waiting.done()
+            await engine.resume()
+            assert set((await waiting).policy_versions) == {version}
+
+    within(scenario)
+
+
+IMPOSSIBLE = {
+    "empty": ask("bad", ()),
+    "outside the vocabulary": ask("bad", (1, VOCAB)),
+    "exceed the model's context": ask("bad", (1,) * (CONTEXT - 9), 10),
+    "max_new_tokens": ask("bad", tokens=0),
+    "temperature": ask("bad", temperature=0.0),
+    "top_p": ask("bad", top_p=1.5),
+    "top_k": ask("bad", top_k=0),
+}
+
+
+@pytest.mark.parametrize("rule", IMPOSSIBLE)
+def test_an_impossible_request_is_refused_by_name_and_harms_no_other(opened: Opened, rule: str) -> None:
+    async def scenario() -> None:
+        async with opened() as engine:
+            good = asyncio.create_task(complete(engine, ask("good", (1,) * (CONTEXT - 10), 10)))
+            with pytest.raises(EngineError, match=f"request bad: .*{rule}"):
+                await complete(engine, IMPOSSIBLE[rule])
+            assert len((await good).token_ids) == 10
+
+    within(scenario)
+
+
+def test_an_id_that_is_open_is_refused(opened: Opened) -> None:
+    async def scenario() -> None:
+        async with opened() as engine:
+            first = asyncio.create_task(complete(engine, ask("twin", tokens=30)))
+            await asyncio.sleep(0)
+            with pytest.raises(EngineError, match="request twin: this id is open already"):
+                await complete(engine, ask("twin"))
+            assert len((await first).token_ids) == 30
+
+    within(scenario)
+
+
+def test_weights_that_cannot_be_loaded_leave_the_old_ones_in_use(opened: Opened, old: Weights) -> None:
+    async def scenario() -> Completion:
+        async with opened() as engine:
+            with pytest.raises(EngineError, match="cannot be read"):
+                await engine.update_weights(WeightUpdate(engine.loaded_version + 1, old.path + "/nowhere"))
+            return await complete(engine, ask("after"))
+
+    answer = within(scenario)
+    assert_close(answer.logprobs, old.logprobs((1, 2, 3), answer.token_ids))
+
+
+def test_older_weights_are_refused(opened: Opened, old: Weights) -> None:
+    async def scenario() -> None:
+        async with opened() as engine:
+            await engine.update_weights(WeightUpdate(engine.loaded_version + 2, old.path))
+            with pytest.raises(EngineError, match="older"):
+                await engine.update_weights(WeightUpdate(engine.loaded_version - 1, old.path))
+
+    within(scenario)
+
+
+@pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
+def test_a_storm_of_swaps_and_aborts_changes_no_sample(opened: Opened, old: Weights, kv_policy: KvPolicy) -> None:
+    """Equal weights, rising versions: every survivor says what it says undisturbed; versions never fall."""
+    requests = [ask(f"s{i}", PROMPTS[i % 6], 1 + 37 * i % 150, seed=i, stop_token_ids=(EOS,)) for i in range(48)]
+
+    async def quit_early(engine: Engine, request: GenerateRequest) -> None:
+        iterator = engine.generate(request)
+        await anext(iterator)
+        await iterator.aclose()  # type: ignore[attr-defined]
+
+    async def scenario() -> None:
+        async with opened(kv_policy) as engine:
+            calm = await asyncio.gather(*(complete(engine, request) for request in requests))
+            quitters = [ask(f"q{i}", tokens=300, seed=i) for i in range(12)]
+            leaving = [asyncio.create_task(quit_early(engine, request)) for request in quitters]
+            storm = [asyncio.create_task(complete(engine, request)) for request in requests]
+            while not all(task.done() for task in storm):
+                await engine.update_weights(WeightUpdate(engine.loaded_version + 1, old.path))
+                await asyncio.wait(storm, timeout=0.02)
+            for before, task in zip(calm, storm, strict=True):
+                after = await task
+                assert after.token_ids == before.token_ids
+                assert after.finish_reason == before.finish_reason
+                assert list(after.policy_versions) == sorted(after.policy_versions)
+            await asyncio.gather(*leaving)
+
+    within(scenario)

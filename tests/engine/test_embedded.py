@@ -1,0 +1,172 @@
+"""The embedded engine and its cache: model families, precision, pause modes, virtual time, broken weights."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from arl.clock import now, run
+from arl.engine.embedded import EmbeddedEngine
+from arl.engine.router import Router
+from arl.engine.weights import load_weights
+from arl.errors import EngineError
+from arl.models.load import load_model
+from arl.types import Completion, GenerateRequest, WeightUpdate
+from tests.engine.conftest import CONTEXT, Weights, ask, complete, within
+
+SHAPE = {
+    "vocab_size": 32,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+}
+PROMPTS = [tuple((5 * i + j) % 30 for j in range(1 + 9 * i)) for i in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("family", "extra"),
+    [
+        ("llama", {"num_key_value_heads": 2, "tie_word_embeddings": True}),
+        ("qwen2", {"num_key_value_heads": 1}),
+        ("qwen3", {"num_key_value_heads": 2, "head_dim": 32}),
+        ("mistral", {"num_key_value_heads": 4, "sliding_window": None}),
+        ("gemma", {"num_key_value_heads": 1, "head_dim": 32}),
+    ],
+)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.15)])
+def test_every_family_agrees_with_stock_transformers(
+    tmp_path: Path, family: str, extra: dict[str, object], dtype: str, tolerance: float
+) -> None:
+    """Grouped heads, ragged prompts, shared prompts, more requests than slots, cache growth, a retraction."""
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SHAPE, **extra)).save_pretrained(tmp_path)
+    weights = Weights(tmp_path)
+
+    async def scenario() -> list[Completion]:
+        async with EmbeddedEngine(load_model(tmp_path, dtype), slots=5) as engine:
+            requests = [ask(f"r{i}", PROMPTS[i // 2], 30 + 10 * i, seed=i) for i in range(12)]
+            answers = asyncio.gather(*(complete(engine, request) for request in requests))
+            for _ in range(40):
+                await asyncio.sleep(0)
+            await engine.update_weights(WeightUpdate(1, str(tmp_path)))
+            return await answers
+
+    for i, answer in enumerate(within(scenario)):
+        reference = weights.logprobs(PROMPTS[i // 2], answer.token_ids)
+        assert np.abs(np.array(answer.logprobs) - reference).max() < tolerance
+
+
+def test_pause_mode_abort_ends_open_requests_with_what_they_have(old: Weights) -> None:
+    """Also those still waiting for a slot; new ones wait for resume."""
+
+    async def scenario() -> None:
+        async with EmbeddedEngine(load_model(old.path, "float32"), slots=1) as engine:
+            running = asyncio.create_task(complete(engine, ask("running", tokens=400)))
+            waiting = asyncio.create_task(complete(engine, ask("waiting")))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            await engine.pause("abort")
+            later = asyncio.create_task(complete(engine, ask("later")))
+            assert (await running).finish_reason == (await waiting).finish_reason == "abort"
+            assert 0 < len((await running).token_ids) < 400
+            assert (await waiting).token_ids == ()
+            await engine.resume()
+            assert (await later).finish_reason == "length"
+
+    within(scenario)
+
+
+def test_in_virtual_time_a_pass_costs_what_the_cost_model_says(old: Weights) -> None:
+    """A prompt of 3 tokens, then 9 passes; a pause waits for the pass under way; runs repeat exactly."""
+    model = load_model(old.path, "float32")
+
+    async def scenario() -> tuple[float, float, Completion]:
+        engine = EmbeddedEngine(model, step_cost=lambda prefill, decode: 0.5 * prefill + 1.0 * decode)
+        async with engine:
+            answer = asyncio.create_task(complete(engine, ask("r", tokens=10)))
+            await asyncio.sleep(2.0)
+            await engine.pause()
+            paused_at = now()
+            await asyncio.sleep(100.0)
+            await engine.resume()
+            await answer
+            return paused_at, engine.busy_seconds, await answer
+
+    first, second = run(scenario, virtual=True), run(scenario, virtual=True)
+    assert first == second
+    assert first[0] == pytest.approx(2.5)
+    # 1.5 for the prompt, 1 for the second token; then the retracted 5 tokens anew and 7 more passes.
+    assert first[1] == pytest.approx(1.5 + 1.0 + 2.5 + 7.0)
+
+
+def test_broken_weights_end_the_engine_and_every_request_hears_of_it(old: Weights, tmp_path: Path) -> None:
+    state = load_file(Path(old.path) / "model.safetensors")
+    save_file({name: tensor * torch.nan for name, tensor in state.items()}, tmp_path / "model.safetensors")
+
+    async def scenario() -> None:
+        async with EmbeddedEngine(load_model(old.path, "float32")) as engine:
+            await engine.update_weights(WeightUpdate(1, str(tmp_path)))
+            for name in ("r", "after"):
+                with pytest.raises(EngineError, match="request r: the model's logits are not finite"):
+                    await complete(engine, ask(name))
+
+    with pytest.raises(EngineError, match="not finite"):
+        within(scenario)
+
+
+@pytest.mark.parametrize("fault", ["missing", "shape", "stranger"])
+def test_weights_of_another_model_change_nothing(old: Weights, tmp_path: Path, fault: str) -> None:
+    model = load_model(old.path, "float32")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state = {name: tensor + 1 for name, tensor in before.items()}
+    last = list(state)[-1]
+    if fault == "missing":
+        del state[last]
+    elif fault == "shape":
+        state[last] = state[last][:1]
+    else:
+        state["stranger"] = torch.zeros(1)
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(EngineError, match=f"{last}|stranger"):
+        load_weights(model, tmp_path)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_router_keeps_groups_together_and_spreads_them(old: Weights, new: Weights) -> None:
+    async def scenario() -> None:
+        async with (
+            EmbeddedEngine(load_model(old.path, "float32")) as one,
+            EmbeddedEngine(load_model(old.path, "float32")) as two,
+        ):
+            router = Router([one, two])
+            requests = [
+                GenerateRequest(f"{group}{i}", (1, 2), ask("", tokens=200).sampling, affinity=group)
+                for group in "abcd"
+                for i in range(3)
+            ]
+            answers = asyncio.gather(*(complete(router, request) for request in requests))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert (one.num_open, two.num_open) == (6, 6)
+            report = await router.update_weights(WeightUpdate(1, new.path))
+            assert report.version == router.loaded_version == 1
+            assert {v for answer in await answers for v in answer.policy_versions} == {0, 1}
+            await two.update_weights(WeightUpdate(2, new.path))
+            assert router.loaded_version == 1
+
+    within(scenario)
+
+
+def test_the_longest_possible_request_is_served(old: Weights) -> None:
+    async def scenario() -> Completion:
+        async with EmbeddedEngine(load_model(old.path, "float32"), slots=2) as engine:
+            return await complete(engine, ask("long", (1,), CONTEXT - 1))
+
+    answer = within(scenario)
+    np.testing.assert_allclose(answer.logprobs, old.logprobs((1,), answer.token_ids), rtol=0, atol=2e-4)
