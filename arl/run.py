@@ -19,7 +19,7 @@ from msgspec import Struct
 from arl.data.problems import ProblemOrder, load_problems
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.base import Engine
-from arl.errors import ArlError, DataError, InputError, ProcessDied, leaves
+from arl.errors import ArlError, DataError, EngineError, InputError, ProcessDied, TrainerError, leaves
 from arl.evaluate import evaluate
 from arl.imports import import_function
 from arl.launch.local import LocalProcesses
@@ -44,6 +44,8 @@ from arl.system import (
 from arl.train.client import TrainerClient
 from arl.types import Accuracy, Problem, WeightUpdate
 from arl.warmup import context_length, starting_codec, starting_model
+
+DEATH_SECONDS = 3.0  # a connection breaks before the process behind it has wholly ended
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,7 @@ async def train(recipe: Recipe, display: ConsoleDisplay) -> Summary:
             model = await starting_model(recipe, directory, processes, display)
             outcome = await _run_system(recipe, plan, directory, model, processes, display)
         except Exception as error:
-            # A dead process breaks its clients first; its own death is the better diagnosis.
-            cause = root_cause(error)
-            raise cause if isinstance(cause, ProcessDied) else await processes.first_death(1.0) or cause from error
+            raise await diagnosis(error, processes) from error
     summary = summarize(recipe, directory, outcome, perf_counter() - started)
     (directory / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
     return summary
@@ -230,11 +230,12 @@ def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float)
     )
 
 
-def root_cause(error: BaseException) -> BaseException:
-    """The one exception to show of a group: a run's own diagnosis before its consequences."""
-    causes = list(leaves(error))
-    ranked = sorted(causes, key=lambda e: (not isinstance(e, ProcessDied), not isinstance(e, ArlError)))
-    return ranked[0]
+async def diagnosis(error: BaseException, processes: LocalProcesses) -> BaseException:
+    """The one exception to show for `error`: a process's death before the broken connections it caused."""
+    causes = sorted(leaves(error), key=lambda cause: not isinstance(cause, ArlError))
+    if isinstance(causes[0], EngineError | TrainerError | ProcessDied):
+        return await processes.first_death(DEATH_SECONDS) or causes[0]
+    return causes[0]
 
 
 async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accuracy]:

@@ -8,6 +8,7 @@ Processes are started first and awaited afterwards, so that both sides load thei
 """
 
 import contextlib
+import os
 import secrets
 import shutil
 import socket
@@ -29,6 +30,7 @@ from arl.train.client import TrainerClient
 
 MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
 RUN_KEY = "ARL_RUN_KEY"
+WEIGHTS = "arl-weights"
 
 
 def new_key() -> str:
@@ -115,15 +117,20 @@ async def open_trainer(
 def publication_directory(model: Path, run_directory: Path) -> Iterator[Path]:
     """Where weights are handed over: in memory if it holds five versions, else on disk. Removed at the end.
 
+    What a run that was killed could not remove, the next one does.
+
     Raises:
         InputError: neither has the room.
     """
+    for orphan in MEMORY.glob(f"{WEIGHTS}-*"):
+        if not Path("/proc", orphan.name.split("-")[2]).exists():
+            shutil.rmtree(orphan, ignore_errors=True)  # another run may be at it too
     needed = 5 * sum(file.stat().st_size for file in model.glob("*.safetensors"))
     in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > needed
     home = MEMORY if in_memory else run_directory
     if shutil.disk_usage(home).free < needed:
         raise InputError(f"{home}: publishing weights needs {needed / 1e9:.2f} GB free there; make room")
-    with tempfile.TemporaryDirectory(prefix="arl-weights-", dir=home) as directory:
+    with tempfile.TemporaryDirectory(prefix=f"{WEIGHTS}-{os.getpid()}-", dir=home) as directory:
         yield Path(directory)
 
 

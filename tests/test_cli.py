@@ -40,7 +40,7 @@ def test_a_dry_run_prints_the_whole_recipe_and_starts_nothing(tmp_path: Path) ->
     [
         ("rollout.stalenes=1", "did you mean staleness?"),
         ("train.steps=none", "train.steps = 'none'"),
-        ("data.task=sudoku", "data.task 'sudoku' is not a task; known: running_checksum"),
+        ("data.task=sudoku", "data.task 'sudoku' is not a task; known: long_tail, running_checksum"),
         ("reward.function=nowhere:score", "cannot import nowhere"),
         ("reward.function=json:score", "json has no function score"),
         ("rollout.env=json", "write it as module:function"),

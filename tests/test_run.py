@@ -89,8 +89,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
             command.process.wait()
 
 
-def weights_left_behind() -> list[Path]:
-    return list(Path("/dev/shm").glob("arl-weights-*"))
+def weights_left_behind(command: Command) -> list[Path]:
+    return list(Path("/dev/shm").glob(f"arl-weights-{command.process.pid}-*"))
 
 
 def test_a_run_leaves_behind_what_it_promises(start: Callable[..., Command]) -> None:
@@ -113,7 +113,7 @@ def test_a_run_leaves_behind_what_it_promises(start: Callable[..., Command]) -> 
     assert {f.name for f in (command.run / "logs").iterdir()} == {"engine-0.log", "trainer-0.log", "reward.log"}
     assert "accuracy" in command.output
     assert "try next" in command.output
-    assert not weights_left_behind()
+    assert not weights_left_behind(command)
 
 
 def test_staleness_zero_in_collocated_mode_is_synchronous_rl_by_the_same_code(start: Callable[..., Command]) -> None:
@@ -164,7 +164,7 @@ def test_kill_9_of_a_process_ends_the_run_with_its_name_and_leaves_nothing(
     assert f"arl: {role} (pid {children[module].pid}) was killed by SIGKILL" in command.output
     assert "Traceback" not in command.output
     assert not psutil.wait_procs(list(children.values()), timeout=5)[1]
-    assert not weights_left_behind()
+    assert not weights_left_behind(command)
 
 
 def test_ctrl_c_ends_the_run_cleanly(start: Callable[..., Command]) -> None:
@@ -179,19 +179,26 @@ def test_ctrl_c_ends_the_run_cleanly(start: Callable[..., Command]) -> None:
     assert command.metrics()[-1]["step"] >= 2
 
 
-def test_a_killed_controller_takes_everything_with_it(start: Callable[..., Command]) -> None:
+def test_a_killed_controller_takes_everything_with_it_and_the_next_run_clears_its_weights(start: Callable[..., Command]) -> None:
     command = start("train.steps=100000")
     command.read_until("step    2")
     children = list(command.children().values())
     command.process.kill()
     assert not psutil.wait_procs(children, timeout=10)[1]
+    command.process.wait()
+    assert weights_left_behind(command)
+    assert start("train.steps=1", "eval.problems=0").end() == 0
+    assert not weights_left_behind(command)
 
 
-def test_a_reward_that_always_raises_ends_the_run_with_its_traceback(start: Callable[..., Command]) -> None:
-    command = start("reward.function=tests.broken_reward:broken", "eval.problems=0")
+def test_a_reward_that_always_raises_ends_the_run_with_its_traceback(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text("def broken(problem, response, truncated):\n    raise ValueError('it is broken')\n")
+    command = start("reward.function=mine:broken", "eval.problems=0")
     assert command.end() == 3
     assert "groups in a row failed" in command.output
-    assert "this reward is broken" in command.output
+    assert "it is broken" in command.output
 
 
 def test_wandb_offline_mirrors_the_metrics(start: Callable[..., Command]) -> None:

@@ -1,0 +1,5 @@
+"""Models: loading, tiny ones made on the spot, and the attention both training and generation go through."""
+
+from transformers.utils.logging import disable_progress_bar
+
+disable_progress_bar()  # whoever loads a model here writes to a log

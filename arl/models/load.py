@@ -4,12 +4,9 @@ from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils.logging import disable_progress_bar
 
 from arl.errors import DataError
 from arl.models.attention import ATTENTION
-
-disable_progress_bar()  # these processes write to logs
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
