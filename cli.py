@@ -4,7 +4,6 @@ Exit codes: 0 done · 1 a bug · 2 bad input, nothing was started · 3 a run fai
 """
 
 import functools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, ParamSpec
@@ -98,14 +97,10 @@ def sft(
     dtype: Annotated[str, typer.Option(help="Compute type: float32 or bfloat16.")] = "float32",
 ) -> None:
     """Fine-tune a causal LM on prompt/response pairs."""
-    import subprocess
-    import sys
+    from arl.train.sft import PairsJob, run_job
 
-    job = {"kind": "pairs", "model": model, "data": str(data), "output": str(output), "steps": steps}
-    job |= {"batch_size": batch_size, "learning_rate": learning_rate, "dtype": dtype}
-    # A process of its own, as every trainer is: gloo's threads must not outlive it into this one's exit.
-    done = subprocess.run([sys.executable, "-m", "arl.train.sft"], input=json.dumps(job), text=True, check=False)
-    raise typer.Exit(done.returncode)
+    job = {"model": model, "data": str(data), "output": str(output), "steps": steps}
+    run_job(PairsJob, job | {"batch_size": batch_size, "learning_rate": learning_rate, "dtype": dtype})
 
 
 @command(app)
@@ -127,11 +122,17 @@ app.add_typer(bench, name="bench")
 
 
 @command(bench)
-def engine() -> None:
+def engine(
+    requests: Annotated[int, typer.Option(help="In all.")] = 256,
+    slots: Annotated[int, typer.Option(help="Decoded together, and the batch size of generate.")] = 32,
+    threads: Annotated[int, typer.Option(help="Of both sides.")] = 1,
+    repeats: Annotated[int, typer.Option(help="Of both sides, interleaved, after one warm-up.")] = 3,
+) -> None:
     """The embedded engine beside Hugging Face generate, and its logprobs beside the trainer's."""
-    from arl.bench.engine import main
+    from arl.bench import to_json
+    from arl.bench.engine import bench_engine
 
-    main()
+    typer.echo(to_json(bench_engine(requests, slots, threads, repeats)))
 
 
 @command(bench)
@@ -141,9 +142,10 @@ def async_(
     repeats: Annotated[int, typer.Option(help="Runs of each layout, interleaved.")] = 3,
 ) -> None:
     """One recipe with and without staleness, each using every core as best it can."""
+    from arl.bench import to_json
     from arl.bench.asynchrony import bench_async
 
-    typer.echo(json.dumps(bench_async(recipe, list(set_ or ()), repeats), indent=1))
+    typer.echo(to_json(bench_async(recipe, list(set_ or ()), repeats)))
 
 
 @command(bench)
@@ -156,12 +158,13 @@ def target(
     seeds: Annotated[int, typer.Option(help="Runs of each system, interleaved.")] = 3,
 ) -> None:
     """Wall-clock from the first generation to an accuracy, beside peers."""
+    from arl.bench import to_json
     from arl.bench.target import bench_target
 
     names = dict(part.split(":", 1) for part in ours)
     commands = dict(part.split(":", 1) for part in peer or ())
     layouts = {name: overrides.split() for name, overrides in names.items()}
-    typer.echo(json.dumps(bench_target(recipe, Path(model), accuracy, range(seeds), layouts, commands), indent=1))
+    typer.echo(to_json(bench_target(recipe, Path(model), accuracy, range(seeds), layouts, commands)))
 
 
 if __name__ == "__main__":

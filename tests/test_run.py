@@ -179,7 +179,9 @@ def test_ctrl_c_ends_the_run_cleanly(start: Callable[..., Command]) -> None:
     assert command.metrics()[-1]["step"] >= 2
 
 
-def test_a_killed_controller_takes_everything_with_it_and_the_next_run_clears_its_weights(start: Callable[..., Command]) -> None:
+def test_a_killed_controller_takes_everything_with_it_and_the_next_run_clears_its_weights(
+    start: Callable[..., Command],
+) -> None:
     command = start("train.steps=100000")
     command.read_until("step    2")
     children = list(command.children().values())
@@ -194,7 +196,9 @@ def test_a_killed_controller_takes_everything_with_it_and_the_next_run_clears_it
 def test_a_reward_that_always_raises_ends_the_run_with_its_traceback(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
-    (tmp_path / "mine.py").write_text("def broken(problem, response, truncated):\n    raise ValueError('it is broken')\n")
+    (tmp_path / "mine.py").write_text(
+        "def broken(problem, response, truncated):\n    raise ValueError('it is broken')\n"
+    )
     command = start("reward.function=mine:broken", "eval.problems=0")
     assert command.end() == 3
     assert "groups in a row failed" in command.output

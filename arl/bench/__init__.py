@@ -1,0 +1,33 @@
+"""What `arl bench` runs. Results are one JSON document on stdout; progress goes to stderr."""
+
+import json
+import os
+import platform
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from arl.metrics.console import ConsoleDisplay
+
+
+def stderr_display() -> ConsoleDisplay:
+    return ConsoleDisplay(Console(stderr=True, highlight=False))
+
+
+def to_json(document: dict[str, Any]) -> str:
+    """The document after the machine it was measured on; indented, innermost lists on one line each."""
+    text = json.dumps({"measured_on": _machine()} | document, indent=1)
+    return re.sub(r"\[[^][{}]*\]", lambda match: " ".join(match.group().split()), text)
+
+
+def _machine() -> dict[str, str]:
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    versions = {name: version(name) for name in ("torch", "transformers")}
+    cores = f"{len(os.sched_getaffinity(0))} cores"
+    return {
+        "cpu": f"{cpu.group(1) if cpu else platform.machine()}, {cores}",
+        "python": platform.python_version(),
+    } | versions

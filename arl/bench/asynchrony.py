@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from arl import clock
-from arl.metrics.console import ConsoleDisplay
+from arl.bench import stderr_display
 from arl.metrics.summary import Summary
 from arl.recipe_file import load_recipe
 from arl.run import train
@@ -30,7 +30,7 @@ LAYOUTS = {
 def bench_async(recipe: Path, overrides: list[str], repeats: int) -> dict[str, Any]:
     """Trained tokens per second of every layout, and the ratio asynchronous / fastest synchronous."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in LAYOUTS}
-    with tempfile.TemporaryDirectory(prefix="arl-bench-") as directory, ConsoleDisplay() as display:
+    with tempfile.TemporaryDirectory(prefix="arl-bench-") as directory, stderr_display() as display:
         for repeat in range(repeats):
             for name, layout in LAYOUTS.items():
                 display.note(f"repeat {repeat}: {name}")

@@ -4,16 +4,13 @@
                                     └► batches of 32, as long as their longest ─► useful tokens/s
 
 Both sample from the same random weights, with lengths imposed. The engine's recorded logprobs are then
-compared with a plain float32 forward pass. `python -m arl.bench.engine` prints one JSON object.
+compared with stock transformers' float32 forward, one sequence at a time, and with the trainer's packed forward.
 """
 
-import argparse
 import asyncio
-import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,52 +22,44 @@ from arl.data.checksum import CHARACTERS
 from arl.engine.embedded import EmbeddedEngine
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
-from arl.recipe import TinyModel
+from arl.recipe import TinyModel, Train
+from arl.train.fsdp import ShardedModel, init_ranks
+from arl.train.packer import LossSequence, pack_groups
 from arl.types import GenerateRequest, SamplingParams
 
 PROMPT_TOKENS = 26  # of the quickstart's task, bos included
 LENGTH_P50, LENGTH_SIGMA = 24.0, 1.2  # lognormal: p99 / p50 = exp(2.33 σ) = 16, before the context cuts it
 
 Response = tuple[tuple[int, ...], tuple[int, ...], np.ndarray]  # prompt, sampled ids, logprobs (L,) float32
-Forward = Callable[[list[Response]], list[np.ndarray]]  # ─► logprobs of the sampled ids, (L,) float32 each
 
 
-def bench_engine(
-    num_requests: int = 256,
-    slots: int = 32,
-    threads: int = 1,
-    repeats: int = 3,
-    forward: Forward | None = None,
-) -> dict[str, Any]:
+def bench_engine(num_requests: int, slots: int, threads: int, repeats: int) -> dict[str, Any]:
     """Measure both sides in interleaved repeats after a warm-up.
-
-    Args:
-        forward: recomputes logprobs to compare with; None: stock transformers, one sequence at a time
 
     Returns:
         useful tokens/s of both (medians and repeats), their ratio, the lengths, and the logprob differences
     """
-    before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            make_tiny_model(TinyModel(), CHARACTERS, 0, Path(directory))
-            model = load_model(directory, "float32")
-            stock = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-        stock.generation_config.eos_token_id = None  # lengths are imposed on both sides
-        requests = _requests(num_requests, model.config.vocab_size)
-        rates: dict[str, list[float]] = {"arl": [], "hf_generate": []}
-        for _ in range(repeats + 1):
-            responses, seconds = asyncio.run(_generate(model, requests, slots))
-            rates["arl"].append(_tokens(requests) / seconds)
-            rates["hf_generate"].append(_tokens(requests) / _hf_generate(stock, requests, slots))
-        return _report(requests, rates, _agreement(responses, forward or _stock_forward(stock))) | {
-            "requests": num_requests,
-            "slots": slots,
-            "threads": threads,
-        }
-    finally:
-        torch.set_num_threads(before)
+    with tempfile.TemporaryDirectory() as directory:
+        make_tiny_model(TinyModel(), CHARACTERS, 0, Path(directory))
+        model = load_model(directory, "float32")
+        stock = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        trained = ShardedModel(directory, Train(), 1.0, init_ranks(deadline_seconds=60.0))
+    stock.generation_config.eos_token_id = None  # lengths are imposed on both sides
+    requests = _requests(num_requests, model.config.vocab_size)
+    rates: dict[str, list[float]] = {"arl": [], "hf_generate": []}
+    for _ in range(repeats + 1):
+        responses, seconds = asyncio.run(_generate(model, requests, slots))
+        rates["arl"].append(_tokens(requests) / seconds)
+        rates["hf_generate"].append(_tokens(requests) / _hf_generate(stock, requests, slots))
+    return {
+        "requests": num_requests,
+        "slots": slots,
+        "threads": threads,
+        **_report(requests, rates),
+        "logprobs_beside_stock_forward": _beside_stock_forward(stock, responses),
+        "logprobs_beside_packed_forward": _beside_packed_forward(trained, responses),
+    }
 
 
 def _tokens(requests: list[GenerateRequest]) -> int:
@@ -127,32 +116,42 @@ def _hf_generate(model: PreTrainedModel, requests: list[GenerateRequest], batch:
     return time.perf_counter() - start
 
 
-def _stock_forward(model: PreTrainedModel) -> Forward:
-    @torch.inference_mode()
-    def forward(responses: list[Response]) -> list[np.ndarray]:
-        found = []
-        for prompt, ids, _ in responses:
-            logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
-            logprobs = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids)[:, None])
-            found.append(logprobs[:, 0].numpy())
-        return found
-
-    return forward
+@torch.inference_mode()
+def _beside_stock_forward(model: PreTrainedModel, responses: list[Response]) -> dict[str, float]:
+    """Recorded logprobs against transformers' own forward, one sequence at a time."""
+    differences = []
+    for prompt, ids, recorded in responses:
+        logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        logprobs = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids)[:, None])
+        differences.append(logprobs[:, 0].numpy() - recorded)
+    return _size(differences)
 
 
-def _agreement(responses: list[Response], forward: Forward) -> dict[str, float]:
-    """Absolute differences over all sampled tokens."""
-    recorded = np.concatenate([logprobs for _, _, logprobs in responses])
-    difference = np.abs(recorded - np.concatenate(forward(responses)))
-    return {
-        "logprob_mean_abs_diff": float(difference.mean()),
-        "logprob_max_abs_diff": float(difference.max()),
-    }
+@torch.no_grad()
+def _beside_packed_forward(model: ShardedModel, responses: list[Response]) -> dict[str, float]:
+    """Recorded logprobs, which travel with their tokens, against the trainer's forward of many sequences in a pack."""
+    groups = [
+        [
+            LossSequence(
+                token_ids=np.array(prompt + ids, np.int32),
+                loss_at=np.arange(len(prompt), len(prompt) + len(ids)),
+                behavior_logprobs=recorded,
+                policy_versions=np.zeros(len(ids), np.int32),
+                advantage=1.0,
+            )
+        ]
+        for prompt, ids, recorded in responses
+    ]
+    (packs,) = pack_groups(groups, capacity=4096, ranks=1)
+    return _size([model.score(pack)[0].numpy()[pack.loss_scores] - pack.behavior_logprobs for pack in packs])
 
 
-def _report(
-    requests: list[GenerateRequest], rates: dict[str, list[float]], agreement: dict[str, float]
-) -> dict[str, Any]:
+def _size(differences: list[np.ndarray]) -> dict[str, float]:
+    absolute = np.abs(np.concatenate(differences))
+    return {"mean": float(absolute.mean()), "max": float(absolute.max())}
+
+
+def _report(requests: list[GenerateRequest], rates: dict[str, list[float]]) -> dict[str, Any]:
     lengths = [request.sampling.max_new_tokens for request in requests]
     measured = {side: values[1:] for side, values in rates.items()}  # the first repeat warms up
     medians = {side: statistics.median(values) for side, values in measured.items()}
@@ -163,19 +162,4 @@ def _report(
         "ratio": round(medians["arl"] / medians["hf_generate"], 2),
         "length_p50": float(p50),
         "length_p99": float(p99),
-        **agreement,
     }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser("arl.bench.engine", description=__doc__.splitlines()[0])
-    parser.add_argument("--requests", type=int, default=256)
-    parser.add_argument("--slots", type=int, default=32)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
-    print(json.dumps(bench_engine(options.requests, options.slots, options.threads, options.repeats), indent=2))
-
-
-if __name__ == "__main__":
-    main()

@@ -20,6 +20,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from arl import clock
+from arl.bench import stderr_display
 from arl.metrics.console import ConsoleDisplay
 from arl.models.load import save_model
 from arl.recipe_file import load_recipe
@@ -41,7 +42,7 @@ def bench_target(
         peers: name -> command.
     """
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in (*ours, *peers)}
-    with ConsoleDisplay() as display:
+    with stderr_display() as display:
         for seed in seeds:
             with tempfile.TemporaryDirectory(prefix="arl-bench-") as name:
                 directory = Path(name)

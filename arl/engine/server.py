@@ -9,7 +9,6 @@ Requests are answered between two passes of the one loop; there are no threads. 
 
 import argparse
 import asyncio
-import ctypes
 import hmac
 import itertools
 import os
@@ -28,12 +27,12 @@ from arl.engine import wire
 from arl.engine.embedded import EmbeddedEngine
 from arl.errors import ArlError, EngineError
 from arl.models.load import DTYPES, load_model
+from arl.orphan import die_with_parent
 from arl.types import GenerateRequest, Increment, WeightUpdate
 
 Body = TypeVar("Body")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-PR_SET_PDEATHSIG = 1
 
 
 class EngineServer:
@@ -253,17 +252,6 @@ async def serve(server: EngineServer, engine: EmbeddedEngine, listener: socket.s
             running.cancel()
     finally:
         await runner.cleanup()
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the one that started it (ARL_PARENT_PID) ends."""
-    parent = os.environ.get("ARL_PARENT_PID")
-    if parent is None:
-        return
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != int(parent):  # it had ended before the request was made
-        sys.exit(f"the parent process {parent} has ended")
 
 
 def _listen(host: str, port: int, key: str | None) -> socket.socket:

@@ -20,7 +20,7 @@ from arl.recipe import Objective, Train
 from arl.train.packer import Shard
 from arl.types import WeightUpdate
 
-ADDRESS, RUN_KEY, PARENT_PID = "ARL_TRAINER_ADDRESS", "ARL_RUN_KEY", "ARL_PARENT_PID"  # environment of a rank
+ADDRESS, RUN_KEY = "ARL_TRAINER_ADDRESS", "ARL_RUN_KEY"  # environment of a rank
 
 
 class _Message(Struct, frozen=True, tag=True):

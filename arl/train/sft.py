@@ -229,7 +229,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from arl.train.worker import die_with_parent, leave
+    from arl.orphan import die_with_parent
+    from arl.train.worker import leave
 
     die_with_parent()
     leave(main())

@@ -6,9 +6,7 @@ Environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun sets them, A
 with ARL_PARENT_PID the rank dies with that process.
 """
 
-import ctypes
 import os
-import signal
 import sys
 import time
 import traceback
@@ -18,6 +16,7 @@ from typing import NoReturn
 import zmq
 from msgspec import Struct
 
+from arl.orphan import die_with_parent
 from arl.train import channel
 from arl.train.channel import (
     Failed,
@@ -37,7 +36,6 @@ from arl.types import WeightUpdate
 
 HELLO_SECONDS = 60.0  # for the controller's first word
 LINGER_SECONDS = 10.0  # for the last message to leave
-_PR_SET_PDEATHSIG = 1
 
 
 class Link:
@@ -61,17 +59,6 @@ class Link:
 
     def close(self) -> None:
         self._socket.close()
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends; leave at once if that has happened already."""
-    parent = os.environ.get(channel.PARENT_PID)
-    if parent is None:
-        return
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != int(parent):
-        leave(1)
 
 
 def leave(code: int) -> NoReturn:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from arl.train.channel import PARENT_PID
+from arl.orphan import PARENT
 
 
 def free_port() -> int:
@@ -24,7 +24,7 @@ def started(
     shared = {
         **os.environ,
         **environment,
-        PARENT_PID: str(parent or os.getpid()),
+        PARENT: str(parent or os.getpid()),
         "WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
