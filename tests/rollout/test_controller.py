@@ -48,7 +48,7 @@ class World:
     async def _main(self) -> None:
         self.engine = NullEngine(self.length_of, self.swap_seconds)
         rewards = NullRewards(self.score)
-        episodes = Episodes(self.engine, NullCodec(), rewards, single_turn, self.rollout, seed=0)
+        episodes = Episodes(self.engine, NullCodec(), rewards, single_turn, self.rollout, seed=0, max_length=100_000)
         problems = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
         self.controller = Controller(
             self.rollout,
