@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import secrets
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -108,11 +109,18 @@ async def open_trainer(
         collective_seconds=recipe.deadlines.step,
     )
     async with TrainerClient(init, len(shares), key, recipe.deadlines) as client:
-        rendezvous = {"ARL_RENDEZVOUS": f"file://{weights}/rendezvous", "WORLD_SIZE": str(len(shares))} | LOOPBACK
+        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(shares))}
         for rank, share in enumerate(shares):
-            env = {**share.env, **rendezvous, "RANK": str(rank), "LOCAL_RANK": "0", **client.environment}
+            env = {**share.env, **rendezvous, **LOOPBACK, "RANK": str(rank), "LOCAL_RANK": "0", **client.environment}
             await processes.start(f"trainer-{rank}", [sys.executable, "-m", "arl.train.worker"], env)
         yield client
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def kept_versions(recipe: Recipe) -> int:

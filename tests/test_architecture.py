@@ -74,7 +74,7 @@ def test_files_and_functions_stay_small_and_the_core_under_its_ceiling() -> None
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
                 assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name} is too long"
-    assert total < 5000
+    assert total < 10_000
 
 
 def test_hugging_faces_kernels_distribution_is_not_shadowed() -> None:

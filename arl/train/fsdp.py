@@ -28,7 +28,6 @@ from arl.models.packed import PackedContext
 from arl.recipe import Train
 from arl.train.packer import MicroBatch
 
-RENDEZVOUS = "ARL_RENDEZVOUS"  # init_method of ranks on one machine
 WORTH_A_COLLECTIVE = 1 << 20  # parameters; smaller decoder blocks are gathered together with the root
 
 
@@ -39,13 +38,9 @@ def init_ranks(deadline_seconds: float) -> torch.device:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if not dist.is_initialized():
         backend, timeout = "nccl" if cuda else "gloo", timedelta(seconds=deadline_seconds)
-        if RENDEZVOUS in os.environ:  # a file: torch's own TCP store listens on every interface and asks for no key
-            rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-            url = os.environ[RENDEZVOUS]
-            dist.init_process_group(backend, timeout=timeout, init_method=url, rank=rank, world_size=world)
-        elif "RANK" in os.environ:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             dist.init_process_group(backend, timeout=timeout)
-        else:
+        else:  # nobody to meet: no port is opened
             dist.init_process_group(backend, timeout=timeout, store=HashStore(), rank=0, world_size=1)
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
