@@ -117,7 +117,7 @@ class SGLangEngine:
         refuse_impossible(request, self._vocab_size, self._context)
         if request.request_id in self._calls:
             raise EngineError(f"request {request.request_id}: this id is open already: ids must be unique")
-        call = self._calls[request.request_id] = Call(request)
+        call = self._calls[request.request_id] = Call(request, next(self._serials))
         self._meter.opened(1)
         self._enqueue(call)
         finished = False
@@ -195,8 +195,9 @@ class SGLangEngine:
     def _flush(self) -> None:
         self._flushing = False
         if self._pending and self._paused_since is None and not self._closed:
-            calls, self._pending = self._pending, []
-            self._spawn(self._post(calls))
+            # The server serves in order of arrival, and a pause hands back those that wait before those that run.
+            calls, self._pending = sorted(self._pending, key=lambda call: call.serial), []
+            self._spawn(self._post(calls, self._pauses))  # a pause may come before the task runs
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -223,15 +224,18 @@ class SGLangEngine:
             if not isinstance(error.__cause__, aiohttp.ClientConnectionError):
                 raise  # a dead server, on the other hand, has nothing left to abort
 
-    async def _post(self, calls: list[Call]) -> None:
-        """Consumes one batch's stream. Waits for the server's next event, bounded by the silence deadline."""
+    async def _post(self, calls: list[Call], pauses: int) -> None:
+        """Consumes the stream of one batch, sent after `pauses` pauses.
+
+        Waits for the server's next event, bounded by the silence deadline.
+        """
         left = dict(enumerate(calls))
         what = f"{self.url}/generate, request {calls[0].request.request_id} and {len(calls) - 1} more"
         try:
             async with deadline(self._silence, "engine client", what) as silence:
                 self._silences.append(silence)
                 try:
-                    await self._converse(calls, left, silence)
+                    await self._converse(calls, left, silence, pauses)
                 finally:
                     self._silences.remove(silence)
             if left:
@@ -247,8 +251,7 @@ class SGLangEngine:
             for call in left.values():
                 call.sent.set()
 
-    async def _converse(self, calls: list[Call], left: dict[int, Call], silence: asyncio.Timeout) -> None:
-        pauses = self._pauses
+    async def _converse(self, calls: list[Call], left: dict[int, Call], silence: asyncio.Timeout, pauses: int) -> None:
         self._extend(silence)
         for call in calls:
             call.rid = f"{call.request.request_id}#{next(self._serials)}"
