@@ -19,12 +19,13 @@ from msgspec import Struct
 from arl.data.problems import ProblemOrder, load_problems
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.base import Engine
-from arl.errors import ArlError, DataError, EngineError, InputError, ProcessDied, TrainerError, leaves
+from arl.errors import ArlError, DataError, EngineError, InputError, ProcessDied, RecipeError, TrainerError, leaves
 from arl.evaluate import evaluate
 from arl.imports import import_function
 from arl.launch.local import LocalProcesses
 from arl.launch.placement import NoLease, Placement, SharedDeviceLease, place, visible_cores, visible_gpus
 from arl.metrics.console import ConsoleDisplay
+from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.recorder import Recorder
 from arl.metrics.summary import Summary, mean_idle
 from arl.metrics.trackers import make_trackers
@@ -41,7 +42,7 @@ from arl.system import (
     reward_name,
     start_engines,
 )
-from arl.train.client import TrainerClient
+from arl.train.base import Trainer
 from arl.types import Accuracy, Problem, WeightUpdate
 from arl.warmup import context_length, starting_codec, starting_model
 
@@ -102,6 +103,8 @@ async def train(recipe: Recipe, display: ConsoleDisplay) -> Summary:
     Raises:
         ArlError: the one failure that ended the run; every process of it is gone by then.
     """
+    if recipe.clock != "wall":
+        raise RecipeError(f"clock {recipe.clock}: processes run on the wall clock; set clock: wall, or use `arl train`")
     started = perf_counter()
     plan = preflight(recipe)
     directory = new_run_directory(recipe)
@@ -149,7 +152,7 @@ class Run:
         plan: Plan,
         directory: Path,
         engine: Engine,
-        trainer: TrainerClient,
+        trainer: Trainer,
         codec: HuggingFaceCodec,
         rewards: Rewards,
         display: ConsoleDisplay,
@@ -210,7 +213,7 @@ class Run:
 
 
 def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float) -> Summary:
-    """The run in a page; `seconds` is the whole command's wall-clock."""
+    """The run in a page; `seconds` is the whole command's, on the run's clock."""
     before, after, recorder = outcome.before, outcome.after, outcome.recorder
     steps = [record for record in recorder.records if "tokens/trained" in record]
     return Summary(
@@ -227,6 +230,7 @@ def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float)
         groups={"trained": outcome.audit.trained, **outcome.audit.lost},
         idle_trainer=mean_idle(steps, "trainer"),
         idle_engine=mean_idle(steps, "engine"),
+        weights_sha256=weights_sha256(directory / "checkpoints" / f"step_{recipe.train.steps}"),
     )
 
 

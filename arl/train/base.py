@@ -7,6 +7,13 @@ from arl.types import Batch, StepResult, WeightUpdate
 
 
 class Trainer(Protocol):
+    async def ready(self) -> None:
+        """Return when it can take its first step.
+
+        Raises:
+            TrainerError, DeadlineError: it could not start, or not in time.
+        """
+
     async def step(self, batch: Batch) -> StepResult:
         """Consume one batch; return when the new version exists and its snapshot is taken.
 
