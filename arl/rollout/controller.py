@@ -151,6 +151,8 @@ class Controller:
             trajectories = await self._run(f"g{group.group_id}", group.problem)
         except Exception as error:
             causes = list(leaves(error))
+            if group.group_id not in self._running:
+                return  # dropped meanwhile, and accounted for
             if any(isinstance(c, RunError) and not isinstance(c, RewardError) for c in causes):
                 raise  # the engine is gone, or a deadline has passed: the run ends
             self._fail(group, causes[0])  # the reward or the user's env raised: this group ends

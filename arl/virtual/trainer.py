@@ -1,11 +1,13 @@
 """A Trainer in this process, on virtual time.
 
 Batch ─► pack_batch ─► Learner.step, at once ─► sleep what it costs ─► StepResult
-                              └ snapshot ─► written at once, published when that has cost its time
+                               └ snapshot ─► in line to be published, while the trainer goes on ─► WeightUpdate
 """
 
 import asyncio
 from pathlib import Path
+
+import torch
 
 from arl.clock import now
 from arl.recipe import Recipe
@@ -29,8 +31,9 @@ class InProcessTrainer:
         self._model, self._publications = model, publications
         self._learner = Learner(model, self._train, recipe.objective, recipe.rollout.temperature)
         assert self._learner.sharded.device.type == "cpu", "the virtual world computes on the CPU"
-        self._published = {0: (WeightUpdate(0, str(model)), 0.0)}  # version -> update, and when it is complete
-        self._publisher_free = 0.0
+        self._snapshots: dict[int, dict[str, torch.Tensor]] = {}  # in line to be written
+        self._complete = {0: 0.0}  # version -> when its publication is over
+        self._published = WeightUpdate(0, str(model))
 
     async def ready(self) -> None:
         """The model is loaded already."""
@@ -45,22 +48,24 @@ class InProcessTrainer:
         costs = self._costs
         (shard,), packing = pack_batch(batch, self._train.minibatches, self._train.capacity, ranks=1)
         computed = self._learner.step(shard)
-        state = self._learner.snapshot()
+        version, state = self._learner.version, self._learner.snapshot()
         seconds = costs.train_step + costs.trained_token * packing["tokens/trained"]
         await asyncio.sleep(seconds + costs.snapshot)
-        version = self._learner.version
-        self._publisher_free = max(now(), self._publisher_free) + costs.publish
-        update = write_weights(self._publications, version, self._learner.config_json(), state)
-        self._published[version] = (update, self._publisher_free)
+        self._snapshots[version] = state
+        self._complete[version] = max(now(), self._complete[version - 1]) + costs.publish
         metrics = {name: value for name, value in computed.items() if not name.startswith("time/")}
         metrics |= {"time/train_s": seconds, "sync/blocking_seconds": costs.snapshot}
         return StepResult(version, metrics | packing)
 
     async def weights(self, version: int) -> WeightUpdate:
-        """See Trainer."""
-        update, complete = self._published[version]
-        await asyncio.sleep(max(complete - now(), 0.0))
-        return update
+        """See Trainer. Versions are asked for in ascending order; those between are written too."""
+        await asyncio.sleep(max(self._complete[version] - now(), 0.0))
+        while self._published.version < version:
+            following = self._published.version + 1
+            state, config = self._snapshots.pop(following), self._learner.config_json()
+            self._published = write_weights(self._publications, following, config, state)
+        assert self._published.version == version, "only the newest publication can be had"
+        return self._published
 
     async def save(self, path: Path) -> None:
         """See Trainer: float32 weights, config and tokenizer. Free of cost."""

@@ -169,6 +169,12 @@ def test_a_late_swap_costs_a_pause_of_its_load_alone(start: Start) -> None:
     assert all(r["sync/seconds"] < 3.1 for r in swaps)
 
 
+def test_a_publisher_slower_than_the_trainer_delays_versions_and_loses_none(start: Start) -> None:
+    ran = start("virtual.publish=9", "rollout.staleness=5")
+    assert max(ran.ages()) == 5
+    assert ran.summary.training_seconds > 6 * 9
+
+
 def test_every_metric_but_the_wall_clocks_is_there(start: Start) -> None:
     ran = start()
     assert set().union(*_steps(ran)) == EVERY_STEP - {"time/proximal_s"}
