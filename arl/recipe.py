@@ -240,11 +240,11 @@ class VirtualCosts(Section):
     """One pass of one replica, whatever it holds; seconds."""
     decode_token: Cost = 20e-6
     """Each request that decodes a token in a pass; seconds."""
-    prefill_token: Cost = 15e-6
+    prefill_token: Cost = 20e-6
     """Each token of a new prompt in a pass, shared prompts once; seconds."""
     train_step: Cost = 30e-3
     """One training step, whatever it holds; seconds."""
-    trained_token: Cost = 40e-6
+    trained_token: Cost = 20e-6
     """Each loss token of a step; seconds."""
     snapshot: Cost = 0.5e-3
     """The copy of the weights after a step, during which the trainer waits; seconds."""

@@ -12,13 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from arl.errors import RunError
+from arl import clock
+from arl.errors import RecipeError, RunError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.files import TrajectoryFiles
 from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.names import EVERY_STEP
 from arl.metrics.summary import Summary, render
 from arl.recipe_file import load_recipe
+from arl.run import train
 from arl.types import Problem
 from arl.virtual.world import train_virtually
 
@@ -186,6 +188,12 @@ def test_every_metric_but_the_wall_clocks_is_there(start: Start) -> None:
 def test_what_ends_a_run_is_told_as_it_is(start: Start) -> None:
     with pytest.raises(RunError, match=r"groups in a row failed.*\n?[\s\S]*no opinion"):
         start(f"reward.function={__name__}:broken", "eval.problems=0")
+
+
+def test_what_needs_processes_refuses_a_virtual_clock(recipe_file: Path) -> None:
+    recipe = load_recipe(recipe_file)
+    with pytest.raises(RecipeError, match="clock virtual: processes run on the wall clock"):
+        clock.run(lambda: train(recipe, ConsoleDisplay(Console(file=io.StringIO()))))
 
 
 def _steps(ran: Ran) -> list[dict[str, Any]]:
