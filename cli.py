@@ -4,6 +4,7 @@ Exit codes: 0 done · 1 a bug · 2 bad input, nothing was started · 3 a run fai
 """
 
 import functools
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, ParamSpec
@@ -38,6 +39,7 @@ def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, Non
         def reported(*args: P.args, **kwargs: P.kwargs) -> None:
             from arl.errors import ArlError
 
+            signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # ends as Ctrl-C does
             try:
                 function(*args, **kwargs)
             except ArlError as error:
@@ -58,8 +60,8 @@ def train(recipe: RecipePath, set_: Overrides = None, dry_run: DryRun = False) -
     from arl import clock
     from arl.metrics.console import ConsoleDisplay
     from arl.metrics.summary import render
+    from arl.preflight import preflight
     from arl.recipe_file import dump_recipe, load_recipe
-    from arl.run import preflight
     from arl.run import train as run
 
     loaded = load_recipe(recipe, set_ or ())
@@ -83,8 +85,8 @@ def eval_(recipe: RecipePath, model: Model, set_: Overrides = None) -> None:
     import msgspec
 
     from arl import clock
+    from arl.evaluate import evaluate_models
     from arl.recipe_file import load_recipe
-    from arl.run import evaluate_models
 
     loaded = load_recipe(recipe, [*(set_ or ()), "model.tiny=null", f"model.path={model}"])
     (accuracy,) = clock.run(lambda: evaluate_models(loaded, [Path(model)]))

@@ -1,10 +1,27 @@
-"""Sampled accuracy on held-out problems, under whatever version the engines serve."""
+"""Sampled accuracy on held-out problems: of the version a run's engines serve, or of models on disk."""
 
 import asyncio
+import shutil
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
-from arl.rollout.episodes import Episodes
-from arl.types import Accuracy, Problem
+from arl.clock import deadline
+from arl.data.tokenizer import TextCodec, load_codec
+from arl.engine.base import Engine
+from arl.errors import InputError
+from arl.imports import import_function
+from arl.launch.local import LocalProcesses
+from arl.preflight import Plan, preflight
+from arl.recipe import Recipe
+from arl.rollout.episodes import Episodes, Rewards
+from arl.system import connect_engines, new_key, open_rewards, reported_failures, start_engines, told_deaths
+from arl.types import Accuracy, Problem, WeightUpdate
+
+
+def make_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
+    env = import_function(recipe.rollout.env, "rollout.env")
+    return Episodes(engine, codec, rewards, env, recipe.rollout, recipe.seed, plan.max_length)
 
 
 async def evaluate(episodes: Episodes, problems: Sequence[Problem], temperature: float, name: str) -> Accuracy:
@@ -19,3 +36,41 @@ async def evaluate(episodes: Episodes, problems: Sequence[Problem], temperature:
     assert len(versions) == 1, f"an evaluation of one version was sampled by {sorted(versions)}"
     mean = sum(t.reward for t in trajectories) / len(trajectories)
     return Accuracy(mean, len(trajectories), versions.pop())
+
+
+async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accuracy]:
+    """Accuracy of each of `models`, all of one shape, on the recipe's held-out problems, on engines of its own.
+
+    Raises:
+        ArlError: as `train`; nothing is left behind.
+    """
+    alone = {"mode": "collocated", "train": recipe.train.model_copy(update={"ranks": 1})}  # engines have it all
+    recipe = recipe.model_copy(update=alone)
+    plan, key = preflight(recipe), new_key()
+    if not plan.held_out:
+        raise InputError("eval.problems 0: nothing to evaluate on")
+    logs = Path(tempfile.mkdtemp(prefix="arl-eval-"))
+    async with (
+        reported_failures(),
+        LocalProcesses(logs, recipe.deadlines.shutdown) as processes,
+        told_deaths(processes),
+        open_rewards(recipe, logs) as rewards,
+    ):
+        servers = await start_engines(recipe, models[0], plan.placement.engines, processes, key)
+        async with connect_engines(servers, recipe, key) as engine:
+            accuracies = await _evaluate_each(recipe, plan, models, engine, rewards)
+    shutil.rmtree(logs)  # kept where something failed: the message names them
+    return accuracies
+
+
+async def _evaluate_each(
+    recipe: Recipe, plan: Plan, models: Sequence[Path], engine: Engine, rewards: Rewards
+) -> list[Accuracy]:
+    episodes = make_episodes(recipe, plan, engine, load_codec(str(models[0])), rewards)
+    accuracies = []
+    for version, model in enumerate(models):
+        if version:
+            await engine.update_weights(WeightUpdate(version, str(model)))
+        async with deadline(recipe.deadlines.step, "controller", f"the evaluation of {model}"):
+            accuracies.append(await evaluate(episodes, plan.held_out, recipe.eval.temperature, f"eval{version}"))
+    return accuracies

@@ -23,7 +23,7 @@ def import_function(name: str, field: str) -> Callable[..., Any]:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except Exception as error:  # a user's module may fail at its import in any way
         raise RecipeError(
             f"{field} {name!r}: cannot import {module_name} ({error}); is it installed, or in {here}?"
         ) from error

@@ -158,14 +158,12 @@ class EngineConfig(Section):
 
 
 class Objective(Section):
-    """What the trainer maximises (arXiv 2505.24298, §5)."""
+    """What the trainer maximizes (arXiv 2505.24298, §5), with GRPO advantages (group mean and standard deviation)."""
 
     kind: Literal["decoupled_ppo", "ppo"] = "decoupled_ppo"
     """decoupled_ppo clips around the proximal policy; ppo (naive) around the behavior policy."""
     proximal: Literal["recompute", "loglinear", "reuse"] = "recompute"
     """π_prox by a forward pass before the minibatches, by A-3PO's interpolation, or the current policy itself."""
-    advantage: Literal["grpo"] = "grpo"
-    """Group mean and standard deviation."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """ε_low."""
     clip_high: PositiveFloat = 0.2
@@ -307,11 +305,13 @@ class Recipe(Section):
         if self.objective.proximal == "reuse" and m > 1:
             raise ValueError(f"objective.proximal reuse needs train.minibatches 1, not {m}: use recompute")
         if self.rollout.group_size < 2:
-            raise ValueError("rollout.group_size 1 gives every episode advantage 0 under grpo: use at least 2")
+            raise ValueError("rollout.group_size 1 gives every episode advantage 0: use at least 2")
         if self.model.tiny is not None and self.data.task is None:
             raise ValueError("model.tiny takes its vocabulary from data.task: name a task or give model.path")
         if self.warmup is not None and self.data.task is None:
             raise ValueError("warmup needs data.task: only a task makes its own demonstrations; see `arl sft`")
+        if self.mode == "collocated" and self.engine.kv_policy == "keep":
+            raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
         cap = self.rollout.max_groups
         if cap is not None and cap < p:
             raise ValueError(f"rollout.max_groups {cap} can never fill a step of {p} problems")

@@ -8,7 +8,7 @@ Processes are started first and awaited afterwards, so that both sides load thei
 """
 
 import contextlib
-import os
+import fcntl
 import secrets
 import shutil
 import socket
@@ -17,10 +17,11 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+from arl.child import RUN_KEY
 from arl.data.tasks import task_module
 from arl.engine.client import SGLangEngine
 from arl.engine.router import Router
-from arl.errors import InputError
+from arl.errors import ArlError, EngineError, InputError, ProcessDied, RunError, TrainerError, leaves
 from arl.launch.local import LocalProcess, LocalProcesses
 from arl.launch.placement import Share
 from arl.recipe import Recipe
@@ -29,8 +30,9 @@ from arl.train.channel import Init
 from arl.train.client import TrainerClient
 
 MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
-RUN_KEY = "ARL_RUN_KEY"
 WEIGHTS = "arl-weights"
+DEATH_SECONDS = 3.0  # a connection breaks before the process behind it has wholly ended
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 def new_key() -> str:
@@ -52,8 +54,8 @@ def reward_name(recipe: Recipe) -> str:
 
 
 def open_rewards(recipe: Recipe, directory: Path) -> RewardPool:
-    log = directory / "logs" / "reward.log"
-    return RewardPool(reward_name(recipe), recipe.reward.workers, recipe.deadlines.reward, log)
+    log, limits = directory / "reward.log", recipe.deadlines
+    return RewardPool(reward_name(recipe), recipe.reward.workers, limits.reward, limits.startup, log)
 
 
 async def start_engines(
@@ -103,35 +105,15 @@ async def open_trainer(
         temperature=recipe.rollout.temperature,
         version=0,
         publish_directory=str(weights),
+        kept_versions=kept_versions(recipe),
         collective_seconds=recipe.deadlines.step,
     )
     async with TrainerClient(init, len(shares), key, recipe.deadlines) as client:
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(shares))}
         for rank, share in enumerate(shares):
-            env = {**share.env, **rendezvous, "RANK": str(rank), "LOCAL_RANK": "0", **client.environment}
+            env = {**share.env, **rendezvous, **LOOPBACK, "RANK": str(rank), "LOCAL_RANK": "0", **client.environment}
             await processes.start(f"trainer-{rank}", [sys.executable, "-m", "arl.train.worker"], env)
         yield client
-
-
-@contextlib.contextmanager
-def publication_directory(model: Path, run_directory: Path) -> Iterator[Path]:
-    """Where weights are handed over: in memory if it holds five versions, else on disk. Removed at the end.
-
-    What a run that was killed could not remove, the next one does.
-
-    Raises:
-        InputError: neither has the room.
-    """
-    for orphan in MEMORY.glob(f"{WEIGHTS}-*"):
-        if not Path("/proc", orphan.name.split("-")[2]).exists():
-            shutil.rmtree(orphan, ignore_errors=True)  # another run may be at it too
-    needed = 5 * sum(file.stat().st_size for file in model.glob("*.safetensors"))
-    in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > needed
-    home = MEMORY if in_memory else run_directory
-    if shutil.disk_usage(home).free < needed:
-        raise InputError(f"{home}: publishing weights needs {needed / 1e9:.2f} GB free there; make room")
-    with tempfile.TemporaryDirectory(prefix=f"{WEIGHTS}-{os.getpid()}-", dir=home) as directory:
-        yield Path(directory)
 
 
 def _free_port() -> int:
@@ -139,3 +121,65 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def kept_versions(recipe: Recipe) -> int:
+    """Published versions on disk at once: see Publisher."""
+    return recipe.rollout.staleness + 2
+
+
+@contextlib.contextmanager
+def publication_directory(recipe: Recipe, model: Path, run_directory: Path) -> Iterator[Path]:
+    """Where weights are handed over: in memory if it holds every version that is kept, else on disk.
+
+    Removed at the end; what a run that was killed could not remove, the next one does.
+
+    Raises:
+        InputError: neither has the room.
+    """
+    _remove_orphans()
+    size = sum(file.stat().st_size for file in model.iterdir() if file.suffix in {".safetensors", ".bin"})
+    # The version being written, one in line, and float32 copies of weights that may be stored in two bytes.
+    needed = 2 * size * (kept_versions(recipe) + 2)
+    in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > needed
+    home = MEMORY if in_memory else run_directory
+    if shutil.disk_usage(home).free < needed:
+        raise InputError(f"{home}: publishing weights needs {needed / 1e9:.2f} GB free there; make room")
+    with (
+        tempfile.TemporaryDirectory(prefix=f"{WEIGHTS}-", dir=home, ignore_cleanup_errors=True) as directory,
+        Path(directory, "lock").open("w") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)  # held until this process ends, however it ends
+        yield Path(directory)
+
+
+def _remove_orphans() -> None:
+    for lock in MEMORY.glob(f"{WEIGHTS}-*/lock"):
+        with lock.open("w") as file, contextlib.suppress(BlockingIOError):  # blocked: its run is alive
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent)
+
+
+@contextlib.asynccontextmanager
+async def told_deaths(processes: LocalProcesses) -> AsyncIterator[None]:
+    """Where a process has died, raise that instead of the broken connections it caused."""
+    try:
+        yield
+    except Exception as error:
+        causes = list(leaves(error))
+        if any(isinstance(cause, EngineError | TrainerError | ProcessDied) for cause in causes):
+            death = await processes.first_death(DEATH_SECONDS)
+            raise death or error from error
+        raise
+
+
+@contextlib.asynccontextmanager
+async def reported_failures() -> AsyncIterator[None]:
+    """Raise the one exception to show: of a group, the first that says what happened; a full disk as RunError."""
+    try:
+        yield
+    except Exception as error:
+        cause = min(leaves(error), key=lambda cause: not isinstance(cause, ArlError))
+        if isinstance(cause, OSError):
+            raise RunError(f"{cause}: is the disk full, or not writable?") from error
+        raise cause from error

@@ -4,20 +4,26 @@ tiny shape + task + warm-up section + seed ─► hash ─► cached? ─► its
                                                 └ no ─► arl.train.sft, in its own process ─► cache
 """
 
+import asyncio
+import contextlib
+import fcntl
 import hashlib
 import importlib
 import inspect
 import json
 import os
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 from msgspec import Struct
 
+from arl.clock import deadline
 from arl.data.tasks import task_module, task_named
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
+from arl.errors import DataError
 from arl.launch.local import LocalProcesses
 from arl.launch.placement import visible_cores
 from arl.metrics.console import ConsoleDisplay
@@ -52,12 +58,34 @@ def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
 
 
 def context_length(recipe: Recipe) -> int:
-    """Longest sequence of version 0, tokens."""
+    """Longest sequence of version 0, tokens.
+
+    Raises:
+        DataError: no model there.
+    """
     if recipe.model.tiny is not None:
         return recipe.model.tiny.context
     from transformers import AutoConfig
 
-    return int(AutoConfig.from_pretrained(recipe.model.path).max_position_embeddings)
+    try:
+        config = AutoConfig.from_pretrained(recipe.model.path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"model.path {recipe.model.path}: no model can be loaded from there ({error})") from error
+    return int(config.get_text_config().max_position_embeddings)
+
+
+def _local_copy(path: str) -> Path:
+    """A directory as it is; a Hugging Face name as the directory it is downloaded to."""
+    if Path(path).is_dir():
+        return Path(path)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(path))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"model.path {path}: neither a directory nor a model that can be downloaded ({error})"
+        ) from error
 
 
 async def starting_model(recipe: Recipe, directory: Path, processes: LocalProcesses, display: ConsoleDisplay) -> Path:
@@ -67,7 +95,7 @@ async def starting_model(recipe: Recipe, directory: Path, processes: LocalProces
         ProcessDied: the warm-up did not reach its target.
     """
     if recipe.model.path is not None:
-        return Path(recipe.model.path)
+        return _local_copy(recipe.model.path)
     assert recipe.model.tiny is not None
     assert recipe.data.task is not None
     if recipe.warmup is None:
@@ -77,11 +105,31 @@ async def starting_model(recipe: Recipe, directory: Path, processes: LocalProces
         return directory / "model"
     job = _job(recipe)
     cached = cache_directory() / "warmup" / _digest(job)
-    if cached.exists():
-        display.note(f"warm-up: cached in {cached}")
-    else:
-        await _warm_up(recipe.warmup, job | {"output": str(cached)}, directory, processes, display)
+    async with _alone_with(cached):
+        if cached.exists():
+            display.note(f"warm-up: cached in {cached}")
+        else:
+            await _warm_up(recipe.warmup, job | {"output": str(cached)}, directory, processes, display)
     return cached
+
+
+@contextlib.asynccontextmanager
+async def _alone_with(cached: Path) -> AsyncIterator[None]:
+    """Of several runs that need the same warm-up, one makes it; the others wait for it, and look every second."""
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    with cached.with_suffix(".lock").open("w") as lock:
+        async with deadline(WARMUP_SECONDS, "run", f"another run's warm-up of {cached}"):
+            while not _try_lock(lock):  # noqa: ASYNC110 - the lock of another process has no event
+                await asyncio.sleep(1.0)
+        yield
+
+
+def _try_lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 async def _warm_up(

@@ -61,9 +61,6 @@ class NullTrainer:
         self.batches: list[Batch] = []
         self.saved: list[str] = []
 
-    async def ready(self) -> None:
-        pass
-
     async def step(self, batch: Batch) -> StepResult:
         assert batch.version == len(self.batches)
         await asyncio.sleep(self.step_seconds)

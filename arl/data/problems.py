@@ -60,10 +60,18 @@ def _parse(line: str, place: str) -> Problem:
         row: Any = json.loads(line)
     except json.JSONDecodeError as error:
         raise DataError(f"{place}: not JSON ({error}); each line is one object with prompt and answer") from error
-    if not isinstance(row, dict) or not isinstance(row.get("prompt"), str | list) or not row["prompt"]:
-        raise DataError(f"{place}: needs a non-empty `prompt`, text or a list of chat messages")
+    prompt = row.get("prompt") if isinstance(row, dict) else None
+    if not prompt or not (isinstance(prompt, str) or _is_chat(prompt)):
+        raise DataError(f"{place}: needs a non-empty `prompt`, text or a list of chat messages (role, content)")
     rest = {k: v for k, v in row.items() if k not in ("prompt", "answer")}
-    return Problem(row["prompt"], str(row.get("answer", "")), rest)
+    return Problem(prompt, str(row.get("answer", "")), rest)
+
+
+def _is_chat(prompt: Any) -> bool:
+    return isinstance(prompt, list) and all(
+        isinstance(message, dict) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
+        for message in prompt
+    )
 
 
 class ProblemOrder:

@@ -62,6 +62,7 @@ class SGLangEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._silences: list[asyncio.Timeout] = []  # one for each POST in flight
+        self._last_heard = now()
         self._lock = asyncio.Lock()  # one of pause, resume and update at a time
         self._serials = itertools.count()
         self._pauses = 0
@@ -115,6 +116,8 @@ class SGLangEngine:
             DeadlineError: the server said nothing for generate_seconds.
         """
         refuse_impossible(request, self._vocab_size, self._context)
+        if self._closed:
+            raise EngineError(f"{self.url}: request {request.request_id} came after the client was closed")
         if request.request_id in self._calls:
             raise EngineError(f"request {request.request_id}: this id is open already: ids must be unique")
         call = self._calls[request.request_id] = Call(request)
@@ -196,7 +199,7 @@ class SGLangEngine:
         self._flushing = False
         if self._pending and self._paused_since is None and not self._closed:
             calls, self._pending = self._pending, []
-            self._spawn(self._post(calls))
+            self._spawn(self._post(calls, self._pauses))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -223,7 +226,7 @@ class SGLangEngine:
             if not isinstance(error.__cause__, aiohttp.ClientConnectionError):
                 raise  # a dead server, on the other hand, has nothing left to abort
 
-    async def _post(self, calls: list[Call]) -> None:
+    async def _post(self, calls: list[Call], pauses: int) -> None:
         """Consumes one batch's stream. Waits for the server's next event, bounded by the silence deadline."""
         left = dict(enumerate(calls))
         what = f"{self.url}/generate, request {calls[0].request.request_id} and {len(calls) - 1} more"
@@ -231,7 +234,7 @@ class SGLangEngine:
             async with deadline(self._silence, "engine client", what) as silence:
                 self._silences.append(silence)
                 try:
-                    await self._converse(calls, left, silence)
+                    await self._converse(calls, left, silence, pauses)
                 finally:
                     self._silences.remove(silence)
             if left:
@@ -247,8 +250,7 @@ class SGLangEngine:
             for call in left.values():
                 call.sent.set()
 
-    async def _converse(self, calls: list[Call], left: dict[int, Call], silence: asyncio.Timeout) -> None:
-        pauses = self._pauses
+    async def _converse(self, calls: list[Call], left: dict[int, Call], silence: asyncio.Timeout, pauses: int) -> None:
         self._extend(silence)
         for call in calls:
             call.rid = f"{call.request.request_id}#{next(self._serials)}"
@@ -264,7 +266,7 @@ class SGLangEngine:
             for call in calls:
                 call.sent.set()
             async for data in events:
-                self._extend(silence)
+                self._heard()
                 if data == wire.DONE:
                     return
                 chunk = decode(data)
@@ -277,6 +279,13 @@ class SGLangEngine:
                     del left[chunk.index]
                 if cut:
                     self._enqueue(call)
+
+    def _heard(self) -> None:
+        """A server that says anything is alive, and those who stand in its line may wait on."""
+        if now() - self._last_heard > self._silence / 10:  # seldom, since lines are long and events many
+            self._last_heard = now()
+            for silence in self._silences:
+                self._extend(silence)
 
     def _extend(self, silence: asyncio.Timeout) -> None:
         silence.reschedule(None if self._paused_since is not None else now() + self._silence)

@@ -23,11 +23,11 @@ import msgspec
 import torch
 from aiohttp import web
 
+from arl.child import RUN_KEY, die_with_parent
 from arl.engine import wire
 from arl.engine.embedded import EmbeddedEngine
 from arl.errors import ArlError, EngineError
 from arl.models.load import DTYPES, load_model
-from arl.orphan import die_with_parent
 from arl.types import GenerateRequest, Increment, WeightUpdate
 
 Body = TypeVar("Body")
@@ -278,7 +278,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     die_with_parent()
     torch.set_num_threads(options.threads)
-    key = os.environ.get("ARL_RUN_KEY") or None
+    key = os.environ.get(RUN_KEY) or None
     try:
         listener = _listen(options.host, options.port, key)
         model = load_model(options.model, options.dtype, "cuda" if torch.cuda.is_available() else "cpu")

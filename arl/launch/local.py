@@ -15,21 +15,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from arl.child import PARENT
 from arl.clock import deadline
 from arl.errors import ProcessDied
-from arl.orphan import PARENT
 
+LAST_WORDS = 1.0  # seconds for the rest of a dead process's output
 # Processes that share cores must not burn them while waiting for each other.
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 
 
 class LocalProcess:
+    """One child; made by LocalProcesses.start."""
+
     def __init__(
-        self, role: str, process: asyncio.subprocess.Process, log: Path, on_line: Callable[[str], None]
+        self,
+        role: str,
+        process: asyncio.subprocess.Process,
+        output: asyncio.StreamReader,
+        log: Path,
+        on_line: Callable[[str], None],
     ) -> None:
-        self.role, self.log, self._process, self._on_line = role, log, process, on_line
+        self.role, self.log, self._process, self._output, self._on_line = role, log, process, output, on_line
         self.is_done = False  # it was meant to end, and has
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._unheard: Exception | None = None  # why its output could not be taken
         self._pump = asyncio.create_task(self._copy_output(), name=f"output of {role}")
 
     @property
@@ -37,15 +46,26 @@ class LocalProcess:
         return self._process.pid
 
     async def _copy_output(self) -> None:
-        """Consumes output line by line into the log; unblocked by the child; ends when it closes its output."""
-        assert self._process.stdout is not None
-        with self.log.open("ab", buffering=0) as log:
-            async for raw in self._process.stdout:
-                log.write(raw)
-                line = raw.decode(errors="replace").strip()
-                if line.startswith("ready ") and not self._ready.done():
-                    self._ready.set_result(line.removeprefix("ready "))
-                self._on_line(line)
+        """Consumes output into the log, line by line to whoever listens; unblocked by the child; ends with its output.
+
+        A child whose output cannot be taken would block on a full pipe: it is killed instead, and the reason told.
+        """
+        rest = b""
+        try:
+            with self.log.open("ab", buffering=0) as log:
+                while piece := await self._output.read(1 << 16):
+                    log.write(piece)
+                    *lines, rest = (rest + piece).split(b"\n")
+                    for line in lines:
+                        self._hear(line.decode(errors="replace").strip())
+        except Exception as error:
+            self._unheard = error
+            self._signal(signal.SIGKILL)
+
+    def _hear(self, line: str) -> None:
+        if line.startswith("ready ") and not self._ready.done():
+            self._ready.set_result(line.removeprefix("ready "))
+        self._on_line(line)
 
     async def ready(self, seconds: float) -> str:
         """What the process printed after `ready `; ProcessDied if it ends first."""
@@ -63,8 +83,10 @@ class LocalProcess:
     async def died(self) -> ProcessDied:
         """Waits for the end of the process, and says how it ended."""
         code = await self._process.wait()
-        await asyncio.wait({self._pump}, timeout=1.0)  # its last words; a grandchild may hold the pipe open
+        await asyncio.wait({self._pump}, timeout=LAST_WORDS)  # a grandchild may hold the pipe open
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        if self._unheard is not None:
+            how = f"was killed because its output could not be taken ({self._unheard!r})"
         return ProcessDied(f"{self.role} (pid {self.pid}) {how}. The end of {self.log}:\n{_tail(self.log)}")
 
     async def finished(self, seconds: float) -> None:
@@ -86,7 +108,8 @@ class LocalProcess:
             await self._process.wait()
         finally:
             self._signal(signal.SIGKILL)  # whatever it started and left behind
-            await self._pump
+            await asyncio.wait({self._pump}, timeout=LAST_WORDS)
+            self._pump.cancel()
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -116,15 +139,23 @@ class LocalProcesses:
     ) -> LocalProcess:
         """Run `argv` with `env` added to ours; `on_line` is given every line of its output, also logged."""
         log = self._logs / f"{role}.log"
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, **PASSIVE, **env, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())},
-            start_new_session=True,  # Ctrl-C is the controller's to handle
-        )
-        started = LocalProcess(role, process, log, on_line)
+        # A pipe of our own: asyncio would not see the end of a child before whoever inherited its pipe has ended too.
+        ours, theirs = os.pipe()
+        output = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(output)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(ours, "rb"))
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=asyncio.subprocess.STDOUT,
+                env={**os.environ, **PASSIVE, **env, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())},
+                start_new_session=True,  # Ctrl-C is the controller's to handle
+            )
+        finally:
+            os.close(theirs)
+        started = LocalProcess(role, process, output, log, on_line)
         self._processes.append(started)
         return started
 

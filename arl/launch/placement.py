@@ -19,12 +19,11 @@ class Share(NamedTuple):
     """What one process may use."""
 
     threads: int
-    gpu: int | None  # None: CPU
+    gpu: str | None  # as CUDA_VISIBLE_DEVICES names it; None: CPU
 
     @property
     def env(self) -> dict[str, str]:
-        visible = "" if self.gpu is None else str(self.gpu)
-        return {"OMP_NUM_THREADS": str(self.threads), "CUDA_VISIBLE_DEVICES": visible}
+        return {"OMP_NUM_THREADS": str(self.threads), "CUDA_VISIBLE_DEVICES": self.gpu or ""}
 
 
 class Placement(NamedTuple):
@@ -32,7 +31,7 @@ class Placement(NamedTuple):
     ranks: list[Share]  # (ranks,)
 
 
-def place(recipe: Recipe, num_cores: int, gpus: list[int]) -> Placement:
+def place(recipe: Recipe, num_cores: int, gpus: list[str]) -> Placement:
     """Divide `num_cores` and `gpus` between the two sides.
 
     Raises:
@@ -63,14 +62,13 @@ def visible_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def visible_gpus() -> list[int]:
-    """Indices of the GPUs this process may use."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [int(part) for part in visible.split(",") if part.strip().isdigit()]
+def visible_gpus() -> list[str]:
+    """The GPUs this process may use, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
-    return list(range(torch.cuda.device_count()))
+    count = torch.cuda.device_count()
+    named = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
+    return named[:count] if named else [str(i) for i in range(count)]
 
 
 class NoLease:

@@ -5,6 +5,7 @@ events ─► record of the step ─► metrics.jsonl (the truth) ─► console
                              └► trace.json
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -61,12 +62,13 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._metrics.close()
-        self._trace.close()
-        if self._trajectories:
-            self._trajectories.flush()
-        for tracker in self._trackers:
-            tracker.close()
+        with contextlib.ExitStack() as sinks:  # one that fails to close does not keep the others open
+            for tracker in self._trackers:
+                sinks.callback(tracker.close)
+            if self._trajectories:
+                sinks.callback(self._trajectories.flush)
+            sinks.callback(self._trace.close)
+            sinks.callback(self._metrics.close)
 
     @property
     def seconds(self) -> float:

@@ -36,11 +36,12 @@ class WandbTracker:
         self._run.finish()
 
 
-def make_trackers(recipe: Recipe, directory: Path) -> list[Tracker]:
+def check_tracking(recipe: Recipe) -> None:
     """Raises InputError: online tracking without an API key."""
-    if recipe.output.wandb == "off":
-        return []
     netrc = Path.home() / ".netrc"
     if recipe.output.wandb == "online" and "WANDB_API_KEY" not in os.environ and not netrc.exists():
         raise InputError("output.wandb online: no API key; run `wandb login`, set WANDB_API_KEY, or use offline")
-    return [WandbTracker(recipe, directory)]
+
+
+def make_trackers(recipe: Recipe, directory: Path) -> list[Tracker]:
+    return [] if recipe.output.wandb == "off" else [WandbTracker(recipe, directory)]

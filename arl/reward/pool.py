@@ -4,7 +4,10 @@ score(problem, responses) ─► an idle worker ─► Verdict        hang or de
 """
 
 import asyncio
+import contextlib
 import os
+import signal
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,98 +16,139 @@ from typing import Self
 
 import msgspec
 
+from arl.child import PARENT
 from arl.clock import deadline
-from arl.errors import DeadlineError, RewardError
-from arl.orphan import PARENT
+from arl.errors import DeadlineError, RewardError, RunError
 from arl.reward.worker import Job, RewardFunction, Verdict, frame, score_all
 from arl.types import Problem
 
+_verdicts = msgspec.msgpack.Decoder(Verdict)
+
 
 class _Worker:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._jobs, self._verdicts = process.stdin, process.stdout
-        self._decoder = msgspec.msgpack.Decoder(Verdict)
+    """One process, and the socket to it."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._process, self._reader, self._writer = process, reader, writer
+
+    async def read(self) -> bytes:
+        size = int.from_bytes(await self._reader.readexactly(4), "big")
+        return await self._reader.readexactly(size)
 
     async def ask(self, job: Job) -> Verdict:
-        self._jobs.write(frame(job))
-        await self._jobs.drain()
-        size = int.from_bytes(await self._verdicts.readexactly(4), "big")
-        return self._decoder.decode(await self._verdicts.readexactly(size))
+        self._writer.write(frame(job))
+        await self._writer.drain()
+        return _verdicts.decode(await self.read())
 
     async def end(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
+        """Kill it with everything it started, and reap it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._writer.close()
         await self._process.wait()
 
 
 class RewardPool:
     """`workers` processes that import `function` and score one group at a time each.
 
+    Args:
+        timeout: seconds for one call of the function
+        startup: seconds for a new worker to import it
+
     Raises (from score):
-        RewardError: the function raised, hung past `timeout` seconds, killed its process, or returned no number.
+        RewardError: the function raised, hung past its time, killed its process, or returned no number.
     """
 
-    def __init__(self, function: str, workers: int, timeout: float, log: Path) -> None:
-        self._function, self._size, self._timeout, self._log = function, workers, timeout, log
-        self._idle: asyncio.Queue[_Worker] = asyncio.Queue()
+    def __init__(self, function: str, workers: int, timeout: float, startup: float, log: Path) -> None:
+        self._function, self._size, self._log = function, workers, log
+        self._timeout, self._startup = timeout, startup
+        self._idle: asyncio.Queue[_Worker | RunError] = asyncio.Queue()
         self._all: set[_Worker] = set()
+        self._replacements: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        for _ in range(self._size):
-            self._idle.put_nowait(await self._start())
+        try:
+            await asyncio.gather(*(self._add_worker() for _ in range(self._size)))
+        except BaseException:
+            await self._end_all()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for worker in list(self._all):
-            await self._end(worker)
+        replacements = list(self._replacements)
+        for replacement in replacements:
+            replacement.cancel()
+        await asyncio.gather(*replacements, return_exceptions=True)
+        await self._end_all()
 
     async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
-        # Every busy worker is back within one timeout, so a queue of jobs moves; the controller bounds its length.
+        # A busy worker is back within its time and a lost one is replaced, so a line of jobs moves.
         worker = await self._idle.get()
+        if isinstance(worker, RunError):
+            self._idle.put_nowait(worker)  # everybody in line must hear it
+            raise worker
         try:
             verdict = await self._ask(worker, Job(problem, list(responses), list(truncated)))
         except BaseException:
-            await self._end(worker)  # its pipe may hold half an answer
-            worker = await self._start()
+            self._replace(worker)  # its pipe may hold half an answer
             raise
-        finally:
-            self._idle.put_nowait(worker)
+        self._idle.put_nowait(worker)
         if verdict.error:
             raise RewardError(f"{self._function} on problem {problem.id}: {verdict.error}")
         return verdict.scores
 
     async def _ask(self, worker: _Worker, job: Job) -> Verdict:
-        place = f"{self._function} on problem {job.problem.id}"
+        place, seconds = f"{self._function} on problem {job.problem.id}", self._timeout * len(job.responses)
         try:
-            async with deadline(self._timeout, "reward worker", place):
+            async with deadline(seconds, "reward worker", place):
                 return await worker.ask(job)
         except DeadlineError as error:
-            raise RewardError(f"{place}: no answer in {self._timeout:g} s (deadlines.reward)") from error
+            calls = f"{len(job.responses)} calls of {self._timeout:g} s each (deadlines.reward)"
+            raise RewardError(f"{place}: no answer in the time of {calls}") from error
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise RewardError(f"{place}: its process died; see {self._log}") from error
 
-    async def _start(self) -> _Worker:
-        with self._log.open("ab") as log:
+    def _replace(self, worker: _Worker) -> None:
+        replacement = asyncio.create_task(self._exchange(worker), name="new reward worker")
+        self._replacements.add(replacement)
+        replacement.add_done_callback(self._replacements.discard)
+
+    async def _exchange(self, worker: _Worker) -> None:
+        await worker.end()
+        self._all.discard(worker)
+        try:
+            await self._add_worker()
+        except RunError as error:
+            self._idle.put_nowait(error)
+
+    async def _add_worker(self) -> None:
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        with self._log.open("ab") as log, theirs:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "arl.reward.worker", self._function),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
+                stdin=theirs.fileno(),
+                stdout=log,
                 stderr=log,
                 env={**os.environ, PARENT: str(os.getpid())},
-                start_new_session=True,  # Ctrl-C is the controller's to handle
+                start_new_session=True,  # Ctrl-C is the controller's to handle, and a worker has a group to kill
             )
-        worker = _Worker(process)
+        worker = _Worker(process, reader, writer)
         self._all.add(worker)
-        return worker
+        try:
+            async with deadline(self._startup, "reward pool", f"a worker to import {self._function}"):
+                assert await worker.read() == b"", "a new worker says one empty frame"
+        except asyncio.IncompleteReadError as error:
+            raise RewardError(f"{self._function}: a worker died at its start; see {self._log}") from error
+        self._idle.put_nowait(worker)
 
-    async def _end(self, worker: _Worker) -> None:
-        self._all.discard(worker)
-        await worker.end()
+    async def _end_all(self) -> None:
+        for worker in list(self._all):
+            await worker.end()
 
 
 class InlineRewards:

@@ -1,12 +1,12 @@
-"""One reward worker process: reads jobs from stdin, calls the reward function, writes scores to stdout.
+"""One reward worker process: reads jobs from a socket, calls the reward function, writes scores back.
 
     python -m arl.reward.worker module:function        frames of 4-byte length + msgpack, both ways
 
-Whatever the function prints goes to the log: file descriptor 1 is the protocol's alone.
+The socket is file descriptor 0, so that whatever the function prints goes to the log.
 """
 
 import math
-import os
+import socket
 import sys
 import traceback
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
+from arl.child import die_with_parent
 from arl.imports import import_function
-from arl.orphan import die_with_parent
 from arl.types import Problem
 
 RewardFunction = Callable[[Problem, str, bool], float]
@@ -55,6 +55,8 @@ def frame(message: Struct) -> bytes:
 def serve(function: RewardFunction, jobs: BinaryIO, verdicts: BinaryIO) -> None:
     """Answer until the input ends."""
     decoder = msgspec.msgpack.Decoder(Job)
+    verdicts.write(bytes(4))  # an empty frame: imported, ready
+    verdicts.flush()
     while header := jobs.read(4):
         job = decoder.decode(jobs.read(int.from_bytes(header, "big")))
         verdicts.write(frame(score_all(function, job)))
@@ -63,9 +65,9 @@ def serve(function: RewardFunction, jobs: BinaryIO, verdicts: BinaryIO) -> None:
 
 def main() -> None:
     die_with_parent()
-    verdicts = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    serve(import_function(sys.argv[1], "reward.function"), sys.stdin.buffer, verdicts)
+    controller = socket.socket(fileno=0)
+    with controller.makefile("rb") as jobs, controller.makefile("wb") as verdicts:
+        serve(import_function(sys.argv[1], "reward.function"), jobs, verdicts)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ class Controller:
 
     async def _admit(self, tasks: asyncio.TaskGroup) -> None:
         """Consumes problems and room; waits for room; unblocked by a swap, a step or a lost group."""
-        patience = self._deadlines.step + self._deadlines.swap
+        patience = 3 * self._deadlines.step + self._deadlines.swap  # a batch, a step, a checkpoint
         while True:
             self._room.clear()
             while self._may_start():
@@ -240,7 +240,7 @@ class Controller:
 
     async def _publish(self) -> None:
         """Consumes new versions, the newest only; waits for a step; unblocked by it. Ends with the last version."""
-        patience = self._deadlines.step * 2
+        patience = 3 * self._deadlines.step  # a checkpoint, a batch, a step
         while self._engine.loaded_version < self._steps:
             async with deadline(patience, "publisher", f"a version after {self.version}"):
                 await self._new_version.wait()

@@ -15,6 +15,7 @@ import numpy as np
 
 from arl.data.tokenizer import TextCodec
 from arl.engine.base import Engine
+from arl.errors import DataError
 from arl.types import NOT_SAMPLED, Completion, GenerateRequest, Increment, Problem, SamplingParams, Trajectory
 
 Env = Callable[[Problem, "Session"], Awaitable[float | None]]
@@ -29,12 +30,13 @@ class Session:
         codec: TextCodec,
         sampling: SamplingParams,
         prompt_ids: tuple[int, ...],
+        max_length: int,
         episode_id: str,
         affinity: str,
     ) -> None:
         self._engine, self._codec, self._sampling = engine, codec, sampling
         self._episode_id, self._affinity, self._turns = episode_id, affinity, 0
-        self._token_ids = list(prompt_ids)
+        self._token_ids, self._max_length = list(prompt_ids), max_length
         self._logprobs = [0.0] * len(prompt_ids)
         self._versions = [NOT_SAMPLED] * len(prompt_ids)
         self.prompt_length = len(prompt_ids)
@@ -44,7 +46,7 @@ class Session:
     @property
     def budget(self) -> int:
         """Tokens the episode may still sample."""
-        return self._sampling.max_new_tokens - self.num_sampled
+        return min(self._sampling.max_new_tokens - self.num_sampled, self._max_length - len(self._token_ids))
 
     @property
     def is_over(self) -> bool:
@@ -56,8 +58,15 @@ class Session:
         return self._codec.decode(tuple(self._token_ids[self.prompt_length :]))
 
     def extend(self, text: str) -> None:
-        """Append text the policy did not write."""
+        """Append text the policy did not write.
+
+        Raises:
+            DataError: the episode outgrows the model's context or the trainer's capacity.
+        """
         ids = self._codec.encode(text)
+        total = len(self._token_ids) + len(ids)
+        if total > self._max_length:
+            raise DataError(f"the episode would have {total} tokens; model and train.capacity hold {self._max_length}")
         self._token_ids += ids
         self._logprobs += [0.0] * len(ids)
         self._versions += [NOT_SAMPLED] * len(ids)

@@ -5,11 +5,13 @@ Problem ─► prompt ids ─► G sessions, each driven by the env ─► rewar
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
 from arl.data.tokenizer import TextCodec
 from arl.engine.base import Engine
+from arl.errors import RewardError
 from arl.recipe import Rollout
 from arl.rollout.env import Env, Session
 from arl.types import Problem, SamplingParams, Trajectory
@@ -28,10 +30,17 @@ class Episodes:
     """Everything an episode needs, bound once."""
 
     def __init__(
-        self, engine: Engine, codec: TextCodec, rewards: Rewards, env: Env, rollout: Rollout, seed: int
+        self,
+        engine: Engine,
+        codec: TextCodec,
+        rewards: Rewards,
+        env: Env,
+        rollout: Rollout,
+        seed: int,
+        max_length: int,
     ) -> None:
         self._engine, self._codec, self._rewards, self._env = engine, codec, rewards, env
-        self._rollout, self._seed = rollout, seed
+        self._rollout, self._seed, self._max_length = rollout, seed, max_length
         self.tokens_generated = 0  # by episodes that have ended
 
     async def run_group(self, name: str, problem: Problem, size: int, temperature: float) -> tuple[Trajectory, ...]:
@@ -58,7 +67,7 @@ class Episodes:
             stop_token_ids=self._codec.stop_token_ids,
             seed=int.from_bytes(digest, "big") >> 1,  # fits a signed 64-bit integer
         )
-        return Session(self._engine, self._codec, sampling, prompt_ids, episode_id, affinity)
+        return Session(self._engine, self._codec, sampling, prompt_ids, self._max_length, episode_id, affinity)
 
     async def _score(self, problem: Problem, sessions: list[Session]) -> list[float]:
         responses = [s.response for s in sessions]
@@ -66,6 +75,9 @@ class Episodes:
 
     async def _drive(self, problem: Problem, session: Session) -> float | None:
         try:
-            return await self._env(problem, session)
+            own = await self._env(problem, session)
+            if own is not None and not math.isfinite(own):
+                raise RewardError(f"the env gave problem {problem.id} the reward {own}: return a finite number or None")
+            return own
         finally:
             self.tokens_generated += session.num_sampled

@@ -7,6 +7,7 @@ Give it a memory-backed file system where there is one: nothing here needs to ou
 
 import shutil
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,32 +17,36 @@ from safetensors.torch import save_file
 
 from arl.types import WeightUpdate
 
-KEPT = 3  # versions on disk: engines may still be reading the last but one
+Announce = Callable[[WeightUpdate | Exception], None]
 
 
 def write_weights(directory: Path, version: int, config_json: str, state: dict[str, torch.Tensor]) -> WeightUpdate:
-    """Write config.json and model.safetensors to `directory`/v<version>, all or nothing; forget old versions."""
+    """Write config.json and model.safetensors to `directory`/v<version>, all or nothing."""
     final, temporary = directory / f"v{version}", directory / f".v{version}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    temporary.mkdir()
     (temporary / "config.json").write_text(config_json)
     save_file(state, temporary / "model.safetensors", metadata={"format": "pt"})
     temporary.rename(final)
-    shutil.rmtree(directory / f"v{version - KEPT}", ignore_errors=True)
     return WeightUpdate(version, str(final))
 
 
 class Publisher:
-    """Writes snapshots in order, in a thread of its own, and announces each from there.
+    """Writes the newest snapshot, in a thread of its own, and announces it from there.
+
+    A snapshot that is still in line when a newer one arrives is never written: engines want the newest.
 
     Args:
         directory: where the versions go.
         config_json: the model's config.
+        kept: versions on disk. Engines may still load version u while the trainer, whom the staleness gate stops at
+            u + η + 1, publishes later ones: η + 2 are always enough.
         announce: called in the publishing thread with each WeightUpdate, or with the exception that ended it.
     """
 
-    def __init__(self, directory: Path, config_json: str, announce: Callable[[WeightUpdate | Exception], None]) -> None:
-        self._directory, self._config_json, self._announce = directory, config_json, announce
+    def __init__(self, directory: Path, config_json: str, kept: int, announce: Announce) -> None:
+        self._directory, self._config_json, self._kept, self._announce = directory, config_json, kept, announce
+        directory.mkdir(parents=True, exist_ok=True)
+        self._written: deque[WeightUpdate] = deque()
         self._queue: SimpleQueue[tuple[int, dict[str, torch.Tensor]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="publisher", daemon=True)
         self._thread.start()
@@ -58,9 +63,16 @@ class Publisher:
 
     def _work(self) -> None:
         """Consumes snapshots; waits for the next; unblocked by `publish` and `close`."""
-        while (item := self._queue.get()) is not None:
+        ended = False
+        while not ended and (item := self._queue.get()) is not None:
+            while not ended and not self._queue.empty():
+                newer = self._queue.get()
+                ended, item = newer is None, newer or item
             try:
-                self._announce(write_weights(self._directory, item[0], self._config_json, item[1]))
+                self._written.append(write_weights(self._directory, item[0], self._config_json, item[1]))
+                self._announce(self._written[-1])
+                while len(self._written) > self._kept:
+                    shutil.rmtree(self._written.popleft().path)
             except Exception as error:
                 self._announce(error)
                 raise

@@ -7,13 +7,6 @@ from arl.types import Batch, StepResult, WeightUpdate
 
 
 class Trainer(Protocol):
-    async def ready(self) -> None:
-        """Return when it can take its first step.
-
-        Raises:
-            TrainerError, DeadlineError: it could not start, or not in time.
-        """
-
     async def step(self, batch: Batch) -> StepResult:
         """Consume one batch; return when the new version exists and its snapshot is taken.
 
@@ -22,7 +15,7 @@ class Trainer(Protocol):
         """
 
     async def weights(self, version: int) -> WeightUpdate:
-        """The published weights of `version`, once every byte of them is written."""
+        """The published weights of `version`, or of a newer one that overtook it, once all of them are written."""
 
     async def save(self, path: Path) -> None:
         """Write the current model and tokenizer to `path` as `from_pretrained` reads them."""

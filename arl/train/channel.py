@@ -20,7 +20,7 @@ from arl.recipe import Objective, Train
 from arl.train.packer import Shard
 from arl.types import WeightUpdate
 
-ADDRESS, RUN_KEY = "ARL_TRAINER_ADDRESS", "ARL_RUN_KEY"  # environment of a rank
+ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank
 
 
 class _Message(Struct, frozen=True, tag=True):
@@ -46,6 +46,7 @@ class Init(_Message, frozen=True):
     temperature: float
     version: int
     publish_directory: str
+    kept_versions: int  # published versions on disk
     collective_seconds: float  # deadline of every collective
 
     def sections(self) -> tuple[Train, Objective]:

@@ -15,11 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 import zmq
 import zmq.asyncio
 from msgspec import Struct
 from zmq.utils.monitor import recv_monitor_message
 
+from arl.child import RUN_KEY
 from arl.clock import deadline
 from arl.errors import DeadlineError, ProcessDied, RunError, TrainerError
 from arl.recipe import Deadlines
@@ -75,11 +77,11 @@ class TrainerClient:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         port = self._socket.bind_to_random_port(f"tcp://{host}")
-        self.environment = {channel.ADDRESS: f"tcp://{host}:{port}", channel.RUN_KEY: run_key}
+        self.environment = {channel.ADDRESS: f"tcp://{host}:{port}", RUN_KEY: run_key}
 
     async def __aenter__(self) -> Self:
         self._hellos = self._expect(Hello)
-        self._publication(self._version).set_result(WeightUpdate(self._version, self._init.model_path))
+        self._newest = WeightUpdate(self._version, self._init.model_path)
         self._listener, self._watcher = (
             asyncio.create_task(self._listen()),
             asyncio.create_task(self._watch()),
@@ -121,14 +123,17 @@ class TrainerClient:
         return StepResult(self._version, stepped[0].metrics | packing)
 
     async def weights(self, version: int) -> WeightUpdate:
-        """See Trainer. The version the run started from is the model it started from.
+        """See Trainer: of `version`, or of a newer one that overtook it.
 
         Raises:
             TrainerError, ProcessDied, DeadlineError: the publisher raised, died, or took too long.
         """
         self._raise_failure()
+        if version <= self._newest.version:
+            return self._newest
+        wanted = self._published.setdefault(version, asyncio.get_running_loop().create_future())
         async with deadline(self._deadlines.swap, "controller", f"the published weights of version {version}"):
-            return await asyncio.shield(self._publication(version))
+            return await asyncio.shield(wanted)
 
     async def save(self, path: Path) -> None:
         """See Trainer: float32 weights, config and tokenizer."""
@@ -167,17 +172,22 @@ class TrainerClient:
     async def _listen(self) -> None:
         """Consumes what ranks and publisher say; waits for the next message; unblocked by any of them."""
         while True:
-            identity, data = await self._socket.recv_multipart()
+            identity, *data = await self._socket.recv_multipart()
+            if identity not in self._peers and not await self._admit(identity, data):
+                continue
             try:
-                message = channel.decode_from_rank(data)
-                if identity in self._peers or await self._admit(identity, message):
-                    self._deliver(self._peers[identity], message)
+                self._deliver(self._peers[identity], channel.decode_from_rank(b"".join(data)))
             except Exception as error:
                 self._fail(TrainerError(f"a message of the trainer could not be handled: {error!r}"))
                 raise
 
-    async def _admit(self, identity: bytes, message: channel.FromRank) -> bool:
-        known = isinstance(message, Hello) and hmac.compare_digest(message.run_key, self._run_key)
+    async def _admit(self, identity: bytes, data: list[bytes]) -> bool:
+        """Whoever can say the run's key is one of us; anybody else is refused, whatever they sent."""
+        try:
+            message = channel.decode_from_rank(b"".join(data))
+        except msgspec.MsgspecError:
+            message = None
+        known = isinstance(message, Hello) and hmac.compare_digest(message.run_key.encode(), self._run_key.encode())
         if isinstance(message, Hello) and known and 0 <= message.rank < self._ranks:
             self._peers[identity] = message
             return True
@@ -190,7 +200,10 @@ class TrainerClient:
             who = f"{sender.role} rank {sender.rank} at version {message.version}"
             self._fail(TrainerError(f"{who} raised:\n{message.trace}"))
         elif isinstance(message, Published):
-            self._publication(message.update.version).set_result(message.update)
+            for version, wanted in self._published.items():
+                if version <= message.update.version and not wanted.done():
+                    wanted.set_result(message.update)
+            self._newest = message.update
         elif sender.role == "trainer" and self._awaited is not None:
             answer, answers, done = self._awaited
             if not isinstance(message, answer):
@@ -221,9 +234,6 @@ class TrainerClient:
 
     def _trainers(self) -> list[tuple[bytes, Hello]]:
         return [(identity, hello) for identity, hello in self._peers.items() if hello.role == "trainer"]
-
-    def _publication(self, version: int) -> asyncio.Future[WeightUpdate]:
-        return self._published.setdefault(version, asyncio.get_running_loop().create_future())
 
     def _fail(self, error: RunError) -> None:
         """The first failure is the one everybody hears."""

@@ -38,9 +38,9 @@ def init_ranks(deadline_seconds: float) -> torch.device:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if not dist.is_initialized():
         backend, timeout = "nccl" if cuda else "gloo", timedelta(seconds=deadline_seconds)
-        if "RANK" in os.environ:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             dist.init_process_group(backend, timeout=timeout)
-        else:
+        else:  # nobody to meet: no port is opened
             dist.init_process_group(backend, timeout=timeout, store=HashStore(), rank=0, world_size=1)
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 

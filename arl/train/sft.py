@@ -229,7 +229,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from arl.orphan import die_with_parent
+    from arl.child import die_with_parent
     from arl.train.worker import leave
 
     die_with_parent()

@@ -16,7 +16,7 @@ from typing import NoReturn
 import zmq
 from msgspec import Struct
 
-from arl.orphan import die_with_parent
+from arl.child import RUN_KEY, die_with_parent
 from arl.train import channel
 from arl.train.channel import (
     Failed,
@@ -34,7 +34,7 @@ from arl.train.channel import (
 )
 from arl.types import WeightUpdate
 
-HELLO_SECONDS = 60.0  # for the controller's first word
+HELLO_SECONDS = 120.0  # for the controller's first word
 LINGER_SECONDS = 10.0  # for the last message to leave
 
 
@@ -46,7 +46,7 @@ class Link:
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, int(LINGER_SECONDS * 1000))
         self._socket.connect(os.environ[channel.ADDRESS])
-        self.send(Hello(role, self.rank, os.environ[channel.RUN_KEY]))
+        self.send(Hello(role, self.rank, os.environ[RUN_KEY]))
 
     def send(self, message: Struct) -> None:
         self._socket.send(channel.encode(message))
@@ -83,7 +83,9 @@ class Rank:
         self._publisher = None
         if link.rank == 0:
             directory = Path(init.publish_directory)
-            self._publisher = Publisher(directory, self.learner.config_json(), _Announcer(self.learner.version))
+            self._publisher = Publisher(
+                directory, self.learner.config_json(), init.kept_versions, _Announcer(self.learner.version)
+            )
 
     def serve(self) -> None:
         """Consumes the controller's messages; waits for the next; unblocked by it, or by the controller's death."""

@@ -19,17 +19,17 @@ from arl import clock
 from arl.data.tokenizer import load_codec
 from arl.engine.embedded import EmbeddedEngine
 from arl.engine.router import Router
-from arl.errors import ArlError, leaves
 from arl.imports import import_function
 from arl.launch.local import LocalProcesses
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary
 from arl.models.load import load_model
+from arl.preflight import Plan, preflight
 from arl.recipe import Recipe
 from arl.recipe_file import dump_recipe
 from arl.reward.pool import InlineRewards
-from arl.run import Outcome, Plan, Run, diagnosis, new_run_directory, preflight, summarize
-from arl.system import publication_directory, reward_name
+from arl.run import Outcome, Run, new_run_directory, summarize
+from arl.system import publication_directory, reported_failures, reward_name, told_deaths
 from arl.types import Problem
 from arl.virtual.trainer import InProcessTrainer
 from arl.warmup import starting_model
@@ -48,10 +48,7 @@ def train_virtually(recipe: Recipe, display: ConsoleDisplay) -> Summary:
         (directory / "recipe.yaml").write_text(dump_recipe(recipe))
         display.note(f"run directory {directory}")
         model = clock.run(lambda: _starting_model(recipe, directory, display))
-        try:
-            outcome, seconds = clock.run(lambda: _run(recipe, plan, directory, model, display), virtual=True)
-        except ExceptionGroup as error:
-            raise min(leaves(error), key=lambda cause: not isinstance(cause, ArlError)) from error
+        outcome, seconds = clock.run(lambda: _run(recipe, plan, directory, model, display), virtual=True)
     summary = summarize(recipe, directory, outcome, seconds)
     (directory / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
     display.note(f"computed in {perf_counter() - started:.1f} real seconds")
@@ -60,11 +57,12 @@ def train_virtually(recipe: Recipe, display: ConsoleDisplay) -> Summary:
 
 async def _starting_model(recipe: Recipe, directory: Path, display: ConsoleDisplay) -> Path:
     """On the wall clock: a warm-up that is not cached is a process."""
-    async with LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes:
-        try:
-            return await starting_model(recipe, directory, processes, display)
-        except Exception as error:
-            raise await diagnosis(error, processes) from error
+    async with (
+        reported_failures(),
+        LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes,
+        told_deaths(processes),
+    ):
+        return await starting_model(recipe, directory, processes, display)
 
 
 async def _run(
@@ -73,11 +71,12 @@ async def _run(
     """What happened, and the virtual seconds it took."""
     function = import_function(reward_name(recipe), "reward.function")
     rewards = TimedRewards(InlineRewards(function), recipe.virtual.reward, recipe.reward.workers)
-    with publication_directory(model, directory) as publications:
-        trainer = InProcessTrainer(recipe, model, publications)
-        async with open_engines(recipe, model) as engine:
-            run = Run(recipe, plan, directory, engine, trainer, load_codec(str(model)), rewards, display)
-            outcome = await run.main()
+    async with reported_failures():
+        with publication_directory(recipe, model, directory) as publications:
+            trainer = InProcessTrainer(recipe, model, publications)
+            async with open_engines(recipe, model) as engine:
+                run = Run(recipe, plan, directory, engine, trainer, load_codec(str(model)), rewards, display)
+                outcome = await run.train(await run.evaluate("before training"))
     return outcome, clock.now()
 
 

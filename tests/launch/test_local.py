@@ -72,8 +72,24 @@ def test_the_watcher_names_whoever_is_killed(tmp_path: Path) -> None:
         asyncio.run(main())
 
 
+def test_a_grandchild_that_escapes_with_the_pipe_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    escape = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(20)'], "
+        "start_new_session=True); print('ready', p.pid, flush=True)"
+    )
+
+    async def main() -> int:
+        async with LocalProcesses(tmp_path, patience=1) as processes:
+            child = await processes.start("child", argv(escape), {})
+            escaped = int(await child.ready(20))
+            await child.finished(20)
+            return escaped
+
+    psutil.Process(asyncio.run(asyncio.wait_for(main(), 15))).kill()
+
+
 def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
-    child = f"from arl.orphan import die_with_parent; die_with_parent(); {READY}"
+    child = f"from arl.child import die_with_parent; die_with_parent(); {READY}"
     parent = (
         "import asyncio, sys; from pathlib import Path; from arl.launch.local import LocalProcesses\n"
         "async def main():\n"

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -38,7 +40,7 @@ def misbehaving(problem: Problem, response: str, truncated: bool) -> float:
 
 def score(function: str, tmp_path: Path, *responses: str, timeout: float = 20.0) -> list[float]:
     async def main() -> list[float]:
-        async with RewardPool(f"{HERE}:{function}", 1, timeout, tmp_path / "reward.log") as pool:
+        async with RewardPool(f"{HERE}:{function}", 1, timeout, 60.0, tmp_path / "reward.log") as pool:
             return await pool.score(Problem("?"), responses, [True] * len(responses))
 
     return asyncio.run(main())
@@ -66,18 +68,35 @@ def test_a_reward_that_raises_dies_or_returns_no_number_is_an_error_not_a_zero(
 
 def test_a_hung_worker_is_replaced_and_the_next_group_is_scored(tmp_path: Path) -> None:
     async def main() -> list[float]:
-        pool = RewardPool(f"{HERE}:misbehaving", 1, 3.0, tmp_path / "reward.log")
+        pool = RewardPool(f"{HERE}:misbehaving", 1, 3.0, 60.0, tmp_path / "reward.log")
         async with pool:
-            with pytest.raises(RewardError, match=r"no answer in 3 s \(deadlines.reward\)"):
+            with pytest.raises(RewardError, match=r"no answer in the time of 1 calls of 3 s each \(deadlines.reward\)"):
                 await pool.score(Problem("?"), ["hang"], [False])
             return await pool.score(Problem("?"), ["fine"], [False])
 
     assert asyncio.run(main()) == [1.0]
 
 
+def forking(problem: Problem, response: str, truncated: bool) -> float:
+    """Leaves a child behind that holds the worker's socket, and hangs."""
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=(0,))
+    return misbehaving(problem, response, truncated)
+
+
+def test_a_hung_worker_goes_with_everything_it_started(tmp_path: Path) -> None:
+    with pytest.raises(RewardError, match="no answer in the time"):
+        score("forking", tmp_path, "hang", timeout=3.0)
+    assert not psutil.Process().children(recursive=True)
+
+
+def test_a_reward_that_cannot_be_imported_by_a_worker_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(RewardError, match="died at its start"):
+        score("absent", tmp_path, "x")
+
+
 def test_many_groups_share_few_workers_and_none_is_left_behind(tmp_path: Path) -> None:
     async def main() -> list[list[float]]:
-        async with RewardPool(f"{HERE}:half", 2, 20.0, tmp_path / "reward.log") as pool:
+        async with RewardPool(f"{HERE}:half", 2, 20.0, 60.0, tmp_path / "reward.log") as pool:
             return await asyncio.gather(*(pool.score(Problem("?"), ["x" * i], [False]) for i in range(40)))
 
     assert asyncio.run(main()) == [[float(i)] for i in range(40)]

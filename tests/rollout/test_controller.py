@@ -54,7 +54,7 @@ class World:
         swaps = [self.swap_seconds * (i + 1) for i in range(self.replicas)]
         self.engine = Router([NullEngine(self.length_of, swap, self.seconds_of) for swap in swaps])
         rewards = NullRewards(self.score)
-        episodes = Episodes(self.engine, NullCodec(), rewards, self.env, self.rollout, seed=0)
+        episodes = Episodes(self.engine, NullCodec(), rewards, self.env, self.rollout, seed=0, max_length=100_000)
         problems = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
         self.controller = Controller(
             self.rollout,

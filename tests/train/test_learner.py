@@ -1,5 +1,6 @@
 """One rank in this process."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ import torch.distributed as dist
 
 from arl.errors import TrainerError
 from arl.recipe import Objective, Train
-from arl.sync.publish import KEPT, write_weights
+from arl.sync.publish import Publisher, write_weights
 from arl.train.learner import Learner
 from arl.train.packer import LossSequence, Minibatch, Shard, pack_batch, pack_groups
-from arl.types import Batch
+from arl.types import Batch, WeightUpdate
 from tests.train.synthetic import batch
 
 
@@ -198,11 +199,32 @@ def test_an_infinite_gradient_names_the_version(tiny: Path) -> None:
         trained.step(shard_of(batch(4, groups=4, size=4)))
 
 
-def test_only_the_last_publications_are_kept_and_each_appears_whole(tmp_path: Path, tiny: Path) -> None:
+def test_a_publication_loads_as_the_weights_it_was_made_of(tmp_path: Path, tiny: Path) -> None:
     trained = learner(tiny)
-    for version in range(5, 10):
-        update = write_weights(tmp_path, version, trained.config_json(), trained.snapshot())
-        again = Learner(update.path, Train(minibatches=2), Objective())
-        assert_same_weights(weights(trained), weights(again), 0.0)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["v7", "v8", "v9"]
-    assert KEPT == 3
+    update = write_weights(tmp_path, 5, trained.config_json(), trained.snapshot())
+    again = Learner(update.path, Train(minibatches=2), Objective())
+    assert_same_weights(weights(trained), weights(again), 0.0)
+
+
+def test_the_publisher_skips_what_a_newer_version_overtook_and_keeps_the_last_few(tmp_path: Path, tiny: Path) -> None:
+    trained, announced, busy = learner(tiny), list[int](), threading.Event()
+
+    def announce(outcome: WeightUpdate | Exception) -> None:
+        assert isinstance(outcome, WeightUpdate)
+        announced.append(outcome.version)
+        assert (Path(outcome.path) / "model.safetensors").exists()
+        busy.wait(20)
+
+    publisher = Publisher(tmp_path, trained.config_json(), kept=2, announce=announce)
+    publisher.publish(5, trained.snapshot())
+    while not announced:
+        threading.Event().wait(0.01)
+    for version in (6, 7, 8):
+        publisher.publish(version, trained.snapshot())
+    busy.set()
+    publisher.publish(9, trained.snapshot())
+    publisher.close(20)
+    assert announced[0] == 5
+    assert announced[-1] == 9
+    assert 6 not in announced
+    assert len(list(tmp_path.iterdir())) <= 2

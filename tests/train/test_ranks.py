@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from arl.child import RUN_KEY
 from arl.errors import DeadlineError, ProcessDied, TrainerError
 from arl.recipe import Deadlines, Objective, Train
-from arl.train.channel import ADDRESS, RUN_KEY, Init
+from arl.train.channel import ADDRESS, Init
 from arl.train.client import TrainerClient
 from arl.types import StepResult
 from tests.train.synthetic import batch
@@ -31,6 +32,7 @@ def init(model: Path, published: Path, **train: object) -> Init:
         temperature=1.0,
         version=4,
         publish_directory=str(published),
+        kept_versions=3,
         collective_seconds=20.0,
     )
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from arl.orphan import PARENT
+from arl.child import PARENT
 
 
 def free_port() -> int:

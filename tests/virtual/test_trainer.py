@@ -32,7 +32,6 @@ def recipe_for(model: Path, **virtual: float) -> Recipe:
 
 async def in_process(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
     trainer = InProcessTrainer(recipe, model, directory)
-    await trainer.ready()
     results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
     await trainer.save(directory / "saved")
     return results
@@ -46,6 +45,7 @@ async def in_a_rank(recipe: Recipe, model: Path, directory: Path) -> list[StepRe
         temperature=1.0,
         version=0,
         publish_directory=str(directory),
+        kept_versions=3,
         collective_seconds=20.0,
     )
     async with TrainerClient(init, 1, "secret", Deadlines(startup=60, step=30, swap=30)) as trainer:
@@ -60,6 +60,7 @@ async def in_a_rank(recipe: Recipe, model: Path, directory: Path) -> list[StepRe
 
 def test_the_same_batches_give_the_same_weights_as_a_trainer_process(tiny: Path, tmp_path: Path) -> None:
     recipe = recipe_for(tiny)
+    (tmp_path / "virtual").mkdir()
     ours = clock.run(lambda: in_process(recipe, tiny, tmp_path / "virtual"), virtual=True)
     theirs = asyncio.run(in_a_rank(recipe, tiny, tmp_path / "real"))
     assert weights_sha256(tmp_path / "virtual" / "saved") == weights_sha256(tmp_path / "real" / "saved")

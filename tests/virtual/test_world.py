@@ -171,10 +171,13 @@ def test_a_late_swap_costs_a_pause_of_its_load_alone(start: Start) -> None:
     assert all(r["sync/seconds"] < 3.1 for r in swaps)
 
 
-def test_a_publisher_slower_than_the_trainer_delays_versions_and_loses_none(start: Start) -> None:
-    ran = start("virtual.publish=9", "rollout.staleness=5")
-    assert max(ran.ages()) == 5
-    assert ran.summary.training_seconds > 6 * 9
+def test_a_publisher_slower_than_the_trainer_writes_the_newest_and_skips_the_others(start: Start) -> None:
+    ran = start("virtual.publish=9", "rollout.staleness=3", "train.steps=12")
+    swaps = [event for event in json.loads((ran.directory / "trace.json").read_text()) if "swap" in event["name"]]
+    assert max(ran.ages()) == 3
+    assert ran.summary.training_seconds > 9 * len(swaps)
+    assert swaps[-1]["name"] == "swap to 12"
+    assert len(swaps) < 12
 
 
 def test_every_metric_but_the_wall_clocks_is_there(start: Start) -> None:

@@ -1,10 +1,11 @@
-"""A child must not outlive its parent, however the parent ends."""
+"""What every process of a run is told by its environment, and that it must not outlive its parent."""
 
 import ctypes
 import os
 import signal
 
 PARENT = "ARL_PARENT_PID"
+RUN_KEY = "ARL_RUN_KEY"  # secret of the run
 _PR_SET_PDEATHSIG = 1
 
 

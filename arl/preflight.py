@@ -1,0 +1,59 @@
+"""Everything that can be refused is refused here, before anything is started or written."""
+
+from msgspec import Struct
+
+from arl.data.problems import load_problems
+from arl.errors import DataError, InputError
+from arl.imports import import_function
+from arl.launch.placement import Placement, place, visible_cores, visible_gpus
+from arl.metrics.trackers import check_tracking
+from arl.recipe import Recipe
+from arl.system import reward_name
+from arl.types import Problem
+from arl.warmup import context_length, starting_codec
+
+
+class Plan(Struct, frozen=True):
+    """What preflight found out."""
+
+    training: list[Problem]
+    held_out: list[Problem]
+    max_length: int  # of a trajectory, tokens
+    placement: Placement
+
+
+def preflight(recipe: Recipe) -> Plan:
+    """Refuse whatever can be known to fail, before anything is started or written.
+
+    Raises:
+        InputError: a function that does not import, problems that cannot be read, devices that are not there.
+    """
+    import_function(reward_name(recipe), "reward.function")
+    import_function(recipe.rollout.env, "rollout.env")
+    check_tracking(recipe)
+    training, held_out = load_problems(recipe.data, recipe.seed)
+    if recipe.eval.problems and not held_out:
+        raise DataError("eval.problems: no problem is held out; raise data.eval_fraction or set eval.problems to 0")
+    max_length = check_lengths(recipe, training + held_out)
+    placement = place(recipe, visible_cores(), visible_gpus())
+    return Plan(training, held_out[: recipe.eval.problems], max_length, placement)
+
+
+def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:
+    """The longest trajectory that model and trainer hold, tokens.
+
+    Raises:
+        InputError: the longest prompt with a full response exceeds it.
+    """
+    codec, context, capacity = starting_codec(recipe), context_length(recipe), recipe.train.capacity
+    longest = sorted(problems, key=lambda p: len(str(p.prompt)))[-16:]
+    prompt = max(len(codec.encode_problem(p)) for p in longest)
+    tokens = prompt + recipe.rollout.max_new_tokens
+    if tokens > capacity:
+        raise InputError(f"train.capacity {capacity}: a trajectory may have {tokens} tokens; raise it")
+    if tokens > context:
+        raise InputError(
+            f"rollout.max_new_tokens {recipe.rollout.max_new_tokens} after a prompt of {prompt} tokens exceeds the "
+            f"model's context of {context}: lower it"
+        )
+    return min(capacity, context)
