@@ -28,6 +28,7 @@ def decode(data: bytes) -> wire.Chunk:
 @dataclass(eq=False)
 class Call:
     request: GenerateRequest
+    serial: int  # in order of arrival
     rid: str = ""  # on the wire; new each time it is sent, since a server may not have let go of the last one
     said: list[int] = field(default_factory=list)
     events: deque[Increment | RunError] = field(default_factory=deque)

@@ -120,7 +120,7 @@ class SGLangEngine:
             raise EngineError(f"{self.url}: request {request.request_id} came after the client was closed")
         if request.request_id in self._calls:
             raise EngineError(f"request {request.request_id}: this id is open already: ids must be unique")
-        call = self._calls[request.request_id] = Call(request)
+        call = self._calls[request.request_id] = Call(request, next(self._serials))
         self._meter.opened(1)
         self._enqueue(call)
         finished = False
@@ -198,8 +198,9 @@ class SGLangEngine:
     def _flush(self) -> None:
         self._flushing = False
         if self._pending and self._paused_since is None and not self._closed:
-            calls, self._pending = self._pending, []
-            self._spawn(self._post(calls, self._pauses))
+            # The server serves in order of arrival, and a pause hands back those that wait before those that run.
+            calls, self._pending = sorted(self._pending, key=lambda call: call.serial), []
+            self._spawn(self._post(calls, self._pauses))  # a pause may come before the task runs
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -227,7 +228,10 @@ class SGLangEngine:
                 raise  # a dead server, on the other hand, has nothing left to abort
 
     async def _post(self, calls: list[Call], pauses: int) -> None:
-        """Consumes one batch's stream. Waits for the server's next event, bounded by the silence deadline."""
+        """Consumes the stream of one batch, sent after `pauses` pauses.
+
+        Waits for the server's next event, bounded by the silence deadline.
+        """
         left = dict(enumerate(calls))
         what = f"{self.url}/generate, request {calls[0].request.request_id} and {len(calls) - 1} more"
         try:

@@ -10,6 +10,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import Literal, Self
 
@@ -23,10 +24,11 @@ from arl.engine.rows import OpenRequest, Rows, Stream
 from arl.engine.runner import ModelRunner
 from arl.engine.weights import load_weights
 from arl.errors import EngineError
+from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
 from arl.types import FinishReason, GenerateRequest, Increment, SwapReport, WeightUpdate
 
 PauseMode = Literal["abort", "in_place", "retract"]
-PREFILL_TOKENS = 8192  # of new prompts, padding included, that one pass may hold next to the decoding slots
+PREFILL_TOKENS = 8192  # of new prompts, shared ones counted once, that one pass may hold next to the decoding slots
 
 
 class EmbeddedEngine:
@@ -228,31 +230,22 @@ class EmbeddedEngine:
         if self._paused_since is not None or not (self._rows.count or self._waiting):
             return False
         decoded = self._rows.count
-        prompts, source = self._admit()
-        ids, logprobs = self._runner.forward(self._rows, decoded, prompts, source)
+        prompts = self._admit()
+        ids, logprobs = self._runner.forward(self._rows, decoded, prompts)
         if self._step_cost is not None:
-            await asyncio.sleep(self._step_cost(sum(map(len, prompts)), decoded))
+            await asyncio.sleep(self._step_cost(len(prompts.token_ids) if prompts else 0, decoded))
         self._take_effect(ids, logprobs)
         return True
 
-    def _admit(self) -> tuple[list[np.ndarray], list[int]]:
-        """Fill free slots in order of arrival. Returns the distinct prompts, and which each new row holds."""
-        prompts: list[np.ndarray] = []
-        source: list[int] = []
-        known: dict[bytes, int] = {}
-        width = 0
-        while self._waiting and self._rows.count < self._slots:
-            sequence = self._waiting[0].sequence
-            which = known.get(key := sequence.tobytes())
-            if which is None:
-                width = max(width, len(sequence))
-                if prompts and (len(prompts) + 1) * width > PREFILL_TOKENS:
-                    break
-                which = known[key] = len(prompts)
-                prompts.append(sequence)
+    def _admit(self) -> PrefixTree | None:
+        """Fill free slots in order of arrival. Returns what the new rows hold; None without any."""
+        sequences = [opened.sequence for opened in islice(self._waiting, self._slots - self._rows.count)]
+        if not sequences:
+            return None
+        sequences = sequences[: max(1, how_many_fit(sequences, PREFILL_TOKENS))]
+        for _ in sequences:
             self._rows.add(self._waiting.popleft())
-            source.append(which)
-        return prompts, source
+        return prefix_tree(sequences)
 
     def _take_effect(self, ids: np.ndarray, logprobs: np.ndarray) -> None:
         rows = self._rows
@@ -291,9 +284,9 @@ class EmbeddedEngine:
         self._remove(gone)
 
     def _retract(self) -> None:
-        """Every row back to the head of the line, as a longer prompt; sorted, so that padding is short."""
+        """Every row back to the head of the line, as a longer prompt; sorted, so that one pass sees equal prefixes."""
         rows = self._rows
         for row, opened in enumerate(rows.opened):
             opened.sequence = rows.tokens[row, : rows.length[row]].copy()
-        self._waiting.extendleft(sorted(rows.opened, key=lambda opened: len(opened.sequence)))
+        self._waiting.extendleft(sorted(rows.opened, key=lambda opened: opened.sequence.tobytes()))
         rows.remove(np.ones(rows.count, bool))

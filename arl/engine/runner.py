@@ -1,7 +1,7 @@
 """One forward pass for everything that is open, and one token sampled for each row of it.
 
 rows 0 … n−1 decode, one token each ─┐
-U new prompts, padded to W           ┴─► model ─► logits (n + U, V) ─► a row each ─► sample
+the prompts of m new rows, as a tree ┴─► model ─► logits (n + m, V) ─► sample
 """
 
 import numpy as np
@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from arl.engine.rows import Rows
 from arl.engine.sampling import sample, uniforms
+from arl.models.prefix_tree import PrefixTree
 from arl.models.slot_cache import SlotCache
 
 
@@ -22,41 +23,32 @@ class ModelRunner:
         self._cache = SlotCache(model.config, slots, model.dtype, model.device)
 
     @torch.inference_mode()
-    def forward(
-        self, rows: Rows, decoded: int, prompts: list[np.ndarray], source: list[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def forward(self, rows: Rows, decoded: int, prompts: PrefixTree | None) -> tuple[np.ndarray, np.ndarray]:
         """Compute the next token of every row.
 
         Args:
             rows: the first `decoded` continue, the others are new
-            prompts: U distinct sequences, (L,) int32 each
-            source: which of them each new row holds
+            prompts: the sequences of the new rows, in their order; None without any
 
         Returns:
             ids (rows.count,) int64 and their logprobs, (rows.count,) float32
         """
-        lengths, width = rows.length[:decoded], max(map(len, prompts), default=0)
-        ids = np.zeros(decoded + len(prompts) * width, np.int64)
-        positions = np.empty_like(ids)
-        ids[:decoded] = rows.tokens[np.arange(decoded), lengths - 1]
-        positions[:decoded] = lengths - 1
-        positions[decoded:] = np.tile(np.arange(width), len(prompts))
-        keep = np.arange(decoded + len(prompts))
-        for i, prompt in enumerate(prompts):
-            start = decoded + i * width
-            ids[start : start + len(prompt)] = prompt
-            keep[decoded + i] = start + len(prompt) - 1
-        new = self._tensor(np.array(source, np.int64))
-        self._cache.plan(self._tensor(lengths - 1), int(lengths.max(initial=0)), width, new)
+        lengths = rows.length[:decoded]
+        ids, positions = rows.tokens[np.arange(decoded), lengths - 1], lengths - 1
+        keep: torch.Tensor | int = 0  # all
+        if prompts is not None:
+            ids = np.concatenate([ids, prompts.token_ids])
+            positions = np.concatenate([positions, prompts.position_ids])
+            ends = prompts.paths[np.arange(rows.count - decoded), rows.length[decoded : rows.count] - 1]
+            keep = self._tensor(np.concatenate([np.arange(decoded), decoded + ends]))
+        self._cache.plan(self._tensor(lengths - 1), int(lengths.max(initial=0)), prompts)
         logits = self.model(
-            input_ids=self._tensor(ids)[None],
+            input_ids=self._tensor(ids)[None].long(),
             position_ids=self._tensor(positions)[None],
             use_cache=False,
             context=self._cache,
-            logits_to_keep=self._tensor(keep) if prompts else 0,
+            logits_to_keep=keep,
         ).logits[0]
-        if prompts:
-            logits = torch.cat((logits[:decoded], logits[decoded:].index_select(0, new)))
         return self._sample(rows, logits)
 
     def _sample(self, rows: Rows, logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:

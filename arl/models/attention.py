@@ -4,7 +4,7 @@ Models are built with `attn_implementation=ATTENTION` and called with `context=â
 keyword through to every layer, and the context decides what each token may see:
 
     train/   PackedContext   whole trajectories, packed without padding, a group's prompt stored once
-    engine/  SlotCache       new tokens against the cache of each request's slot
+    engine/  SlotCache       new tokens against the cache of each request's slot; prefill by a PackedContext
 """
 
 from typing import Any, Protocol

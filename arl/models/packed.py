@@ -1,13 +1,14 @@
-"""What each token of a pack may see in training: its own ancestors, and nothing else.
+"""What each token of a pack may see, in training and in prefill: its own ancestors, and nothing else.
 
-A pack is a row of T tokens cut into S segments. Segment s asks with its own tokens and sees a list of keys: the pack
-indices of every ancestor of its last token, in order. Its q queries are the last q of its k keys, so the causal mask
-is aligned to the bottom right. A plain sequence lists itself; the responses of one problem list the prompt's
-tokens, which are stored once (shared-prefix packing, cf. Prefix Grouper, arXiv 2506.05433), then their own.
+A pack is a row of T tokens cut into S segments (arl.models.prefix_tree). Segment s asks with its own tokens and
+sees a list of keys: the pack indices of every ancestor of its last token, in order. Its q queries are the last q of
+its k keys, so the causal mask is aligned to the bottom right. A plain sequence lists itself; the responses of one
+problem list the prompt's tokens, which are stored once, then their own (cf. Prefix Grouper, arXiv 2506.05433).
 
-    CPU    segments of similar size are gathered into padded batches of plain matrix products; a large one is
-           a fused attention call of its own
-    CUDA   one variable-length flash attention over all segments
+    one segment                       the plain causal call
+    flash attention's types on CUDA   one variable-length call over all segments
+    otherwise                         segments of similar size are gathered into padded batches of plain matrix
+                                      products; a large one is a fused attention call of its own
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+FLASH_DTYPES = (torch.bfloat16, torch.float16)
 LARGE = 256 * 256  # scores of one head above which a fused call beats a stored score matrix
 
 
@@ -47,45 +49,45 @@ class PackedContext:
         query_offsets: (S+1,) int32, segment s owns the pack's tokens query_offsets[s]:query_offsets[s+1].
         key_offsets: (S+1,) int32 into key_indices.
         key_indices: (K,) int32 pack index of each key.
-        device: where the model computes.
     """
 
-    def __init__(
-        self,
-        query_offsets: np.ndarray,
-        key_offsets: np.ndarray,
-        key_indices: np.ndarray,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray) -> None:
         assert query_offsets.shape == key_offsets.shape and key_indices.shape == (key_offsets[-1],)
         self.num_tokens = int(query_offsets[-1])
         self.calls = 0  # one for each layer, or the model was not built on arl's attention
-        if device.type == "cuda":
-            self._cu = [torch.from_numpy(o).to(device) for o in (query_offsets, key_offsets)]
-            self._longest = [int(np.diff(o).max()) for o in (query_offsets, key_offsets)]
-            self._keys = torch.from_numpy(key_indices).to(device)
-        else:
-            buckets = _buckets(query_offsets, key_offsets, key_indices)
-            self._gathers: list[_Gather] | None = None  # made when the number of heads is known
-            self._small = [b for b in buckets if b.scores <= LARGE]
-            self._large = [b for b in buckets if b.scores > LARGE]
+        self._layout = (query_offsets, key_offsets, key_indices)
+        self._varlen: _Varlen | None = None  # one of the two, made when the first layer shows device, type and heads
+        self._gathered: _Gathered | None = None
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query (1, H, T, D), key and value (1, H_kv, T, D) ─► (1, T, H, D), in query's dtype."""
         self.calls += 1
         assert query.shape[0] == 1 and query.shape[2] == self.num_tokens, "the model must be called on the whole pack"
         assert key.shape[2] == self.num_tokens, "keys beyond the pack: call the model with use_cache=False"
+        if len(self._layout[0]) == 2:  # one segment sees itself alone
+            grouped = query.shape[1] != key.shape[1]
+            out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
+            return out.transpose(1, 2)
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, D), (T, H_kv, D)
-        if q.device.type == "cuda":
-            return self._attend_cuda(q, k, v, scale)[None]
-        if self._gathers is None:
-            self._gathers = [_gather(bucket, q.shape[1], k.shape[1], self.num_tokens) for bucket in self._small]
-        out: Tensor = _GatheredAttention.apply(q, k, v, scale, self._gathers)  # type: ignore[no-untyped-call]
-        for bucket in self._large:
-            out = out.index_copy(0, bucket.query_rows[0], _fused(q, k, v, scale, bucket))
-        return out[None]
+        if q.is_cuda and q.dtype in FLASH_DTYPES:
+            self._varlen = self._varlen or _Varlen(*self._layout, q.device)
+            return self._varlen.attend(q, k, v, scale)[None]
+        self._gathered = self._gathered or _Gathered(*self._layout, q, k)
+        return self._gathered.attend(q, k, v, scale)[None]
 
-    def _attend_cuda(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+
+class _Varlen:
+    """All segments in one flash attention."""
+
+    def __init__(
+        self, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray, device: torch.device
+    ) -> None:
+        self._cu = [torch.from_numpy(o).to(device) for o in (query_offsets, key_offsets)]
+        self._longest = [int(np.diff(o).max()) for o in (query_offsets, key_offsets)]
+        self._keys = torch.from_numpy(key_indices).to(device)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """q (T, H, D), k and v (T, H_kv, D) ─► (T, H, D)."""
         from torch.nn.attention.varlen import varlen_attn
 
         out = varlen_attn(
@@ -104,7 +106,27 @@ class PackedContext:
         return out
 
 
-def _buckets(query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray) -> list[_Bucket]:
+class _Gathered:
+    """Segments of similar size in batched products, a large one in a fused call."""
+
+    def __init__(
+        self, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray, q: Tensor, k: Tensor
+    ) -> None:
+        buckets = _buckets(query_offsets, key_offsets, key_indices, q.device)
+        self._gathers = [_gather(b, q.shape[1], k.shape[1], len(q)) for b in buckets if b.scores <= LARGE]
+        self._large = [b for b in buckets if b.scores > LARGE]
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """q (T, H, D), k and v (T, H_kv, D) ─► (T, H, D)."""
+        out: Tensor = _GatheredAttention.apply(q, k, v, scale, self._gathers)  # type: ignore[no-untyped-call]
+        for bucket in self._large:
+            out = out.index_copy(0, bucket.query_rows[0], _fused(q, k, v, scale, bucket))
+        return out
+
+
+def _buckets(
+    query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray, device: torch.device
+) -> list[_Bucket]:
     """Group segments whose sizes round up to the same powers of two; a large one stands alone, unpadded."""
     queries, keys = np.diff(query_offsets), np.diff(key_offsets)
     assert (queries > 0).all() and (queries <= keys).all()
@@ -112,7 +134,8 @@ def _buckets(query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np
     for s, (q, k) in enumerate(zip(queries.tolist(), keys.tolist(), strict=True)):
         place = (s, 0) if q * k > LARGE else (_round_up(q, 16), _round_up(k, 64))
         groups.setdefault(place, []).append(s)
-    return [_bucket(np.array(members), query_offsets, key_offsets, key_indices) for members in groups.values()]
+    members = [np.array(found) for found in groups.values()]
+    return [_bucket(m, query_offsets, key_offsets, key_indices, device) for m in members]
 
 
 def _round_up(size: int, least: int) -> int:
@@ -120,7 +143,11 @@ def _round_up(size: int, least: int) -> int:
 
 
 def _bucket(
-    members: np.ndarray, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray
+    members: np.ndarray,
+    query_offsets: np.ndarray,
+    key_offsets: np.ndarray,
+    key_indices: np.ndarray,
+    device: torch.device,
 ) -> _Bucket:
     q = (query_offsets[members + 1] - query_offsets[members])[:, None]  # (N, 1)
     k = (key_offsets[members + 1] - key_offsets[members])[:, None]
@@ -131,9 +158,9 @@ def _bucket(
     last_seen = np.minimum(k - q + i, k - 1)  # (N, Q) a padded query sees what its segment's last one sees
     hidden = j[:, None] > last_seen[:, :, None]  # (N, Q, K)
     return _Bucket(
-        query_rows=torch.from_numpy(query_rows.astype(np.int64)),
-        key_rows=torch.from_numpy(key_rows.astype(np.int64)),
-        hidden=torch.from_numpy(hidden)[:, None],
+        query_rows=torch.from_numpy(query_rows.astype(np.int64)).to(device),
+        key_rows=torch.from_numpy(key_rows.astype(np.int64)).to(device),
+        hidden=torch.from_numpy(hidden)[:, None].to(device),
     )
 
 
@@ -169,7 +196,7 @@ class _Gather:
 
 def _gather(bucket: _Bucket, heads: int, kv_heads: int, num_tokens: int) -> _Gather:
     def rows(tokens: Tensor, per_token: int) -> Tensor:
-        return (tokens[:, None, :] * per_token + torch.arange(per_token)[:, None]).flatten()
+        return (tokens[:, None, :] * per_token + torch.arange(per_token, device=tokens.device)[:, None]).flatten()
 
     queries = rows(bucket.query_rows, heads)
     return _Gather(

@@ -1,18 +1,20 @@
 """Generation's side of the one attention: the keys and values of every open request, in slots.
 
-One forward pass serves both kinds of work. Its T tokens lie in a single row, (1, T): first one new token of
-each of the n decoding slots, then U prompts right-padded to W tokens. Slots in use are always 0 … n−1, so the
-cache is read as views; a prompt shared by G requests is computed once and copied to their G slots.
+One forward pass serves both kinds of work. Its tokens lie in a single row: first one new token of each of the
+n decoding slots, then the sequences of m new slots as a prefix tree, in which what they share is computed once.
+Slots in use are always 0 … n−1, so the cache is read as views.
 
-    tokens   d d d d … d | p p p p . | p p p . . | …
-             n decode      U × W prefill, whose keys and values go to slots n … n+m−1
+    tokens   d d d d … d | P P P a b c …
+             n decode      T prefill, whose keys and values go to slots n … n+m−1, to each along its path
 """
 
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from transformers import PretrainedConfig
+
+from arl.models.packed import PackedContext
+from arl.models.prefix_tree import PrefixTree
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,8 @@ class _Plan:
     span: int  # slots' longest live length after this pass
     write: torch.Tensor  # (n · H_kv,) int64, rows of the flattened cache that the new tokens go to
     bias: torch.Tensor  # (n, 1, 1, span) float32, −inf behind each slot's length
-    width: int  # W, 0 without prompts
-    source: torch.Tensor  # (m,) int64, which of the U prompts each new slot holds
+    prompts: PackedContext | None  # what the T prefilled tokens see
+    paths: torch.Tensor  # (m, W) int64, which of them each new slot holds; any behind its length
 
 
 class SlotCache:
@@ -57,22 +59,25 @@ class SlotCache:
         return torch.zeros(shape, dtype=self._dtype, device=self._device)
 
     @torch.inference_mode()
-    def plan(self, lengths: torch.Tensor, longest: int, width: int, source: torch.Tensor) -> None:
+    def plan(self, lengths: torch.Tensor, longest: int, prompts: PrefixTree | None) -> None:
         """Announce the next pass.
 
         Args:
             lengths: (n,) int64, tokens already cached in slots 0 … n−1; each gets one more
             longest: max(lengths) + 1, or 0; given, since reading it from a device would wait for it
-            width: W, to which the prompts of this pass are padded; 0 without prompts
-            source: (m,) int64, the prompt that new slot n + i holds
+            prompts: the sequences of the new slots n … n+m−1; None without any
         """
-        self._reserve(max(longest, width))
+        context, paths = None, torch.empty((0, 0), dtype=torch.int64, device=self._device)
+        if prompts is not None:
+            context = PackedContext(prompts.query_offsets, prompts.key_offsets, prompts.key_indices)
+            paths = torch.from_numpy(prompts.paths).to(self._device, torch.int64)
+        self._reserve(max(longest, paths.shape[1]))
         n = lengths.shape[0]
         slots = torch.arange(n, device=self._device)
         write = (slots[:, None] * self._kv_heads + self._heads) * self._capacity + lengths[:, None]
         seen = torch.arange(longest, device=self._device) <= lengths[:, None]
         bias = torch.zeros(seen.shape, device=self._device).masked_fill_(~seen, -torch.inf)
-        self._planned = _Plan(n, longest, write.flatten(), bias[:, None, None], width, source)
+        self._planned = _Plan(n, longest, write.flatten(), bias[:, None, None], context, paths)
 
     def _reserve(self, length: int) -> None:
         if length <= self._capacity:
@@ -97,9 +102,10 @@ class SlotCache:
         """query (1, H, T, D), key and value (1, H_kv, T, D) ─► output (1, T, H, D)."""
         plan = self._plan
         n = plan.decode
-        if not plan.width:
+        if plan.prompts is None:
             return self._decode(layer, query[0], key[0], value[0], scale)
-        prefill = self._prefill(layer, query[0, :, n:], key[0, :, n:], value[0, :, n:], scale)
+        self._keep(layer, key[0, :, n:], value[0, :, n:])
+        prefill = plan.prompts.attend(layer, query[:, :, n:], key[:, :, n:], value[:, :, n:], scale)
         if not n:
             return prefill
         decode = self._decode(layer, query[0, :, :n], key[0, :, :n], value[0, :, :n], scale)
@@ -127,27 +133,10 @@ class SlotCache:
         out = torch.bmm(scores.softmax(-1).to(values.dtype), values)
         return out.view(1, n, -1, self._head_dim)
 
-    def _prefill(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float,
-    ) -> torch.Tensor:
-        """query (H, U·W, D), key and value (H_kv, U·W, D) ─► (1, U·W, H, D): causal inside each prompt."""
-        plan = self._plan
-        n, m = plan.decode, plan.source.shape[0]
-        query, key, value = (_by_prompt(x, plan.width) for x in (query, key, value))
-        kept = self._layers[layer][:, n : n + m, :, : plan.width]
-        kept[0] = key.index_select(0, plan.source)
-        kept[1] = value.index_select(0, plan.source)
-        grouped = query.shape[1] != key.shape[1]
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
-        return out.transpose(1, 2).flatten(0, 1)[None]
-
-
-def _by_prompt(x: torch.Tensor, width: int) -> torch.Tensor:
-    """(H, U·W, D) ─► (U, H, W, D)."""
-    heads, tokens, dim = x.shape
-    return x.reshape(heads, tokens // width, width, dim).transpose(0, 1)
+    def _keep(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Write the prefilled tokens' key and value, (H_kv, T, D), to the new slots."""
+        n, (m, width) = self._plan.decode, self._plan.paths.shape
+        kept = self._layers[layer][:, n : n + m, :, :width]
+        for to, x in zip(kept, (key, value), strict=True):
+            tokens = x.transpose(0, 1).index_select(0, self._plan.paths.flatten())
+            to.copy_(tokens.view(m, width, self._kv_heads, self._head_dim).transpose(1, 2))

@@ -69,7 +69,7 @@ class ShardedModel:
 
     def score(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """One forward of the pack: logprob and entropy of its M scored positions, each (M,) float32."""
-        context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices, self.device)
+        context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices)
         logits = self.model(
             input_ids=self.tensor(batch.token_ids)[None],
             position_ids=self.tensor(batch.position_ids)[None],

@@ -3,12 +3,9 @@
     Batch ─► advantages ─► minibatches (whole groups, fixed here) ─► bundles ─► micro-batches ─► one Shard per rank
 
 A bundle is what is left of a group: trajectories whose advantage is exactly 0 have no gradient and are left out
-(the loss is still divided by the number of tokens before that), and the rest are stored as a prefix tree, so that a
-token which several trajectories share in the same context, the whole prompt first of all, is computed once. The
-last loss token of a trajectory is only a target: nothing asks for its hidden state.
-
-    trajectories  P P P a b $      stored  P P P a b      segments  [P P P a b]  sees itself
-                  P P P a c $                      c                [c]          sees P P P a c
+(the loss is still divided by the number of tokens before that). A micro-batch is stored as a prefix tree
+(arl.models.prefix_tree), so that a token which several trajectories share in the same context, the whole prompt first
+of all, is computed once; bundles keep those that share most together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from arl.errors import InputError
+from arl.models.prefix_tree import how_many_fit, prefix_tree
 from arl.train.advantages import grpo_advantages
 from arl.types import NOT_SAMPLED, Batch, Trajectory
 
@@ -90,15 +88,16 @@ def pack_groups(groups: Sequence[Sequence[LossSequence]], capacity: int, ranks: 
         InputError: a sequence longer than `capacity`.
     """
     bundles = [bundle for group in groups for bundle in _bundles(group, capacity)]
-    bins = _fill([b.size for b in bundles], capacity, ranks)
-    loads = [sum(bundles[i].size for i in members) for members in bins]
+    sizes = [len(prefix_tree([_stored(s) for s in bundle]).token_ids) for bundle in bundles]
+    bins = _fill(sizes, capacity, ranks)
+    loads = [sum(sizes[i] for i in members) for members in bins]
     shares: list[list[MicroBatch]] = [[] for _ in range(ranks)]
     work = [0] * ranks
     heaviest_first = sorted(range(len(bins)), key=lambda b: -loads[b])
     for start in range(0, len(bins), ranks):
         least_loaded = sorted(range(ranks), key=lambda r: work[r])
         for rank, b in zip(least_loaded, heaviest_first[start : start + ranks], strict=True):
-            shares[rank].append(_join([bundles[i] for i in bins[b]]))
+            shares[rank].append(_join([s for i in bins[b] for s in bundles[i]]))
             work[rank] += loads[b]
     return [tuple(share) for share in shares]
 
@@ -124,62 +123,24 @@ def _loss_sequence(trajectory: Trajectory, advantage: float) -> LossSequence:
     )
 
 
-class _Bundle:
-    """Sequences of one group as a prefix tree; indices count from the bundle's first token."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.sequences: list[LossSequence] = []
-        self.predecessors: list[np.ndarray] = []  # of each sequence, (n,) the token that predicts each loss token
-        self.tokens: list[np.ndarray] = []
-        self.positions: list[np.ndarray] = []
-        self.keys: list[np.ndarray] = []  # of each segment
-        self.queries: list[int] = []
-        self._path = np.empty(0, np.int32)  # tokens of the last sequence
-        self._index = np.empty(0, np.int32)  # and where they are
-
-    def new_tokens(self, stored: np.ndarray) -> int:
-        return len(stored) - _common(self._path, stored)
-
-    def add(self, sequence: LossSequence, stored: np.ndarray) -> None:
-        """Sequences come in lexicographic order, so the last one shares the longest prefix."""
-        shared = _common(self._path, stored)
-        new = len(stored) - shared
-        own = np.arange(self.size, self.size + new, dtype=np.int32)
-        self._path, self._index = stored, np.concatenate([self._index[:shared], own])
-        if new:
-            self.tokens.append(stored[shared:])
-            self.positions.append(np.arange(shared, len(stored), dtype=np.int32))
-            self.keys.append(self._index)
-            self.queries.append(new)
-            self.size += new
-        self.sequences.append(sequence)
-        self.predecessors.append(self._index[sequence.loss_at - 1])
+def _stored(sequence: LossSequence) -> np.ndarray:
+    """(L,) int32, what must be computed: nothing asks for the hidden state of the last loss token."""
+    return sequence.token_ids[: sequence.loss_at[-1]]
 
 
-def _common(a: np.ndarray, b: np.ndarray) -> int:
-    """Length of the longest common prefix."""
-    n = min(len(a), len(b))
-    differ = np.flatnonzero(a[:n] != b[:n])
-    return int(differ[0]) if len(differ) else n
-
-
-def _bundles(group: Sequence[LossSequence], capacity: int) -> Iterator[_Bundle]:
-    """The group's prefix tree, cut where it outgrows `capacity`; every part carries the prompt again."""
-    stored = [s.token_ids[: s.loss_at[-1]] for s in group]
-    bundle = _Bundle()
-    for i in sorted(range(len(group)), key=lambda i: stored[i].tolist()):
-        if len(stored[i]) > capacity:
-            raise InputError(
-                f"a trajectory of {len(stored[i])} tokens does not fit train.capacity {capacity}: raise the capacity "
-                "or lower rollout.max_new_tokens"
-            )
-        if bundle.size + bundle.new_tokens(stored[i]) > capacity:
-            yield bundle
-            bundle = _Bundle()
-        bundle.add(group[i], stored[i])
-    if bundle.size:
-        yield bundle
+def _bundles(group: Sequence[LossSequence], capacity: int) -> Iterator[list[LossSequence]]:
+    """The group, cut where its prefix tree outgrows `capacity`; every part carries the prompt again."""
+    longest = max((len(_stored(s)) for s in group), default=0)
+    if longest > capacity:
+        raise InputError(
+            f"a trajectory of {longest} tokens does not fit train.capacity {capacity}: raise the capacity "
+            "or lower rollout.max_new_tokens"
+        )
+    rest = sorted(group, key=lambda s: _stored(s).tobytes())
+    while rest:
+        count = how_many_fit([_stored(s) for s in rest], capacity)
+        yield rest[:count]
+        rest = rest[count:]
 
 
 def _fill(sizes: list[int], capacity: int, ranks: int) -> list[list[int]]:
@@ -209,46 +170,30 @@ def _fill(sizes: list[int], capacity: int, ranks: int) -> list[list[int]]:
     return even if load.max() <= capacity else packed + [[] for _ in range(count - len(packed))]
 
 
-def _join(bundles: list[_Bundle]) -> MicroBatch:
-    """One pack; without bundles, a single token that nothing trains on, for ranks that must compute in step."""
-    if not bundles:
-        return _join([_idle_bundle()])
-    starts = np.cumsum([0, *(b.size for b in bundles)])[:-1].astype(np.int32)
-    placed = list(zip(bundles, starts, strict=True))
-    sequences = [s for b in bundles for s in b.sequences]
-    predecessors = np.concatenate([p + start for b, start in placed for p in b.predecessors])
-    targets = np.concatenate([s.token_ids[s.loss_at] for s in sequences])
-    pairs = predecessors.astype(np.int64) << 32 | targets
+def _join(sequences: list[LossSequence]) -> MicroBatch:
+    """One pack; without sequences, a single token that nothing trains on, for ranks that must compute in step."""
+    tree = prefix_tree([_stored(s) for s in sequences] or [np.zeros(1, np.int32)])
+    predecessors = [tree.paths[i, s.loss_at - 1] for i, s in enumerate(sequences)]
+    pairs = _joined(predecessors, np.int64) << 32 | _joined([s.token_ids[s.loss_at] for s in sequences], np.int32)
     scored, loss_scores = np.unique(pairs, return_inverse=True)
-    keys = [k + start for b, start in placed for k in b.keys]
     counts = [len(s.loss_at) for s in sequences]
     return MicroBatch(
-        token_ids=np.concatenate([t for b in bundles for t in b.tokens]).astype(np.int32),
-        position_ids=np.concatenate([p for b in bundles for p in b.positions]),
-        query_offsets=_offsets([q for b in bundles for q in b.queries]),
-        key_offsets=_offsets([len(k) for k in keys]),
-        key_indices=np.concatenate(keys),
+        token_ids=tree.token_ids,
+        position_ids=tree.position_ids,
+        query_offsets=tree.query_offsets,
+        key_offsets=tree.key_offsets,
+        key_indices=tree.key_indices,
         score_positions=(scored >> 32).astype(np.int32),
         score_targets=(scored & 0xFFFFFFFF).astype(np.int32),
         loss_scores=loss_scores.astype(np.int32),
-        behavior_logprobs=np.concatenate([s.behavior_logprobs for s in sequences]).astype(np.float32),
-        policy_versions=np.concatenate([s.policy_versions for s in sequences]).astype(np.int32),
+        behavior_logprobs=_joined([s.behavior_logprobs for s in sequences], np.float32),
+        policy_versions=_joined([s.policy_versions for s in sequences], np.int32),
         advantages=np.repeat(np.array([s.advantage for s in sequences], np.float32), counts),
     )
 
 
-def _idle_bundle() -> _Bundle:
-    nothing = np.empty(0, np.int32)
-    bundle = _Bundle()
-    bundle.add(
-        LossSequence(np.zeros(2, np.int32), nothing, nothing.astype(np.float32), nothing, 0.0),
-        np.zeros(1, np.int32),
-    )
-    return bundle
-
-
-def _offsets(lengths: list[int]) -> np.ndarray:
-    return np.cumsum([0, *lengths]).astype(np.int32)
+def _joined(arrays: list[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype), *arrays]).astype(dtype)
 
 
 def _report(

@@ -11,47 +11,20 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
-import torch
 import torch.distributed as dist
 from pydantic import Field, TypeAdapter, ValidationError
 
-from arl.data.tokenizer import HuggingFaceCodec, load_codec
+from arl.data.tokenizer import load_codec
 from arl.errors import ArlError, DataError, InputError
-from arl.recipe import Fraction, NonNegative, Positive, PositiveFloat, Section, TinyModel, Train, Warmup
-from arl.train.fsdp import ShardedModel, init_ranks
-from arl.train.packer import LossSequence, pack_groups
-from arl.types import Problem
+from arl.recipe import NonNegative, Positive, PositiveFloat, Section, Train
+from arl.train.tuner import Pair, Tuner, encode, say, scheduled
+from arl.train.warmup import WarmupJob, warm_up
 
-COLLECTIVE_SECONDS = 600.0
-RAMP, FLOOR = (
-    50,
-    0.1,
-)  # optimizer steps of ramp; the learning rate at the end of the schedule, as a share of the peak
 SAY_EVERY = 10  # steps between progress lines
-
-Pair = tuple[list[int], list[int]]  # prompt tokens, response tokens
-
-
-class WarmupJob(Section):
-    kind: Literal["warmup"] = "warmup"
-    model: TinyModel
-    """Made on the spot."""
-    task: str
-    """Name of the task; its vocabulary is the model's."""
-    warmup: Warmup = Warmup()
-    seed: NonNegative = 0
-    max_new_tokens: Positive = 48
-    """Of an evaluation sample."""
-    eval_fraction: Fraction = 0.1
-    """Share of problems held out: never demonstrated."""
-    threads: Positive = 1
-    output: str
-    """Model directory to write; must not exist."""
 
 
 class PairsJob(Section):
@@ -77,56 +50,6 @@ class PairsJob(Section):
 
 
 Job = Annotated[WarmupJob | PairsJob, Field(discriminator="kind")]
-
-
-class Tuner:
-    """A model under supervised training.
-
-    Args:
-        path: model directory.
-        train: hyper-parameters; the learning rate is given at each step.
-    """
-
-    def __init__(self, path: str | Path, train: Train) -> None:
-        torch.set_num_threads(train.threads or torch.get_num_threads())
-        self.sharded = ShardedModel(path, train, 1.0, init_ranks(COLLECTIVE_SECONDS))
-        self._capacity = train.capacity
-
-    def step(self, pairs: Sequence[Pair], learning_rate: float) -> float:
-        """One update on the same pairs on every rank; returns −logprob, the mean over their response tokens.
-
-        Raises:
-            InputError: a pair longer than train.capacity.
-            TrainerError: a gradient that is not finite.
-        """
-        groups = [[_loss_sequence(prompt, response)] for prompt, response in pairs]
-        share = pack_groups(groups, self._capacity, dist.get_world_size())[dist.get_rank()]
-        tokens = sum(len(response) for _, response in pairs)
-        total = torch.zeros((), device=self.sharded.device)
-        for i, batch in enumerate(share):
-            logprob, _ = self.sharded.score(batch)
-            loss = -logprob.index_select(0, self.sharded.tensor(batch.loss_scores)).sum() / tokens
-            self.sharded.backward(loss, last=i + 1 == len(share))
-            total += loss.detach()
-        self.sharded.update(learning_rate)
-        dist.all_reduce(total)
-        return float(total)
-
-
-def scheduled(step: int, peak: float, last: int) -> float:
-    """Linear ramp over RAMP steps, then linear from the peak at step 0 to FLOOR · peak at step `last`."""
-    return peak * min((step + 1) / RAMP, 1 - (1 - FLOOR) * min(1.0, step / last))
-
-
-def encode(codec: HuggingFaceCodec, prompt: str | list[dict[str, str]], response: str) -> Pair:
-    """Tokens of a prompt and of its response, with its end."""
-    return list(codec.encode_problem(Problem(prompt))), [*codec.encode(response), codec.stop_token_ids[0]]
-
-
-def say(**progress: Any) -> None:
-    """One line of progress, from rank 0."""
-    if dist.get_rank() == 0:
-        print(json.dumps(progress), flush=True)
 
 
 def tune_pairs(job: PairsJob) -> None:
@@ -171,25 +94,12 @@ def _read(path: Path) -> Iterator[tuple[Any, str]]:
         raise DataError(f"data {path}: the file is empty")
 
 
-def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:
-    nothing = np.zeros(len(response), np.float32)
-    return LossSequence(
-        token_ids=np.array(prompt + response, np.int32),
-        loss_at=np.arange(len(prompt), len(prompt) + len(response)),
-        behavior_logprobs=nothing,
-        policy_versions=nothing.astype(np.int32),
-        advantage=1.0,
-    )
-
-
 def run(job: WarmupJob | PairsJob) -> None:
     """Do the job.
 
     Raises:
         InputError: its output exists already.
     """
-    from arl.train.warmup import warm_up
-
     if Path(job.output).exists():
         raise InputError(f"output {job.output} exists already: remove it or choose another")
     if isinstance(job, WarmupJob):

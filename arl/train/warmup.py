@@ -12,6 +12,7 @@ import random
 import tempfile
 import time
 from pathlib import Path
+from typing import Literal
 
 import torch
 from transformers import PreTrainedModel
@@ -23,9 +24,26 @@ from arl.engine.embedded import EmbeddedEngine
 from arl.errors import InputError, TrainerError
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
-from arl.recipe import Train
-from arl.train.sft import Pair, Tuner, WarmupJob, encode, say, scheduled
+from arl.recipe import Fraction, NonNegative, Positive, Section, TinyModel, Train, Warmup
+from arl.train.tuner import Pair, Tuner, encode, say, scheduled
 from arl.types import GenerateRequest, Problem, SamplingParams
+
+
+class WarmupJob(Section):
+    kind: Literal["warmup"] = "warmup"
+    model: TinyModel
+    """Made on the spot."""
+    task: str
+    """Name of the task; its vocabulary is the model's."""
+    warmup: Warmup = Warmup()
+    seed: NonNegative = 0
+    max_new_tokens: Positive = 48
+    """Of an evaluation sample."""
+    eval_fraction: Fraction = 0.1
+    """Share of problems held out: never demonstrated."""
+    threads: Positive = 1
+    output: str
+    """Model directory to write; must not exist."""
 
 
 def warm_up(job: WarmupJob) -> None:

@@ -161,6 +161,36 @@ def test_an_interrupted_request_is_sent_again_with_what_it_said_and_the_rest_of_
     assert posts == 2
 
 
+def test_calls_are_sent_again_in_order_of_arrival() -> None:
+    """A pause hands back the calls that wait at once, and those that run only after their pass."""
+    bodies: list[dict[str, Any]] = []
+
+    async def scenario() -> None:
+        asked, paused = asyncio.Event(), asyncio.Event()
+
+        async def write(body: dict[str, Any], response: web.StreamResponse) -> None:
+            bodies.append(body)
+            if len(bodies) == 1:
+                asked.set()
+                await paused.wait()
+            for index in (2, 0, 3, 1):
+                data = json.loads(event([], "abort")[6:] if len(bodies) == 1 else event([7], "length")[6:])
+                await response.write(b"data: " + json.dumps(data | {"index": index}).encode() + b"\n\n")
+            await response.write(DONE)
+
+        async with talking_to(write) as (engine, _):
+            calls = [asyncio.create_task(complete(engine, ask(f"r{i}", (i,), 1))) for i in range(4)]
+            await asked.wait()
+            await engine.pause()
+            paused.set()
+            await asyncio.sleep(0.05)
+            await engine.resume()
+            await asyncio.gather(*calls)
+
+    within(scenario)
+    assert [body["input_ids"] for body in bodies] == [[[0], [1], [2], [3]]] * 2
+
+
 async def _interrupted(said: list[int], sampling: dict[str, Any]) -> tuple[Completion, int]:
     """The first POST is answered at the pause, with `said` and an abort; the second in full, with 7s."""
     asked, paused, bodies = asyncio.Event(), asyncio.Event(), []

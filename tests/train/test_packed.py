@@ -51,7 +51,7 @@ def group(rng: random.Random, prompt: int, responses: list[int], vocab: int = 32
 
 
 def packed_loss(m: PreTrainedModel, batch: MicroBatch) -> torch.Tensor:
-    context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices, torch.device("cpu"))
+    context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices)
     logits = m(
         input_ids=torch.from_numpy(batch.token_ids).long()[None],
         position_ids=torch.from_numpy(batch.position_ids).long()[None],
@@ -124,7 +124,7 @@ def test_long_segments_take_the_fused_path_and_agree(monkeypatch: pytest.MonkeyP
 def test_a_model_that_keeps_a_cache_is_refused() -> None:
     (share,) = pack_groups([group(random.Random(1), 5, [4, 4])], 1000, ranks=1)
     batch, m = share[0], model("llama", ATTENTION)
-    context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices, torch.device("cpu"))
+    context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices)
     tokens = torch.from_numpy(batch.token_ids).long()[None]
     cache = m(input_ids=tokens, use_cache=True, context=context).past_key_values
     with pytest.raises(AssertionError, match="use_cache=False"):

@@ -15,7 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from arl.data import checksum
 from arl.errors import DataError, InputError, TrainerError
 from arl.recipe import TinyModel, Warmup
-from arl.train.sft import PairsJob, WarmupJob, run, run_job, scheduled
+from arl.train.sft import PairsJob, run, run_job
+from arl.train.tuner import scheduled
+from arl.train.warmup import WarmupJob
 
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=32)
 

@@ -1,0 +1,68 @@
+"""Sequences stored so that a token which several of them share in the same context is there once. Numpy only.
+
+    sequences  P P P a b      stored  P P P a b      segments  [P P P a b]  sees itself
+               P P P a c              c                        [c]          sees P P P a c
+               P P P a                                         none: all of it is stored
+
+The trainer computes a minibatch from such a tree, the engine the prompts of a pass; arl.models.packed attends over it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class PrefixTree:
+    """T tokens in S segments; tree indices count them."""
+
+    token_ids: np.ndarray  # (T,) int32
+    position_ids: np.ndarray  # (T,) int32
+    query_offsets: np.ndarray  # (S+1,) int32, segment s owns tokens query_offsets[s]:query_offsets[s+1]
+    key_offsets: np.ndarray  # (S+1,) int32 into key_indices
+    key_indices: np.ndarray  # (K,) int32 tree index of every token a segment sees, its own last
+    paths: np.ndarray  # (n, longest) int32 tree index of each token of each sequence; behind its end, of any token
+
+
+def prefix_tree(sequences: Sequence[np.ndarray]) -> PrefixTree:
+    """The tree of n sequences, (L,) int32 each, n and L at least 1, in any order; equal ones share one path."""
+    lengths = np.array([len(s) for s in sequences])
+    at = np.arange(lengths.max())
+    table = np.full((len(sequences), len(at)), -1, np.int32)  # −1, which no token is, behind each end
+    table[at < lengths[:, None]] = np.concatenate(sequences)
+    order = np.array(sorted(range(len(table)), key=[row.tobytes() for row in table].__getitem__))
+    table, lengths = table[order], lengths[order]
+    # In this order a sequence shares with the one before it all that it shares with any earlier one.
+    differs = table[1:] != table[:-1]
+    shared = np.zeros_like(lengths)
+    shared[1:] = np.where(differs.any(axis=1), differs.argmax(axis=1), lengths[1:])
+    own = (at >= shared[:, None]) & (at < lengths[:, None])
+    rows, positions = np.nonzero(own)
+    paths = np.zeros(table.shape, np.int32)
+    paths[own] = np.arange(len(rows))
+    np.maximum.accumulate(paths, axis=0, out=paths)  # a shared token's index is its latest owner's, the largest so far
+    segments = np.flatnonzero(lengths > shared)
+    given = np.empty_like(paths)
+    given[order] = paths
+    return PrefixTree(
+        token_ids=table[own],
+        position_ids=positions.astype(np.int32),
+        query_offsets=_offsets((lengths - shared)[segments]),
+        key_offsets=_offsets(lengths[segments]),
+        key_indices=paths[segments][at < lengths[segments, None]],
+        paths=given,
+    )
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+def how_many_fit(sequences: Sequence[np.ndarray], limit: int) -> int:
+    """The largest m such that the tree of the first m of n ≥ 1 sequences stores at most `limit` tokens; 0 to n."""
+    if sum(map(len, sequences)) <= limit:
+        return len(sequences)
+    sizes = range(1, len(sequences) + 1)
+    return bisect_right(sizes, limit, key=lambda m: len(prefix_tree(sequences[:m]).token_ids))

@@ -1,0 +1,86 @@
+"""A model under supervised training: what the warm-up and fine-tuning on pairs share.
+
+pairs ─► LossSequence (response-only) ─► pack_groups ─► −logprob ─► AdamW
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from arl.data.tokenizer import HuggingFaceCodec
+from arl.recipe import Train
+from arl.train.fsdp import ShardedModel, init_ranks
+from arl.train.packer import LossSequence, pack_groups
+from arl.types import Problem
+
+COLLECTIVE_SECONDS = 600.0
+RAMP = 50  # optimizer steps
+FLOOR = 0.1  # the learning rate at the end of the schedule, as a share of the peak
+
+Pair = tuple[list[int], list[int]]  # prompt tokens, response tokens
+
+
+class Tuner:
+    """A model under supervised training.
+
+    Args:
+        path: model directory.
+        train: hyper-parameters; the learning rate is given at each step.
+    """
+
+    def __init__(self, path: str | Path, train: Train) -> None:
+        torch.set_num_threads(train.threads or torch.get_num_threads())
+        self.sharded = ShardedModel(path, train, 1.0, init_ranks(COLLECTIVE_SECONDS))
+        self._capacity = train.capacity
+
+    def step(self, pairs: Sequence[Pair], learning_rate: float) -> float:
+        """One update on the same pairs on every rank; returns −logprob, the mean over their response tokens.
+
+        Raises:
+            InputError: a pair longer than train.capacity.
+            TrainerError: a gradient that is not finite.
+        """
+        groups = [[_loss_sequence(prompt, response)] for prompt, response in pairs]
+        share = pack_groups(groups, self._capacity, dist.get_world_size())[dist.get_rank()]
+        tokens = sum(len(response) for _, response in pairs)
+        total = torch.zeros((), device=self.sharded.device)
+        for i, batch in enumerate(share):
+            logprob, _ = self.sharded.score(batch)
+            loss = -logprob.index_select(0, self.sharded.tensor(batch.loss_scores)).sum() / tokens
+            self.sharded.backward(loss, last=i + 1 == len(share))
+            total += loss.detach()
+        self.sharded.update(learning_rate)
+        dist.all_reduce(total)
+        return float(total)
+
+
+def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:
+    nothing = np.zeros(len(response), np.float32)
+    return LossSequence(
+        token_ids=np.array(prompt + response, np.int32),
+        loss_at=np.arange(len(prompt), len(prompt) + len(response)),
+        behavior_logprobs=nothing,
+        policy_versions=nothing.astype(np.int32),
+        advantage=1.0,
+    )
+
+
+def scheduled(step: int, peak: float, last: int) -> float:
+    """Linear ramp over RAMP steps, then linear from the peak at step 0 to FLOOR · peak at step `last`."""
+    return peak * min((step + 1) / RAMP, 1 - (1 - FLOOR) * min(1.0, step / last))
+
+
+def encode(codec: HuggingFaceCodec, prompt: str | list[dict[str, str]], response: str) -> Pair:
+    """Tokens of a prompt and of its response, with its end."""
+    return list(codec.encode_problem(Problem(prompt))), [*codec.encode(response), codec.stop_token_ids[0]]
+
+
+def say(**progress: Any) -> None:
+    """One line of progress, from rank 0."""
+    if dist.get_rank() == 0:
+        print(json.dumps(progress), flush=True)
