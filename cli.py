@@ -70,7 +70,12 @@ def train(recipe: RecipePath, set_: Overrides = None, dry_run: DryRun = False) -
         typer.echo(dump_recipe(loaded), nl=False)
         return
     with ConsoleDisplay() as display:
-        summary = clock.run(lambda: run(loaded, display))
+        if loaded.clock == "virtual":
+            from arl.virtual.world import train_virtually
+
+            summary = train_virtually(loaded, display)
+        else:
+            summary = clock.run(lambda: run(loaded, display))
         display.note(render(summary, loaded))
 
 

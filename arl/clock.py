@@ -6,6 +6,7 @@ controller runs in real and in virtual time. Every wait goes through `deadline`,
 
 import asyncio
 import contextlib
+import itertools
 import selectors
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
@@ -35,13 +36,31 @@ class _JumpingSelector(selectors.DefaultSelector):
         return ready
 
 
+class _NumberedTask(asyncio.Task[Any]):
+    """Hashes to its serial number: a TaskGroup keeps its tasks in a set, and cancels them in the set's order."""
+
+    def __init__(self, number: int, coroutine: Coroutine[Any, Any, Any], **options: Any) -> None:
+        self._number = number
+        super().__init__(coroutine, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop on virtual time, from 0. Threads and subprocesses have no place in it."""
+    """An event loop on virtual time, from 0; what runs in it, runs in the same order every time.
+
+    Threads and subprocesses have no place in it.
+    """
 
     def __init__(self) -> None:
         self._jump = _JumpingSelector()
         super().__init__(self._jump)
         self._clock_resolution = 1e-9
+        numbers = itertools.count()
+        self.set_task_factory(
+            lambda loop, coroutine, **options: _NumberedTask(next(numbers), coroutine, loop=loop, **options)
+        )
 
     def time(self) -> float:
         return self._jump.elapsed

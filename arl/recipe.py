@@ -15,6 +15,7 @@ NonNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
+Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
@@ -226,6 +227,33 @@ class Deadlines(Section):
     """A process asked to end, before it is killed."""
 
 
+class VirtualCosts(Section):
+    """What each operation takes under `clock: virtual`, in virtual seconds: set them to imitate other hardware.
+
+    The defaults imitate the quickstart on a laptop. An engine pass takes engine_pass + decode_token · rows that
+    decode + prefill_token · prompt tokens; a training step takes train_step + trained_token · loss tokens.
+    """
+
+    engine_pass: Cost = 1e-3
+    """One pass of one replica, whatever it holds; seconds."""
+    decode_token: Cost = 20e-6
+    """Each request that decodes a token in a pass; seconds."""
+    prefill_token: Cost = 20e-6
+    """Each token of a new prompt in a pass, shared prompts once; seconds."""
+    train_step: Cost = 30e-3
+    """One training step, whatever it holds; seconds."""
+    trained_token: Cost = 20e-6
+    """Each loss token of a step; seconds."""
+    snapshot: Cost = 0.5e-3
+    """The copy of the weights after a step, during which the trainer waits; seconds."""
+    publish: Cost = 5e-3
+    """Writing a snapshot where engines can load it, one after the other, while the trainer goes on; seconds."""
+    load: Cost = 5e-3
+    """Loading published weights into one replica, which is paused meanwhile; seconds."""
+    reward: Cost = 0.2e-3
+    """One call of the reward function; reward.workers groups are scored at a time; seconds."""
+
+
 class Output(Section):
     """What a run leaves behind."""
 
@@ -250,6 +278,8 @@ class Recipe(Section):
     """Everything but timing repeats with it."""
     mode: Literal["disaggregated", "collocated"] = "disaggregated"
     """Engines and trainer run at once on their own devices, or take turns on the same."""
+    clock: Literal["wall", "virtual"] = "wall"
+    """Processes on wall time; or everything in one process, on the CPU, in virtual time: bit-reproducible."""
     model: Model
     data: Data
     warmup: Warmup | None = None
@@ -260,6 +290,7 @@ class Recipe(Section):
     train: Train = Train()
     eval: Eval = Eval()
     deadlines: Deadlines = Deadlines()
+    virtual: VirtualCosts = VirtualCosts()
     output: Output = Output()
 
     @property
@@ -284,4 +315,13 @@ class Recipe(Section):
         cap = self.rollout.max_groups
         if cap is not None and cap < p:
             raise ValueError(f"rollout.max_groups {cap} can never fill a step of {p} problems")
+        if self.clock == "virtual":
+            self._possible_virtually()
         return self
+
+    def _possible_virtually(self) -> None:
+        if self.train.ranks > 1:
+            raise ValueError(f"train.ranks {self.train.ranks}: clock virtual trains in one process; use 1 rank")
+        for field, threads in (("train", self.train.threads), ("engine", self.engine.threads)):
+            if threads not in (None, 1):
+                raise ValueError(f"{field}.threads {threads}: clock virtual computes with one thread; leave it out")

@@ -17,11 +17,12 @@ from arl.clock import deadline
 from arl.data.problems import ProblemOrder
 from arl.data.tokenizer import TextCodec, load_codec
 from arl.engine.base import Engine
-from arl.errors import InputError
+from arl.errors import InputError, RecipeError
 from arl.evaluate import evaluate, make_episodes
 from arl.launch.local import LocalProcesses
 from arl.launch.placement import NoLease, SharedDeviceLease
 from arl.metrics.console import ConsoleDisplay
+from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.recorder import Recorder
 from arl.metrics.summary import Summary, mean_idle
 from arl.metrics.trackers import make_trackers
@@ -40,7 +41,7 @@ from arl.system import (
     start_engines,
     told_deaths,
 )
-from arl.train.client import TrainerClient
+from arl.train.base import Trainer
 from arl.types import Accuracy
 from arl.warmup import starting_model
 
@@ -62,6 +63,8 @@ async def train(recipe: Recipe, display: ConsoleDisplay) -> Summary:
     Raises:
         ArlError: the one failure that ended the run; every process of it is gone by then.
     """
+    if recipe.clock != "wall":
+        raise RecipeError(f"clock {recipe.clock}: processes run on the wall clock; set clock: wall, or use `arl train`")
     started = perf_counter()
     plan = preflight(recipe)
     directory = new_run_directory(recipe)
@@ -120,7 +123,7 @@ class Run:
         plan: Plan,
         directory: Path,
         engine: Engine,
-        trainer: TrainerClient,
+        trainer: Trainer,
         codec: TextCodec,
         rewards: Rewards,
         display: ConsoleDisplay,
@@ -180,7 +183,7 @@ class Run:
 
 
 def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float) -> Summary:
-    """The run in a page; `seconds` is the whole command's wall-clock."""
+    """The run in a page; `seconds` is the whole command's, on the run's clock."""
     before, after, recorder = outcome.before, outcome.after, outcome.recorder
     steps = [record for record in recorder.records if "tokens/trained" in record]
     return Summary(
@@ -197,6 +200,7 @@ def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float)
         groups={"trained": outcome.audit.trained, **outcome.audit.lost},
         idle_trainer=mean_idle(steps, "trainer"),
         idle_engine=mean_idle(steps, "engine"),
+        weights_sha256=weights_sha256(directory / "checkpoints" / f"step_{recipe.train.steps}"),
     )
 
 

@@ -17,10 +17,15 @@ from arl.types import (
 
 
 class NullEngine:
-    """One token a virtual second for every open request, `length_of(seed)` tokens in all."""
+    """For every open request, `length_of(seed)` tokens of `seconds_of(seed)` virtual seconds each."""
 
-    def __init__(self, length_of: Callable[[int], int], swap_seconds: float = 0.0) -> None:
-        self._length_of = length_of
+    def __init__(
+        self,
+        length_of: Callable[[int], int],
+        swap_seconds: float = 0.0,
+        seconds_of: Callable[[int], float] = lambda _: 1.0,
+    ) -> None:
+        self._length_of, self._seconds_of = length_of, seconds_of
         self.loaded_version = 0
         self.swap_seconds = swap_seconds
         self._running = asyncio.Event()
@@ -28,9 +33,9 @@ class NullEngine:
         self.busy_seconds = 0.0
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
-        length = self._length_of(request.sampling.seed)
+        length, seconds = self._length_of(request.sampling.seed), self._seconds_of(request.sampling.seed)
         for position in range(length):
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(seconds)
             await self._running.wait()
             last = position == length - 1
             yield Increment((position,), (-1.0,), (self.loaded_version,), "stop" if last else None)

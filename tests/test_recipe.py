@@ -79,6 +79,10 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("rollout: {group_size: 1}\n", "rollout.group_size 1 gives every episode advantage 0"),
         ("rollout: {max_groups: 8}\n", "rollout.max_groups 8 can never fill a step of 32 problems"),
         ("rollout: {top_p: 0.9}\n", "rollout.top_p: unknown key"),
+        ("  ranks: 2\nclock: virtual\n", "train.ranks 2: clock virtual trains in one process"),
+        ("engine: {threads: 4}\nclock: virtual\n", "engine.threads 4: clock virtual computes with one thread"),
+        ("virtual: {load: -1}\n", "virtual.load = -1: Input should be greater than or equal to 0"),
+        ("virtual: {load: .inf}\n", "virtual.load = inf: Input should be a finite number"),
     ],
 )
 def test_impossible_combinations_are_refused_by_the_rule_they_break(recipe_file: Path, extra: str, rule: str) -> None:

@@ -42,6 +42,7 @@ class EmbeddedEngine:
         version: of the weights the model holds now
         step_cost: seconds that a pass of (prefill tokens, decode tokens) takes in virtual time; its results
             take effect when they are over. None: passes take the time they take
+        load_seconds: that a weight load takes in virtual time, likewise
     """
 
     def __init__(
@@ -53,11 +54,13 @@ class EmbeddedEngine:
         stream_interval: int = 16,
         version: int = 0,
         step_cost: Callable[[int, int], float] | None = None,
+        load_seconds: float = 0.0,
     ) -> None:
         config = model.config.get_text_config()
         self.vocab_size: int = config.vocab_size
         self.context: int = config.max_position_embeddings
-        self._slots, self._interval, self._step_cost = slots, stream_interval, step_cost
+        self._slots, self._interval = slots, stream_interval
+        self._step_cost, self._load_seconds = step_cost, load_seconds
         self._default_mode: PauseMode = "retract" if kv_policy == "recompute" else "in_place"
         self._runner = ModelRunner(model, slots)
         self._rows = Rows(slots, self.context)
@@ -192,6 +195,8 @@ class EmbeddedEngine:
             if update.version < self._version:
                 raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
             load_weights(self._runner.model, update.path)
+            if self._load_seconds:
+                await asyncio.sleep(self._load_seconds)
             self._version = update.version
 
     async def run(self) -> None:

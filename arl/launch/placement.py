@@ -40,6 +40,8 @@ def place(recipe: Recipe, num_cores: int, gpus: list[str]) -> Placement:
     replicas, ranks = recipe.engine.replicas, recipe.train.ranks
     together = recipe.mode == "collocated"
     needed = max(replicas, ranks) if together else replicas + ranks
+    if recipe.clock == "virtual":
+        gpus = []  # one process, on the CPU
     if gpus and len(gpus) < needed:
         raise RecipeError(
             f"mode {recipe.mode} with {replicas} engine replicas and {ranks} ranks needs {needed} GPUs; "

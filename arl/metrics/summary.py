@@ -13,7 +13,7 @@ class Summary(Struct, frozen=True):
     accuracy_before: float | None  # mean reward on held-out problems; None: no evaluation
     accuracy_after: float | None
     eval_problems: int
-    seconds: float  # the whole command, warm-up and start-up included
+    seconds: float  # the whole command, warm-up and start-up included; in virtual time, evaluations and training
     training_seconds: float  # from the first admission to the last swap
     steps: int
     tokens_trained: int
@@ -22,6 +22,7 @@ class Summary(Struct, frozen=True):
     groups: dict[str, int]  # fate -> groups
     idle_trainer: float
     idle_engine: float
+    weights_sha256: str  # of the last checkpoint: see arl.metrics.fingerprint
 
     @property
     def stale_fraction(self) -> float:
@@ -44,15 +45,18 @@ def render(summary: Summary, recipe: Recipe) -> str:
             f"accuracy   {summary.accuracy_before:.3f} → {summary.accuracy_after:.3f}"
             f"   on {summary.eval_problems} held-out problems, temperature {recipe.eval.temperature:g}"
         )
+    unit = "virtual s" if recipe.clock == "virtual" else "s"
     rate = summary.tokens_trained / max(summary.training_seconds, 1e-9)
     lines += [
-        f"time       {summary.seconds:.1f} s in all, {summary.training_seconds:.1f} s of RL ({summary.steps} steps)",
+        f"time       {summary.seconds:.1f} {unit} in all, {summary.training_seconds:.1f} {unit} of RL "
+        f"({summary.steps} steps)",
         f"tokens     {summary.tokens_trained:,} trained, {rate:,.0f} a second",
         f"groups     {', '.join(f'{count} {fate}' for fate, count in summary.groups.items())}",
         f"idle       trainer {summary.idle_trainer:.0%}, engine {summary.idle_engine:.0%}",
         f"staleness  {summary.stale_fraction:.0%} of trained tokens were sampled by an older policy (bound "
         f"{recipe.rollout.staleness}); {summary.trajectories_spanning_versions} trajectories span versions",
         *_histogram(Counter(summary.token_ages)),
+        f"weights    sha256 {summary.weights_sha256}",
         f"files      {summary.directory}",
         *(f"try next   {hint}" for hint in _hints(summary, recipe)),
     ]

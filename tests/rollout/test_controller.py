@@ -1,5 +1,6 @@
 """The controller keeps its promises in virtual time, on any schedule."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,11 @@ from hypothesis import strategies as st
 
 from arl import clock
 from arl.data.problems import ProblemOrder
+from arl.engine.router import Router
 from arl.errors import RunError, leaves
 from arl.recipe import Deadlines, Rollout
 from arl.rollout.controller import Checkpoints, Controller
-from arl.rollout.env import single_turn
+from arl.rollout.env import Env, Session, single_turn
 from arl.rollout.episodes import Episodes
 from arl.types import Problem
 from tests.fakes import NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
@@ -35,8 +37,11 @@ class World:
         score: Callable[[Problem], float] = lambda _: 1.0,
         deadlines: Deadlines = PATIENT,
         checkpoint_every: int = 0,
+        seconds_of: Callable[[int], float] = lambda _: 1.0,
+        replicas: int = 1,
+        env: Env = single_turn,
     ) -> None:
-        self.checkpoint_every = checkpoint_every
+        self.checkpoint_every, self.seconds_of, self.replicas, self.env = checkpoint_every, seconds_of, replicas, env
         self.rollout, self.steps, self.deadlines = rollout, steps, deadlines
         self.length_of, self.swap_seconds, self.score = length_of, swap_seconds, score
         self.trainer, self.observer = NullTrainer(step_seconds), NullObserver()
@@ -46,9 +51,10 @@ class World:
         return self
 
     async def _main(self) -> None:
-        self.engine = NullEngine(self.length_of, self.swap_seconds)
+        swaps = [self.swap_seconds * (i + 1) for i in range(self.replicas)]
+        self.engine = Router([NullEngine(self.length_of, swap, self.seconds_of) for swap in swaps])
         rewards = NullRewards(self.score)
-        episodes = Episodes(self.engine, NullCodec(), rewards, single_turn, self.rollout, seed=0, max_length=100_000)
+        episodes = Episodes(self.engine, NullCodec(), rewards, self.env, self.rollout, seed=0, max_length=100_000)
         problems = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
         self.controller = Controller(
             self.rollout,
@@ -80,13 +86,33 @@ def heavy_tailed(one_in: int, factor: int) -> Callable[[int], int]:
     return lambda seed: (1 + seed % 9) * (factor if seed // 9 % one_in == 0 else 1)
 
 
+def slow(one_in: int, factor: float) -> Callable[[int], float]:
+    """A second a token, and `factor` seconds for one request in `one_in`: a straggler of few events."""
+    return lambda seed: factor if seed // 9 % one_in == 0 else 1.0
+
+
+def failing(one_in: int) -> Env:
+    """Ask once; one episode in `one_in` then raises, whatever its siblings are doing. 0: none does."""
+    episodes = itertools.count(1)
+
+    async def env(problem: Problem, session: Session) -> None:
+        await single_turn(problem, session)
+        if one_in and next(episodes) % one_in == 0:
+            raise ValueError("this episode fails")
+
+    return env
+
+
 schedules = st.fixed_dictionaries(
     {
         "problems": st.integers(1, 5),
         "staleness": st.integers(0, 6),
         "late": st.sampled_from(["wait", "drop"]),
+        "spare": st.sampled_from([None, 0, 1, 7]),  # rollout.max_groups - problems
         "one_in": st.integers(2, 40),
-        "factor": st.sampled_from([1, 10, 1000]),
+        "factor": st.sampled_from([1.0, 10.0, 1000.0]),
+        "fail_one_in": st.sampled_from([0, 3, 7, 20]),
+        "replicas": st.integers(1, 3),
         "step_seconds": st.sampled_from([0.0, 0.3, 4.0, 60.0]),
         "swap_seconds": st.sampled_from([0.0, 0.7, 11.0]),
     }
@@ -94,21 +120,38 @@ schedules = st.fixed_dictionaries(
 
 
 @given(schedules)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2000, deadline=None)
 def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_group_is_accounted_for(
     s: dict[str, Any],
 ) -> None:
-    rollout = Rollout(problems_per_step=s["problems"], group_size=2, staleness=s["staleness"], late=s["late"])
-    lengths = heavy_tailed(s["one_in"], s["factor"])
-    world = World(rollout, 6, lengths, s["step_seconds"], s["swap_seconds"]).run()
+    p, spare = s["problems"], s["spare"]
+    rollout = Rollout(
+        problems_per_step=p,
+        group_size=2,
+        staleness=s["staleness"],
+        late=s["late"],
+        max_groups=None if spare is None else p + spare,
+        max_failures=10_000,
+    )
+    world = World(
+        rollout,
+        6,
+        lambda seed: 1 + seed % 9,
+        s["step_seconds"],
+        s["swap_seconds"],
+        seconds_of=slow(s["one_in"], s["factor"]),
+        replicas=s["replicas"],
+        env=failing(s["fail_one_in"]),
+    ).run()
     audit = world.controller.audit
     trained = [group.group_id for batch in world.trainer.batches for group in batch.groups]
     assert max(world.ages()) <= s["staleness"]
-    assert [len(batch.groups) for batch in world.trainer.batches] == [s["problems"]] * 6
+    assert [len(batch.groups) for batch in world.trainer.batches] == [p] * 6
     assert len(set(trained)) == len(trained) == audit.trained
     assert audit.admitted == audit.trained + audit.lost.total()
+    assert bool(audit.lost["failed"]) <= bool(s["fail_one_in"])
     if s["late"] == "wait":
-        assert not audit.lost
+        assert audit.lost.keys() <= {"failed"}
 
 
 def test_staleness_zero_is_synchronous() -> None:

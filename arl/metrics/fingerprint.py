@@ -1,0 +1,28 @@
+"""A model's weights as one hash: two runs that print the same one learned the same, to the last bit."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+from safetensors import safe_open
+
+
+def weights_sha256(model: Path) -> str:
+    """sha256 over the sorted names of `model`'s parameters, each followed by its raw float32 bytes.
+
+    Raises:
+        ValueError: a parameter that is not float32; checkpoints are.
+    """
+    places: dict[str, Path] = {}
+    for file in sorted(model.glob("*.safetensors")):
+        with safe_open(file, framework="numpy") as tensors:
+            places |= dict.fromkeys(tensors.keys(), file)
+    digest = hashlib.sha256()
+    for name in sorted(places):
+        with safe_open(places[name], framework="numpy") as tensors:
+            weight = tensors.get_tensor(name)
+        if weight.dtype != np.float32:
+            raise ValueError(f"{places[name]}: {name} is {weight.dtype}, not float32")
+        digest.update(name.encode())
+        digest.update(weight.tobytes())
+    return digest.hexdigest()

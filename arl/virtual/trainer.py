@@ -1,0 +1,64 @@
+"""A Trainer in this process, on virtual time.
+
+Batch ─► pack_batch ─► Learner.step, at once ─► sleep what it costs ─► StepResult
+                               └ snapshot ─► Publisher, while the trainer goes on ─► WeightUpdate
+"""
+
+import asyncio
+from pathlib import Path
+
+from arl.recipe import Recipe
+from arl.system import kept_versions
+from arl.train.learner import Learner
+from arl.train.packer import pack_batch
+from arl.types import Batch, StepResult, WeightUpdate
+from arl.virtual.publisher import Publisher
+
+
+class InProcessTrainer:
+    """Trainer protocol over one Learner of world size 1.
+
+    Args:
+        recipe: `train`, `objective` and the costs in `virtual`.
+        model: directory of version 0.
+        publications: directory that versions are written to.
+    """
+
+    def __init__(self, recipe: Recipe, model: Path, publications: Path) -> None:
+        self._train, self._costs = recipe.train.model_copy(update={"threads": 1}), recipe.virtual
+        self._model, self._publications = model, publications
+        self._learner = Learner(model, self._train, recipe.objective, recipe.rollout.temperature)
+        assert self._learner.sharded.device.type == "cpu", "the virtual world computes on the CPU"
+        self._publisher = Publisher(
+            publications,
+            self._learner.config_json(),
+            kept_versions(recipe),
+            self._costs.publish,
+            WeightUpdate(0, str(model)),
+        )
+
+    async def step(self, batch: Batch) -> StepResult:
+        """See Trainer. `time/train_s` and `sync/blocking_seconds` are virtual.
+
+        Raises:
+            InputError: a trajectory longer than train.capacity.
+            TrainerError: a loss or gradient that is not finite.
+        """
+        costs = self._costs
+        (shard,), packing = pack_batch(batch, self._train.minibatches, self._train.capacity, ranks=1)
+        computed = self._learner.step(shard)
+        version, state = self._learner.version, self._learner.snapshot()
+        seconds = costs.train_step + costs.trained_token * packing["tokens/trained"]
+        await asyncio.sleep(seconds + costs.snapshot)
+        self._publisher.publish(version, state)
+        metrics = {name: value for name, value in computed.items() if not name.startswith("time/")}
+        metrics |= {"time/train_s": seconds, "sync/blocking_seconds": costs.snapshot}
+        return StepResult(version, metrics | packing)
+
+    async def weights(self, version: int) -> WeightUpdate:
+        """See Trainer."""
+        return await self._publisher.published(version)
+
+    async def save(self, path: Path) -> None:
+        """See Trainer: float32 weights, config and tokenizer. Free of cost."""
+        self._learner.sharded.save(path, tokenizer_path=self._model)

@@ -1,0 +1,90 @@
+"""The trainer of the virtual world computes what the trainer processes compute."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from arl import clock
+from arl.metrics.fingerprint import weights_sha256
+from arl.recipe import Deadlines, Recipe
+from arl.train.channel import Init
+from arl.train.client import TrainerClient
+from arl.types import StepResult
+from arl.virtual.trainer import InProcessTrainer
+from tests.train.synthetic import batch
+from tests.train.workers import started
+
+STEPS = range(3)
+
+
+def recipe_for(model: Path, **virtual: float) -> Recipe:
+    return Recipe.model_validate(
+        {
+            "clock": "virtual",
+            "model": {"path": str(model)},
+            "data": {"task": "running_checksum"},
+            "train": {"minibatches": 2, "threads": 1},
+            "virtual": virtual,
+        }
+    )
+
+
+async def in_process(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
+    trainer = InProcessTrainer(recipe, model, directory)
+    results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
+    await trainer.save(directory / "saved")
+    return results
+
+
+async def in_a_rank(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
+    init = Init(
+        model_path=str(model),
+        train=recipe.train.model_dump(mode="json"),
+        objective=recipe.objective.model_dump(mode="json"),
+        temperature=1.0,
+        version=0,
+        publish_directory=str(directory),
+        kept_versions=3,
+        collective_seconds=20.0,
+    )
+    async with TrainerClient(init, 1, "secret", Deadlines(startup=60, step=30, swap=30)) as trainer:
+        with started(trainer.environment, 1) as processes:
+            await trainer.ready()
+            results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
+            await trainer.save(directory / "saved")
+            await trainer.stop()
+            assert processes[0].wait(20) == 0
+    return results
+
+
+def test_the_same_batches_give_the_same_weights_as_a_trainer_process(tiny: Path, tmp_path: Path) -> None:
+    recipe = recipe_for(tiny)
+    (tmp_path / "virtual").mkdir()
+    ours = clock.run(lambda: in_process(recipe, tiny, tmp_path / "virtual"), virtual=True)
+    theirs = asyncio.run(in_a_rank(recipe, tiny, tmp_path / "real"))
+    assert weights_sha256(tmp_path / "virtual" / "saved") == weights_sha256(tmp_path / "real" / "saved")
+    for a, b in zip(ours, theirs, strict=True):
+        for name in ("loss", "grad_norm", "entropy", "tokens/trained"):
+            assert a.metrics[name] == b.metrics[name]
+
+
+def test_a_step_and_its_publication_take_what_they_cost(tiny: Path, tmp_path: Path) -> None:
+    costs = {"train_step": 1.0, "trained_token": 0.01, "snapshot": 0.5, "publish": 20.0}
+
+    async def main() -> tuple[StepResult, list[float]]:
+        trainer = InProcessTrainer(recipe_for(tiny, **costs), tiny, tmp_path)
+        times = []
+        for version in (0, 1):
+            result = await trainer.step(batch(version, groups=4, size=4))
+            times.append(clock.now())
+        for version in (0, 1, 2):
+            assert (await trainer.weights(version)).version == version
+            times.append(clock.now())
+        return result, times
+
+    result, (first, second, *complete) = clock.run(main, virtual=True)
+    step = 1.5 + 0.01 * result.metrics["tokens/trained"]
+    assert result.metrics["time/train_s"] == pytest.approx(step - 0.5)
+    assert [first, second] == pytest.approx([step, 2 * step])
+    assert complete == pytest.approx([second, first + 20, first + 40])
