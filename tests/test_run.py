@@ -1,5 +1,6 @@
 """Whole runs through the command a person types: real engine server, real trainer ranks, real reward worker."""
 
+import fcntl
 import json
 import os
 import signal
@@ -89,8 +90,17 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
             command.process.wait()
 
 
-def weights_left_behind(command: Command) -> list[Path]:
-    return list(Path("/dev/shm").glob(f"arl-weights-{command.process.pid}-*"))
+def weights_left_behind() -> list[Path]:
+    """Publication directories that no living run holds."""
+    left = []
+    for lock in Path("/dev/shm").glob("arl-weights-*/lock"):
+        with lock.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            left.append(lock.parent)
+    return left
 
 
 def test_a_run_leaves_behind_what_it_promises(start: Callable[..., Command]) -> None:
@@ -113,7 +123,7 @@ def test_a_run_leaves_behind_what_it_promises(start: Callable[..., Command]) -> 
     assert {f.name for f in (command.run / "logs").iterdir()} == {"engine-0.log", "trainer-0.log", "reward.log"}
     assert "accuracy" in command.output
     assert "try next" in command.output
-    assert not weights_left_behind(command)
+    assert not weights_left_behind()
 
 
 def test_staleness_zero_in_collocated_mode_is_synchronous_rl_by_the_same_code(start: Callable[..., Command]) -> None:
@@ -164,7 +174,7 @@ def test_kill_9_of_a_process_ends_the_run_with_its_name_and_leaves_nothing(
     assert f"arl: {role} (pid {children[module].pid}) was killed by SIGKILL" in command.output
     assert "Traceback" not in command.output
     assert not psutil.wait_procs(list(children.values()), timeout=5)[1]
-    assert not weights_left_behind(command)
+    assert not weights_left_behind()
 
 
 def test_ctrl_c_ends_the_run_cleanly(start: Callable[..., Command]) -> None:
@@ -188,9 +198,9 @@ def test_a_killed_controller_takes_everything_with_it_and_the_next_run_clears_it
     command.process.kill()
     assert not psutil.wait_procs(children, timeout=10)[1]
     command.process.wait()
-    assert weights_left_behind(command)
+    assert weights_left_behind()
     assert start("train.steps=1", "eval.problems=0").end() == 0
-    assert not weights_left_behind(command)
+    assert not weights_left_behind()
 
 
 def test_a_reward_that_always_raises_ends_the_run_with_its_traceback(
