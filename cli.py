@@ -54,6 +54,13 @@ def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, Non
     return register
 
 
+def _named(option: str) -> tuple[str, str]:
+    name, colon, value = option.partition(":")
+    if not colon:
+        raise typer.BadParameter(f"{option!r}: write it as NAME: value")
+    return name, value
+
+
 @command(app)
 def train(recipe: RecipePath, set_: Overrides = None, dry_run: DryRun = False) -> None:
     """Train a policy with asynchronous RL."""
@@ -102,12 +109,15 @@ def sft(
     batch_size: Annotated[int, typer.Option(help="Pairs per optimizer step.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Peak; ramped up, then linear to 10 %.")] = 1e-5,
     dtype: Annotated[str, typer.Option(help="Compute type: float32 or bfloat16.")] = "float32",
+    seed: Annotated[int, typer.Option(help="Of the order of the pairs.")] = 0,
 ) -> None:
     """Fine-tune a causal LM on prompt/response pairs."""
+    from arl.launch.placement import visible_cores
     from arl.train.sft import PairsJob, run_job
 
-    job = {"model": model, "data": str(data), "output": str(output), "steps": steps}
-    run_job(PairsJob, job | {"batch_size": batch_size, "learning_rate": learning_rate, "dtype": dtype})
+    job = {"model": model, "data": str(data), "output": str(output), "steps": steps, "batch_size": batch_size}
+    job |= {"learning_rate": learning_rate, "dtype": dtype, "seed": seed, "threads": visible_cores()}
+    run_job(PairsJob, job)
 
 
 @command(app)
@@ -168,9 +178,8 @@ def target(
     from arl.bench import to_json
     from arl.bench.target import bench_target
 
-    names = dict(part.split(":", 1) for part in ours)
-    commands = dict(part.split(":", 1) for part in peer or ())
-    layouts = {name: overrides.split() for name, overrides in names.items()}
+    layouts = {name: overrides.split() for name, overrides in map(_named, ours)}
+    commands = dict(map(_named, peer or ()))
     typer.echo(to_json(bench_target(recipe, Path(model), accuracy, range(seeds), layouts, commands)))
 
 

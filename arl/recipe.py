@@ -2,7 +2,7 @@
 
     YAML text ─► tree with line numbers ─► `--set` overrides ─► Recipe (validated, frozen) ─► recipe.yaml of the run
 
-`load` raises RecipeError before anything starts; it names file, line, field, value, rule and the nearest valid name.
+`load_recipe` raises RecipeError before anything starts; it names file, line, field, value, rule and the nearest valid name.
 """
 
 from pathlib import Path
@@ -14,7 +14,8 @@ Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -26,7 +27,7 @@ class TinyModel(Section):
     """A Llama-shaped model made on the spot; its vocabulary is the task's."""
 
     hidden_size: Positive = 128
-    """D."""
+    """Width of the residual stream, D."""
     layers: Positive = 2
     """Decoder blocks."""
     heads: Positive = 4
@@ -137,7 +138,7 @@ class Reward(Section):
     function: str | None = None
     """`module:function` (problem, response, truncated) -> float; none: the task's own."""
     workers: Positive = 1
-    """Processes."""
+    """Worker processes."""
 
 
 class EngineConfig(Section):
@@ -162,8 +163,8 @@ class Objective(Section):
 
     kind: Literal["decoupled_ppo", "ppo"] = "decoupled_ppo"
     """decoupled_ppo clips around the proximal policy; ppo (naive) around the behavior policy."""
-    proximal: Literal["recompute", "loglinear", "reuse"] = "recompute"
-    """π_prox by a forward pass before the minibatches, by A-3PO's interpolation, or the current policy itself."""
+    proximal: Literal["recompute", "loglinear"] = "recompute"
+    """π_prox by a forward pass before the minibatches, or by A-3PO's interpolation; naive ppo has none."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """ε_low."""
     clip_high: PositiveFloat = 0.2
@@ -180,15 +181,17 @@ class Train(Section):
     minibatches: Positive = 4
     """Optimizer updates per step; must divide problems_per_step."""
     learning_rate: PositiveFloat = 1.5e-4
-    """Constant after the ramp."""
+    """Peak."""
     ramp_steps: NonNegative = 0
-    """Optimizer updates of linear warm-up of the learning rate."""
-    betas: tuple[Fraction, Fraction] = (0.9, 0.99)
-    """AdamW."""
+    """Optimizer updates in which the learning rate rises linearly to its peak."""
+    decay_to: Fraction = 1.0
+    """Share of the peak that is left at the last update; the way there is linear."""
+    betas: tuple[Beta, Beta] = (0.9, 0.99)
+    """AdamW's decay of its mean gradient and of its mean squared gradient, per update."""
     eps: PositiveFloat = 1e-8
-    """AdamW."""
+    """AdamW's addition to the root of the mean squared gradient."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """AdamW."""
+    """AdamW's decay of the weights, per unit of learning rate."""
     clip_norm: PositiveFloat = 1.0
     """Gradient norm bound."""
     ranks: Positive = 1
@@ -302,8 +305,6 @@ class Recipe(Section):
         p, m = self.rollout.problems_per_step, self.train.minibatches
         if p % m:
             raise ValueError(f"train.minibatches {m} must divide rollout.problems_per_step {p}")
-        if self.objective.proximal == "reuse" and m > 1:
-            raise ValueError(f"objective.proximal reuse needs train.minibatches 1, not {m}: use recompute")
         if self.rollout.group_size < 2:
             raise ValueError("rollout.group_size 1 gives every episode advantage 0: use at least 2")
         if self.model.tiny is not None and self.data.task is None:

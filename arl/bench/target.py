@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from arl import clock
 from arl.bench import stderr_display
+from arl.errors import RunError
 from arl.evaluate import evaluate_models
 from arl.metrics.console import ConsoleDisplay
 from arl.models.load import save_model
@@ -57,11 +58,15 @@ def bench_target(
                 for system, snapshots in taken.items():
                     runs[system].append({"seed": seed, **_reach(recipe, model, snapshots, accuracy)})
                     display.note(f"seed {seed}: {system}: {runs[system][-1]['seconds']} s to {accuracy}")
-    median = {
-        system: statistics.median(row["seconds"] or float("inf") for row in rows) for system, rows in runs.items()
-    }
-    ratios = {f"{a} / {b}": round(median[a] / median[b], 3) for a in ours for b in peers}
+    median = {system: _median([row["seconds"] for row in rows]) for system, rows in runs.items()}
+    ratios = {f"{a} / {b}": round(x / y, 3) for a in ours for b in peers if (x := median[a]) and (y := median[b])}
     return {"accuracy": accuracy, "median_seconds": median, "ratios": ratios, "runs": runs}
+
+
+def _median(seconds: list[float | None]) -> float | None:
+    """None if a run did not arrive."""
+    arrived = [s for s in seconds if s is not None]
+    return statistics.median(arrived) if len(arrived) == len(seconds) else None
 
 
 def _run_ours(
@@ -78,7 +83,9 @@ def _run_ours(
 def _run_peer(command: str, model: Path, seed: int, directory: Path) -> list[Snapshot]:
     snapshots = directory / "snapshots"
     argv = [part.format(model=model, snapshots=snapshots, seed=seed) for part in shlex.split(command)]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, check=True, timeout=PEER_SECONDS)
+    done = subprocess.run(argv, stdout=subprocess.PIPE, check=False, timeout=PEER_SECONDS)
+    if done.returncode:
+        raise RunError(f"the peer exited with code {done.returncode}: {' '.join(argv)}")
     curve = json.loads(done.stdout)["curve"]
     return [(p["wall_s"], _convert(snapshots / f"step{p['step']:03d}.pt", model)) for p in curve if p["step"]]
 

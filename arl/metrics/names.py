@@ -65,6 +65,6 @@ METRICS: dict[str, Metric] = {
     "eval/held_out/problems": Metric("problems", "problems in that mean"),
 }
 
-# A run's last swap may come after its last step, an evaluation needs no step: these need not be in every record.
+# Under naive ppo there is no behavior weight, with all advantages 0 no token was computed: such names are left out.
 EVALUATION = frozenset(name for name in METRICS if name.startswith("eval/"))
 EVERY_STEP = frozenset(METRICS) - EVALUATION

@@ -8,6 +8,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 from arl.errors import DataError
 from arl.models.attention import ATTENTION
 
+# Families whose decoder is model.layers, whose attention is pluggable, and which tests or users have tried.
+ARCHITECTURES = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "GemmaForCausalLM"}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -35,6 +37,11 @@ def save_model(
 
 
 def _refuse_unsupported(config: object, path: str | Path) -> None:
+    if not any(name in ARCHITECTURES for name in getattr(config, "architectures", None) or ()):
+        raise DataError(
+            f"model.path {path}: {getattr(config, 'architectures', None)} is not supported; "
+            f"choose one of {', '.join(sorted(ARCHITECTURES))}"
+        )
     windows = "sliding_attention" in (getattr(config, "layer_types", None) or [])
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     if windows or window:

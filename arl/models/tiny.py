@@ -30,7 +30,7 @@ def character_tokenizer(characters: str) -> PreTrainedTokenizerFast:
 
 
 def make_tiny_model(shape: TinyModel, characters: str, seed: int, directory: Path) -> None:
-    """Write randomly initialised float32 weights, config and tokenizer to `directory`."""
+    """Write randomly initialized float32 weights, config and tokenizer to `directory`."""
     tokenizer = character_tokenizer(characters)
     config = LlamaConfig(
         vocab_size=len(tokenizer),

@@ -108,6 +108,7 @@ class ShardedModel:
             local.grad = grad
         self._optimizer.param_groups[0]["lr"] = learning_rate
         self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
         for shard in self._shards:
             shard.grad = None
         return norm

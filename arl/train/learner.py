@@ -43,7 +43,6 @@ class Learner:
         version: int = 0,
         deadline_seconds: float = 600.0,
     ) -> None:
-        assert objective.proximal != "reuse" or train.minibatches == 1, "refused by the recipe"
         if train.threads is not None:
             torch.set_num_threads(train.threads)
         self.sharded = ShardedModel(path, train, temperature, init_ranks(deadline_seconds))
@@ -107,7 +106,7 @@ class Learner:
             totals.add(stats, entropy)
         if not math.isfinite(loss_sum):
             raise TrainerError(f"the loss is {loss_sum} in the step of version {self.version}")
-        totals.learning_rate = self.train.learning_rate * min(1.0, (self._updates + 1) / max(1, self.train.ramp_steps))
+        totals.learning_rate = learning_rate(self.train, self._updates)
         try:
             totals.add_update(loss_sum, self.sharded.update(totals.learning_rate))
         except TrainerError as error:
@@ -131,6 +130,13 @@ class Learner:
             clip_high=o.clip_high,
             behavior_weight_cap=o.behavior_weight_cap,
         )
+
+
+def learning_rate(train: Train, update: int) -> float:
+    """Of the update number `update`, from 0: a linear ramp, and a linear way from the peak to its share `decay_to`."""
+    ramp = (update + 1) / max(1, train.ramp_steps)
+    done = min(1.0, update / max(1, train.steps * train.minibatches - 1))
+    return train.learning_rate * min(1.0, ramp, 1 - (1 - train.decay_to) * done)
 
 
 class _Totals:
@@ -166,17 +172,19 @@ class _Totals:
             dist.all_reduce(self._sums)
             dist.all_reduce(self._max_ratio, dist.ReduceOp.MAX)
         count, clipped, weight, capped, kl, entropy, loss = self._sums.tolist()
-        tokens, updates = max(count, 1.0), len(self._grad_norms)
+        updates = len(self._grad_norms)
         metrics = {
             "loss": loss / updates,
-            "ratio/clip_fraction": clipped / tokens,
-            "ratio/max": float(self._max_ratio),
-            "entropy": entropy / tokens,
             "grad_norm": sum(self._grad_norms) / updates,
             "learning_rate": self.learning_rate,
         }
+        if not count:  # every advantage was 0: there is nothing to say of tokens that nobody computed
+            return metrics
+        metrics["ratio/clip_fraction"] = clipped / count
+        metrics["ratio/max"] = float(self._max_ratio)
+        metrics["entropy"] = entropy / count
         if not naive:
-            metrics["behavior_weight/mean"] = weight / tokens
-            metrics["behavior_weight/capped_fraction"] = capped / tokens
-            metrics["kl/behavior_proximal"] = kl / tokens
+            metrics["behavior_weight/mean"] = weight / count
+            metrics["behavior_weight/capped_fraction"] = capped / count
+            metrics["kl/behavior_proximal"] = kl / count
         return metrics

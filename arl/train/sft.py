@@ -82,14 +82,17 @@ def _batches(pairs: list[Pair], job: PairsJob) -> Iterator[list[Pair]]:
 def _read(path: Path) -> Iterator[tuple[Any, str]]:
     try:
         lines = path.read_text().splitlines()
-    except OSError as error:
-        raise DataError(f"data {path}: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"data {path}: cannot be read as text ({error}); give a jsonl of pairs") from error
     for number, line in enumerate(lines, 1):
         try:
             pair = json.loads(line)
-            yield pair["prompt"], pair["response"]
+            prompt, response = pair["prompt"], pair["response"]
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise DataError(f"{path}:{number}: a line is {{'prompt': …, 'response': …}}; {error!r}") from error
+        if not prompt or not isinstance(response, str):
+            raise DataError(f"{path}:{number}: needs a non-empty prompt, and a response that is text")
+        yield prompt, response
     if not lines:
         raise DataError(f"data {path}: the file is empty")
 

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -14,10 +14,12 @@ import torch.distributed as dist
 from arl.errors import TrainerError
 from arl.recipe import Objective, Train
 from arl.sync.publish import Publisher, write_weights
-from arl.train.learner import Learner
+from arl.train.learner import Learner, learning_rate
 from arl.train.packer import LossSequence, Minibatch, Shard, pack_batch, pack_groups
 from arl.types import Batch, WeightUpdate
 from tests.train.synthetic import batch
+
+PROXIMALS: tuple[Literal["recompute", "loglinear"], ...] = ("recompute", "loglinear")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -153,18 +155,23 @@ def test_naive_and_decoupled_agree_on_a_policys_own_samples_and_differ_on_old_on
     assert loss("ppo", own=False) != pytest.approx(loss("decoupled_ppo", own=False), rel=1e-2)
 
 
-def test_reuse_is_recompute_when_there_is_one_minibatch(tiny: Path) -> None:
+def test_the_second_minibatch_is_centered_on_the_weights_before_the_step(tiny: Path) -> None:
+    """One update moves the policy; the proximal policy stays behind, so ratios leave 1 by as much as it moved."""
+    given = on_policy(learner(tiny), batch(4, groups=4, size=4))
+    moved = learner(tiny, learning_rate=1e-2).step(shard_of(given))
+    unmoved = learner(tiny, learning_rate=1e-9).step(shard_of(given))
+    assert moved["ratio/max"] > 1.05
+    assert unmoved["ratio/max"] == pytest.approx(1.0, abs=1e-4)
+    assert moved["behavior_weight/mean"] == pytest.approx(1.0, abs=1e-5)  # proximal is the sampling policy, not current
+
+
+def test_loglinear_runs_no_proximal_pass_and_centers_between_behavior_and_current(tiny: Path) -> None:
     given = batch(4, groups=4, size=4)
-    a = learner(tiny, Objective(proximal="recompute"), minibatches=1).step(shard_of(given, 1))
-    b = learner(tiny, Objective(proximal="reuse"), minibatches=1).step(shard_of(given, 1))
-    assert a["grad_norm"] == b["grad_norm"]
-
-
-def test_loglinear_needs_no_proximal_pass_and_stays_near_recompute(tiny: Path) -> None:
     trained = learner(tiny, Objective(proximal="loglinear"))
-    metrics = trained.step(shard_of(on_policy(trained, batch(4, groups=4, size=4))))
-    assert metrics["behavior_weight/mean"] == pytest.approx(1.0, abs=1e-3)
-    assert metrics["ratio/max"] < 1.2
+    assert trained._proximal_pass(shard_of(given).minibatches) == [None, None]
+    old = batch(4, groups=4, size=4)
+    weight = {p: learner(tiny, Objective(proximal=p)).step(shard_of(old))["kl/behavior_proximal"] for p in PROXIMALS}
+    assert 0 < weight["loglinear"] < weight["recompute"]
 
 
 def test_the_first_forward_on_own_samples_finds_ratio_and_weight_one(tiny: Path) -> None:
@@ -184,6 +191,11 @@ def test_bfloat16_computes_nearly_the_same_step_on_float32_master_weights(tiny: 
     assert metrics["grad_norm"] == pytest.approx(exact["grad_norm"], rel=0.03)
     assert {w.dtype for w in weights(half).values()} == {torch.float32}
     assert {w.dtype for w in half.snapshot().values()} == {torch.bfloat16}
+
+
+def test_the_learning_rate_falls_linearly_to_its_share() -> None:
+    train = Train(learning_rate=0.1, steps=3, minibatches=2, decay_to=0.5)
+    assert [learning_rate(train, update) for update in (0, 5, 99)] == pytest.approx([0.1, 0.05, 0.05])
 
 
 def test_the_learning_rate_ramps_linearly(tiny: Path) -> None:

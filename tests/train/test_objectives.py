@@ -18,7 +18,7 @@ def logs(*probabilities: float) -> torch.Tensor:
     return torch.tensor([math.log(p) for p in probabilities])
 
 
-def test_grpo_normalises_each_group_by_its_own_mean_and_deviation() -> None:
+def test_grpo_normalizes_each_group_by_its_own_mean_and_deviation() -> None:
     rewards = np.array([1.0, 0.0, 0.0, 0.0, 3.0, 1.0])
     expected = [1.7320508, -0.5773503, -0.5773503, -0.5773503, 1.0, -1.0]
     np.testing.assert_allclose(grpo_advantages(rewards, np.array([4, 2])), expected, rtol=1e-5)
@@ -79,7 +79,7 @@ def test_loglinear_moves_from_behavior_to_current_with_age() -> None:
         loglinear_proximal(torch.zeros(1), torch.zeros(1), torch.tensor([8]), version=7)
 
 
-def test_a_centre_that_carries_gradient_is_refused() -> None:
+def test_a_center_that_carries_gradient_is_refused() -> None:
     x = torch.zeros(1)
     with pytest.raises(AssertionError):
         decoupled_ppo(x, x.clone().requires_grad_(), x, x, **CLIP, behavior_weight_cap=5.0)
