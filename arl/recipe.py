@@ -2,7 +2,7 @@
 
     YAML text ─► tree with line numbers ─► `--set` overrides ─► Recipe (validated, frozen) ─► recipe.yaml of the run
 
-`load_recipe` raises RecipeError before anything starts; it names file, line, field, value, rule and the nearest valid name.
+`load_recipe` raises RecipeError before anything starts: file, line, field, value, rule and the nearest valid name.
 """
 
 from pathlib import Path
