@@ -24,8 +24,17 @@ model:
 data: {task: running_checksum, size: 2000}
 rollout: {problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 24}
 train: {steps: 5, minibatches: 2}
+reward: {function: "mine:length"}
 engine: {slots: 32, stream_interval: 4}
 eval: {problems: 32}
+"""
+
+REWARDS = """\
+def length(problem, response, truncated):
+    return len(response)
+
+def broken(problem, response, truncated):
+    raise ValueError("it is broken")
 """
 
 
@@ -34,6 +43,7 @@ class Command:
 
     def __init__(self, directory: Path, *overrides: str) -> None:
         (directory / "recipe.yaml").write_text(RECIPE)
+        (directory / "mine.py").write_text(REWARDS)
         flags = [part for override in overrides for part in ("--set", override)]
         self.directory = directory
         self.process = subprocess.Popen(
@@ -203,12 +213,7 @@ def test_a_killed_controller_takes_everything_with_it_and_the_next_run_clears_it
     assert not weights_left_behind()
 
 
-def test_a_reward_that_always_raises_ends_the_run_with_its_traceback(
-    start: Callable[..., Command], tmp_path: Path
-) -> None:
-    (tmp_path / "mine.py").write_text(
-        "def broken(problem, response, truncated):\n    raise ValueError('it is broken')\n"
-    )
+def test_a_reward_that_always_raises_ends_the_run_with_its_traceback(start: Callable[..., Command]) -> None:
     command = start("reward.function=mine:broken", "eval.problems=0")
     assert command.end() == 3
     assert "groups in a row failed" in command.output

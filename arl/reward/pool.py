@@ -67,6 +67,7 @@ class RewardPool:
         self._idle: asyncio.Queue[_Worker | RunError] = asyncio.Queue()
         self._all: set[_Worker] = set()
         self._replacements: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         try:
@@ -79,10 +80,9 @@ class RewardPool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        replacements = list(self._replacements)
-        for replacement in replacements:
-            replacement.cancel()
-        await asyncio.gather(*replacements, return_exceptions=True)
+        self._closed = True
+        await self._end_all()  # a replacement that still starts hears of it by the end of its worker
+        await asyncio.gather(*self._replacements)
         await self._end_all()
 
     async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
@@ -121,7 +121,8 @@ class RewardPool:
         await worker.end()
         self._all.discard(worker)
         try:
-            await self._add_worker()
+            if not self._closed:
+                await self._add_worker()
         except RunError as error:
             self._idle.put_nowait(error)
 
