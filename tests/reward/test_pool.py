@@ -38,6 +38,12 @@ def misbehaving(problem: Problem, response: str, truncated: bool) -> float:
     return 1.0
 
 
+def alive(word: str) -> list[psutil.Process]:
+    """Processes of this machine whose command line has `word` in it."""
+    everyone = psutil.process_iter(["cmdline"])  # a zombie has none
+    return [p for p in everyone if word in " ".join(p.info["cmdline"] or ())]
+
+
 def score(function: str, tmp_path: Path, *responses: str, timeout: float = 20.0) -> list[float]:
     async def main() -> list[float]:
         async with RewardPool(f"{HERE}:{function}", 1, timeout, 60.0, tmp_path / "reward.log") as pool:
@@ -79,14 +85,15 @@ def test_a_hung_worker_is_replaced_and_the_next_group_is_scored(tmp_path: Path) 
 
 def forking(problem: Problem, response: str, truncated: bool) -> float:
     """Leaves a child behind that holds the worker's socket, and hangs."""
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=(0,))
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(613)"], pass_fds=(0,))
     return misbehaving(problem, response, truncated)
 
 
 def test_a_hung_worker_goes_with_everything_it_started(tmp_path: Path) -> None:
     with pytest.raises(RewardError, match="no answer in the time"):
         score("forking", tmp_path, "hang", timeout=3.0)
-    assert not psutil.Process().children(recursive=True)
+    assert not alive("time.sleep(613)")
+    assert not alive(f"{HERE}:forking")
 
 
 def test_a_reward_that_cannot_be_imported_by_a_worker_is_told_at_once(tmp_path: Path) -> None:
@@ -100,7 +107,7 @@ def test_many_groups_share_few_workers_and_none_is_left_behind(tmp_path: Path) -
             return await asyncio.gather(*(pool.score(Problem("?"), ["x" * i], [False]) for i in range(40)))
 
     assert asyncio.run(main()) == [[float(i)] for i in range(40)]
-    assert not [c for c in psutil.Process().children() if "arl.reward.worker" in " ".join(c.cmdline())]
+    assert not alive(f"{HERE}:half")
 
 
 def test_inline_rewards_judge_as_the_workers_do() -> None:
