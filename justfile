@@ -4,7 +4,7 @@ python := env("ARL_PYTHON", ".venv/bin/python")
 default:
     @just --list
 
-# Everything CI checks, in this environment
+# What CI checks after the quickstart, in this environment
 check: lint types test
 
 lint:

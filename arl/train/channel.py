@@ -116,7 +116,7 @@ def decode_from_rank(data: bytes) -> FromRank:
 def _pack_array(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, np.ascontiguousarray(value).data
-    raise NotImplementedError(f"{type(value)} has no place in a message")
+    raise TypeError(f"{type(value)} has no place in a message")
 
 
 def _unpack_array(expected: type, value: Any) -> Any:
@@ -124,7 +124,7 @@ def _unpack_array(expected: type, value: Any) -> Any:
         dtype, shape, data = value
         # A copy: torch wants to own memory it may write to.
         return np.frombuffer(data, np.dtype(dtype)).reshape(shape).copy()
-    raise NotImplementedError(f"{expected} has no place in a message")
+    raise TypeError(f"{expected} has no place in a message")
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_pack_array)

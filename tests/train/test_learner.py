@@ -219,18 +219,19 @@ def test_a_publication_loads_as_the_weights_it_was_made_of(tmp_path: Path, tiny:
 
 
 def test_the_publisher_skips_what_a_newer_version_overtook_and_keeps_the_last_few(tmp_path: Path, tiny: Path) -> None:
-    trained, announced, busy = learner(tiny), list[int](), threading.Event()
+    trained, announced = learner(tiny), list[int]()
+    first, busy = threading.Event(), threading.Event()
 
     def announce(outcome: WeightUpdate | Exception) -> None:
         assert isinstance(outcome, WeightUpdate)
         announced.append(outcome.version)
+        first.set()
         assert (Path(outcome.path) / "model.safetensors").exists()
         busy.wait(20)
 
     publisher = Publisher(tmp_path, trained.config_json(), kept=2, announce=announce)
     publisher.publish(5, trained.snapshot())
-    while not announced:
-        threading.Event().wait(0.01)
+    assert first.wait(20)
     for version in (6, 7, 8):
         publisher.publish(version, trained.snapshot())
     busy.set()

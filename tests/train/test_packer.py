@@ -114,11 +114,15 @@ def test_minibatches_do_not_depend_on_capacity_or_ranks() -> None:
 
 
 def test_trajectories_without_gradient_are_left_out_but_counted() -> None:
-    full = batch(groups=4, size=4)
+    full = batch(groups=32, size=4)
     (shard,), report = pack_batch(full, minibatches=1, capacity=1000, ranks=1)
-    zero = sum(len({t.reward for t in g.trajectories}) == 1 for g in full.groups)
-    assert report["advantage/zero_fraction"] == zero / 4
-    assert shard.minibatches[0].loss_tokens == sum(t.loss_mask.sum() for g in full.groups for t in g.trajectories)
+    tokens = [sum(int(t.loss_mask.sum()) for t in g.trajectories) for g in full.groups]
+    equal = [len({t.reward for t in g.trajectories}) == 1 for g in full.groups]
+    assert 0 < sum(equal) < 32
+    assert report["advantage/zero_fraction"] == sum(equal) / 32
+    assert shard.minibatches[0].loss_tokens == sum(tokens)
+    computed = sum(len(mb.loss_scores) for mb in shard.minibatches[0].micro_batches)
+    assert computed == sum(n for n, e in zip(tokens, equal, strict=True) if not e)
 
 
 def test_a_shard_survives_the_channel_bit_for_bit() -> None:
