@@ -1,6 +1,7 @@
 """One exception tree. A message says the value, the rule, the place and the remedy.
 
 ArlError
+├── Rejected          an env or filter that does not want this group (never ends a run by itself)
 ├── InputError        what the user gave is wrong; nothing has started (exit code 2)
 │   ├── RecipeError   a recipe field
 │   └── DataError     a problem set, a prompt, a checkpoint
@@ -19,6 +20,10 @@ class ArlError(Exception):
     """Root of everything arl raises on purpose."""
 
     exit_code = 1
+
+
+class Rejected(ArlError):
+    pass
 
 
 class InputError(ArlError):

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from arl.clock import deadline
-from arl.data.tokenizer import TextCodec, load_codec
+from arl.data.codec import TextCodec
+from arl.data.tokenizer import load_codec
 from arl.engine.base import Engine
 from arl.errors import InputError
 from arl.imports import import_function
@@ -20,15 +21,23 @@ from arl.types import Accuracy, Problem, WeightUpdate
 
 
 def make_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
+    """Of the recipe's groups."""
     env = import_function(recipe.rollout.env, "rollout.env")
     return Episodes(engine, codec, rewards, env, recipe.rollout, recipe.seed, plan.max_length)
 
 
-async def evaluate(episodes: Episodes, problems: Sequence[Problem], temperature: float, name: str) -> Accuracy:
-    """One episode per problem, all open at once; no weights may be published meanwhile."""
+def held_out_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
+    """Of one episode per problem, at the evaluation's temperature."""
+    alone = {"group_size": 1, "temperature": recipe.eval.temperature}
+    recipe = recipe.model_copy(update={"rollout": recipe.rollout.model_copy(update=alone)})
+    return make_episodes(recipe, plan, engine, codec, rewards)
+
+
+async def evaluate(episodes: Episodes, problems: Sequence[Problem], name: str) -> Accuracy:
+    """All problems open at once; no weights may be published meanwhile."""
     async with asyncio.TaskGroup() as tasks:
         runs = [
-            tasks.create_task(episodes.run_group(f"{name}.{i}", problem, 1, temperature))
+            tasks.create_task(episodes.run(problem, episodes.open(f"{name}.{i}", problem)))
             for i, problem in enumerate(problems)
         ]
     trajectories = [run.result()[0] for run in runs]
@@ -66,11 +75,11 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
 async def _evaluate_each(
     recipe: Recipe, plan: Plan, models: Sequence[Path], engine: Engine, rewards: Rewards
 ) -> list[Accuracy]:
-    episodes = make_episodes(recipe, plan, engine, load_codec(str(models[0])), rewards)
+    episodes = held_out_episodes(recipe, plan, engine, load_codec(str(models[0])), rewards)
     accuracies = []
     for version, model in enumerate(models):
         if version:
             await engine.update_weights(WeightUpdate(version, str(model)))
         async with deadline(recipe.deadlines.step, "controller", f"the evaluation of {model}"):
-            accuracies.append(await evaluate(episodes, plan.held_out, recipe.eval.temperature, f"eval{version}"))
+            accuracies.append(await evaluate(episodes, plan.held_out, f"eval{version}"))
     return accuracies

@@ -30,6 +30,8 @@ def preflight(recipe: Recipe) -> Plan:
     """
     import_function(reward_name(recipe), "reward.function")
     import_function(recipe.rollout.env, "rollout.env")
+    if recipe.rollout.filter is not None:
+        import_function(recipe.rollout.filter, "rollout.filter")
     check_tracking(recipe)
     training, held_out = load_problems(recipe.data, recipe.seed)
     if recipe.eval.problems and not held_out:

@@ -130,6 +130,11 @@ class Rollout(Section):
     """`module:function` that drives one episode."""
     max_failures: Positive = 8
     """Groups that may fail in a row before the run ends with a diagnosis."""
+    filter: str | None = None
+    """`module:function` (problem, trajectories) -> bool: which finished groups are trained; none: all of them.
+    arl.rollout.filters:reward_varies is the dynamic sampling of DAPO."""
+    max_rejects: Positive = 256
+    """Groups that may be rejected in a row, by filter or env, before the run ends with a diagnosis."""
 
 
 class Reward(Section):

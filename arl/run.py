@@ -13,12 +13,15 @@ from time import perf_counter
 
 import msgspec
 
+from arl.checkpoint import RunCheckpoints
 from arl.clock import deadline
+from arl.data.codec import TextCodec
 from arl.data.problems import ProblemOrder
-from arl.data.tokenizer import TextCodec, load_codec
+from arl.data.tokenizer import load_codec
 from arl.engine.base import Engine
 from arl.errors import InputError, RecipeError
-from arl.evaluate import evaluate, make_episodes
+from arl.evaluate import evaluate, held_out_episodes, make_episodes
+from arl.imports import import_function
 from arl.launch.local import LocalProcesses
 from arl.launch.placement import NoLease, SharedDeviceLease
 from arl.metrics.console import ConsoleDisplay
@@ -29,8 +32,10 @@ from arl.metrics.trackers import make_trackers
 from arl.preflight import Plan, preflight
 from arl.recipe import Recipe
 from arl.recipe_file import dump_recipe
-from arl.rollout.controller import Audit, Checkpoints, Controller
+from arl.rollout.controller import Audit, Controller
 from arl.rollout.episodes import Rewards
+from arl.rollout.filters import keep_all
+from arl.rollout.staleness import StalenessGate
 from arl.system import (
     connect_engines,
     new_key,
@@ -131,19 +136,19 @@ class Run:
         self._recipe, self._plan, self._directory, self._display = recipe, plan, directory, display
         self._engine, self._trainer = engine, trainer
         self._episodes = make_episodes(recipe, plan, engine, codec, rewards)
+        self._held_out = held_out_episodes(recipe, plan, engine, codec, rewards)
 
     async def train(self, before: Accuracy | None) -> Outcome:
         """Train, then evaluate the last version; `before` is the first one's accuracy."""
         recipe, engine, episodes = self._recipe, self._engine, self._episodes
         trackers = make_trackers(recipe, self._directory)
-        generated_before = episodes.tokens_generated
         with Recorder(
             self._directory,
             recipe.output.trajectories,
             trackers,
             self._display,
             lambda: engine.busy_seconds,
-            lambda: episodes.tokens_generated - generated_before,
+            lambda: episodes.tokens_generated,
         ) as recorder:
             if before is not None:
                 recorder.evaluated(before)
@@ -157,27 +162,29 @@ class Run:
         return Outcome(before, after, seconds, recorder, controller.audit)
 
     def _controller(self, recorder: Recorder) -> Controller:
-        recipe, size = self._recipe, self._recipe.rollout.group_size
-        lease = SharedDeviceLease(self._engine) if recipe.mode == "collocated" else NoLease()
+        recipe, rollout, steps = self._recipe, self._recipe.rollout, self._recipe.train.steps
         return Controller(
-            recipe.rollout,
+            rollout,
             recipe.deadlines,
-            recipe.train.steps,
+            steps,
+            steps,
             self._engine,
             self._trainer,
+            StalenessGate(rollout.problems_per_step, rollout.staleness),
             ProblemOrder(self._plan.training, recipe.seed),
-            lambda name, problem: self._episodes.run_group(name, problem, size, recipe.rollout.temperature),
-            lease,
+            self._episodes,
+            keep_all if rollout.filter is None else import_function(rollout.filter, "rollout.filter"),
+            SharedDeviceLease(self._engine) if recipe.mode == "collocated" else NoLease(),
             recorder,
-            Checkpoints(self._directory / "checkpoints", recipe.output.checkpoint_every),
+            RunCheckpoints(self._directory / "checkpoints", recipe.output.checkpoint_every, steps, self._trainer),
         )
 
     async def evaluate(self, when: str) -> Accuracy | None:
         if not self._plan.held_out:
             return None
-        name, temperature = f"eval{self._engine.loaded_version}", self._recipe.eval.temperature
+        name = f"eval{self._engine.loaded_version}"
         async with deadline(self._recipe.deadlines.step, "controller", f"the evaluation {when}"):
-            accuracy = await evaluate(self._episodes, self._plan.held_out, temperature, name)
+            accuracy = await evaluate(self._held_out, self._plan.held_out, name)
         self._display.note(f"accuracy {when}: {accuracy.mean_reward:.3f} on {accuracy.problems} held-out problems")
         return accuracy
 

@@ -70,6 +70,13 @@ class Completion(Struct, frozen=True):
     finish_reason: FinishReason
 
 
+class Turn(Struct, frozen=True):
+    """What the engine has said so far in one turn of an episode; `said.finish_reason` None: the turn is not over."""
+
+    context_length: int  # tokens of the episode before it
+    said: Increment
+
+
 class Trajectory(Struct, frozen=True):
     """The token record of one episode. Index t always describes token t."""
 
@@ -78,18 +85,20 @@ class Trajectory(Struct, frozen=True):
     policy_versions: np.ndarray  # (L,) int32, NOT_SAMPLED on prompt and tool tokens
     loss_mask: np.ndarray  # (L,) bool, True on sampled tokens to train
     prompt_length: int  # the first prompt_length tokens are the group's common prompt
-    reward: float
-    truncated: bool  # the token budget ended it, not the policy
+    reward: float  # NaN: the episode ended before it was scored
+    truncated: bool  # the token budget ended it, or the run did, not the policy
 
 
 class TrajectoryGroup(Struct, frozen=True):
-    """The G episodes of one problem, finished and rewarded."""
+    """The G episodes of one problem, when the group ended: finished and rewarded, or lost with what it had."""
 
     group_id: int  # serial number of the admission, from 0
     problem: Problem
-    trajectories: tuple[Trajectory, ...]  # (G,)
+    trajectories: tuple[Trajectory, ...]  # (G,); none, if it was lost before its first token
     dispatch_version: int  # loaded_version when it was admitted
-    arrival_time: float  # clock seconds
+    dispatch_time: float  # clock seconds
+    arrival_version: int  # the trainer's version when it ended
+    arrival_time: float
 
 
 class Batch(Struct, frozen=True):

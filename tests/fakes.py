@@ -79,15 +79,15 @@ class NullObserver:
 
     def __init__(self) -> None:
         self.finished: list[TrajectoryGroup] = []
-        self.lost: list[tuple[Problem, str]] = []
+        self.lost: list[tuple[TrajectoryGroup, str]] = []
         self.swaps: list[SwapReport] = []
         self.waits: list[float] = []
 
     def group_finished(self, group: TrajectoryGroup) -> None:
         self.finished.append(group)
 
-    def group_lost(self, problem: Problem, fate: str, cause: BaseException | None) -> None:
-        self.lost.append((problem, fate))
+    def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
+        self.lost.append((group, fate))
 
     def swapped(self, report: SwapReport) -> None:
         self.swaps.append(report)

@@ -16,7 +16,7 @@ LAYERS: list[set[str]] = [
     {"models", "data", "reward", "metrics"},
     {"engine"},
     {"rollout", "train", "sync", "launch"},
-    {"system", "warmup", "run", "evaluate", "preflight", "bench", "virtual"},
+    {"system", "warmup", "run", "checkpoint", "evaluate", "preflight", "bench", "virtual"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

@@ -7,7 +7,7 @@ import hashlib
 import json
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,18 +85,28 @@ class ProblemOrder:
     def __init__(self, problems: list[Problem], seed: int) -> None:
         assert problems
         self._problems, self._seed = problems, seed
+        self._epoch, self._shuffled = -1, problems
         self._put_back: deque[Problem] = deque()
         self.position = 0  # problems handed out in order, put-back ones not counted
 
     def __iter__(self) -> "ProblemOrder":
         return self
 
+    @property
+    def waiting(self) -> tuple[Problem, ...]:
+        """What was put back, in line."""
+        return tuple(self._put_back)
+
+    def restore(self, position: int, waiting: Sequence[Problem]) -> None:
+        """Go on from there."""
+        self.position, self._put_back = position, deque(waiting)
+
     def __next__(self) -> Problem:
         if self._put_back:
             return self._put_back.popleft()
         epoch, index = divmod(self.position, len(self._problems))
-        if index == 0:
-            self._shuffled = list(self._problems)
+        if epoch != self._epoch:
+            self._epoch, self._shuffled = epoch, list(self._problems)
             random.Random(f"epoch {epoch} {self._seed}").shuffle(self._shuffled)
         self.position += 1
         return self._shuffled[index]

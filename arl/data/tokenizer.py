@@ -1,23 +1,9 @@
 """Text to token ids and back, with the model's own tokenizer and chat template."""
 
-from typing import Protocol
-
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from arl.errors import DataError
 from arl.types import Problem
-
-
-class TextCodec(Protocol):
-    """What rollout needs of a tokenizer."""
-
-    stop_token_ids: tuple[int, ...]
-
-    def encode_problem(self, problem: Problem) -> tuple[int, ...]: ...
-
-    def encode(self, text: str) -> tuple[int, ...]: ...
-
-    def decode(self, token_ids: tuple[int, ...]) -> str: ...
 
 
 class HuggingFaceCodec:

@@ -17,7 +17,7 @@ import numpy as np
 from arl.clock import now
 from arl.metrics.files import MetricsFile, TraceFile, TrajectoryFiles
 from arl.metrics.trackers import Tracker
-from arl.types import Accuracy, Batch, Problem, StepResult, SwapReport, TrajectoryGroup
+from arl.types import Accuracy, Batch, StepResult, SwapReport, TrajectoryGroup
 
 
 class Display(Protocol):
@@ -81,10 +81,11 @@ class Recorder:
         self._arrived += 1
         self._trace.count("groups arrived", now(), groups=self._arrived)
 
-    def group_lost(self, problem: Problem, fate: str, cause: BaseException | None) -> None:
+    def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
         self._lost[fate] += 1
-        why = f": {type(cause).__name__}: {cause}" if cause else ""
-        self._display.note(f"problem {problem.id}: group {fate}{why}")
+        if fate != "rejected":
+            why = f": {type(cause).__name__}: {cause}" if cause else ""
+            self._display.note(f"problem {group.problem.id}: group {fate}{why}")
 
     def swapped(self, report: SwapReport) -> None:
         self._last_swap = report

@@ -1,6 +1,7 @@
 """Finished groups waiting for a step, earliest deadline first. O(1) per group: deadlines are few, one queue each."""
 
 from collections import Counter, deque
+from collections.abc import Iterator
 
 from arl.types import TrajectoryGroup
 
@@ -16,6 +17,12 @@ class GroupBuffer:
     def add(self, group: TrajectoryGroup, deadline: int) -> None:
         self._queues.setdefault(deadline, deque()).append(group)
         self._size += 1
+
+    def __iter__(self) -> Iterator[tuple[int, TrajectoryGroup]]:
+        """(deadline, group), earliest deadline first, in order of arrival within one."""
+        for deadline in sorted(self._queues):
+            for group in self._queues[deadline]:
+                yield deadline, group
 
     def earliest(self, count: int) -> Counter[int]:
         """Deadlines of the first `count` groups in deadline order."""

@@ -1,7 +1,8 @@
 """The asyncio controller: generation never waits for training, and no token is trained too old.
 
     problems ─► _admit ─► _run_group × many ─► buffer ─► _train ─► _publish ─► engines
-                  ▲                                                               │
+                  ▲                                        │                      │
+                  │                                        └─► checkpoint         │
                   └────────────── loaded_version rises, the gate opens ───────────┘
 
 Written once against three seams, the clock (the running loop), the engine and the trainer, and the same in every
@@ -9,43 +10,23 @@ world and mode. A slot is charged when a group is admitted and freed when the we
 """
 
 import asyncio
+import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple, Protocol
 
 from arl.clock import deadline, now
 from arl.data.problems import ProblemOrder
 from arl.engine.base import Engine
-from arl.errors import RewardError, RunError, leaves
+from arl.errors import Rejected, RewardError, RunError, leaves
 from arl.recipe import Deadlines, Rollout
+from arl.rollout.base import Admission, Checkpoints, Groups, Lease, Observer
 from arl.rollout.buffer import GroupBuffer
-from arl.rollout.staleness import StalenessGate
+from arl.rollout.env import Session
+from arl.rollout.filters import Filter
+from arl.rollout.state import ControllerState, RunningGroup
 from arl.train.base import Trainer
-from arl.types import Batch, Problem, StepResult, SwapReport, Trajectory, TrajectoryGroup
-
-RunGroup = Callable[[str, Problem], Awaitable[tuple[Trajectory, ...]]]
-
-
-class Lease(Protocol):
-    """Who holds the device. Disaggregated: nobody needs to. Collocated: engines sleep from a step until its swap."""
-
-    async def acquire(self) -> None: ...
-
-    async def release(self) -> None: ...
-
-
-class Observer(Protocol):
-    """What is told about the run, as it happens; it must not block."""
-
-    def group_finished(self, group: TrajectoryGroup) -> None: ...
-
-    def group_lost(self, problem: Problem, fate: str, cause: BaseException | None) -> None: ...
-
-    def swapped(self, report: SwapReport) -> None: ...
-
-    def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None: ...
+from arl.types import Batch, Problem, Trajectory, TrajectoryGroup, Turn
 
 
 @dataclass(eq=False)
@@ -55,8 +36,26 @@ class _Running:
     group_id: int
     problem: Problem
     dispatch_version: int
+    dispatch_time: float
     deadline: int
+    journals: Sequence[tuple[Turn, ...]] = ()  # of the run that is resumed
+    sessions: Sequence[Session] = ()
     task: asyncio.Task[None] | None = None
+
+    def state(self) -> RunningGroup:
+        journals = tuple(session.journal() for session in self.sessions) or tuple(self.journals)
+        return RunningGroup(
+            self.group_id, self.problem, self.dispatch_version, self.dispatch_time, self.deadline, journals
+        )
+
+    def partial(self) -> tuple[Trajectory, ...]:
+        """What there is of its episodes, unscored."""
+        return tuple(session.trajectory(math.nan) for session in self.sessions)
+
+    def ended(self, trajectories: tuple[Trajectory, ...], version: int) -> TrajectoryGroup:
+        return TrajectoryGroup(
+            self.group_id, self.problem, trajectories, self.dispatch_version, self.dispatch_time, version, now()
+        )
 
 
 @dataclass
@@ -68,57 +67,98 @@ class Audit:
     lost: Counter[str] = field(default_factory=Counter)  # fate -> groups
 
 
-class Checkpoints(NamedTuple):
-    """Where models are saved, and how often; the last version always is."""
-
-    directory: Path
-    every: int  # steps; 0: only the last
-
-    def due(self, version: int, steps: int) -> bool:
-        return version == steps or (self.every > 0 and version % self.every == 0)
-
-
 class Controller:
+    """One segment of a run: from its start, or a checkpoint, until version `until`.
+
+    Args:
+        steps: versions of the whole run; nothing is generated that no step will train.
+        until: the version this segment ends with; the last step's, or one whose checkpoint is the next segment's start.
+        keep: the filter of finished groups.
+        restored: the checkpoint to go on from.
+    """
+
     def __init__(
         self,
         rollout: Rollout,
         deadlines: Deadlines,
         steps: int,
+        until: int,
         engine: Engine,
         trainer: Trainer,
+        admission: Admission,
         problems: ProblemOrder,
-        run_group: RunGroup,
+        groups: Groups,
+        keep: Filter,
         lease: Lease,
         observer: Observer,
         checkpoints: Checkpoints,
+        restored: ControllerState | None = None,
     ) -> None:
-        self._rollout, self._deadlines, self._steps = rollout, deadlines, steps
+        self._rollout, self._deadlines, self._steps, self._until = rollout, deadlines, steps, until
         self._engine, self._trainer, self._lease, self._observer = engine, trainer, lease, observer
-        self._problems, self._run, self._checkpoints = problems, run_group, checkpoints
-        self._gate = StalenessGate(rollout.problems_per_step, rollout.staleness)
+        self._admission, self._problems, self._groups, self._keep = admission, problems, groups, keep
+        self._checkpoints = checkpoints
         self._buffer = GroupBuffer()
         self._running: dict[int, _Running] = {}
         self._requeues: Counter[str] = Counter()  # problem id -> times put back
-        self._failures_in_a_row = 0
-        self._room, self._finished, self._new_version = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._failures_in_a_row = self._rejects_in_a_row = 0
+        self._room, self._finished, self._loadable = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.version = 0  # steps finished by the trainer
         self.audit = Audit()
+        if restored is not None:
+            self._restore(restored)
 
     async def run(self) -> None:
-        """Train `steps` versions; return when the last one is loaded by the engines.
+        """Train until version `until`; if it is the last one, return when the engines have loaded it.
 
         Raises:
             RunError: an engine or the trainer failed, a deadline passed, or too many groups failed in a row.
         """
         async with asyncio.TaskGroup() as tasks:
+            for group in self._running.values():
+                self._begin(group, tasks)
             admission = tasks.create_task(self._admit(tasks), name="admission")
             publisher = tasks.create_task(self._publish(), name="publisher")
-            await self._train()
+            await self._train(tasks)
             admission.cancel()
             for group in self._running.values():
                 assert group.task is not None
                 group.task.cancel()
-            await publisher
+            if self.version < self._steps:
+                publisher.cancel()
+
+    # ---- state
+
+    def state(self) -> ControllerState:
+        """This instant; valid between two steps."""
+        return ControllerState(
+            version=self.version,
+            loaded_version=self._engine.loaded_version,
+            admitted=self.audit.admitted,
+            trained=self.audit.trained,
+            lost=dict(self.audit.lost),
+            requeues=dict(self._requeues),
+            failures_in_a_row=self._failures_in_a_row,
+            rejects_in_a_row=self._rejects_in_a_row,
+            position=self._problems.position,
+            put_back=self._problems.waiting,
+            running=tuple(group.state() for group in self._running.values()),
+            buffered=tuple(self._buffer),
+        )
+
+    def _restore(self, state: ControllerState) -> None:
+        self.version = state.version
+        self.audit = Audit(state.admitted, state.trained, Counter(state.lost))
+        self._requeues = Counter(state.requeues)
+        self._failures_in_a_row, self._rejects_in_a_row = state.failures_in_a_row, state.rejects_in_a_row
+        self._problems.restore(state.position, state.put_back)
+        for deadline_, group in state.buffered:
+            self._buffer.add(group, deadline_)
+        for g in state.running:
+            running = _Running(g.group_id, g.problem, g.dispatch_version, g.dispatch_time, g.deadline, g.journals)
+            self._running[g.group_id] = running
+        outstanding = [d for d, _ in state.buffered] + [g.deadline for g in state.running]
+        self._admission.restore(state.trained, outstanding)
 
     # ---- admission
 
@@ -133,42 +173,55 @@ class Controller:
                 await self._room.wait()
 
     def _may_start(self) -> bool:
-        ahead = self._gate.num_trained + self._gate.num_outstanding
-        wanted = self._steps * self._rollout.problems_per_step  # nothing is generated that no step will train
+        gate, wanted = self._admission, self._steps * self._rollout.problems_per_step
         cap = self._rollout.max_groups or wanted
-        return ahead < wanted and self._gate.num_outstanding < cap and self._gate.is_open(self._engine.loaded_version)
+        ahead = gate.num_trained + gate.num_outstanding
+        return ahead < wanted and gate.num_outstanding < cap and gate.is_open(self._engine.loaded_version)
 
     def _start(self, problem: Problem, tasks: asyncio.TaskGroup) -> None:
         loaded = self._engine.loaded_version
-        group = _Running(self.audit.admitted, problem, loaded, self._gate.admit(loaded))
+        group = _Running(self.audit.admitted, problem, loaded, now(), self._admission.admit(loaded))
         self.audit.admitted += 1
         self._running[group.group_id] = group
+        self._begin(group, tasks)
+
+    def _begin(self, group: _Running, tasks: asyncio.TaskGroup) -> None:
         group.task = tasks.create_task(self._run_group(group), name=f"group {group.group_id}")
 
     async def _run_group(self, group: _Running) -> None:
         """Consumes one problem; ends in the buffer, or lost with a stated fate."""
         try:
-            trajectories = await self._run(f"g{group.group_id}", group.problem)
+            group.sessions = self._groups.open(f"g{group.group_id}", group.problem, group.journals)
+            trajectories = await self._groups.run(group.problem, group.sessions)
+            kept = self._keep(group.problem, trajectories)
         except Exception as error:
             causes = list(leaves(error))
             if group.group_id not in self._running:
                 return  # dropped meanwhile, and accounted for
             if any(isinstance(c, RunError) and not isinstance(c, RewardError) for c in causes):
                 raise  # the engine is gone, or a deadline has passed: the run ends
-            self._fail(group, causes[0])  # the reward or the user's env raised: this group ends
+            if isinstance(causes[0], Rejected):
+                self._reject(group, group.partial(), causes[0])
+            else:
+                self._fail(group, causes[0])  # the reward, the filter or the user's env raised: this group ends
         else:
             self._failures_in_a_row = 0
-            self._finish(group, trajectories)
+            if kept:
+                self._finish(group, trajectories)
+            else:
+                self._reject(group, trajectories, None)
 
     def _finish(self, group: _Running, trajectories: tuple[Trajectory, ...]) -> None:
         del self._running[group.group_id]
-        done = TrajectoryGroup(group.group_id, group.problem, trajectories, group.dispatch_version, now())
+        self._rejects_in_a_row = 0
+        done = group.ended(trajectories, self.version)
         self._buffer.add(done, group.deadline)
         self._observer.group_finished(done)
         self._finished.set()
+        self._loadable.set()
 
     def _fail(self, group: _Running, cause: BaseException) -> None:
-        self._lose(group, "failed", cause)
+        self._lose(group, group.partial(), "failed", cause)
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= self._rollout.max_failures:
             raise RunError(
@@ -176,20 +229,34 @@ class Controller:
                 f"{group.problem.id}: {type(cause).__name__}: {cause}. Fix the reward or env, or raise the limit"
             ) from cause
 
-    def _lose(self, group: _Running, fate: str, cause: BaseException | None) -> None:
+    def _reject(self, group: _Running, trajectories: tuple[Trajectory, ...], cause: BaseException | None) -> None:
+        self._lose(group, trajectories, "rejected", cause)
+        self._rejects_in_a_row += 1
+        if self._rejects_in_a_row >= self._rollout.max_rejects:
+            rewards = sorted({t.reward for t in trajectories})[:5]
+            raise RunError(
+                f"{self._rejects_in_a_row} groups in a row were rejected (rollout.max_rejects) by "
+                f"{cause or self._rollout.filter}; the last, problem {group.problem.id}, had the rewards {rewards}. "
+                "Choose easier or harder problems, another filter, or raise the limit"
+            )
+
+    def _lose(
+        self, group: _Running, trajectories: tuple[Trajectory, ...], fate: str, cause: BaseException | None
+    ) -> None:
         """The group's number is given back, its end counted and told."""
         del self._running[group.group_id]
-        self._gate.release(group.deadline)
+        self._admission.release(group.deadline)
         self.audit.lost[fate] += 1
-        self._observer.group_lost(group.problem, fate, cause)
+        self._observer.group_lost(group.ended(trajectories, self.version), fate, cause)
         self._room.set()
         self._finished.set()
+        self._loadable.set()
 
     # ---- consumption
 
-    async def _train(self) -> None:
+    async def _train(self, tasks: asyncio.TaskGroup) -> None:
         """Consumes P groups a step; waits for a batch no step can regret; unblocked by finished and lost groups."""
-        for version in range(self._steps):
+        for version in range(self.version, self._until):
             started = now()
             chosen = await self._next_batch(version)
             async with deadline(self._deadlines.swap, "controller", "the device lease"):
@@ -197,17 +264,23 @@ class Controller:
             waited = now() - started
             batch = Batch(version, self._buffer.take(chosen))
             for due in chosen.elements():
-                self._gate.train(due)
+                self._admission.train(due)
             self.audit.trained += len(batch.groups)
             self._room.set()
             async with deadline(self._deadlines.step, "controller", f"training step {version}"):
                 result = await self._trainer.step(batch)
             self.version = result.version
-            self._new_version.set()
+            self._loadable.set()
             self._observer.step_finished(batch, result, waited)
-            if self._checkpoints.due(self.version, self._steps):
-                async with deadline(self._deadlines.step, "controller", f"checkpoint of version {self.version}"):
-                    await self._trainer.save(self._checkpoints.directory / f"step_{self.version}")
+            if self._checkpoints.due(self.version):
+                await self._checkpoint(tasks)
+
+    async def _checkpoint(self, tasks: asyncio.TaskGroup) -> None:
+        """The trainer waits for the copy of its state; everything else goes on, and so does the writing."""
+        what = f"checkpoint of version {self.version}"
+        async with deadline(self._deadlines.step, "controller", f"the {what}"):
+            await self._checkpoints.copy(self.version)
+        tasks.create_task(self._checkpoints.write(self.state()), name=what)
 
     async def _next_batch(self, version: int) -> Counter[int]:
         """Deadlines of the P groups that step `version` consumes (design §4)."""
@@ -217,7 +290,7 @@ class Controller:
                 self._finished.clear()
                 chosen = self._buffer.earliest(wanted)
                 if chosen.total() == wanted:
-                    blocking = self._gate.first_blocking(version, chosen)
+                    blocking = self._admission.first_blocking(version, chosen)
                     if blocking is None:
                         return chosen
                     if self._rollout.late == "drop":
@@ -231,7 +304,7 @@ class Controller:
         assert group.task is not None
         group.task.cancel()
         again = self._requeues[group.problem.id] < self._rollout.max_requeues
-        self._lose(group, "dropped late, re-queued" if again else "dropped late, given up", None)
+        self._lose(group, group.partial(), "dropped late, re-queued" if again else "dropped late, given up", None)
         if again:
             self._requeues[group.problem.id] += 1
             self._problems.put_back(group.problem)
@@ -239,14 +312,15 @@ class Controller:
     # ---- publication
 
     async def _publish(self) -> None:
-        """Consumes new versions, the newest only; waits for a step; unblocked by it. Ends with the last version."""
+        """Consumes new versions, the last one included; waits until one may be loaded; unblocked by steps, groups."""
         patience = 3 * self._deadlines.step  # a checkpoint, a batch, a step
-        while self._engine.loaded_version < self._steps:
-            async with deadline(patience, "publisher", f"a version after {self.version}"):
-                await self._new_version.wait()
-            self._new_version.clear()
-            async with deadline(self._deadlines.swap, "publisher", f"weights of version {self.version} in engines"):
-                update = await self._trainer.weights(self.version)
+        while (loaded := self._engine.loaded_version) < self._steps:
+            async with deadline(patience, "publisher", f"a version after {loaded} to load; {self._state()}"):
+                while (version := self._admission.next_version(loaded, self.version, len(self._running))) is None:
+                    self._loadable.clear()
+                    await self._loadable.wait()
+            async with deadline(self._deadlines.swap, "publisher", f"weights of version {version} in engines"):
+                update = await self._trainer.weights(version)
                 report = await self._engine.update_weights(update)
             self._observer.swapped(report)
             await self._lease.release()

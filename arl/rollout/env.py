@@ -5,24 +5,51 @@ async def my_env(problem: Problem, session: Session) -> float | None:
         turn = await session.generate()
         session.extend(answer_to(turn))        # tool or environment text: in the context, never trained
     return None                                # None: the recipe's reward function scores the episode
+
+An env may raise arl.errors.Rejected: its group is then rejected, as a filter rejects one. What an env does must follow
+from what the session tells it: a resumed run drives it again through the turns that were recorded.
 """
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from arl.data.tokenizer import TextCodec
+from arl.data.codec import TextCodec
 from arl.engine.base import Engine
 from arl.errors import DataError
-from arl.types import NOT_SAMPLED, Completion, GenerateRequest, Increment, Problem, SamplingParams, Trajectory
+from arl.types import (
+    NOT_SAMPLED,
+    Completion,
+    FinishReason,
+    GenerateRequest,
+    Increment,
+    Problem,
+    SamplingParams,
+    Trajectory,
+    Turn,
+)
 
 Env = Callable[[Problem, "Session"], Awaitable[float | None]]
 
 
+@dataclass
+class _Span:
+    """Where a turn lies in the record."""
+
+    start: int
+    end: int
+    finish_reason: FinishReason | None
+
+
 class Session:
-    """One episode in progress. Whatever the engine has said is in the record, even if the engine dies."""
+    """One episode in progress. Whatever the engine has said is in the record, even if the engine dies.
+
+    With a `journal`, the turns in it are not generated again: the env hears them as they were, and a turn that was
+    not over goes on where it stopped.
+    """
 
     def __init__(
         self,
@@ -33,9 +60,11 @@ class Session:
         max_length: int,
         episode_id: str,
         affinity: str,
+        journal: tuple[Turn, ...] = (),
     ) -> None:
         self._engine, self._codec, self._sampling = engine, codec, sampling
-        self._episode_id, self._affinity, self._turns = episode_id, affinity, 0
+        self._episode_id, self._affinity, self._journal = episode_id, affinity, journal
+        self._turns: list[_Span] = []
         self._token_ids, self._max_length = list(prompt_ids), max_length
         self._logprobs = [0.0] * len(prompt_ids)
         self._versions = [NOT_SAMPLED] * len(prompt_ids)
@@ -74,36 +103,66 @@ class Session:
     async def generate(self, limit: int | None = None, stop: bool = True) -> Completion:
         """Let the policy take one turn, up to a stop token (if `stop`), `limit` tokens, or the end of the budget."""
         assert not self.is_over, "the episode has no budget left: check session.is_over"
-        request = GenerateRequest(
-            request_id=f"{self._episode_id}.{self._turns}",
-            input_ids=tuple(self._token_ids),
-            sampling=self._turn_sampling(limit, stop),
-            affinity=self._affinity,
-        )
-        self._turns += 1
-        start = len(self._token_ids)
-        async with aclosing(self._engine.generate(request)) as increments:  # type: ignore[type-var]
-            async for increment in increments:
-                self._record(increment)
-        assert increment.finish_reason is not None
-        self.finished = increment.finish_reason == "stop"
+        sampling, start = self._turn_sampling(limit, stop), len(self._token_ids)
+        turn = _Span(start, start, None)
+        self._turns.append(turn)
+        self._recall(turn)
+        if turn.finish_reason is None:
+            await self._ask(turn, sampling)
+        assert turn.finish_reason is not None
+        self.finished = turn.finish_reason == "stop"
         return Completion(
             tuple(self._token_ids[start:]),
             tuple(self._logprobs[start:]),
             tuple(self._versions[start:]),
-            increment.finish_reason,
+            turn.finish_reason,
         )
+
+    def journal(self) -> tuple[Turn, ...]:
+        """What the engine has said so far: with it, a new session takes the env back to this point."""
+        return tuple(Turn(t.start, self._said(slice(t.start, t.end), t.finish_reason)) for t in self._turns)
+
+    def _said(self, span: slice, reason: FinishReason | None) -> Increment:
+        ids, logprobs, versions = self._token_ids[span], self._logprobs[span], self._versions[span]
+        return Increment(tuple(ids), tuple(logprobs), tuple(versions), reason)
 
     def _turn_sampling(self, limit: int | None, stop: bool) -> SamplingParams:
         tokens = self.budget if limit is None else min(limit, self.budget)
         stops = self._sampling.stop_token_ids if stop else ()
         return msgspec.structs.replace(self._sampling, max_new_tokens=tokens, stop_token_ids=stops)
 
-    def _record(self, increment: Increment) -> None:
+    def _recall(self, turn: _Span) -> None:
+        """Take this turn from the journal, as far as it goes."""
+        number = len(self._turns) - 1
+        if number >= len(self._journal):
+            return
+        recorded = self._journal[number]
+        if recorded.context_length != turn.start:
+            raise DataError(
+                f"rollout.env did not repeat itself: turn {number} of episode {self._episode_id} began after "
+                f"{recorded.context_length} tokens, and now after {turn.start}; an env must follow from its session"
+            )
+        self._record(turn, recorded.said)
+
+    async def _ask(self, turn: _Span, sampling: SamplingParams) -> None:
+        request = GenerateRequest(
+            request_id=f"{self._episode_id}.{len(self._turns) - 1}",
+            input_ids=tuple(self._token_ids),
+            sampling=msgspec.structs.replace(
+                sampling, max_new_tokens=sampling.max_new_tokens - (turn.end - turn.start)
+            ),
+            affinity=self._affinity,
+        )
+        async with aclosing(self._engine.generate(request)) as increments:  # type: ignore[type-var]
+            async for increment in increments:
+                self._record(turn, increment)
+
+    def _record(self, turn: _Span, increment: Increment) -> None:
         self._token_ids += increment.token_ids
         self._logprobs += increment.logprobs
         self._versions += increment.policy_versions
         self.num_sampled += len(increment.token_ids)
+        turn.end, turn.finish_reason = len(self._token_ids), increment.finish_reason
 
     def trajectory(self, reward: float) -> Trajectory:
         versions = np.array(self._versions, dtype=np.int32)

@@ -14,6 +14,7 @@ steps v..d can consume. The consumption rule hands the same inequality on to v+1
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
 
 class StalenessGate:
@@ -40,8 +41,12 @@ class StalenessGate:
         self._outstanding[deadline] += 1
         return deadline
 
+    def restore(self, num_trained: int, deadlines: Sequence[int]) -> None:
+        """Go on from a checkpoint with so many groups trained, and these outstanding."""
+        self.num_trained, self._outstanding = num_trained, Counter(deadlines)
+
     def release(self, deadline: int) -> None:
-        """A group failed or was dropped: its number is given back."""
+        """A group failed, was rejected or dropped: its number is given back."""
         assert self._outstanding[deadline] > 0
         self._outstanding[deadline] -= 1
         if not self._outstanding[deadline]:
@@ -51,6 +56,11 @@ class StalenessGate:
         """A group is consumed by a step."""
         self.release(deadline)
         self.num_trained += 1
+
+    def next_version(self, loaded_version: int, version: int, running: int) -> int | None:
+        """What engines at `loaded_version` load next: the trainer's newest, whoever is running."""
+        del running
+        return version if version > loaded_version else None
 
     def first_blocking(self, version: int, chosen: Counter[int]) -> int | None:
         """The first deadline d whose inequality step `version` would break by consuming `chosen`; None: it may start.

@@ -31,8 +31,10 @@ def trajectory(versions: list[int], reward: float, truncated: bool = False, prom
 BATCH = Batch(
     version=3,
     groups=(
-        TrajectoryGroup(0, Problem("a"), (trajectory([1, 1, 2], 1.0), trajectory([3], 0.0)), 1, 0.0),
-        TrajectoryGroup(1, Problem("b"), (trajectory([3, 3], 1.0), trajectory([2, 3], 0.0, truncated=True)), 2, 0.0),
+        TrajectoryGroup(0, Problem("a"), (trajectory([1, 1, 2], 1.0), trajectory([3], 0.0)), 1, 0.0, 2, 0.0),
+        TrajectoryGroup(
+            1, Problem("b"), (trajectory([3, 3], 1.0), trajectory([2, 3], 0.0, truncated=True)), 2, 0.0, 3, 0.0
+        ),
     ),
 )
 
@@ -55,7 +57,7 @@ def run(tmp_path: Path) -> Path:
     async def main() -> None:
         with Recorder(tmp_path, True, [], Silent(), lambda: 0.0, lambda: 11) as recorder:
             recorder.group_finished(BATCH.groups[0])
-            recorder.group_lost(Problem("c"), "failed", ValueError("no"))
+            recorder.group_lost(BATCH.groups[1], "failed", ValueError("no"))
             recorder.swapped(SwapReport(3, 0.25, 0.5))
             recorder.step_finished(BATCH, StepResult(4, {"loss": 0.125}), waited=0.0)
             recorder.evaluated(Accuracy(0.75, 512, 4))

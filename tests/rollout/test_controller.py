@@ -11,13 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arl import clock
+from arl.checkpoint import RunCheckpoints
 from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
 from arl.errors import RunError, leaves
 from arl.recipe import Deadlines, Rollout
-from arl.rollout.controller import Checkpoints, Controller
+from arl.rollout.controller import Controller
 from arl.rollout.env import Env, Session, single_turn
 from arl.rollout.episodes import Episodes
+from arl.rollout.filters import Filter, keep_all
+from arl.rollout.staleness import StalenessGate
 from arl.types import Problem
 from tests.fakes import NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
 
@@ -40,7 +43,9 @@ class World:
         seconds_of: Callable[[int], float] = lambda _: 1.0,
         replicas: int = 1,
         env: Env = single_turn,
+        keep: Filter = keep_all,
     ) -> None:
+        self.keep = keep
         self.checkpoint_every, self.seconds_of, self.replicas, self.env = checkpoint_every, seconds_of, replicas, env
         self.rollout, self.steps, self.deadlines = rollout, steps, deadlines
         self.length_of, self.swap_seconds, self.score = length_of, swap_seconds, score
@@ -60,13 +65,16 @@ class World:
             self.rollout,
             self.deadlines,
             self.steps,
+            self.steps,
             self.engine,
             self.trainer,
+            StalenessGate(self.rollout.problems_per_step, self.rollout.staleness),
             problems,
-            lambda name, problem: episodes.run_group(name, problem, self.rollout.group_size, 1.0),
+            episodes,
+            self.keep,
             NullLease(),
             self.observer,
-            Checkpoints(Path("checkpoints"), self.checkpoint_every),
+            RunCheckpoints(Path("checkpoints"), self.checkpoint_every, self.steps, self.trainer),
         )
         await self.controller.run()
         self.seconds = clock.now()
@@ -201,7 +209,7 @@ def test_one_failed_reward_fails_its_group_and_gives_its_number_back() -> None:
 
     world = World(Rollout(problems_per_step=5, group_size=2, staleness=1), 20, score=score).run()
     assert world.controller.audit.lost == Counter(failed=2)
-    assert {problem.prompt for problem, _ in world.observer.lost} == {"13"}
+    assert {group.problem.prompt for group, _ in world.observer.lost} == {"13"}
 
 
 def test_failures_in_a_row_end_the_run_with_a_diagnosis() -> None:

@@ -45,5 +45,5 @@ def batch(version: int = 4, groups: int = 32, size: int = 8, seed: int = 0, max_
             )
             for _ in range(size)
         )
-        made.append(TrajectoryGroup(g, problem, trajectories, version, 0.0))
+        made.append(TrajectoryGroup(g, problem, trajectories, version, 0.0, version, 0.0))
     return Batch(version, tuple(made))
