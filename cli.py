@@ -27,6 +27,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override a field, as in --set rollout.staleness=0. Repeatable.", metavar="A.B=X"),
 ]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of the newest such run.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the full recipe, start nothing.")]
 Model = Annotated[str, typer.Argument(help="Directory or Hugging Face name of a causal LM.", metavar="MODEL")]
 
@@ -62,9 +63,8 @@ def _named(option: str) -> tuple[str, str]:
 
 
 @command(app)
-def train(recipe: RecipePath, set_: Overrides = None, dry_run: DryRun = False) -> None:
+def train(recipe: RecipePath, set_: Overrides = None, dry_run: DryRun = False, resume: Resume = False) -> None:
     """Train a policy with asynchronous RL."""
-    from arl import clock
     from arl.metrics.console import ConsoleDisplay
     from arl.metrics.summary import render
     from arl.preflight import preflight
@@ -80,9 +80,9 @@ def train(recipe: RecipePath, set_: Overrides = None, dry_run: DryRun = False) -
         if loaded.clock == "virtual":
             from arl.virtual.world import train_virtually
 
-            summary = train_virtually(loaded, display)
+            summary = train_virtually(loaded, display, recipe if resume else None)
         else:
-            summary = clock.run(lambda: run(loaded, display))
+            summary = run(loaded, display, recipe if resume else None)
         display.note(render(summary, loaded))
 
 

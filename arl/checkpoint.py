@@ -1,22 +1,197 @@
-"""Checkpoints of a run: see RunCheckpoints."""
+"""Checkpoints of a run: complete or not there, and never believed without their checksums.
 
+    checkpoints/step_N/   model.safetensors, config.json, tokenizer…   what `from_pretrained` reads
+                          optimizer.safetensors                        AdamW's moments
+                          run.msgpack                                  controller, metrics, clock: a RunState
+                          manifest.json                                bytes and sha256 of every other file
+
+copy (the trainer waits) ─► cut, one instant of the controller ─► in the background: write, checksum, sync, rename
+"""
+
+import asyncio
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
+import msgspec
+from msgspec import Struct
+
+from arl import arrays
+from arl.clock import deadline
+from arl.errors import DataError
+from arl.metrics.state import RecorderState
+from arl.recipe import Recipe
 from arl.rollout.state import ControllerState
 from arl.train.base import Trainer
+from arl.types import Accuracy
+
+MANIFEST, STATE = "manifest.json", "run.msgpack"
+
+
+class RunState(Struct, frozen=True):
+    """All that a run is, at one instant, but for the trainer's tensors."""
+
+    recipe: dict[str, Any]  # as JSON
+    problems: str  # sha256 of the training problems
+    time: float  # clock seconds
+    before: Accuracy | None  # the evaluation before training
+    controller: ControllerState
+    recorder: RecorderState
+
+
+class _File(Struct, frozen=True):
+    bytes: int
+    sha256: str
 
 
 class RunCheckpoints:
-    """Implements the controller's Checkpoints: every `every` steps (0: never), and the last."""
+    """Implements the controller's Checkpoints: every `output.checkpoint_every` steps (0: never), and the last.
 
-    def __init__(self, directory: Path, every: int, steps: int, trainer: Trainer) -> None:
-        self._directory, self._every, self._steps, self._trainer = directory, every, steps, trainer
+    Args:
+        cut: the run at this instant, around the controller's state.
+        in_thread: write in a thread, which virtual time has no place for.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        recipe: Recipe,
+        trainer: Trainer,
+        cut: Callable[[ControllerState], RunState],
+        in_thread: bool,
+    ) -> None:
+        self._directory, self._recipe, self._trainer = directory, recipe, trainer
+        self._cut, self._in_thread = cut, in_thread
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def due(self, version: int) -> bool:
-        return version == self._steps or (self._every > 0 and version % self._every == 0)
+        return version == next_checkpoint(self._recipe, version - 1)
 
     async def copy(self, version: int) -> None:
-        await self._trainer.save(self._directory / f"step_{version}")
+        """See Checkpoints. One checkpoint is written at a time: it waits for the last one."""
+        await self._idle.wait()
+        self._idle.clear()
+        await self._trainer.save(self._partial(version))
 
-    async def write(self, state: ControllerState) -> None:
-        del state
+    def write(self, state: ControllerState) -> Coroutine[Any, Any, None]:
+        """See Checkpoints."""
+        return self._write(self._cut(state))
+
+    async def _write(self, state: RunState) -> None:
+        version = state.controller.version
+        what = f"writing the checkpoint of version {version}"
+        async with deadline(self._recipe.deadlines.step, "controller", what):
+            await self._trainer.saved()
+            final = self._directory / f"step_{version}"
+            if self._in_thread:
+                await asyncio.to_thread(_write_state, self._partial(version), final, state)
+            else:
+                _write_state(self._partial(version), final, state)
+        self._idle.set()
+
+    def _partial(self, version: int) -> Path:
+        return self._directory / f".step_{version}.partial"
+
+
+def next_checkpoint(recipe: Recipe, version: int) -> int:
+    """The first version after `version` that is saved."""
+    every, steps = recipe.output.checkpoint_every, recipe.train.steps
+    return min(steps, (version // every + 1) * every) if every else steps
+
+
+def _write_state(partial: Path, final: Path, state: RunState) -> None:
+    (partial / STATE).write_bytes(arrays.encoder().encode(state))
+    seal(partial, final)
+
+
+def seal(partial: Path, final: Path) -> None:
+    """Make what is in `partial` the checkpoint `final`: checksums, everything on disk, then the name."""
+    files = {str(file.relative_to(partial)): _File(*_sum(file)) for file in _files(partial)}
+    (partial / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(files)))
+    for path in [*_files(partial), partial]:
+        _sync(path)
+    partial.rename(final)
+    _sync(final.parent)
+
+
+def verify(checkpoint: Path) -> None:
+    """Read every byte of it.
+
+    Raises:
+        DataError: a file is missing, torn or altered; names it.
+    """
+    try:
+        files = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=dict[str, _File])
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(f"checkpoint {checkpoint}: no {MANIFEST} that can be read ({error})") from error
+    for name, expected in files.items():
+        try:
+            size, digest = _sum(checkpoint / name)
+        except OSError as error:
+            raise DataError(f"checkpoint {checkpoint}: {name} cannot be read ({error.strerror})") from error
+        if size != expected.bytes:
+            raise DataError(f"checkpoint {checkpoint}: {name} is torn: {size} of {expected.bytes} bytes")
+        if digest != expected.sha256:
+            raise DataError(f"checkpoint {checkpoint}: {name} is corrupt: its sha256 is not that of {MANIFEST}")
+
+
+def newest_intact(directory: Path, note: Callable[[str], None]) -> Path:
+    """The newest checkpoint in `directory` whose checksums hold; those that do not are told.
+
+    Raises:
+        DataError: there is none.
+    """
+    for checkpoint in sorted(directory.glob("step_*"), key=_step, reverse=True):
+        try:
+            verify(checkpoint)
+        except DataError as error:
+            note(f"{error}: using the one before")
+        else:
+            return checkpoint
+    raise DataError(f"{directory}: no intact checkpoint to resume from; start the run anew, without --resume")
+
+
+def clear_after(checkpoint: Path) -> None:
+    """Remove what was half written, and put aside as refused_step_N what is newer than `checkpoint`."""
+    for partial in checkpoint.parent.glob(".step_*.partial"):
+        shutil.rmtree(partial)
+    for refused in checkpoint.parent.glob("step_*"):
+        if _step(refused) > _step(checkpoint):
+            aside = refused.with_name(f"refused_{refused.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            refused.rename(aside)
+
+
+def load_state(checkpoint: Path) -> RunState:
+    """Raises DataError: written by another version of arl."""
+    try:
+        state: RunState = arrays.decoder(RunState).decode((checkpoint / STATE).read_bytes())
+    except msgspec.MsgspecError as error:
+        raise DataError(f"checkpoint {checkpoint}: {STATE} is not of this version of arl ({error})") from error
+    return state
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step_"))
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def _sum(file: Path) -> tuple[int, str]:
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return stream.tell(), digest
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

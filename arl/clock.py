@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import selectors
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,10 +23,23 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
+class _WallLoop(asyncio.SelectorEventLoop):
+    """asyncio's own loop, its clock at `start` in the beginning."""
+
+    def __init__(self, start: float) -> None:
+        self._zero = time.monotonic() - start
+        super().__init__()
+
+    def time(self) -> float:
+        return time.monotonic() - self._zero
+
+
 class _JumpingSelector(selectors.DefaultSelector):
     """Polls real files without blocking and advances virtual time by what it would have waited."""
 
-    elapsed = 0.0
+    def __init__(self, elapsed: float) -> None:
+        super().__init__()
+        self.elapsed = elapsed
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
@@ -48,13 +62,13 @@ class _NumberedTask(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop on virtual time, from 0; what runs in it, runs in the same order every time.
+    """An event loop on virtual time, from `start`; what runs in it, runs in the same order every time.
 
     Threads and subprocesses have no place in it.
     """
 
-    def __init__(self) -> None:
-        self._jump = _JumpingSelector()
+    def __init__(self, start: float = 0.0) -> None:
+        self._jump = _JumpingSelector(start)
         super().__init__(self._jump)
         self._clock_resolution = 1e-9
         numbers = itertools.count()
@@ -66,9 +80,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jump.elapsed
 
 
-def run(main: Callable[[], Coroutine[Any, Any, T]], virtual: bool = False) -> T:
-    """Run `main()` to its end on the wall clock, or in virtual time."""
-    with asyncio.Runner(loop_factory=VirtualLoop if virtual else None) as runner:
+def run(main: Callable[[], Coroutine[Any, Any, T]], virtual: bool = False, start: float = 0.0) -> T:
+    """Run `main()` to its end on the wall clock, or in virtual time; `now()` is `start` seconds in the beginning."""
+    with asyncio.Runner(loop_factory=lambda: (VirtualLoop if virtual else _WallLoop)(start)) as runner:
         return runner.run(main())
 
 

@@ -65,7 +65,7 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
         told_deaths(processes),
         open_rewards(recipe, logs) as rewards,
     ):
-        servers = await start_engines(recipe, models[0], plan.placement.engines, processes, key)
+        servers = await start_engines(recipe, models[0], 0, plan.placement.engines, processes, key)
         async with connect_engines(servers, recipe, key) as engine:
             accuracies = await _evaluate_each(recipe, plan, models, engine, rewards)
     shutil.rmtree(logs)  # kept where something failed: the message names them

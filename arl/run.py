@@ -1,25 +1,25 @@
 """`arl train`: one recipe, one run, one TaskGroup.
 
-recipe ─► preflight ─► warm-up (cached) ─► engines ∥ ranks ∥ reward workers ─► evaluate ─► controller ─► evaluate
-            │                                                                       │
-            └ everything that can be refused is refused here                        └ metrics, trajectories, trace
+recipe ─► begin ─► warm-up (cached) ─► engines ∥ ranks ∥ reward workers ─► evaluate ─► controller ─► evaluate
+            │        or a checkpoint                                                     │
+            └ everything that can be refused is refused here                             └ metrics, trajectories, trace
 """
 
 import asyncio
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 
 import msgspec
 
-from arl.checkpoint import RunCheckpoints
+from arl import clock
+from arl.checkpoint import RunCheckpoints, RunState
 from arl.clock import deadline
 from arl.data.codec import TextCodec
 from arl.data.problems import ProblemOrder
 from arl.data.tokenizer import load_codec
 from arl.engine.base import Engine
-from arl.errors import InputError, RecipeError
+from arl.errors import RecipeError
 from arl.evaluate import evaluate, held_out_episodes, make_episodes
 from arl.imports import import_function
 from arl.launch.local import LocalProcesses
@@ -29,13 +29,13 @@ from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.recorder import Recorder
 from arl.metrics.summary import Summary, mean_idle
 from arl.metrics.trackers import make_trackers
-from arl.preflight import Plan, preflight
+from arl.origin import Origin, begin, problems_sha256
 from arl.recipe import Recipe
-from arl.recipe_file import dump_recipe
 from arl.rollout.controller import Audit, Controller
 from arl.rollout.episodes import Rewards
 from arl.rollout.filters import keep_all
 from arl.rollout.staleness import StalenessGate
+from arl.rollout.state import ControllerState
 from arl.system import (
     connect_engines,
     new_key,
@@ -62,138 +62,152 @@ class Outcome:
     audit: Audit
 
 
-async def train(recipe: Recipe, display: ConsoleDisplay) -> Summary:
-    """Run `recipe` from its start to its end.
+def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -> Summary:
+    """Run `recipe` from its start, or with `resume`, its file, from the last checkpoint of its newest run, to its end.
 
     Raises:
         ArlError: the one failure that ended the run; every process of it is gone by then.
     """
     if recipe.clock != "wall":
         raise RecipeError(f"clock {recipe.clock}: processes run on the wall clock; set clock: wall, or use `arl train`")
-    started = perf_counter()
-    plan = preflight(recipe)
-    directory = new_run_directory(recipe)
-    (directory / "recipe.yaml").write_text(dump_recipe(recipe))
-    display.note(f"run directory {directory}")
+    with begin(recipe, display, resume) as origin:
+        outcome, seconds = clock.run(lambda: _train(recipe, origin, display), start=origin.time)
+        return summarize(recipe, origin.directory, outcome, seconds)
+
+
+async def _train(recipe: Recipe, origin: Origin, display: ConsoleDisplay) -> tuple[Outcome, float]:
+    """What happened, and the clock at its end."""
+    directory = origin.directory
     async with (
         reported_failures(),
         contextlib.AsyncExitStack() as last,  # what goes when every process is gone
         LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes,
         told_deaths(processes),
     ):
-        model = await starting_model(recipe, directory, processes, display)
+        model = origin.checkpoint or await starting_model(recipe, directory, processes, display)
         weights = last.enter_context(publication_directory(recipe, model, directory))
-        outcome = await _run_system(recipe, plan, directory, model, weights, processes, display)
-    summary = summarize(recipe, directory, outcome, perf_counter() - started)
-    (directory / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
-    return summary
+        outcome = await _run_system(recipe, origin, model, weights, processes, display)
+    return outcome, clock.now()
 
 
 async def _run_system(
-    recipe: Recipe,
-    plan: Plan,
-    directory: Path,
-    model: Path,
-    weights: Path,
-    processes: LocalProcesses,
-    display: ConsoleDisplay,
+    recipe: Recipe, origin: Origin, model: Path, weights: Path, processes: LocalProcesses, display: ConsoleDisplay
 ) -> Outcome:
     """Start both sides at once, train between two evaluations."""
-    codec, key = load_codec(str(model)), new_key()
+    codec, key, placement = load_codec(str(model)), new_key(), origin.plan.placement
     async with contextlib.AsyncExitStack() as stack:
-        servers = await start_engines(recipe, model, plan.placement.engines, processes, key)
+        servers = await start_engines(recipe, model, origin.version, placement.engines, processes, key)
         trainer = await stack.enter_async_context(
-            open_trainer(recipe, model, weights, plan.placement.ranks, processes, key)
+            open_trainer(recipe, model, origin.version, weights, placement.ranks, processes, key)
         )
         async with asyncio.TaskGroup() as tasks:
             watcher = tasks.create_task(processes.watch(), name="process watcher")
             ready = tasks.create_task(trainer.ready(), name="trainer start")
-            rewards = await stack.enter_async_context(open_rewards(recipe, directory / "logs"))
+            rewards = await stack.enter_async_context(open_rewards(recipe, origin.directory / "logs"))
             engine = await stack.enter_async_context(connect_engines(servers, recipe, key))
-            run = Run(recipe, plan, directory, engine, trainer, codec, rewards, display)
-            before = await run.evaluate("before training")
+            run = Run(recipe, origin, engine, trainer, codec, rewards, display)
+            before = await run.evaluate_before()
             await ready
-            outcome = await run.train(before)
+            outcome = await run.train(before, until=recipe.train.steps, evaluate=True)
             watcher.cancel()
         await trainer.stop()
     return outcome
 
 
 class Run:
-    """One run over a live system: evaluate, train, evaluate."""
+    """One run, or a segment of it between two checkpoints, over a live system: evaluate, train, evaluate."""
 
     def __init__(
         self,
         recipe: Recipe,
-        plan: Plan,
-        directory: Path,
+        origin: Origin,
         engine: Engine,
         trainer: Trainer,
         codec: TextCodec,
         rewards: Rewards,
         display: ConsoleDisplay,
     ) -> None:
-        self._recipe, self._plan, self._directory, self._display = recipe, plan, directory, display
+        self._recipe, self._origin, self._display = recipe, origin, display
         self._engine, self._trainer = engine, trainer
-        self._episodes = make_episodes(recipe, plan, engine, codec, rewards)
-        self._held_out = held_out_episodes(recipe, plan, engine, codec, rewards)
+        self._episodes = make_episodes(recipe, origin.plan, engine, codec, rewards)
+        self._held_out = held_out_episodes(recipe, origin.plan, engine, codec, rewards)
 
-    async def train(self, before: Accuracy | None) -> Outcome:
-        """Train, then evaluate the last version; `before` is the first one's accuracy."""
-        recipe, engine, episodes = self._recipe, self._engine, self._episodes
-        trackers = make_trackers(recipe, self._directory)
+    async def train(self, before: Accuracy | None, until: int, evaluate: bool) -> Outcome:
+        """Train until version `until`, save it, and perhaps evaluate it; `before` is the first one's accuracy."""
+        recipe, engine, episodes, state = self._recipe, self._engine, self._episodes, self._origin.state
+        trackers = make_trackers(recipe, self._origin.directory)
         with Recorder(
-            self._directory,
+            self._origin.directory,
             recipe.output.trajectories,
             trackers,
             self._display,
             lambda: engine.busy_seconds,
             lambda: episodes.tokens_generated,
+            None if state is None else state.recorder,
         ) as recorder:
-            if before is not None:
+            if before is not None and state is None:
                 recorder.evaluated(before)
-            controller = self._controller(recorder)
+            checkpoints = self._checkpoints(recorder, before)
+            controller = self._controller(recorder, checkpoints, until)
             self._display.begin("training", recipe.train.steps)
             await controller.run()
             seconds = recorder.seconds
-            after = await self.evaluate("after training")
+            after = await self._evaluate("after training") if evaluate else None
             if after is not None:
                 recorder.evaluated(after)
         return Outcome(before, after, seconds, recorder, controller.audit)
 
-    def _controller(self, recorder: Recorder) -> Controller:
-        recipe, rollout, steps = self._recipe, self._recipe.rollout, self._recipe.train.steps
+    def _checkpoints(self, recorder: Recorder, before: Accuracy | None) -> RunCheckpoints:
+        recipe, problems = self._recipe, problems_sha256(self._origin.plan.training)
+
+        def cut(state: ControllerState) -> RunState:
+            dump = recipe.model_dump(mode="json")
+            return RunState(dump, problems, clock.now(), before, state, recorder.cut())
+
+        directory = self._origin.directory / "checkpoints"
+        directory.mkdir(exist_ok=True)
+        return RunCheckpoints(directory, recipe, self._trainer, cut, in_thread=recipe.clock == "wall")
+
+    def _controller(self, recorder: Recorder, checkpoints: RunCheckpoints, until: int) -> Controller:
+        recipe, rollout, state = self._recipe, self._recipe.rollout, self._origin.state
         return Controller(
             rollout,
             recipe.deadlines,
-            steps,
-            steps,
+            recipe.train.steps,
+            until,
             self._engine,
             self._trainer,
             StalenessGate(rollout.problems_per_step, rollout.staleness),
-            ProblemOrder(self._plan.training, recipe.seed),
+            ProblemOrder(self._origin.plan.training, recipe.seed),
             self._episodes,
             keep_all if rollout.filter is None else import_function(rollout.filter, "rollout.filter"),
             SharedDeviceLease(self._engine) if recipe.mode == "collocated" else NoLease(),
             recorder,
-            RunCheckpoints(self._directory / "checkpoints", recipe.output.checkpoint_every, steps, self._trainer),
+            checkpoints,
+            None if state is None else state.controller,
         )
 
-    async def evaluate(self, when: str) -> Accuracy | None:
-        if not self._plan.held_out:
+    async def evaluate_before(self) -> Accuracy | None:
+        """The first version's accuracy, measured now or by the run that is resumed."""
+        state = self._origin.state
+        return state.before if state is not None else await self._evaluate("before training")
+
+    async def _evaluate(self, when: str) -> Accuracy | None:
+        held_out = self._origin.plan.held_out
+        if not held_out:
             return None
         name = f"eval{self._engine.loaded_version}"
         async with deadline(self._recipe.deadlines.step, "controller", f"the evaluation {when}"):
-            accuracy = await evaluate(self._held_out, self._plan.held_out, name)
+            accuracy = await evaluate(self._held_out, held_out, name)
         self._display.note(f"accuracy {when}: {accuracy.mean_reward:.3f} on {accuracy.problems} held-out problems")
         return accuracy
 
 
 def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float) -> Summary:
-    """The run in a page; `seconds` is the whole command's, on the run's clock."""
+    """The run in a page, also written to its summary.json; `seconds` is the whole command's, on the run's clock."""
     before, after, recorder = outcome.before, outcome.after, outcome.recorder
     steps = [record for record in recorder.records if "tokens/trained" in record]
-    return Summary(
+    summary = Summary(
         directory=str(directory),
         accuracy_before=before.mean_reward if before else None,
         accuracy_after=after.mean_reward if after else None,
@@ -209,19 +223,5 @@ def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float)
         idle_engine=mean_idle(steps, "engine"),
         weights_sha256=weights_sha256(directory / "checkpoints" / f"step_{recipe.train.steps}"),
     )
-
-
-def new_run_directory(recipe: Recipe) -> Path:
-    """<directory>/<name>, or the first of <name>-2, <name>-3… that does not exist: a run never overwrites another."""
-    first, number = recipe.run_directory, 1
-    directory = first
-    while True:
-        try:
-            directory.mkdir(parents=True)
-        except FileExistsError:
-            number += 1
-            directory = first.with_name(f"{first.name}-{number}")
-        except OSError as error:
-            raise InputError(f"output.directory {first.parent}: cannot be written ({error.strerror})") from error
-        else:
-            return directory
+    (directory / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
+    return summary

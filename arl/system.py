@@ -59,9 +59,9 @@ def open_rewards(recipe: Recipe, directory: Path) -> RewardPool:
 
 
 async def start_engines(
-    recipe: Recipe, model: Path, shares: list[Share], processes: LocalProcesses, key: str
+    recipe: Recipe, model: Path, version: int, shares: list[Share], processes: LocalProcesses, key: str
 ) -> list[LocalProcess]:
-    """One server per share, on a free loopback port, with the weights of `model` as version 0."""
+    """One server per share, on a free loopback port, with the weights of `model` as `version`."""
     config = recipe.engine
     return [
         await processes.start(
@@ -69,7 +69,7 @@ async def start_engines(
             [
                 *(sys.executable, "-m", "arl.engine.server", "--model", str(model), "--port", "0"),
                 *("--slots", str(config.slots), "--dtype", config.dtype, "--threads", str(share.threads)),
-                *("--stream-interval", str(config.stream_interval)),
+                *("--stream-interval", str(config.stream_interval), "--version", str(version)),
             ],
             {**share.env, RUN_KEY: key},
         )
@@ -94,16 +94,20 @@ async def connect_engines(servers: list[LocalProcess], recipe: Recipe, key: str)
 
 @contextlib.asynccontextmanager
 async def open_trainer(
-    recipe: Recipe, model: Path, weights: Path, shares: list[Share], processes: LocalProcesses, key: str
+    recipe: Recipe, model: Path, version: int, weights: Path, shares: list[Share], processes: LocalProcesses, key: str
 ) -> AsyncIterator[TrainerClient]:
-    """Trainer ranks with the weights of `model` as version 0, started but not awaited; they publish to `weights`."""
+    """Trainer ranks with `model` as `version`, started but not awaited; they publish to `weights`.
+
+    Above version 0, `model` is a checkpoint and holds the optimizer's state.
+    """
     train = recipe.train.model_copy(update={"threads": shares[0].threads})
     init = Init(
         model_path=str(model),
         train=train.model_dump(mode="json"),
         objective=recipe.objective.model_dump(mode="json"),
         temperature=recipe.rollout.temperature,
-        version=0,
+        version=version,
+        resumed=version > 0,
         publish_directory=str(weights),
         kept_versions=kept_versions(recipe),
         collective_seconds=recipe.deadlines.step,
@@ -138,7 +142,7 @@ def publication_directory(recipe: Recipe, model: Path, run_directory: Path) -> I
         InputError: neither has the room.
     """
     _remove_orphans()
-    size = sum(file.stat().st_size for file in model.iterdir() if file.suffix in {".safetensors", ".bin"})
+    size = sum(file.stat().st_size for file in model.iterdir() if _holds_weights(file))
     # The version being written, one in line, and float32 copies of weights that may be stored in two bytes.
     needed = 2 * size * (kept_versions(recipe) + 2)
     in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > needed
@@ -151,6 +155,10 @@ def publication_directory(recipe: Recipe, model: Path, run_directory: Path) -> I
     ):
         fcntl.flock(lock, fcntl.LOCK_EX)  # held until this process ends, however it ends
         yield Path(directory)
+
+
+def _holds_weights(file: Path) -> bool:
+    return file.suffix in {".safetensors", ".bin"} and "model" in file.stem
 
 
 def _remove_orphans() -> None:

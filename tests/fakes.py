@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+from arl import arrays
+from arl.rollout.state import ControllerState
 from arl.types import (
     Batch,
     GenerateRequest,
@@ -59,7 +61,7 @@ class NullTrainer:
     def __init__(self, step_seconds: float = 1.0) -> None:
         self.step_seconds = step_seconds
         self.batches: list[Batch] = []
-        self.saved: list[str] = []
+        self.saves: list[str] = []
 
     async def step(self, batch: Batch) -> StepResult:
         assert batch.version == len(self.batches)
@@ -71,7 +73,10 @@ class NullTrainer:
         return WeightUpdate(version, "")
 
     async def save(self, path: Path) -> None:
-        self.saved.append(path.name)
+        self.saves.append(path.name)
+
+    async def saved(self) -> None:
+        pass
 
 
 class NullObserver:
@@ -119,6 +124,23 @@ class NullRewards:
 
     async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
         return [self._score(problem) for _ in responses]
+
+
+class NullCheckpoints:
+    """Keeps every state, as bytes."""
+
+    def __init__(self, every: int, steps: int) -> None:
+        self._every, self._steps = every, steps
+        self.states: dict[int, bytes] = {}
+
+    def due(self, version: int) -> bool:
+        return version == self._steps or (self._every > 0 and version % self._every == 0)
+
+    async def copy(self, version: int) -> None:
+        pass
+
+    async def write(self, state: ControllerState) -> None:
+        self.states[state.version] = arrays.encoder().encode(state)
 
 
 class NullLease:

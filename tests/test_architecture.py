@@ -12,11 +12,11 @@ ROOT = Path(__file__).parent.parent
 # Rooms from the ground up; a module imports only from its own room's list, itself, and everything below.
 LAYERS: list[set[str]] = [
     {"types"},
-    {"errors", "clock", "recipe", "recipe_file", "imports", "child"},
+    {"errors", "clock", "arrays", "recipe", "recipe_file", "imports", "child"},
     {"models", "data", "reward", "metrics"},
     {"engine"},
     {"rollout", "train", "sync", "launch"},
-    {"system", "warmup", "run", "checkpoint", "evaluate", "preflight", "bench", "virtual"},
+    {"system", "warmup", "run", "checkpoint", "origin", "evaluate", "preflight", "bench", "virtual"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from arl import clock
 from arl.bench import stderr_display
 from arl.metrics.summary import Summary
 from arl.recipe_file import load_recipe
@@ -35,7 +34,7 @@ def bench_async(recipe: Path, overrides: list[str], repeats: int) -> dict[str, A
             for name, layout in LAYOUTS.items():
                 display.note(f"repeat {repeat}: {name}")
                 loaded = load_recipe(recipe, [*overrides, f"output.directory={directory}", *layout])
-                runs[name].append(_row(clock.run(lambda loaded=loaded: train(loaded, display))))  # type: ignore[misc]
+                runs[name].append(_row(train(loaded, display)))
     rate = {name: statistics.median(row["tokens_per_s"] for row in rows) for name, rows in runs.items()}
     fastest = max((name for name in rate if name != "asynchronous"), key=lambda name: rate[name])
     return {

@@ -74,7 +74,7 @@ def _run_ours(
 ) -> list[Snapshot]:
     fixed = ["model.tiny=null", f"model.path={model}", "warmup=null", f"seed={seed}", f"output.directory={directory}"]
     loaded = load_recipe(recipe, [*fixed, "output.checkpoint_every=1", "eval.problems=0", *overrides])
-    summary = clock.run(lambda: train(loaded, display))
+    summary = train(loaded, display)
     lines = (Path(summary.directory) / "metrics.jsonl").read_text().splitlines()
     steps = [(r["time_s"], r["step"]) for r in map(json.loads, lines)]
     return [(seconds, Path(summary.directory) / "checkpoints" / f"step_{step}") for seconds, step in steps]

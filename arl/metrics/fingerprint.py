@@ -14,7 +14,7 @@ def weights_sha256(model: Path) -> str:
         ValueError: a parameter that is not float32; checkpoints are.
     """
     places: dict[str, Path] = {}
-    for file in sorted(model.glob("*.safetensors")):
+    for file in sorted(model.glob("model*.safetensors")):
         with safe_open(file, framework="numpy") as tensors:
             places |= dict.fromkeys(tensors.keys(), file)
     digest = hashlib.sha256()

@@ -12,8 +12,9 @@ world and mode. A slot is charged when a group is admitted and freed when the we
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from arl.clock import deadline, now
 from arl.data.problems import ProblemOrder
@@ -109,11 +110,13 @@ class Controller:
             self._restore(restored)
 
     async def run(self) -> None:
-        """Train until version `until`; if it is the last one, return when the engines have loaded it.
+        """Train until version `until` and save it; the last one is saved when the engines have loaded it.
 
         Raises:
             RunError: an engine or the trainer failed, a deadline passed, or too many groups failed in a row.
         """
+        if self.version == self._steps:
+            return
         async with asyncio.TaskGroup() as tasks:
             for group in self._running.values():
                 self._begin(group, tasks)
@@ -126,6 +129,8 @@ class Controller:
                 group.task.cancel()
             if self.version < self._steps:
                 publisher.cancel()
+        if self.version == self._steps:
+            await (await self._checkpoint())
 
     # ---- state
 
@@ -272,15 +277,14 @@ class Controller:
             self.version = result.version
             self._loadable.set()
             self._observer.step_finished(batch, result, waited)
-            if self._checkpoints.due(self.version):
-                await self._checkpoint(tasks)
+            if self.version < self._steps and self._checkpoints.due(self.version):
+                tasks.create_task(await self._checkpoint(), name=f"checkpoint of version {self.version}")
 
-    async def _checkpoint(self, tasks: asyncio.TaskGroup) -> None:
-        """The trainer waits for the copy of its state; everything else goes on, and so does the writing."""
-        what = f"checkpoint of version {self.version}"
-        async with deadline(self._deadlines.step, "controller", f"the {what}"):
+    async def _checkpoint(self) -> Coroutine[Any, Any, None]:
+        """The trainer waits for the copy of its state; everything else goes on, and so does what this returns."""
+        async with deadline(self._deadlines.step, "controller", f"a copy of version {self.version}"):
             await self._checkpoints.copy(self.version)
-        tasks.create_task(self._checkpoints.write(self.state()), name=what)
+        return self._checkpoints.write(self.state())
 
     async def _next_batch(self, version: int) -> Counter[int]:
         """Deadlines of the P groups that step `version` consumes (design §4)."""

@@ -18,4 +18,7 @@ class Trainer(Protocol):
         """The published weights of `version`, or of a newer one that overtook it, once all of them are written."""
 
     async def save(self, path: Path) -> None:
-        """Write the current model and tokenizer to `path` as `from_pretrained` reads them."""
+        """Return when weights and optimizer are copied; they are written to `path` while training goes on."""
+
+    async def saved(self) -> None:
+        """Return when what `save` copied last is written: what `from_pretrained` reads, and the optimizer's state."""

@@ -1,21 +1,21 @@
 """What the controller and the trainer ranks say to each other: frozen messages, msgpack, arrays as raw buffers.
 
-controller (ROUTER, one port)                        rank r (DEALER "r", and "publisher" on rank 0)
+controller (ROUTER, one port)                        rank r (DEALER, and one for each thread that reports)
                                  ◄── Hello           role, rank and run key
     Init ──► … Ready ◄──                             the model is loaded
     Step ──► … Stepped ◄──                           version v + 1 exists, its snapshot is taken
                Published ◄──                         by rank 0's publisher, while the next step may run
-    Save ──► … Saved ◄──
+    Save ──► … Copied ◄──
+               Saved ◄──                             by rank 0, from the thread that writes
     Stop ──► … Stopped ◄──
                Failed ◄──                            instead of any answer: the rank's traceback; it then ends
 """
 
 from typing import Any
 
-import msgspec
-import numpy as np
 from msgspec import Struct
 
+from arl import arrays
 from arl.recipe import Objective, Train
 from arl.train.packer import Shard
 from arl.types import WeightUpdate
@@ -28,7 +28,7 @@ class _Message(Struct, frozen=True, tag=True):
 
 
 class Hello(_Message, frozen=True):
-    role: str  # "trainer" or "publisher"
+    role: str  # "trainer", or one of rank 0's threads
     rank: int
     run_key: str
 
@@ -45,6 +45,7 @@ class Init(_Message, frozen=True):
     objective: dict[str, Any]
     temperature: float
     version: int
+    resumed: bool  # model_path is a checkpoint; go on with its optimizer state
     publish_directory: str
     kept_versions: int  # published versions on disk
     collective_seconds: float  # deadline of every collective
@@ -74,6 +75,10 @@ class Save(_Message, frozen=True):
     path: str
 
 
+class Copied(_Message, frozen=True):
+    """The state is copied; training may go on."""
+
+
 class Saved(_Message, frozen=True):
     path: str
 
@@ -96,7 +101,7 @@ class Failed(_Message, frozen=True):
 
 
 ToRank = Refused | Ping | Init | Step | Save | Stop
-FromRank = Hello | Ready | Stepped | Published | Saved | Stopped | Failed
+FromRank = Hello | Ready | Stepped | Published | Copied | Saved | Stopped | Failed
 
 
 def encode(message: Struct) -> bytes:
@@ -113,20 +118,6 @@ def decode_from_rank(data: bytes) -> FromRank:
     return message
 
 
-def _pack_array(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, np.ascontiguousarray(value).data
-    raise TypeError(f"{type(value)} has no place in a message")
-
-
-def _unpack_array(expected: type, value: Any) -> Any:
-    if expected is np.ndarray:
-        dtype, shape, data = value
-        # A copy: torch wants to own memory it may write to.
-        return np.frombuffer(data, np.dtype(dtype)).reshape(shape).copy()
-    raise TypeError(f"{expected} has no place in a message")
-
-
-_encoder = msgspec.msgpack.Encoder(enc_hook=_pack_array)
-_to_rank = msgspec.msgpack.Decoder(ToRank, dec_hook=_unpack_array)
-_from_rank = msgspec.msgpack.Decoder(FromRank, dec_hook=_unpack_array)
+_encoder = arrays.encoder()
+_to_rank = arrays.decoder(ToRank)
+_from_rank = arrays.decoder(FromRank)

@@ -27,6 +27,7 @@ from arl.errors import DeadlineError, ProcessDied, RunError, TrainerError
 from arl.recipe import Deadlines
 from arl.train import channel
 from arl.train.channel import (
+    Copied,
     Failed,
     Hello,
     Init,
@@ -71,6 +72,7 @@ class TrainerClient:
         self._one_at_a_time = asyncio.Lock()
         self._awaited: tuple[type[Struct], dict[int, Any], asyncio.Future[None]] | None = None
         self._published: dict[int, asyncio.Future[WeightUpdate]] = {}
+        self._saving: asyncio.Future[None] | None = None
         self._failure: RunError | None = None
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -136,8 +138,20 @@ class TrainerClient:
             return await asyncio.shield(wanted)
 
     async def save(self, path: Path) -> None:
-        """See Trainer: float32 weights, config and tokenizer."""
-        await self._ask([Save(str(path))] * self._ranks, Saved, self._deadlines.step)
+        """See Trainer."""
+        self._saving = asyncio.get_running_loop().create_future()
+        await self._ask([Save(str(path))] * self._ranks, Copied, self._deadlines.step)
+
+    async def saved(self) -> None:
+        """See Trainer.
+
+        Raises:
+            TrainerError, ProcessDied, DeadlineError: the rank that writes raised, died, or took too long.
+        """
+        assert self._saving is not None, "nothing was saved"
+        self._raise_failure()
+        async with deadline(self._deadlines.step, "controller", f"the checkpoint after version {self._version}"):
+            await asyncio.shield(self._saving)
 
     async def stop(self) -> None:
         """Let the ranks finish what they publish and end."""
@@ -204,6 +218,9 @@ class TrainerClient:
                 if version <= message.update.version and not wanted.done():
                     wanted.set_result(message.update)
             self._newest = message.update
+        elif isinstance(message, Saved):
+            assert self._saving is not None
+            self._saving.set_result(None)
         elif sender.role == "trainer" and self._awaited is not None:
             answer, answers, done = self._awaited
             if not isinstance(message, answer):
@@ -241,8 +258,8 @@ class TrainerClient:
             return
         self._failure = error
         waits: list[asyncio.Future[Any]] = [*self._published.values()]
-        if self._awaited is not None:
-            waits.append(self._awaited[2])
+        waits += [self._awaited[2]] if self._awaited is not None else []
+        waits += [self._saving] if self._saving is not None else []
         for wait in waits:
             if not wait.done():
                 wait.set_exception(error)

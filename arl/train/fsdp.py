@@ -8,26 +8,32 @@ same, and DTensor's dispatch, which costs more than a tiny model's arithmetic, i
 """
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
-from arl.errors import TrainerError
+from arl.errors import DataError, TrainerError
 from arl.kernels.logprob import token_logprob
 from arl.models.load import DTYPES, load_model, save_model
 from arl.models.packed import PackedContext
 from arl.recipe import Train
 from arl.train.packer import MicroBatch
 
+OPTIMIZER = "optimizer.safetensors"
+MOMENTS = ("exp_avg", "exp_avg_sq")
 WORTH_A_COLLECTIVE = 1 << 20  # parameters; smaller decoder blocks are gathered together with the root
 
 
@@ -43,6 +49,14 @@ def init_ranks(deadline_seconds: float) -> torch.device:
         else:  # nobody to meet: no port is opened
             dist.init_process_group(backend, timeout=timeout, store=HashStore(), rank=0, world_size=1)
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """A copy of what a trainer needs to go on, on the CPU of rank 0; empty on the others."""
+
+    weights: dict[str, Tensor]  # float32, by parameter name
+    optimizer: dict[str, Tensor]  # AdamW's two moments as <moment>.<parameter>, and the number of updates as step
 
 
 class ShardedModel:
@@ -117,7 +131,7 @@ class ShardedModel:
         """A copy of every weight in `dtype`, on the CPU of rank 0; empty on the others. Collective."""
         state = {}
         for (name, shard), local in zip(self.model.named_parameters(), self._local, strict=True):
-            full = local.detach() if self._world == 1 else shard.full_tensor().detach()
+            full = _full(local.detach(), shard)
             if dist.get_rank() == 0:
                 state[name] = full.to("cpu", dtype, copy=True)
         return state
@@ -128,11 +142,46 @@ class ShardedModel:
         Raises:
             OSError: `path` exists and is not empty.
         """
-        state = self.full_state(torch.float32)
+        state = TrainingState(self.full_state(torch.float32), {})
         if dist.get_rank() == 0:
             temporary = path.with_name(f".{path.name}.partial")
-            save_model(self.model, AutoTokenizer.from_pretrained(tokenizer_path), state, temporary)
+            self.write(state, temporary, tokenizer_path)
             temporary.rename(path)
+
+    def training_state(self) -> TrainingState:
+        """Weights and optimizer, after at least one update. Collective; nothing of it changes with later steps."""
+        optimizer = {}
+        for name, full in self._moments():
+            if dist.get_rank() == 0:
+                optimizer[name] = full.to("cpu", copy=True)
+        if dist.get_rank() == 0:
+            optimizer["step"] = self._optimizer.state[self._local[0]]["step"].to("cpu", copy=True)
+        return TrainingState(self.full_state(torch.float32), optimizer)
+
+    def write(self, state: TrainingState, path: Path, tokenizer_path: str | Path) -> None:
+        """Write rank 0's `state` to `path`, as `from_pretrained` and `load_optimizer` read it. Not collective."""
+        save_model(self.model, AutoTokenizer.from_pretrained(tokenizer_path), state.weights, path)
+        if state.optimizer:
+            save_file(state.optimizer, path / OPTIMIZER)
+
+    def load_optimizer(self, path: Path) -> None:
+        """Go on with the AdamW of a checkpoint, whatever world wrote it. Collective.
+
+        Raises:
+            DataError: the checkpoint has no optimizer state, or that of another model.
+        """
+        try:
+            with safe_open(path / OPTIMIZER, "pt") as file:
+                for (name, shard), local in zip(self.model.named_parameters(), self._local, strict=True):
+                    moments = {m: _shard_like(file.get_tensor(f"{m}.{name}"), shard) for m in MOMENTS}
+                    self._optimizer.state[local] = {"step": file.get_tensor("step").to(self.device), **moments}
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"{path / OPTIMIZER}: not the optimizer state of this model ({error})") from error
+
+    def _moments(self) -> Iterator[tuple[str, Tensor]]:
+        for (name, shard), local in zip(self.model.named_parameters(), self._local, strict=True):
+            for moment in MOMENTS:
+                yield f"{moment}.{name}", _full(self._optimizer.state[local][moment], shard)
 
     def _norm(self, grads: list[Tensor]) -> float:
         squares = torch.stack(torch._foreach_norm(grads)).square().sum()
@@ -155,3 +204,19 @@ def _shard(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> 
 
 def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _full(local: Tensor, shard: Tensor) -> Tensor:
+    """The whole of which every rank has a part, cut as the parameter `shard` is. Collective."""
+    if dist.get_world_size() == 1 or not isinstance(shard, DTensor):
+        return local
+    whole = DTensor.from_local(local, shard.device_mesh, shard.placements, shape=shard.shape, stride=shard.stride())
+    return whole.full_tensor()
+
+
+def _shard_like(full: Tensor, shard: Tensor) -> Tensor:
+    """This rank's part of `full`, cut as the parameter `shard` is."""
+    if not isinstance(shard, DTensor):
+        return full
+    full = full.to(shard.device)
+    return distribute_tensor(full, shard.device_mesh, shard.placements, src_data_rank=None).to_local().contiguous()

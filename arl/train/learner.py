@@ -31,6 +31,7 @@ class Learner:
         train, objective: recipe sections.
         temperature: sampling temperature of the rollouts.
         version: v at the start.
+        resumed: `path` is a checkpoint; go on with its optimizer state.
         deadline_seconds: for every collective.
     """
 
@@ -41,13 +42,16 @@ class Learner:
         objective: Objective,
         temperature: float = 1.0,
         version: int = 0,
+        resumed: bool = False,
         deadline_seconds: float = 600.0,
     ) -> None:
         if train.threads is not None:
             torch.set_num_threads(train.threads)
         self.sharded = ShardedModel(path, train, temperature, init_ranks(deadline_seconds))
         self.train, self.objective, self.version = train, objective, version
-        self._updates = 0
+        self._updates = version * train.minibatches
+        if resumed:
+            self.sharded.load_optimizer(Path(path))
 
     def step(self, shard: Shard) -> dict[str, float]:
         """Train on `shard` and become version + 1. Every rank calls it with its own shard of one step.

@@ -1,6 +1,7 @@
 """A trainer rank: `python -m arl.train.worker`, started by the launcher or torchrun.
 
     environment ─► Hello ─► Init ─► Learner ─► for ever: Step ─► Stepped (─► Published, from the publisher's thread)
+                                                         Save ─► Copied  (─► Saved, from the saver's thread)
 
 Environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun sets them, ARL_TRAINER_ADDRESS and ARL_RUN_KEY;
 with ARL_PARENT_PID the rank dies with that process.
@@ -10,8 +11,9 @@ import os
 import sys
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import zmq
 from msgspec import Struct
@@ -19,6 +21,7 @@ from msgspec import Struct
 from arl.child import RUN_KEY, die_with_parent
 from arl.train import channel
 from arl.train.channel import (
+    Copied,
     Failed,
     Hello,
     Init,
@@ -33,6 +36,9 @@ from arl.train.channel import (
     Stopped,
 )
 from arl.types import WeightUpdate
+
+if TYPE_CHECKING:
+    from arl.train.fsdp import TrainingState
 
 HELLO_SECONDS = 120.0  # for the controller's first word
 LINGER_SECONDS = 10.0  # for the last message to leave
@@ -78,13 +84,15 @@ class Rank:
         train, objective = init.sections()
         self._link, self._init = link, init
         self.learner = Learner(
-            init.model_path, train, objective, init.temperature, init.version, init.collective_seconds
+            init.model_path, train, objective, init.temperature, init.version, init.resumed, init.collective_seconds
         )
+        self._saver = ThreadPoolExecutor(1, "saver")
+        self._announce_save = _Announcer("saver", init.version)
         self._publisher = None
         if link.rank == 0:
             directory = Path(init.publish_directory)
             self._publisher = Publisher(
-                directory, self.learner.config_json(), init.kept_versions, _Announcer(self.learner.version)
+                directory, self.learner.config_json(), init.kept_versions, _Announcer("publisher", init.version)
             )
 
     def serve(self) -> None:
@@ -94,15 +102,25 @@ class Rank:
             if isinstance(message, Step):
                 self._link.send(self._step(message))
             elif isinstance(message, Save):
-                self.learner.sharded.save(Path(message.path), tokenizer_path=self._init.model_path)
-                self._link.send(Saved(message.path))
+                state = self.learner.sharded.training_state()
+                if self._link.rank == 0:
+                    self._saver.submit(self._write, state, Path(message.path))
+                self._link.send(Copied())
             elif isinstance(message, Stop):
                 break
             elif not isinstance(message, Ping):
                 raise ValueError(f"unexpected {type(message).__name__}")
+        self._saver.shutdown()  # the controller has waited for what it saved
         if self._publisher is not None:
             self._publisher.close(LINGER_SECONDS)
         self._link.send(Stopped())
+
+    def _write(self, state: "TrainingState", path: Path) -> None:
+        try:
+            self.learner.sharded.write(state, path, tokenizer_path=self._init.model_path)
+            self._announce_save(Saved(str(path)))
+        except Exception as error:
+            self._announce_save(error)
 
     def _step(self, message: Step) -> Stepped:
         metrics = self.learner.step(message.shard)
@@ -115,20 +133,22 @@ class Rank:
 
 
 class _Announcer:
-    """Sends from the publisher's thread, over a socket made there: sockets may not be shared."""
+    """Sends from a thread, over a socket made there: sockets may not be shared."""
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, role: str, version: int) -> None:
         self._link: Link | None = None
-        self._version = version
+        self._role, self._version = role, version
 
-    def __call__(self, outcome: WeightUpdate | Exception) -> None:
+    def __call__(self, outcome: WeightUpdate | Saved | Exception) -> None:
         if self._link is None:
-            self._link = Link("publisher")
+            self._link = Link(self._role)
         if isinstance(outcome, Exception):
             self._link.send(Failed(self._version, "".join(traceback.format_exception(outcome))))
-            return
-        self._version = outcome.version
-        self._link.send(Published(outcome))
+        elif isinstance(outcome, WeightUpdate):
+            self._version = outcome.version
+            self._link.send(Published(outcome))
+        else:
+            self._link.send(outcome)
 
 
 def main() -> NoReturn:

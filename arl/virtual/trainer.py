@@ -22,19 +22,22 @@ class InProcessTrainer:
         recipe: `train`, `objective` and the costs in `virtual`.
         model: directory of version 0.
         publications: directory that versions are written to.
+        version: v at the start; with more than 0, `model` is a checkpoint.
     """
 
-    def __init__(self, recipe: Recipe, model: Path, publications: Path) -> None:
+    def __init__(self, recipe: Recipe, model: Path, publications: Path, version: int = 0) -> None:
         self._train, self._costs = recipe.train.model_copy(update={"threads": 1}), recipe.virtual
         self._model, self._publications = model, publications
-        self._learner = Learner(model, self._train, recipe.objective, recipe.rollout.temperature)
+        self._learner = Learner(
+            model, self._train, recipe.objective, recipe.rollout.temperature, version, resumed=version > 0
+        )
         assert self._learner.sharded.device.type == "cpu", "the virtual world computes on the CPU"
         self._publisher = Publisher(
             publications,
             self._learner.config_json(),
             kept_versions(recipe),
             self._costs.publish,
-            WeightUpdate(0, str(model)),
+            WeightUpdate(version, str(model)),
         )
 
     async def step(self, batch: Batch) -> StepResult:
@@ -60,5 +63,8 @@ class InProcessTrainer:
         return await self._publisher.published(version)
 
     async def save(self, path: Path) -> None:
-        """See Trainer: float32 weights, config and tokenizer. Free of cost."""
-        self._learner.sharded.save(path, tokenizer_path=self._model)
+        """See Trainer. Free of cost."""
+        self._learner.sharded.write(self._learner.sharded.training_state(), path, tokenizer_path=self._model)
+
+    async def saved(self) -> None:
+        """See Trainer: it is."""

@@ -1,21 +1,25 @@
 """`arl train` with clock: virtual. See arl.virtual.
 
-wall clock      preflight ─► run directory ─► warm-up, if it is not cached
+wall clock      begin: new or resumed ─► warm-up, if it is not cached
 virtual time    engines, trainer, rewards ─► Run: evaluate ─► controller ─► evaluate
+
+A run is a chain of segments, each of which begins with the checkpoint that the last one ended with: there even a run
+that nothing interrupts is built anew from the files, as a resumed one is, so that the two cannot differ.
 """
 
 import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-import msgspec
 import torch
 import torch.distributed as dist
 
 from arl import clock
+from arl.checkpoint import load_state, next_checkpoint
 from arl.data.tokenizer import load_codec
 from arl.engine.embedded import EmbeddedEngine
 from arl.engine.router import Router
@@ -24,35 +28,39 @@ from arl.launch.local import LocalProcesses
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary
 from arl.models.load import load_model
-from arl.preflight import Plan, preflight
+from arl.origin import Origin, begin
 from arl.recipe import Recipe
-from arl.recipe_file import dump_recipe
 from arl.reward.pool import InlineRewards
-from arl.run import Outcome, Run, new_run_directory, summarize
+from arl.run import Outcome, Run, summarize
 from arl.system import publication_directory, reported_failures, reward_name, told_deaths
 from arl.types import Problem
 from arl.virtual.trainer import InProcessTrainer
 from arl.warmup import starting_model
 
 
-def train_virtually(recipe: Recipe, display: ConsoleDisplay) -> Summary:
-    """Run `recipe` from its start to its end, in this thread.
-
-    Raises:
-        ArlError: the one failure that ended the run.
-    """
+def train_virtually(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -> Summary:
+    """Run `recipe` in this thread; arguments and errors are those of arl.run.train."""
     started = perf_counter()
-    with _repeatable():
-        plan = preflight(recipe)
-        directory = new_run_directory(recipe)
-        (directory / "recipe.yaml").write_text(dump_recipe(recipe))
-        display.note(f"run directory {directory}")
-        model = clock.run(lambda: _starting_model(recipe, directory, display))
-        outcome, seconds = clock.run(lambda: _run(recipe, plan, directory, model, display), virtual=True)
-    summary = summarize(recipe, directory, outcome, seconds)
-    (directory / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
+    with _repeatable(), begin(recipe, display, resume) as origin:
+        outcome, seconds = _all_segments(recipe, origin, display)
+        summary = summarize(recipe, origin.directory, outcome, seconds)
     display.note(f"computed in {perf_counter() - started:.1f} real seconds")
     return summary
+
+
+def _all_segments(recipe: Recipe, origin: Origin, display: ConsoleDisplay) -> tuple[Outcome, float]:
+    """What happened, and the virtual time at its end."""
+    model = origin.checkpoint or clock.run(lambda: _starting_model(recipe, origin.directory, display))
+    while origin.version < recipe.train.steps:
+        _segment(recipe, origin, model, display)
+        model = origin.directory / "checkpoints" / f"step_{next_checkpoint(recipe, origin.version)}"
+        origin = replace(origin, checkpoint=model, state=load_state(model))
+    return _segment(recipe, origin, model, display)
+
+
+def _segment(recipe: Recipe, origin: Origin, model: Path, display: ConsoleDisplay) -> tuple[Outcome, float]:
+    """From `origin` to the next checkpoint; from the last checkpoint, the evaluation."""
+    return clock.run(lambda: _run(recipe, origin, model, display), virtual=True, start=origin.time)
 
 
 async def _starting_model(recipe: Recipe, directory: Path, display: ConsoleDisplay) -> Path:
@@ -65,24 +73,23 @@ async def _starting_model(recipe: Recipe, directory: Path, display: ConsoleDispl
         return await starting_model(recipe, directory, processes, display)
 
 
-async def _run(
-    recipe: Recipe, plan: Plan, directory: Path, model: Path, display: ConsoleDisplay
-) -> tuple[Outcome, float]:
-    """What happened, and the virtual seconds it took."""
+async def _run(recipe: Recipe, origin: Origin, model: Path, display: ConsoleDisplay) -> tuple[Outcome, float]:
+    """What happened, and the virtual time at its end."""
+    until, last = next_checkpoint(recipe, origin.version), origin.version == recipe.train.steps
     function = import_function(reward_name(recipe), "reward.function")
     rewards = TimedRewards(InlineRewards(function), recipe.virtual.reward, recipe.reward.workers)
     async with reported_failures():
-        with publication_directory(recipe, model, directory) as publications:
-            trainer = InProcessTrainer(recipe, model, publications)
-            async with open_engines(recipe, model) as engine:
-                run = Run(recipe, plan, directory, engine, trainer, load_codec(str(model)), rewards, display)
-                outcome = await run.train(await run.evaluate("before training"))
+        with publication_directory(recipe, model, origin.directory) as publications:
+            trainer = InProcessTrainer(recipe, model, publications, origin.version)
+            async with open_engines(recipe, model, origin.version) as engine:
+                run = Run(recipe, origin, engine, trainer, load_codec(str(model)), rewards, display)
+                outcome = await run.train(await run.evaluate_before(), until, evaluate=last)
     return outcome, clock.now()
 
 
 @contextlib.asynccontextmanager
-async def open_engines(recipe: Recipe, model: Path) -> AsyncIterator[Router]:
-    """engine.replicas embedded engines, each with a model of its own, whose passes and loads take virtual time."""
+async def open_engines(recipe: Recipe, model: Path, version: int) -> AsyncIterator[Router]:
+    """engine.replicas embedded engines with `model` as `version`, whose passes and loads take virtual time."""
     config, costs = recipe.engine, recipe.virtual
 
     def pass_seconds(prefill_tokens: int, decode_tokens: int) -> float:
@@ -95,6 +102,7 @@ async def open_engines(recipe: Recipe, model: Path) -> AsyncIterator[Router]:
                 slots=config.slots,
                 kv_policy=config.kv_policy,
                 stream_interval=config.stream_interval,
+                version=version,
                 step_cost=pass_seconds,
                 load_seconds=costs.load,
             )

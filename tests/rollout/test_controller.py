@@ -3,7 +3,6 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arl import clock
-from arl.checkpoint import RunCheckpoints
 from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
 from arl.errors import RunError, leaves
@@ -22,7 +20,7 @@ from arl.rollout.episodes import Episodes
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.staleness import StalenessGate
 from arl.types import Problem
-from tests.fakes import NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
+from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
 
 PATIENT = Deadlines(step=1e6, swap=1e5, generate=1e6)
 
@@ -46,10 +44,11 @@ class World:
         keep: Filter = keep_all,
     ) -> None:
         self.keep = keep
-        self.checkpoint_every, self.seconds_of, self.replicas, self.env = checkpoint_every, seconds_of, replicas, env
+        self.seconds_of, self.replicas, self.env = seconds_of, replicas, env
         self.rollout, self.steps, self.deadlines = rollout, steps, deadlines
         self.length_of, self.swap_seconds, self.score = length_of, swap_seconds, score
         self.trainer, self.observer = NullTrainer(step_seconds), NullObserver()
+        self.checkpoints = NullCheckpoints(checkpoint_every, steps)
 
     def run(self) -> "World":
         clock.run(self._main, virtual=True)
@@ -74,7 +73,7 @@ class World:
             self.keep,
             NullLease(),
             self.observer,
-            RunCheckpoints(Path("checkpoints"), self.checkpoint_every, self.steps, self.trainer),
+            self.checkpoints,
         )
         await self.controller.run()
         self.seconds = clock.now()
@@ -244,5 +243,5 @@ def test_the_schedule_repeats_exactly() -> None:
 
 def test_the_last_version_is_always_saved_and_others_as_often_as_asked() -> None:
     rollout = Rollout(problems_per_step=2, group_size=2)
-    assert World(rollout, 5).run().trainer.saved == ["step_5"]
-    assert World(rollout, 5, checkpoint_every=2).run().trainer.saved == ["step_2", "step_4", "step_5"]
+    assert list(World(rollout, 5).run().checkpoints.states) == [5]
+    assert list(World(rollout, 5, checkpoint_every=2).run().checkpoints.states) == [2, 4, 5]

@@ -31,6 +31,7 @@ def init(model: Path, published: Path, **train: object) -> Init:
         objective=Objective().model_dump(mode="json"),
         temperature=1.0,
         version=4,
+        resumed=False,
         publish_directory=str(published),
         kept_versions=3,
         collective_seconds=20.0,
@@ -53,6 +54,7 @@ async def two_steps(model: Path, directory: Path, ranks: int) -> tuple[list[Step
         results = [await trainer.step(batch(version, groups=8, size=4, seed=version)) for version in (4, 5)]
         update = await trainer.weights(6)
         await trainer.save(directory / "saved")
+        await trainer.saved()
         await trainer.stop()
         assert [process.wait(20) for process in processes] == [0] * ranks
     saved = load_file(directory / "saved" / "model.safetensors")

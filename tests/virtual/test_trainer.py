@@ -44,6 +44,7 @@ async def in_a_rank(recipe: Recipe, model: Path, directory: Path) -> list[StepRe
         objective=recipe.objective.model_dump(mode="json"),
         temperature=1.0,
         version=0,
+        resumed=False,
         publish_directory=str(directory),
         kept_versions=3,
         collective_seconds=20.0,
@@ -53,6 +54,7 @@ async def in_a_rank(recipe: Recipe, model: Path, directory: Path) -> list[StepRe
             await trainer.ready()
             results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
             await trainer.save(directory / "saved")
+            await trainer.saved()
             await trainer.stop()
             assert processes[0].wait(20) == 0
     return results

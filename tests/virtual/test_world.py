@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from arl import clock
 from arl.errors import RecipeError, RunError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.files import TrajectoryFiles
@@ -196,7 +195,7 @@ def test_what_ends_a_run_is_told_as_it_is(start: Start) -> None:
 def test_what_needs_processes_refuses_a_virtual_clock(recipe_file: Path) -> None:
     recipe = load_recipe(recipe_file)
     with pytest.raises(RecipeError, match="clock virtual: processes run on the wall clock"):
-        clock.run(lambda: train(recipe, ConsoleDisplay(Console(file=io.StringIO()))))
+        train(recipe, ConsoleDisplay(Console(file=io.StringIO())))
 
 
 def _steps(ran: Ran) -> list[dict[str, Any]]:

@@ -1,0 +1,144 @@
+"""Where a run begins: in a directory of its own, or where its last intact checkpoint left it.
+
+recipe ─► preflight ─► Origin: a new directory                            everything that can be refused is refused
+                       Origin: the old directory, checkpoint and state    before anything is started or written
+"""
+
+import contextlib
+import fcntl
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arl.checkpoint import RunState, clear_after, load_state, newest_intact
+from arl.errors import DataError, InputError
+from arl.metrics.console import ConsoleDisplay
+from arl.preflight import Plan, preflight
+from arl.recipe import Recipe
+from arl.recipe_file import dump_recipe
+from arl.types import Problem
+
+# What a resumed run may do differently: nothing of it changes what is computed.
+FREE = ("deadlines.", "output.wandb", "output.directory", "engine.threads", "train.threads")
+FREE_ON_THE_WALL = ("engine.replicas", "engine.slots", "train.ranks")  # in virtual time they change the schedule
+
+
+@dataclass(frozen=True)
+class Origin:
+    plan: Plan
+    directory: Path
+    checkpoint: Path | None = None  # with its `state`: a resumed run
+    state: RunState | None = None
+
+    @property
+    def version(self) -> int:
+        return self.state.controller.version if self.state else 0
+
+    @property
+    def time(self) -> float:
+        """Clock seconds at which it goes on."""
+        return self.state.time if self.state else 0.0
+
+
+@contextlib.contextmanager
+def begin(recipe: Recipe, display: ConsoleDisplay, resume: Path | None) -> Iterator[Origin]:
+    """A new run directory, or with `resume`, the recipe's file, the newest of its runs.
+
+    Raises:
+        InputError: whatever can be known to fail; nothing is changed by then.
+    """
+    plan = preflight(recipe)
+    directory = new_run_directory(recipe) if resume is None else _run_to_resume(recipe, resume)
+    with _locked(directory):
+        if resume is not None:
+            yield _resumed(recipe, plan, directory, display)
+            return
+        (directory / "recipe.yaml").write_text(dump_recipe(recipe))
+        display.note(f"run directory {directory}")
+        yield Origin(plan, directory)
+
+
+def new_run_directory(recipe: Recipe) -> Path:
+    """<directory>/<name>, or the first of <name>-2, <name>-3… that does not exist: a run never overwrites another."""
+    for directory in _names(recipe):
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise InputError(f"output.directory {directory.parent}: cannot be written ({error.strerror})") from error
+        return directory
+    raise AssertionError("names never end")
+
+
+def problems_sha256(problems: list[Problem]) -> str:
+    return hashlib.sha256("".join(problem.id for problem in problems).encode()).hexdigest()
+
+
+def _names(recipe: Recipe) -> Iterator[Path]:
+    first, number = recipe.run_directory, 1
+    yield first
+    while True:
+        number += 1
+        yield first.with_name(f"{first.name}-{number}")
+
+
+def _run_to_resume(recipe: Recipe, file: Path) -> Path:
+    """The directory that the recipe's file lies in, if that is a run; else the newest run of this name."""
+    if (file.parent / "checkpoints").is_dir():
+        return file.parent
+    newest = None
+    for directory in _names(recipe):
+        if not directory.exists():
+            break
+        newest = directory
+    if newest is None:
+        raise InputError(f"--resume: there is no run {recipe.run_directory}; start it without --resume")
+    return newest
+
+
+def _resumed(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay) -> Origin:
+    if (directory / "summary.json").exists():
+        raise InputError(f"--resume: {directory} is finished; see its summary.json, or start a new run")
+    checkpoint = newest_intact(directory / "checkpoints", display.note)
+    state = load_state(checkpoint)
+    _same_run(recipe, plan, state, checkpoint)
+    clear_after(checkpoint)
+    display.note(f"resuming {directory} from {checkpoint.name}; what its files hold past that is removed")
+    return Origin(plan, directory, checkpoint, state)
+
+
+def _same_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> None:
+    """Refuse a checkpoint of another model, world or anything else that decides what is computed."""
+    theirs, ours = dict(_leaves(state.recipe)), dict(_leaves(recipe.model_dump(mode="json")))
+    free = FREE if recipe.clock == "virtual" else FREE + FREE_ON_THE_WALL
+    for field in sorted(theirs.keys() | ours.keys()):
+        a, b = theirs.get(field), ours.get(field)
+        if a != b and not field.startswith(free):
+            raise InputError(
+                f"{field} = {b!r}: {checkpoint} was made with {a!r}; resume with that, or start a new run without "
+                "--resume"
+            )
+    if problems_sha256(plan.training) != state.problems:
+        raise DataError(f"{checkpoint}: was made with other problems than data.path or data.task now gives")
+
+
+def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Raises InputError: another process runs in this directory."""
+    with (directory / "run.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go of when this process ends, however it ends
+        except BlockingIOError as error:
+            raise InputError(f"--resume: {directory} is still running; wait for it, or end it") from error
+        yield
