@@ -1,21 +1,44 @@
-"""The files of a run directory: metrics.jsonl, trajectories/*.parquet, trace.json."""
+"""The files of a run directory: metrics.jsonl, trajectories/*.parquet, trace.json; a resumed run cuts them back."""
 
 import json
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from arl.errors import InputError
 from arl.metrics.names import METRICS
 from arl.types import Batch
+
+
+def _open_at(path: Path, size: int) -> TextIO:
+    """Append to the first `size` bytes; what came after them is forgotten."""
+    file = path.open("a", buffering=1)
+    if file.tell() < size:
+        raise InputError(f"{path}: {file.tell()} bytes, and the checkpoint counts on {size}; resume from an older one")
+    file.truncate(size)
+    return file
+
+
+def _size(file: TextIO) -> int:
+    file.flush()
+    return os.fstat(file.fileno()).st_size
 
 
 class MetricsFile:
     """metrics.jsonl: one object per training step, and one per evaluation."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("a", buffering=1)
+    def __init__(self, path: Path, size: int) -> None:
+        self._path, self._file = path, _open_at(path, size)
+
+    def cut(self) -> int:
+        """Bytes up to here, all handed to the operating system."""
+        return _size(self._file)
+
+    def read(self) -> list[dict[str, float]]:
+        return [json.loads(line) for line in self._path.read_text().splitlines()]
 
     def write(self, record: dict[str, float]) -> None:
         assert record.keys() <= METRICS.keys(), f"undefined metrics: {record.keys() - METRICS.keys()}"
@@ -30,12 +53,14 @@ class TrajectoryFiles:
 
     STEPS_PER_FILE = 20
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, num_files: int) -> None:
+        self._directory, self.num_files = directory, num_files
         directory.mkdir(parents=True, exist_ok=True)
+        for path in directory.glob("*.parquet"):
+            if int(path.stem) >= num_files:
+                path.unlink()
         self._rows: list[dict[str, Any]] = []
         self._steps = 0
-        self._files = 0
 
     def write(self, batch: Batch) -> None:
         for group in batch.groups:
@@ -63,29 +88,36 @@ class TrajectoryFiles:
 
     def flush(self) -> None:
         if self._rows:
-            path = self._directory / f"{self._files:06d}.parquet"
+            path = self._directory / f"{self.num_files:06d}.parquet"
             pq.write_table(pa.Table.from_pylist(self._rows), path)
-            self._files += 1
+            self.num_files += 1
         self._rows, self._steps = [], 0
 
 
 class TraceFile:
-    """trace.json in Chrome's trace format: open it in Perfetto. Times are clock seconds."""
+    """trace.json in Chrome's trace format: open it in Perfetto. Its times count from clock second `origin`."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w")
-        self._separator = "["
+    def __init__(self, path: Path, size: int, origin: float) -> None:
+        self._file, self._origin = _open_at(path, size), origin
+        if size == 0:
+            self._file.write("[")
+        self._separator = "," if size > 1 else ""
 
     def span(self, track: str, name: str, start: float, end: float, **args: Any) -> None:
-        self._write(ph="X", tid=track, name=name, ts=start * 1e6, dur=max(end - start, 0.0) * 1e6, args=args)
+        self._write(start, ph="X", tid=track, name=name, dur=max(end - start, 0.0) * 1e6, args=args)
 
     def count(self, name: str, at: float, **values: float) -> None:
-        self._write(ph="C", tid=name, name=name, ts=at * 1e6, args=values)
+        self._write(at, ph="C", tid=name, name=name, args=values)
 
-    def _write(self, **event: Any) -> None:
-        self._file.write(f"{self._separator}\n{json.dumps({'pid': 'arl', **event})}")
+    def _write(self, at: float, **event: Any) -> None:
+        line = json.dumps({"pid": "arl", "ts": (at - self._origin) * 1e6, **event})
+        self._file.write(f"{self._separator}\n{line}")
         self._separator = ","
 
+    def cut(self) -> int:
+        """Bytes up to here, the array still open, all handed to the operating system."""
+        return _size(self._file)
+
     def close(self) -> None:
-        self._file.write(f"{'[' if self._separator == '[' else ''}\n]\n")
+        self._file.write("\n]\n")
         self._file.close()

@@ -3,6 +3,7 @@
 events ─► record of the step ─► metrics.jsonl (the truth) ─► console, trackers
                              ├► trajectories/*.parquet
                              └► trace.json
+                               cut ─► RecorderState ─► the same files go on in a run that resumes
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import numpy as np
 
 from arl.clock import now
 from arl.metrics.files import MetricsFile, TraceFile, TrajectoryFiles
+from arl.metrics.state import RecorderState
 from arl.metrics.trackers import Tracker
 from arl.types import Accuracy, Batch, StepResult, SwapReport, TrajectoryGroup
 
@@ -29,7 +31,12 @@ class Display(Protocol):
 
 
 class Recorder:
-    """Implements the controller's Observer. `busy_seconds` and `tokens_generated` are read at every step."""
+    """Implements the controller's Observer.
+
+    Args:
+        busy_seconds, tokens_generated: of this process; read at every step.
+        restored: where the files of `directory` are cut back to, and go on from.
+    """
 
     def __init__(
         self,
@@ -39,22 +46,21 @@ class Recorder:
         display: Display,
         busy_seconds: Callable[[], float],
         tokens_generated: Callable[[], int],
+        restored: RecorderState | None = None,
     ) -> None:
-        self._metrics, self._trace = (
-            MetricsFile(directory / "metrics.jsonl"),
-            TraceFile(directory / "trace.json"),
-        )
-        self._trajectories = TrajectoryFiles(directory / "trajectories") if trajectories else None
-        self._trackers, self._display = trackers, display
+        at = restored or RecorderState(now(), now(), now())
+        shift = now() - at.time  # the time between cut and restoration does not count
+        self._start, self._last_step = at.start + shift, at.last_step + shift
         self._busy_seconds, self._tokens_generated = busy_seconds, tokens_generated
-        self._start = self._last_step = now()
-        self._last_busy, self._last_tokens = busy_seconds(), 0
-        self._last_swap = SwapReport(0, 0.0, 0.0)
-        self._lost: Counter[str] = Counter()
-        self._arrived = 0
-        self.token_ages: Counter[int] = Counter()  # age -> trained tokens of that age
-        self.records: list[dict[str, float]] = []
-        self.num_spanning = 0  # trained trajectories sampled by two or more versions
+        self._last_busy, self._last_tokens = busy_seconds() - at.busy_seconds, tokens_generated() - at.tokens_generated
+        self._last_swap, self._lost, self._arrived = at.last_swap, Counter(at.lost), at.arrived
+        self.token_ages = Counter(at.token_ages)  # age -> trained tokens of that age
+        self.num_spanning = at.num_spanning  # trained trajectories sampled by two or more versions
+        self._metrics = MetricsFile(directory / "metrics.jsonl", at.metrics_bytes)
+        self._trace = TraceFile(directory / "trace.json", at.trace_bytes, self._start)
+        self._trajectories = TrajectoryFiles(directory / "trajectories", at.num_files) if trajectories else None
+        self._trackers, self._display = trackers, display
+        self.records = self._metrics.read()
 
     def __enter__(self) -> Self:
         return self
@@ -74,6 +80,26 @@ class Recorder:
     def seconds(self) -> float:
         """Since training began."""
         return now() - self._start
+
+    def cut(self) -> RecorderState:
+        """This instant, with everything up to here in the files."""
+        if self._trajectories:
+            self._trajectories.flush()
+        return RecorderState(
+            time=now(),
+            start=self._start,
+            last_step=self._last_step,
+            busy_seconds=self._busy_seconds() - self._last_busy,
+            tokens_generated=self._tokens_generated() - self._last_tokens,
+            metrics_bytes=self._metrics.cut(),
+            trace_bytes=self._trace.cut(),
+            num_files=self._trajectories.num_files if self._trajectories else 0,
+            last_swap=self._last_swap,
+            lost=dict(self._lost),
+            arrived=self._arrived,
+            token_ages=dict(self.token_ages),
+            num_spanning=self.num_spanning,
+        )
 
     # ---- events
 

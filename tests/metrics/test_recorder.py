@@ -55,7 +55,8 @@ def run(tmp_path: Path) -> Path:
     """A run directory in which one step, one swap, one lost group and one evaluation were recorded."""
 
     async def main() -> None:
-        with Recorder(tmp_path, True, [], Silent(), lambda: 0.0, lambda: 11) as recorder:
+        tokens = iter([0, 11])
+        with Recorder(tmp_path, True, [], Silent(), lambda: 0.0, lambda: next(tokens)) as recorder:
             recorder.group_finished(BATCH.groups[0])
             recorder.group_lost(BATCH.groups[1], "failed", ValueError("no"))
             recorder.swapped(SwapReport(3, 0.25, 0.5))

@@ -1,0 +1,23 @@
+"""What the recorder knows at one instant: with it and the files of the run directory, recording goes on from there."""
+
+from msgspec import Struct
+
+from arl.types import SwapReport
+
+
+class RecorderState(Struct, frozen=True):
+    """Times are seconds of the clock of the process that was cut; another process may count from another zero."""
+
+    time: float  # of the cut
+    start: float  # when training began
+    last_step: float  # end of the last step
+    busy_seconds: float = 0.0  # of the engines, since the last step
+    tokens_generated: int = 0  # since the last step
+    metrics_bytes: int = 0  # size of metrics.jsonl
+    trace_bytes: int = 0  # size of trace.json, its array still open
+    num_files: int = 0  # trajectory files
+    last_swap: SwapReport = SwapReport(0, 0.0, 0.0)
+    lost: dict[str, int] = {}  # fate -> groups
+    arrived: int = 0  # finished groups
+    token_ages: dict[int, int] = {}  # age -> trained tokens
+    num_spanning: int = 0

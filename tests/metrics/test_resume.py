@@ -1,0 +1,128 @@
+"""A recorder that is cut, killed and restored goes on as if nothing had come after the cut."""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from arl import clock
+from arl.errors import InputError
+from arl.metrics.recorder import Recorder
+from arl.metrics.state import RecorderState
+from arl.types import StepResult, SwapReport
+from tests.metrics.test_recorder import BATCH, Silent
+
+
+class Work:
+    """What a process has done since it began."""
+
+    busy_seconds, tokens = 0.0, 0
+
+
+class Process:
+    """A recorder and what it is told, each event at a time of its own."""
+
+    def __init__(self, directory: Path, restored: RecorderState | None) -> None:
+        self._work = Work()
+        self.recorder = Recorder(
+            directory,
+            True,
+            [],
+            Silent(),
+            lambda: self._work.busy_seconds,
+            lambda: self._work.tokens,
+            restored,
+        )
+
+    async def step(self, version: int) -> None:
+        await asyncio.sleep(0.7)
+        self._work.busy_seconds += 0.3
+        self._work.tokens += 10
+        self.recorder.group_finished(BATCH.groups[0])
+        self.recorder.swapped(SwapReport(version, 0.125, 0.25))
+        self.recorder.group_lost(BATCH.groups[1], "failed", ValueError("no"))
+        batch = msgspec.structs.replace(BATCH, version=version)
+        self.recorder.step_finished(batch, StepResult(version + 1, {"loss": 0.1 * version}), waited=0.1)
+        await asyncio.sleep(0.2)
+        self._work.busy_seconds += 0.1
+        self._work.tokens += 3
+
+
+def until_cut(directory: Path, steps: int) -> tuple[Recorder, RecorderState]:
+    async def main() -> tuple[Recorder, RecorderState]:
+        process = Process(directory, None)
+        for version in range(4, 4 + steps):
+            await process.step(version)
+        return process.recorder, process.recorder.cut()
+
+    return clock.run(main, virtual=True)
+
+
+def go_on(directory: Path, restored: RecorderState) -> Recorder:
+    async def main() -> Recorder:
+        process = Process(directory, restored)
+        with process.recorder:
+            for version in (6, 7):
+                await process.step(version)
+        return process.recorder
+
+    return clock.run(main, virtual=True)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(directory)): f.read_bytes() for f in directory.rglob("*") if f.is_file()}
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_what_a_killed_process_did_after_the_cut_leaves_no_trace(tmp_path: Path, steps: int) -> None:
+    killed, rebuilt = tmp_path / "killed", tmp_path / "rebuilt"
+    killed.mkdir()
+
+    async def main() -> tuple[Recorder, RecorderState]:
+        process = Process(killed, None)
+        for version in range(4, 4 + steps):
+            await process.step(version)
+        state = process.recorder.cut()
+        shutil.copytree(killed, rebuilt)
+        await process.step(8)
+        process.recorder.cut()  # of a checkpoint that was never complete
+        await process.step(9)
+        return process.recorder, state
+
+    alive, state = clock.run(main, virtual=True)
+    assert contents(killed) != contents(rebuilt)
+    one, two = go_on(killed, state), go_on(rebuilt, state)
+    assert contents(killed) == contents(rebuilt)
+    written = [json.loads(line) for line in (killed / "metrics.jsonl").read_text().splitlines()]
+    assert one.records == two.records == written
+    assert (one.token_ages, one.num_spanning) == (two.token_ages, two.num_spanning)
+    assert pq.read_table(killed / "trajectories").num_rows == 4 * (steps + 2)
+    assert len(json.loads((killed / "trace.json").read_text())) == 4 * (steps + 2)
+    assert [r["step"] for r in one.records] == [5, 6, 7, 8][2 - steps :]
+    assert alive.records[-1]["step"] == 10  # and nothing has closed its files
+
+
+def test_a_resumed_run_counts_on_and_the_time_between_does_not_count(tmp_path: Path) -> None:
+    _, state = until_cut(tmp_path, 2)
+    records = go_on(tmp_path, state).records
+    assert [r["groups/failed"] for r in records] == [1, 2, 3, 4]
+    assert [r["time_s"] for r in records] == pytest.approx([0.7, 1.6, 2.5, 3.4])
+    assert [r["tokens/generated"] for r in records] == [10, 13, 13, 13]
+    assert [r["idle/engine"] for r in records] == pytest.approx([1 - 0.3 / 0.7] + 3 * [1 - 0.4 / 0.9])
+
+
+def test_the_state_survives_msgpack(tmp_path: Path) -> None:
+    _, state = until_cut(tmp_path, 2)
+    assert state.token_ages
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=RecorderState) == state
+
+
+def test_files_shorter_than_the_checkpoint_counts_on_are_refused(tmp_path: Path) -> None:
+    _, state = until_cut(tmp_path, 2)
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(InputError, match=r"metrics.jsonl: 0 bytes, and the checkpoint counts on \d+"):
+        go_on(tmp_path, state)
