@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from arl import arrays
+from arl.clock import now
 from arl.rollout.state import ControllerState
 from arl.types import (
     Batch,
@@ -26,9 +27,10 @@ class NullEngine:
         length_of: Callable[[int], int],
         swap_seconds: float = 0.0,
         seconds_of: Callable[[int], float] = lambda _: 1.0,
+        version: int = 0,
     ) -> None:
         self._length_of, self._seconds_of = length_of, seconds_of
-        self.loaded_version = 0
+        self.loaded_version = version
         self.swap_seconds = swap_seconds
         self._running = asyncio.Event()
         self._running.set()
@@ -36,7 +38,8 @@ class NullEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
         length, seconds = self._length_of(request.sampling.seed), self._seconds_of(request.sampling.seed)
-        for position in range(length):
+        said = min(len(request.input_ids) - 1, length - 1)  # in the run that is resumed, after a prompt of one token
+        for position in range(said, length):
             await asyncio.sleep(seconds)
             await self._running.wait()
             last = position == length - 1
@@ -127,11 +130,11 @@ class NullRewards:
 
 
 class NullCheckpoints:
-    """Keeps every state, as bytes."""
+    """Keeps every state, as bytes, and when it was."""
 
     def __init__(self, every: int, steps: int) -> None:
         self._every, self._steps = every, steps
-        self.states: dict[int, bytes] = {}
+        self.states: dict[int, tuple[float, bytes]] = {}
 
     def due(self, version: int) -> bool:
         return version == self._steps or (self._every > 0 and version % self._every == 0)
@@ -140,7 +143,7 @@ class NullCheckpoints:
         pass
 
     async def write(self, state: ControllerState) -> None:
-        self.states[state.version] = arrays.encoder().encode(state)
+        self.states[state.version] = now(), arrays.encoder().encode(state)
 
 
 class NullLease:

@@ -1,25 +1,28 @@
 """The controller keeps its promises in virtual time, on any schedule."""
 
+import asyncio
+import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arl import clock
+from arl import arrays, clock
 from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
-from arl.errors import RunError, leaves
+from arl.errors import Rejected, RunError, leaves
 from arl.recipe import Deadlines, Rollout
 from arl.rollout.controller import Controller
 from arl.rollout.env import Env, Session, single_turn
 from arl.rollout.episodes import Episodes
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.staleness import StalenessGate
-from arl.types import Problem
+from arl.rollout.state import ControllerState
+from arl.types import Completion, Problem, Trajectory
 from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
 
 PATIENT = Deadlines(step=1e6, swap=1e5, generate=1e6)
@@ -42,8 +45,9 @@ class World:
         replicas: int = 1,
         env: Env = single_turn,
         keep: Filter = keep_all,
+        crash_at: float | None = None,
     ) -> None:
-        self.keep = keep
+        self.keep, self.crash_at = keep, crash_at
         self.seconds_of, self.replicas, self.env = seconds_of, replicas, env
         self.rollout, self.steps, self.deadlines = rollout, steps, deadlines
         self.length_of, self.swap_seconds, self.score = length_of, swap_seconds, score
@@ -51,12 +55,21 @@ class World:
         self.checkpoints = NullCheckpoints(checkpoint_every, steps)
 
     def run(self) -> "World":
-        clock.run(self._main, virtual=True)
+        state, start = None, 0.0
+        if self.crash_at is not None:
+            with contextlib.suppress(TimeoutError):
+                clock.run(lambda: asyncio.wait_for(self._main(None), self.crash_at), virtual=True)
+            if self.checkpoints.states:
+                start, data = self.checkpoints.states[max(self.checkpoints.states)]
+                state = arrays.decoder(ControllerState).decode(data)
+            del self.trainer.batches[state.version if state else 0 :]
+        clock.run(lambda: self._main(state), virtual=True, start=start)
         return self
 
-    async def _main(self) -> None:
+    async def _main(self, restored: ControllerState | None) -> None:
         swaps = [self.swap_seconds * (i + 1) for i in range(self.replicas)]
-        self.engine = Router([NullEngine(self.length_of, swap, self.seconds_of) for swap in swaps])
+        version = restored.version if restored else 0
+        self.engine = Router([NullEngine(self.length_of, swap, self.seconds_of, version) for swap in swaps])
         rewards = NullRewards(self.score)
         episodes = Episodes(self.engine, NullCodec(), rewards, self.env, self.rollout, seed=0, max_length=100_000)
         problems = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
@@ -74,6 +87,7 @@ class World:
             NullLease(),
             self.observer,
             self.checkpoints,
+            restored,
         )
         await self.controller.run()
         self.seconds = clock.now()
@@ -122,6 +136,9 @@ schedules = st.fixed_dictionaries(
         "replicas": st.integers(1, 3),
         "step_seconds": st.sampled_from([0.0, 0.3, 4.0, 60.0]),
         "swap_seconds": st.sampled_from([0.0, 0.7, 11.0]),
+        "reject_one_in": st.sampled_from([0, 2, 5]),
+        "checkpoint_every": st.integers(1, 4),
+        "crash_at": st.sampled_from([None, 5.0, 60.0, 1500.0]),
     }
 )
 
@@ -139,6 +156,7 @@ def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_grou
         late=s["late"],
         max_groups=None if spare is None else p + spare,
         max_failures=10_000,
+        max_rejects=10_000,
     )
     world = World(
         rollout,
@@ -149,6 +167,9 @@ def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_grou
         seconds_of=slow(s["one_in"], s["factor"]),
         replicas=s["replicas"],
         env=failing(s["fail_one_in"]),
+        keep=lambda problem, _: not s["reject_one_in"] or int(str(problem.prompt)) % s["reject_one_in"] != 0,
+        checkpoint_every=s["checkpoint_every"],
+        crash_at=s["crash_at"],
     ).run()
     audit = world.controller.audit
     trained = [group.group_id for batch in world.trainer.batches for group in batch.groups]
@@ -157,8 +178,76 @@ def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_grou
     assert len(set(trained)) == len(trained) == audit.trained
     assert audit.admitted == audit.trained + audit.lost.total()
     assert bool(audit.lost["failed"]) <= bool(s["fail_one_in"])
+    assert bool(audit.lost["rejected"]) <= bool(s["reject_one_in"])
     if s["late"] == "wait":
-        assert audit.lost.keys() <= {"failed"}
+        assert audit.lost.keys() <= {"failed", "rejected"}
+        trained_problems = [group.problem.id for batch in world.trainer.batches for group in batch.groups]
+        if not audit.lost:  # nothing but the order decides: the first of it, each once, through any crash
+            order = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
+            assert sorted(trained_problems) == sorted(next(order).id for _ in range(6 * p))
+
+
+def test_a_filter_decides_what_is_trained_and_its_groups_are_replaced() -> None:
+    def even(problem: Problem, trajectories: Sequence[Trajectory]) -> bool:
+        assert all(t.reward == 1.0 for t in trajectories)
+        return int(str(problem.prompt)) % 2 == 0
+
+    world = World(Rollout(problems_per_step=3, group_size=2, staleness=1), 5, keep=even).run()
+    assert {int(str(g.problem.prompt)) % 2 for b in world.trainer.batches for g in b.groups} == {0}
+    assert world.controller.audit.lost["rejected"] == len(world.observer.lost) > 0
+
+
+def test_an_env_may_reject_its_group() -> None:
+    async def env(problem: Problem, session: Session) -> None:
+        await single_turn(problem, session)
+        if int(str(problem.prompt)) % 2:
+            raise Rejected("odd")
+
+    world = World(Rollout(problems_per_step=3, group_size=2, max_failures=1), 4, env=env).run()
+    assert world.controller.audit.lost.keys() == {"rejected"}
+
+
+def test_rejects_in_a_row_end_the_run_with_a_diagnosis() -> None:
+    rollout = Rollout(problems_per_step=2, group_size=2, max_rejects=5, filter="mine:never")
+    with pytest.raises(ExceptionGroup) as caught:
+        World(rollout, 4, keep=lambda *_: False).run()
+    cause = next(leaves(caught.value))
+    assert "5 groups in a row were rejected (rollout.max_rejects) by mine:never" in str(cause)
+    assert "had the rewards [1.0]" in str(cause)
+
+
+def test_an_episode_goes_on_in_mid_turn_and_its_env_hears_the_same_again() -> None:
+    heard: list[list[Completion]] = []
+
+    async def two_turns(problem: Problem, session: Session) -> None:
+        heard.append([])
+        for _ in range(2):
+            heard[-1].append(await session.generate(limit=30))
+            session.extend("!")
+
+    rollout = Rollout(problems_per_step=1, group_size=2, staleness=3, max_new_tokens=80)
+    settings = {"length_of": lambda seed: 20 + seed % 7, "env": two_turns, "checkpoint_every": 1}
+    whole = World(rollout, 3, **settings).run()  # type: ignore[arg-type]
+    heard.clear()
+    resumed = World(rollout, 3, **settings, crash_at=60.0).run()  # type: ignore[arg-type]
+    assert resumed.checkpoints.states.keys() == {1, 2, 3}
+    for batch, again in zip(whole.trainer.batches, resumed.trainer.batches, strict=True):
+        for group, copy in zip(batch.groups, again.groups, strict=True):
+            for t, u in zip(group.trajectories, copy.trajectories, strict=True):
+                assert t.token_ids.tolist() == u.token_ids.tolist()
+
+
+def test_an_env_that_does_not_repeat_itself_is_told() -> None:
+    calls = itertools.count()
+
+    async def moody(problem: Problem, session: Session) -> None:
+        session.extend("x" * next(calls))
+        await session.generate()
+
+    rollout = Rollout(problems_per_step=1, group_size=2, staleness=3, max_new_tokens=80, max_failures=1)
+    with pytest.raises(ExceptionGroup) as caught:
+        World(rollout, 8, lambda seed: 30 + seed % 70, env=moody, checkpoint_every=1, crash_at=90.0).run()
+    assert "rollout.env did not repeat itself" in str(next(leaves(caught.value)))
 
 
 def test_staleness_zero_is_synchronous() -> None:
