@@ -1,15 +1,25 @@
 """A run that is killed and resumed ends as the run that nothing interrupted: same weights, same files, to the bit."""
 
+import fcntl
+import io
 import json
 import random
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
-from arl.recipe_file import load_recipe
+from arl.errors import InputError
+from arl.metrics.console import ConsoleDisplay
+from arl.recipe_file import dump_recipe, load_recipe
+from arl.run import train
+from arl.virtual.world import train_virtually
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """\
@@ -57,8 +67,6 @@ def contents(directory: str) -> dict[str, bytes]:
 
 
 def write_recipe(path: Path, overrides: str) -> Path:
-    from arl.recipe_file import dump_recipe
-
     (path / "plain.yaml").write_text(RECIPE)
     (path / "recipe.yaml").write_text(dump_recipe(load_recipe(path / "plain.yaml", overrides.split())))
     return path / "recipe.yaml"
@@ -86,3 +94,124 @@ def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(tmp_p
         assert contents(end["directory"]) == expected, attempts
     assert killed >= 10
     assert resumed >= 3
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe whose run was killed at its end: checkpoints 2, 4 and 6 are there, its summary is not."""
+    path = tmp_path_factory.mktemp("killed")
+    recipe = write_recipe(path, "")
+    run(recipe, path / "runs")
+    (path / "runs" / "small" / "summary.json").unlink()
+    return path
+
+
+def run(recipe: Path, directory: Path, *overrides: str, resume: bool = False) -> tuple[str, str]:
+    """The sha256 of its last weights, and what it said."""
+    console = io.StringIO()
+    loaded = load_recipe(recipe, [f"output.directory={directory}", *overrides])
+    summary = train_virtually(
+        loaded, ConsoleDisplay(Console(file=console, width=1000)), resume=recipe if resume else None
+    )
+    return summary.weights_sha256, console.getvalue()
+
+
+@pytest.fixture
+def again(killed: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A recipe, and a copy of its killed run."""
+    shutil.copytree(killed / "runs", tmp_path / "runs")
+    return killed / "recipe.yaml", tmp_path / "runs"
+
+
+DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "torn": ("optimizer.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-7]), "is torn"),
+    "altered": (
+        "model.safetensors",
+        lambda f: f.write_bytes(f.read_bytes()[:-1] + bytes([f.read_bytes()[-1] ^ 1])),
+        "is corrupt",
+    ),
+    "missing": ("run.msgpack", lambda f: f.unlink(), "cannot be read"),
+    "without its manifest": ("manifest.json", lambda f: f.unlink(), "no manifest.json"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(
+    again: tuple[Path, Path], damage: str
+) -> None:
+    recipe, runs = again
+    name, do, message = DAMAGE[damage]
+    expected = pq.read_table(runs / "small" / "trajectories").to_pylist()
+    do(runs / "small" / "checkpoints" / "step_6" / name)
+    sha256, said = run(recipe, runs, resume=True)
+    assert f"step_6: {name}" in said.replace("no manifest.json", "manifest.json")
+    assert message in said
+    assert "resuming" in said
+    assert "from step_4" in said
+    assert sha256 == run(recipe, runs, "name=whole")[0]
+    assert pq.read_table(runs / "small" / "trajectories").to_pylist() == expected
+    assert (runs / "small" / "checkpoints" / "refused_step_6").is_dir()
+
+
+def test_with_every_checkpoint_damaged_there_is_nothing_to_resume(again: tuple[Path, Path]) -> None:
+    recipe, runs = again
+    for checkpoint in (runs / "small" / "checkpoints").iterdir():
+        (checkpoint / "model.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match=r"no intact checkpoint to resume from; start the run anew"):
+        run(recipe, runs, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("clock=wall", r"clock = 'wall': .*step_6 was made with 'virtual'"),
+        ("model.tiny.layers=2", r"model.tiny.layers = 2: .*step_6 was made with 1"),
+        ("seed=1", "seed = 1: .* was made with 0; resume with that, or start a new run"),
+        ("engine.replicas=2", "engine.replicas = 2"),
+        ("data.size=400", "data.size = 400"),
+    ],
+)
+def test_a_checkpoint_of_another_world_or_model_is_refused_and_left_alone(
+    again: tuple[Path, Path], override: str, message: str
+) -> None:
+    recipe, runs = again
+    before = contents(str(runs / "small"))
+    with pytest.raises(InputError, match=message):
+        resume_any_clock(recipe, runs, override)
+    assert contents(str(runs / "small")) == before
+
+
+def resume_any_clock(recipe: Path, runs: Path, override: str) -> None:
+    """As the command does: by the recipe's clock."""
+    loaded = load_recipe(recipe, [f"output.directory={runs}", override])
+    start = train if loaded.clock == "wall" else train_virtually
+    start(loaded, ConsoleDisplay(Console(file=io.StringIO())), resume=recipe)
+
+
+def test_what_changes_nothing_that_is_computed_may_change(again: tuple[Path, Path]) -> None:
+    recipe, runs = again
+    assert run(recipe, runs, "deadlines.step=1000", resume=True)[0]
+
+
+def test_a_finished_run_and_one_that_never_was_are_refused(again: tuple[Path, Path], tmp_path: Path) -> None:
+    recipe, runs = again
+    run(recipe, runs, resume=True)
+    with pytest.raises(InputError, match=r"is finished; see its summary.json"):
+        run(recipe, runs, resume=True)
+    with pytest.raises(InputError, match=r"there is no run .*; start it without --resume"):
+        run(recipe, tmp_path / "elsewhere", resume=True)
+
+
+def test_a_run_that_lives_cannot_be_resumed(again: tuple[Path, Path]) -> None:
+    recipe, runs = again
+    with (runs / "small" / "run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="is still running; wait for it, or end it"):
+            run(recipe, runs, resume=True)
+
+
+def test_a_recipe_in_a_run_directory_means_that_run(again: tuple[Path, Path]) -> None:
+    _, runs = again
+    run(runs / "small" / "recipe.yaml", runs, "name=other")
+    _, said = run(runs / "small" / "recipe.yaml", runs, resume=True)
+    assert f"resuming {runs / 'small'} from step_6" in said
