@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from arl.metrics.audit import Selection
 from arl.types import SwapReport
 
 
@@ -18,6 +19,6 @@ class RecorderState(Struct, frozen=True):
     num_files: int = 0  # trajectory files
     last_swap: SwapReport = SwapReport(0, 0.0, 0.0)
     lost: dict[str, int] = {}  # fate -> groups
-    arrived: int = 0  # finished groups
+    selection: Selection = Selection()
     token_ages: dict[int, int] = {}  # age -> trained tokens
     num_spanning: int = 0
