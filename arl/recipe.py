@@ -270,7 +270,7 @@ class Output(Section):
     checkpoint_every: NonNegative = 0
     """Steps between saved models; 0: only the last."""
     trajectories: bool = True
-    """Write every trained trajectory to Parquet."""
+    """Write every trajectory that was trained or lost to Parquet, with its fate."""
     wandb: Literal["off", "offline", "online"] = "off"
     """Mirror metrics.jsonl to Weights & Biases."""
     wandb_project: str = "arl"

@@ -26,6 +26,7 @@ from arl.launch.local import LocalProcesses
 from arl.launch.placement import NoLease, SharedDeviceLease
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.fingerprint import weights_sha256
+from arl.metrics.names import number
 from arl.metrics.recorder import Recorder
 from arl.metrics.summary import Summary, mean_idle
 from arl.metrics.trackers import make_trackers
@@ -143,6 +144,7 @@ class Run:
             self._display,
             lambda: engine.busy_seconds,
             lambda: episodes.tokens_generated,
+            lambda: controller.audit.admitted,
             None if state is None else state.recorder,
         ) as recorder:
             if before is not None and state is None:
@@ -205,7 +207,8 @@ class Run:
 
 def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float) -> Summary:
     """The run in a page, also written to its summary.json; `seconds` is the whole command's, on the run's clock."""
-    before, after, recorder = outcome.before, outcome.after, outcome.recorder
+    before, after, recorder, audit = outcome.before, outcome.after, outcome.recorder, outcome.audit
+    in_flight = audit.admitted - audit.trained - audit.lost.total()
     steps = [record for record in recorder.records if "tokens/trained" in record]
     summary = Summary(
         directory=str(directory),
@@ -215,10 +218,12 @@ def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float)
         seconds=seconds,
         training_seconds=outcome.training_seconds,
         steps=len(steps),
-        tokens_trained=int(sum(record["tokens/trained"] for record in steps)),
+        tokens_trained=int(sum(number(record, "tokens/trained") for record in steps)),
         token_ages=dict(sorted(recorder.token_ages.items())),
         trajectories_spanning_versions=recorder.num_spanning,
-        groups={"trained": outcome.audit.trained, **outcome.audit.lost},
+        groups={"trained": audit.trained, **audit.lost, "in flight": in_flight},
+        selection=recorder.selection,
+        selection_bias=recorder.selection.warnings(),
         idle_trainer=mean_idle(steps, "trainer"),
         idle_engine=mean_idle(steps, "engine"),
         weights_sha256=weights_sha256(directory / "checkpoints" / f"step_{recipe.train.steps}"),

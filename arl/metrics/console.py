@@ -6,6 +6,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from arl.metrics.names import Record, number
+
 
 class ConsoleDisplay:
     """Progress of one stage at a time: `begin` a stage, `advance` it, `note` whatever matters above it."""
@@ -42,11 +44,11 @@ class ConsoleDisplay:
     def note(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)
 
-    def step(self, record: dict[str, float]) -> None:
-        self.advance(int(record["step"]), step_line(record))
+    def step(self, record: Record) -> None:
+        self.advance(int(number(record, "step")), step_line(record))
 
 
-def step_line(r: dict[str, float]) -> str:
+def step_line(r: Record) -> str:
     """One training step in one line."""
     return (
         f"step {r['step']:4.0f}  reward {r['reward/mean']:5.3f}  length {r['length/mean']:6.1f}"

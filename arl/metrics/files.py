@@ -1,6 +1,7 @@
 """The files of a run directory: metrics.jsonl, trajectories/*.parquet, trace.json; a resumed run cuts them back."""
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, TextIO
@@ -9,8 +10,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from arl.errors import InputError
-from arl.metrics.names import METRICS
-from arl.types import Batch
+from arl.metrics.names import METRICS, Record
+from arl.types import TrajectoryGroup
+
+TRAINED = "trained"  # the fate of a group that was not lost
+_COLUMNS = pa.schema(
+    {
+        "fate": pa.string(),  # trained, or why it was lost
+        "trained_at": pa.int64(),  # v of the step; null: lost
+        "group_id": pa.int64(),
+        "problem_id": pa.string(),
+        "sample": pa.int64(),
+        "dispatch_version": pa.int64(),
+        "dispatch_time": pa.float64(),
+        "arrival_version": pa.int64(),
+        "arrival_time": pa.float64(),
+        "prompt_length": pa.int64(),
+        "reward": pa.float64(),  # null: not scored
+        "truncated": pa.bool_(),
+        "token_ids": pa.list_(pa.int32()),
+        "behavior_logprobs": pa.list_(pa.float32()),
+        "policy_versions": pa.list_(pa.int32()),
+        "loss_mask": pa.list_(pa.bool_()),
+    }
+)
 
 
 def _open_at(path: Path, size: int) -> TextIO:
@@ -37,10 +60,10 @@ class MetricsFile:
         """Bytes up to here, all handed to the operating system."""
         return _size(self._file)
 
-    def read(self) -> list[dict[str, float]]:
+    def read(self) -> list[Record]:
         return [json.loads(line) for line in self._path.read_text().splitlines()]
 
-    def write(self, record: dict[str, float]) -> None:
+    def write(self, record: Record) -> None:
         assert record.keys() <= METRICS.keys(), f"undefined metrics: {record.keys() - METRICS.keys()}"
         self._file.write(json.dumps(record) + "\n")
 
@@ -49,9 +72,13 @@ class MetricsFile:
 
 
 class TrajectoryFiles:
-    """trajectories/NNNNNN.parquet: one row per trained trajectory, `STEPS_PER_FILE` steps a file."""
+    """trajectories/NNNNNN.parquet: one row per trajectory of a group that was trained or lost, when it was.
+
+    A file ends after `STEPS_PER_FILE` steps, or with the group that fills `ROWS_PER_FILE` rows.
+    """
 
     STEPS_PER_FILE = 20
+    ROWS_PER_FILE = 4096
 
     def __init__(self, directory: Path, num_files: int) -> None:
         self._directory, self.num_files = directory, num_files
@@ -62,26 +89,16 @@ class TrajectoryFiles:
         self._rows: list[dict[str, Any]] = []
         self._steps = 0
 
-    def write(self, batch: Batch) -> None:
-        for group in batch.groups:
-            for sample, t in enumerate(group.trajectories):
-                self._rows.append(
-                    {
-                        "trained_at": batch.version,
-                        "group_id": group.group_id,
-                        "problem_id": group.problem.id,
-                        "sample": sample,
-                        "dispatch_version": group.dispatch_version,
-                        "arrival_time": group.arrival_time,
-                        "prompt_length": t.prompt_length,
-                        "reward": t.reward,
-                        "truncated": t.truncated,
-                        "token_ids": t.token_ids,
-                        "behavior_logprobs": t.behavior_logprobs,
-                        "policy_versions": t.policy_versions,
-                        "loss_mask": t.loss_mask,
-                    }
-                )
+    def write(self, group: TrajectoryGroup, fate: str, trained_at: int | None) -> None:
+        for sample, t in enumerate(group.trajectories):
+            row = {name: getattr(t, name) for name in t.__struct_fields__}
+            row |= {name: getattr(group, name) for name in group.__struct_fields__ if name in _COLUMNS.names}
+            row |= {"fate": fate, "trained_at": trained_at, "problem_id": group.problem.id, "sample": sample}
+            self._rows.append(row | {"reward": None if math.isnan(t.reward) else t.reward})
+        if len(self._rows) >= self.ROWS_PER_FILE:
+            self.flush()
+
+    def end_step(self) -> None:
         self._steps += 1
         if self._steps == self.STEPS_PER_FILE:
             self.flush()
@@ -89,16 +106,16 @@ class TrajectoryFiles:
     def flush(self) -> None:
         if self._rows:
             path = self._directory / f"{self.num_files:06d}.parquet"
-            pq.write_table(pa.Table.from_pylist(self._rows), path)
+            pq.write_table(pa.Table.from_pylist(self._rows, _COLUMNS), path)
             self.num_files += 1
         self._rows, self._steps = [], 0
 
 
 class TraceFile:
-    """trace.json in Chrome's trace format: open it in Perfetto. Its times count from clock second `origin`."""
+    """trace.json in Chrome's trace format: open it in Perfetto. Times are clock seconds."""
 
-    def __init__(self, path: Path, size: int, origin: float) -> None:
-        self._file, self._origin = _open_at(path, size), origin
+    def __init__(self, path: Path, size: int) -> None:
+        self._file = _open_at(path, size)
         if size == 0:
             self._file.write("[")
         self._separator = "," if size > 1 else ""
@@ -110,7 +127,7 @@ class TraceFile:
         self._write(at, ph="C", tid=name, name=name, args=values)
 
     def _write(self, at: float, **event: Any) -> None:
-        line = json.dumps({"pid": "arl", "ts": (at - self._origin) * 1e6, **event})
+        line = json.dumps({"pid": "arl", "ts": at * 1e6, **event})
         self._file.write(f"{self._separator}\n{line}")
         self._separator = ","
 

@@ -5,6 +5,8 @@ B trajectories of the step's batch; v its version before the step; Δ "since the
 
 from typing import NamedTuple
 
+Record = dict[str, float | list[int]]  # one line of metrics.jsonl; a list is a histogram [n_age0, n_age1, …]
+
 
 class Metric(NamedTuple):
     unit: str
@@ -26,9 +28,15 @@ METRICS: dict[str, Metric] = {
     "staleness/max": Metric("versions", "max over B of staleness, the oldest token_age of a trajectory"),
     "staleness/mean": Metric("versions", "mean over B of staleness"),
     "token_age/mean": Metric("versions", "mean over loss tokens of v − policy_version"),
+    "token_age/histogram": Metric("tokens", "loss tokens of age 0, 1, …, up to staleness/max"),
     "token_age/stale_fraction": Metric("fraction", "loss tokens with age ≥ 1 / loss tokens"),
     "versions/spanning_fraction": Metric("fraction", "trajectories sampled by two or more versions / B"),
     "dispatch_age/mean": Metric("versions", "mean over groups of v − dispatch_version"),
+    "dispatch_age/max": Metric("versions", "max over groups of v − dispatch_version"),
+    "dispatch_age/histogram": Metric("groups", "groups with v − dispatch_version = 0, 1, …"),
+    "queue_age/mean": Metric("versions", "mean over groups of v − arrival_version: steps it waited in the buffer"),
+    "queue_age/max": Metric("versions", "max over groups of v − arrival_version"),
+    "queue_age/histogram": Metric("groups", "groups with v − arrival_version = 0, 1, …"),
     # ---- how much, how fast
     "tokens/generated": Metric("tokens", "sampled tokens of episodes that ended, Δ"),
     "tokens/trained": Metric("tokens", "loss tokens of the batch, zero advantages included"),
@@ -38,7 +46,18 @@ METRICS: dict[str, Metric] = {
     "time/proximal_s": Metric("s", "proximal pass of the step"),
     "time/train_s": Metric("s", "minibatches of the step: forward, backward, optimizer"),
     "groups/failed": Metric("groups", "groups lost to a failed episode, since the start"),
-    "groups/dropped": Metric("groups", "groups dropped as late, since the start"),
+    "groups/dropped": Metric("groups", "groups lost otherwise, rejected or dropped as late, since the start"),
+    # ---- which groups are trained (arl/metrics/audit.py): since the start, means over groups of a group's mean
+    "audit/length_generated": Metric("tokens", "mean length of the groups that ended, finished or lost"),
+    "audit/length_trained": Metric("tokens", "mean length of the groups that were trained"),
+    "audit/length_dropped": Metric(
+        "tokens", "mean length of the groups that were lost: a lower bound if before its end"
+    ),
+    "audit/reward_generated": Metric("reward", "mean reward of the groups that ended and were scored"),
+    "audit/reward_trained": Metric("reward", "mean reward of the groups that were trained"),
+    "audit/reward_dropped": Metric("reward", "mean reward of the groups that were lost although scored"),
+    "audit/groups_dropped": Metric("groups", "groups lost for whatever reason: groups/failed + groups/dropped"),
+    "audit/groups_in_flight": Metric("groups", "admitted − trained − lost: running, or finished and in the buffer"),
     # ---- weight movement
     "sync/blocking_seconds": Metric("s", "the trainer's snapshot copy after the step"),
     "sync/seconds": Metric("s", "last swap: from the call until every engine serves the version"),
@@ -65,6 +84,13 @@ METRICS: dict[str, Metric] = {
     "eval/held_out/problems": Metric("problems", "problems in that mean"),
 }
 
-# Under naive ppo there is no behavior weight, with all advantages 0 no token was computed: such names are left out.
 EVALUATION = frozenset(name for name in METRICS if name.startswith("eval/"))
-EVERY_STEP = frozenset(METRICS) - EVALUATION
+ONCE_DROPPED = frozenset({"audit/length_dropped", "audit/reward_dropped"})  # from the first such group on
+# Under naive ppo there is no behavior weight, with all advantages 0 no token was computed: such names are left out.
+EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_DROPPED
+
+
+def number(record: Record, name: str) -> float:
+    value = record[name]
+    assert not isinstance(value, list)
+    return value

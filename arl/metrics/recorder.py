@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-import numpy as np
-
 from arl.clock import now
-from arl.metrics.files import MetricsFile, TraceFile, TrajectoryFiles
+from arl.metrics.batch import Ages, rollout_metrics
+from arl.metrics.files import TRAINED, MetricsFile, TraceFile, TrajectoryFiles
+from arl.metrics.names import Record, number
 from arl.metrics.state import RecorderState
 from arl.metrics.trackers import Tracker
 from arl.types import Accuracy, Batch, StepResult, SwapReport, TrajectoryGroup
@@ -25,7 +25,7 @@ from arl.types import Accuracy, Batch, StepResult, SwapReport, TrajectoryGroup
 class Display(Protocol):
     """The person watching."""
 
-    def step(self, record: dict[str, float]) -> None: ...
+    def step(self, record: Record) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -35,6 +35,7 @@ class Recorder:
 
     Args:
         busy_seconds, tokens_generated: of this process; read at every step.
+        admitted: groups, since the start of the run; read at every step.
         restored: where the files of `directory` are cut back to, and go on from.
     """
 
@@ -46,18 +47,19 @@ class Recorder:
         display: Display,
         busy_seconds: Callable[[], float],
         tokens_generated: Callable[[], int],
+        admitted: Callable[[], int],
         restored: RecorderState | None = None,
     ) -> None:
-        at = restored or RecorderState(now(), now(), now())
-        shift = now() - at.time  # the time between cut and restoration does not count
-        self._start, self._last_step = at.start + shift, at.last_step + shift
-        self._busy_seconds, self._tokens_generated = busy_seconds, tokens_generated
+        at = restored or RecorderState(now(), now())
+        self._start, self._last_step = at.start, at.last_step
+        self._busy_seconds, self._tokens_generated, self._admitted = busy_seconds, tokens_generated, admitted
         self._last_busy, self._last_tokens = busy_seconds() - at.busy_seconds, tokens_generated() - at.tokens_generated
-        self._last_swap, self._lost, self._arrived = at.last_swap, Counter(at.lost), at.arrived
+        self._last_swap, self._lost = at.last_swap, Counter(at.lost)
+        self.selection = at.selection
         self.token_ages = Counter(at.token_ages)  # age -> trained tokens of that age
         self.num_spanning = at.num_spanning  # trained trajectories sampled by two or more versions
         self._metrics = MetricsFile(directory / "metrics.jsonl", at.metrics_bytes)
-        self._trace = TraceFile(directory / "trace.json", at.trace_bytes, self._start)
+        self._trace = TraceFile(directory / "trace.json", at.trace_bytes)
         self._trajectories = TrajectoryFiles(directory / "trajectories", at.num_files) if trajectories else None
         self._trackers, self._display = trackers, display
         self.records = self._metrics.read()
@@ -86,7 +88,6 @@ class Recorder:
         if self._trajectories:
             self._trajectories.flush()
         return RecorderState(
-            time=now(),
             start=self._start,
             last_step=self._last_step,
             busy_seconds=self._busy_seconds() - self._last_busy,
@@ -96,7 +97,7 @@ class Recorder:
             num_files=self._trajectories.num_files if self._trajectories else 0,
             last_swap=self._last_swap,
             lost=dict(self._lost),
-            arrived=self._arrived,
+            selection=self.selection,
             token_ages=dict(self.token_ages),
             num_spanning=self.num_spanning,
         )
@@ -104,11 +105,15 @@ class Recorder:
     # ---- events
 
     def group_finished(self, group: TrajectoryGroup) -> None:
-        self._arrived += 1
-        self._trace.count("groups arrived", now(), groups=self._arrived)
+        self.selection = self.selection.plus(group, "generated")
+        arrived = self.selection.generated.groups - self.selection.dropped.groups
+        self._trace.count("groups arrived", now(), groups=arrived)
 
     def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
         self._lost[fate] += 1
+        self.selection = self.selection.plus(group, "generated", "dropped")
+        if self._trajectories:
+            self._trajectories.write(group, fate, None)
         if fate != "rejected":
             why = f": {type(cause).__name__}: {cause}" if cause else ""
             self._display.note(f"problem {group.problem.id}: group {fate}{why}")
@@ -121,32 +126,36 @@ class Recorder:
         begun = self._last_step
         self._trace.span("trainer", "wait for batch", begun, begun + waited)
         self._trace.span("trainer", f"step {batch.version}", begun + waited, now(), version=result.version)
-        ages = _Ages(batch)
-        self.token_ages.update(ages.histogram)
+        ages = Ages(batch)
+        self.token_ages.update({age: count for age, count in enumerate(ages.tokens) if count})
         self.num_spanning += ages.num_spanning
-        record = {"step": result.version, "policy_version": result.version, "time_s": self.seconds}
-        record |= _rollout_metrics(batch) | ages.metrics() | result.metrics | self._sync_metrics()
-        record |= self._rates(record["tokens/trained"], waited)
+        for group in batch.groups:
+            self.selection = self.selection.plus(group, "trained")
+        record: Record = {"step": result.version, "policy_version": result.version, "time_s": self.seconds}
+        record |= rollout_metrics(batch) | ages.metrics() | result.metrics | self._sync_metrics()
+        record |= self.selection.metrics(self._admitted()) | self._rates(number(record, "tokens/trained"), waited)
         self._write(record)
         if self._trajectories:
-            self._trajectories.write(batch)
+            for group in batch.groups:
+                self._trajectories.write(group, TRAINED, batch.version)
+            self._trajectories.end_step()
         self._display.step(record)
 
     def evaluated(self, accuracy: Accuracy) -> None:
         version = accuracy.version
-        record = {"step": version, "policy_version": version, "time_s": self.seconds}
+        record: Record = {"step": version, "policy_version": version, "time_s": self.seconds}
         record |= {"eval/held_out/accuracy": accuracy.mean_reward, "eval/held_out/problems": accuracy.problems}
         self._write(record)
 
     # ---- metrics
 
-    def _write(self, record: dict[str, float]) -> None:
+    def _write(self, record: Record) -> None:
         self.records.append(record)
         self._metrics.write(record)
         for tracker in self._trackers:
             tracker.log(record)
 
-    def _sync_metrics(self) -> dict[str, float]:
+    def _sync_metrics(self) -> Record:
         return {
             "sync/seconds": self._last_swap.seconds,
             "sync/pause_seconds": self._last_swap.pause_seconds,
@@ -154,10 +163,10 @@ class Recorder:
             "groups/dropped": self._lost.total() - self._lost["failed"],
         }
 
-    def _rates(self, trained: float, waited: float) -> dict[str, float]:
+    def _rates(self, trained: float, waited: float) -> Record:
         elapsed = max(now() - self._last_step, 1e-9)
         busy, generated = self._busy_seconds(), self._tokens_generated()
-        rates = {
+        rates: Record = {
             "tokens/generated": generated - self._last_tokens,
             "throughput/trained_tokens_per_s": trained / elapsed,
             "idle/trainer": min(waited / elapsed, 1.0),
@@ -165,42 +174,3 @@ class Recorder:
         }
         self._last_step, self._last_busy, self._last_tokens = now(), busy, generated
         return rates
-
-
-class _Ages:
-    """How old the tokens of a batch are at its consumption."""
-
-    def __init__(self, batch: Batch) -> None:
-        self.dispatch = [batch.version - group.dispatch_version for group in batch.groups]
-        ages = [batch.version - t.policy_versions[t.loss_mask] for g in batch.groups for t in g.trajectories]
-        ages = [a for a in ages if a.size]
-        self.staleness = [int(a.max()) for a in ages]
-        self.num_trajectories = len(ages)
-        self.num_spanning = sum(int(a.max() != a.min()) for a in ages)
-        counts = np.bincount(np.concatenate(ages))
-        self.histogram = {age: int(count) for age, count in enumerate(counts) if count}
-
-    def metrics(self) -> dict[str, float]:
-        tokens = sum(self.histogram.values())
-        return {
-            "staleness/max": max(self.staleness),
-            "staleness/mean": float(np.mean(self.staleness)),
-            "token_age/mean": sum(age * count for age, count in self.histogram.items()) / tokens,
-            "token_age/stale_fraction": 1 - self.histogram.get(0, 0) / tokens,
-            "versions/spanning_fraction": self.num_spanning / self.num_trajectories,
-            "dispatch_age/mean": float(np.mean(self.dispatch)),
-        }
-
-
-def _rollout_metrics(batch: Batch) -> dict[str, float]:
-    trajectories = [t for group in batch.groups for t in group.trajectories]
-    rewards = np.array([t.reward for t in trajectories])
-    lengths = np.array([int(t.loss_mask.sum()) for t in trajectories])
-    return {
-        "reward/mean": float(rewards.mean()),
-        "reward/std": float(rewards.std()),
-        "length/mean": float(lengths.mean()),
-        "length/p99": float(np.percentile(lengths, 99)),
-        "truncated": float(np.mean([t.truncated for t in trajectories])),
-        "tokens/trained": int(lengths.sum()),
-    }

@@ -2,13 +2,13 @@
 
 from msgspec import Struct
 
+from arl.metrics.audit import Selection
 from arl.types import SwapReport
 
 
 class RecorderState(Struct, frozen=True):
-    """Times are seconds of the clock of the process that was cut; another process may count from another zero."""
+    """Times are clock seconds; the clock of a resumed run goes on where the checkpoint was cut."""
 
-    time: float  # of the cut
     start: float  # when training began
     last_step: float  # end of the last step
     busy_seconds: float = 0.0  # of the engines, since the last step
@@ -18,6 +18,6 @@ class RecorderState(Struct, frozen=True):
     num_files: int = 0  # trajectory files
     last_swap: SwapReport = SwapReport(0, 0.0, 0.0)
     lost: dict[str, int] = {}  # fate -> groups
-    arrived: int = 0  # finished groups
+    selection: Selection = Selection()
     token_ages: dict[int, int] = {}  # age -> trained tokens
     num_spanning: int = 0

@@ -5,6 +5,8 @@ from collections import Counter
 
 from msgspec import Struct
 
+from arl.metrics.audit import Selection
+from arl.metrics.names import Record, number
 from arl.recipe import Recipe
 
 
@@ -19,7 +21,9 @@ class Summary(Struct, frozen=True):
     tokens_trained: int
     token_ages: dict[int, int]  # age -> trained tokens
     trajectories_spanning_versions: int
-    groups: dict[str, int]  # fate -> groups
+    groups: dict[str, int]  # fate -> groups; with those in flight at the end, every group that was admitted
+    selection: Selection
+    selection_bias: list[str]  # significant differences between trained and dropped groups
     idle_trainer: float
     idle_engine: float
     weights_sha256: str  # of the last checkpoint: see arl.metrics.fingerprint
@@ -30,11 +34,11 @@ class Summary(Struct, frozen=True):
         return 1 - self.token_ages.get(0, 0) / max(sum(self.token_ages.values()), 1)
 
 
-def mean_idle(records: list[dict[str, float]], side: str) -> float:
+def mean_idle(records: list[Record], side: str) -> float:
     """Time-weighted mean over the steps."""
-    ends = [0.0, *(r["time_s"] for r in records)]
+    ends = [0.0, *(number(r, "time_s") for r in records)]
     weights = [b - a for a, b in itertools.pairwise(ends)]
-    return sum(w * r[f"idle/{side}"] for w, r in zip(weights, records, strict=True)) / max(sum(weights), 1e-9)
+    return sum(w * number(r, f"idle/{side}") for w, r in zip(weights, records, strict=True)) / max(sum(weights), 1e-9)
 
 
 def render(summary: Summary, recipe: Recipe) -> str:
@@ -52,6 +56,7 @@ def render(summary: Summary, recipe: Recipe) -> str:
         f"({summary.steps} steps)",
         f"tokens     {summary.tokens_trained:,} trained, {rate:,.0f} a second",
         f"groups     {', '.join(f'{count} {fate}' for fate, count in summary.groups.items())}",
+        *_selection(summary),
         f"idle       trainer {summary.idle_trainer:.0%}, engine {summary.idle_engine:.0%}",
         f"staleness  {summary.stale_fraction:.0%} of trained tokens were sampled by an older policy (bound "
         f"{recipe.rollout.staleness}); {summary.trajectories_spanning_versions} trajectories span versions",
@@ -61,6 +66,16 @@ def render(summary: Summary, recipe: Recipe) -> str:
         *(f"try next   {hint}" for hint in _hints(summary, recipe)),
     ]
     return "\n".join(lines)
+
+
+def _selection(summary: Summary) -> list[str]:
+    if not summary.selection.dropped.groups:
+        return []
+    lines = [f"{'selection':14s}{'groups':>8s}{'mean length':>14s}{'mean reward':>14s}"]
+    for name, p in summary.selection.populations().items():
+        length, reward = (f"{m.mean:.4g}" if m.count else "–" for m in (p.length, p.reward))
+        lines.append(f"    {name:10s}{p.groups:8,}{length:>14s}{reward:>14s}")
+    return lines + [f"    warning: {line}" for line in summary.selection_bias]
 
 
 def _histogram(ages: Counter[int]) -> list[str]:

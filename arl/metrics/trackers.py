@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from arl.errors import InputError
+from arl.metrics.names import Record, number
 from arl.recipe import Recipe
 
 
 class Tracker(Protocol):
-    def log(self, record: dict[str, float]) -> None: ...
+    def log(self, record: Record) -> None: ...
 
     def close(self) -> None: ...
 
@@ -20,6 +21,7 @@ class WandbTracker:
 
         assert recipe.output.wandb != "off"
 
+        self._histogram: Any = wandb.Histogram
         self._run: Any = wandb.init(
             project=recipe.output.wandb_project,
             name=recipe.name,
@@ -29,8 +31,14 @@ class WandbTracker:
             settings=wandb.Settings(silent=True),
         )
 
-    def log(self, record: dict[str, float]) -> None:
-        self._run.log(record, step=int(record["step"]))
+    def log(self, record: Record) -> None:
+        shown = {
+            name: self._histogram(np_histogram=(value, list(range(len(value) + 1))))
+            if isinstance(value, list)
+            else value
+            for name, value in record.items()
+        }
+        self._run.log(shown, step=int(number(record, "step")))
 
     def close(self) -> None:
         self._run.finish()

@@ -1,16 +1,23 @@
 """Metrics say what their definitions say."""
 
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import wandb
 
 from arl import clock
 from arl.metrics.console import step_line
-from arl.metrics.names import EVERY_STEP, METRICS
+from arl.metrics.files import TrajectoryFiles
+from arl.metrics.names import EVALUATION, EVERY_STEP, METRICS, ONCE_DROPPED, Record
 from arl.metrics.recorder import Recorder
+from arl.metrics.trackers import WandbTracker
+from arl.recipe import Recipe
 from arl.types import Accuracy, Batch, Problem, StepResult, SwapReport, Trajectory, TrajectoryGroup
 
 
@@ -38,12 +45,14 @@ BATCH = Batch(
     ),
 )
 
+FAILED = TrajectoryGroup(2, Problem("c"), (trajectory([2, 3], math.nan), trajectory([2, 2, 3, 3], 0.5)), 2, 1.5, 3, 2.5)
+
 
 class Silent:
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def step(self, record: dict[str, float]) -> None:
+    def step(self, record: Record) -> None:
         assert step_line(record)
 
     def note(self, text: str) -> None:
@@ -56,9 +65,10 @@ def run(tmp_path: Path) -> Path:
 
     async def main() -> None:
         tokens = iter([0, 11])
-        with Recorder(tmp_path, True, [], Silent(), lambda: 0.0, lambda: next(tokens)) as recorder:
+        with Recorder(tmp_path, True, [], Silent(), lambda: 0.0, lambda: next(tokens), lambda: 5) as recorder:
             recorder.group_finished(BATCH.groups[0])
-            recorder.group_lost(BATCH.groups[1], "failed", ValueError("no"))
+            recorder.group_finished(BATCH.groups[1])
+            recorder.group_lost(FAILED, "failed", ValueError("no"))
             recorder.swapped(SwapReport(3, 0.25, 0.5))
             recorder.step_finished(BATCH, StepResult(4, {"loss": 0.125}), waited=0.0)
             recorder.evaluated(Accuracy(0.75, 512, 4))
@@ -77,7 +87,19 @@ def test_staleness_and_ages_follow_their_formulas(run: Path) -> None:
     assert record["token_age/mean"] == pytest.approx((4 * 0 + 2 * 1 + 2 * 2) / 8)
     assert record["token_age/stale_fraction"] == 0.5
     assert record["versions/spanning_fraction"] == 0.5
-    assert record["dispatch_age/mean"] == 1.5
+    assert record["token_age/histogram"] == [4, 2, 2]
+    assert (record["dispatch_age/mean"], record["dispatch_age/max"]) == (1.5, 2)
+    assert record["dispatch_age/histogram"] == [0, 1, 1]
+    assert (record["queue_age/mean"], record["queue_age/max"], record["queue_age/histogram"]) == (0.5, 1, [1, 1])
+
+
+def test_the_audit_follows_its_formulas(run: Path) -> None:
+    record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    lengths = [record[f"audit/length_{name}"] for name in ("generated", "trained", "dropped")]
+    assert lengths == pytest.approx([(2 + 2 + 3) / 3, 2, 3])
+    rewards = [record[f"audit/reward_{name}"] for name in ("generated", "trained", "dropped")]
+    assert rewards == pytest.approx([0.5, 0.5, 0.5])
+    assert (record["audit/groups_dropped"], record["audit/groups_in_flight"]) == (1, 5 - 2 - 1)
 
 
 def test_rollout_and_sync_metrics_follow_their_formulas(run: Path) -> None:
@@ -95,26 +117,55 @@ def test_evaluations_are_records_of_their_own(run: Path) -> None:
 
 
 def test_everything_logged_is_defined(run: Path) -> None:
-    for line in (run / "metrics.jsonl").read_text().splitlines():
-        assert json.loads(line).keys() <= METRICS.keys()
+    step, evaluation = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
+    assert METRICS.keys() >= step.keys() >= ONCE_DROPPED
+    assert METRICS.keys() >= evaluation.keys() >= EVALUATION
     assert {"step", "staleness/max", "idle/engine"} <= EVERY_STEP
+    assert not EVERY_STEP & (EVALUATION | ONCE_DROPPED)
 
 
 def test_an_undefined_metric_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
-        with Recorder(tmp_path, False, [], Silent(), lambda: 0.0, lambda: 0) as recorder:
+        with Recorder(tmp_path, False, [], Silent(), lambda: 0.0, lambda: 0, lambda: 2) as recorder:
             recorder.step_finished(BATCH, StepResult(4, {"los": 0.0}), waited=0.0)
 
     with pytest.raises(AssertionError, match=r"undefined metrics: \{'los'\}"):
         clock.run(main)
 
 
-def test_every_trained_trajectory_can_be_read_back(run: Path) -> None:
-    rows = pq.read_table(run / "trajectories").to_pylist()
-    assert [row["trained_at"] for row in rows] == [3] * 4
+def test_every_trajectory_can_be_read_back_with_its_fate(run: Path) -> None:
+    lost, rows = (pq.read_table(run / "trajectories").to_pylist()[i] for i in (slice(2), slice(2, None)))
+    assert [(row["fate"], row["trained_at"]) for row in rows] == [("trained", 3)] * 4
     assert rows[0]["policy_versions"] == [-1, -1, 1, 1, 2]
     assert rows[3]["truncated"]
     assert {row["problem_id"] for row in rows} == {Problem("a").id, Problem("b").id}
+    assert [(row["fate"], row["trained_at"], row["reward"]) for row in lost] == [
+        ("failed", None, None),
+        ("failed", None, 0.5),
+    ]
+    times = ("dispatch_version", "dispatch_time", "arrival_version", "arrival_time")
+    assert [lost[0][name] for name in times] == [2, 1.5, 3, 2.5]
+    assert lost[1]["loss_mask"] == [False, False, True, True, True, True]
+
+
+def test_groups_lost_in_their_thousands_do_not_pile_up(tmp_path: Path) -> None:
+    files = TrajectoryFiles(tmp_path, 0)
+    for _ in range(5000):
+        files.write(FAILED, "rejected", None)
+    files.flush()
+    sizes = [pq.read_metadata(path).num_rows for path in sorted(tmp_path.iterdir())]
+    assert sizes == [4096, 4096, 10_000 - 2 * 4096]
+
+
+def test_wandb_is_given_histograms_of_the_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    logged: list[dict[str, Any]] = []
+    run = SimpleNamespace(log=lambda record, step: logged.append(record | {"at": step}))
+    monkeypatch.setattr(wandb, "init", lambda **_: run)
+    recipe = Recipe.model_validate({"model": {"path": "m"}, "data": {"path": "d"}, "output": {"wandb": "offline"}})
+    WandbTracker(recipe, tmp_path).log({"step": 3, "token_age/histogram": [4, 2]})
+    histogram = logged[0].pop("token_age/histogram")
+    assert logged == [{"step": 3, "at": 3}]
+    assert (histogram.histogram, histogram.bins) == ([4, 2], [0, 1, 2])
 
 
 def test_the_trace_is_what_perfetto_reads(run: Path) -> None:

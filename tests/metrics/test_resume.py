@@ -14,13 +14,16 @@ from arl.errors import InputError
 from arl.metrics.recorder import Recorder
 from arl.metrics.state import RecorderState
 from arl.types import StepResult, SwapReport
-from tests.metrics.test_recorder import BATCH, Silent
+from tests.metrics.test_recorder import BATCH, FAILED, Silent
 
 
 class Work:
     """What a process has done since it began."""
 
     busy_seconds, tokens = 0.0, 0
+
+
+AFTER_STEP = 0.2  # seconds
 
 
 class Process:
@@ -35,6 +38,7 @@ class Process:
             Silent(),
             lambda: self._work.busy_seconds,
             lambda: self._work.tokens,
+            lambda: 100,
             restored,
         )
 
@@ -44,10 +48,10 @@ class Process:
         self._work.tokens += 10
         self.recorder.group_finished(BATCH.groups[0])
         self.recorder.swapped(SwapReport(version, 0.125, 0.25))
-        self.recorder.group_lost(BATCH.groups[1], "failed", ValueError("no"))
+        self.recorder.group_lost(FAILED, "failed", ValueError("no"))
         batch = msgspec.structs.replace(BATCH, version=version)
         self.recorder.step_finished(batch, StepResult(version + 1, {"loss": 0.1 * version}), waited=0.1)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(AFTER_STEP)
         self._work.busy_seconds += 0.1
         self._work.tokens += 3
 
@@ -63,6 +67,8 @@ def until_cut(directory: Path, steps: int) -> tuple[Recorder, RecorderState]:
 
 
 def go_on(directory: Path, restored: RecorderState) -> Recorder:
+    """Its clock goes on where the other was cut."""
+
     async def main() -> Recorder:
         process = Process(directory, restored)
         with process.recorder:
@@ -70,7 +76,7 @@ def go_on(directory: Path, restored: RecorderState) -> Recorder:
                 await process.step(version)
         return process.recorder
 
-    return clock.run(main, virtual=True)
+    return clock.run(main, virtual=True, start=restored.last_step + AFTER_STEP)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -100,16 +106,17 @@ def test_what_a_killed_process_did_after_the_cut_leaves_no_trace(tmp_path: Path,
     written = [json.loads(line) for line in (killed / "metrics.jsonl").read_text().splitlines()]
     assert one.records == two.records == written
     assert (one.token_ages, one.num_spanning) == (two.token_ages, two.num_spanning)
-    assert pq.read_table(killed / "trajectories").num_rows == 4 * (steps + 2)
+    assert pq.read_table(killed / "trajectories").num_rows == 6 * (steps + 2)
     assert len(json.loads((killed / "trace.json").read_text())) == 4 * (steps + 2)
     assert [r["step"] for r in one.records] == [5, 6, 7, 8][2 - steps :]
     assert alive.records[-1]["step"] == 10  # and nothing has closed its files
 
 
-def test_a_resumed_run_counts_on_and_the_time_between_does_not_count(tmp_path: Path) -> None:
+def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     _, state = until_cut(tmp_path, 2)
     records = go_on(tmp_path, state).records
     assert [r["groups/failed"] for r in records] == [1, 2, 3, 4]
+    assert [r["audit/groups_in_flight"] for r in records] == [97, 94, 91, 88]
     assert [r["time_s"] for r in records] == pytest.approx([0.7, 1.6, 2.5, 3.4])
     assert [r["tokens/generated"] for r in records] == [10, 13, 13, 13]
     assert [r["idle/engine"] for r in records] == pytest.approx([1 - 0.3 / 0.7] + 3 * [1 - 0.4 / 0.9])
@@ -118,6 +125,7 @@ def test_a_resumed_run_counts_on_and_the_time_between_does_not_count(tmp_path: P
 def test_the_state_survives_msgpack(tmp_path: Path) -> None:
     _, state = until_cut(tmp_path, 2)
     assert state.token_ages
+    assert state.selection.dropped.length.count == 2
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=RecorderState) == state
 
 

@@ -74,17 +74,20 @@ def write_recipe(path: Path, overrides: str) -> Path:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(tmp_path: Path, world: str) -> None:
-    """8 runs in each of 5 worlds; every other one is killed twice."""
+    """10 runs in each of 5 worlds; two of each are killed twice."""
     recipe, rng = write_recipe(tmp_path, WORLDS[world]), random.Random(world)
     ((whole,),) = in_forks(recipe, [{"directory": str(tmp_path / "whole"), "kills": []}])
     expected = contents(whole["directory"])
     assert len(expected) > 8
 
-    def somewhere() -> tuple[str, int]:
+    def somewhere(share: float) -> tuple[str, int]:
         kind = rng.choice(["loop", "file"])
-        return kind, rng.randint(1, whole["points"][kind])
+        return kind, rng.randint(1, int(share * whole["points"][kind]))
 
-    runs = [{"directory": str(tmp_path / str(i)), "kills": [somewhere() for _ in range(1 + i % 2)]} for i in range(8)]
+    runs = [
+        {"directory": str(tmp_path / str(i)), "kills": [somewhere(1.0), somewhere(0.3)][: 1 + i // 8]}
+        for i in range(10)
+    ]
     killed, resumed = 0, 0
     for attempts in in_forks(recipe, runs):
         killed += sum("killed" in attempt for attempt in attempts)

@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,11 +18,11 @@ from arl.errors import RecipeError, RunError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.files import TrajectoryFiles
 from arl.metrics.fingerprint import weights_sha256
-from arl.metrics.names import EVERY_STEP
+from arl.metrics.names import EVERY_STEP, ONCE_DROPPED
 from arl.metrics.summary import Summary, render
 from arl.recipe_file import load_recipe
 from arl.run import train
-from arl.types import Problem
+from arl.types import Problem, Trajectory
 from arl.virtual.world import train_virtually
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +45,11 @@ def ones(problem: Problem, response: str, truncated: bool) -> float:
     return response.count("1") + 0.1 * response.count("2")
 
 
+def picky(problem: Problem, trajectories: Sequence[Trajectory]) -> bool:
+    """A filter with no view on what it filters."""
+    return problem.prompt < "5"  # type: ignore[operator]
+
+
 def broken(problem: Problem, response: str, truncated: bool) -> float:
     raise ValueError("no opinion")
 
@@ -53,7 +60,15 @@ class Ran:
     def __init__(self, summary: Summary) -> None:
         self.summary, self.directory = summary, Path(summary.directory)
 
+    def fates(self) -> dict[str, int]:
+        """Groups by what became of them, from the trajectories themselves."""
+        return Counter(row["fate"] for row in self._rows() if row["sample"] == 0)
+
     def rows(self) -> list[dict[str, Any]]:
+        """Of trained trajectories."""
+        return [row for row in self._rows() if row["fate"] == "trained"]
+
+    def _rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = pq.read_table(self.directory / "trajectories").to_pylist()
         return rows
 
@@ -109,6 +124,7 @@ def test_two_runs_are_bit_identical_with_swaps_in_mid_generation(start: Start, w
     assert one.summary.weights_sha256 == two.summary.weights_sha256
     if "rollout.late=drop" in world:
         assert one.summary.groups["dropped late, re-queued"] > 0
+        assert {**one.fates(), "in flight": one.summary.groups["in flight"]} == one.summary.groups
 
 
 def test_another_process_with_another_hash_seed_computes_the_same_bits(start: Start, recipe_file: Path) -> None:
@@ -185,6 +201,15 @@ def test_every_metric_but_the_wall_clocks_is_there(start: Start) -> None:
     recipe = load_recipe(ran.directory / "recipe.yaml")
     assert "virtual s of RL" in render(ran.summary, recipe)
     assert ran.summary.training_seconds == pytest.approx(_steps(ran)[-1]["time_s"], abs=0.1)
+
+
+def test_a_run_that_rejects_groups_says_what_it_trains_on(start: Start) -> None:
+    ran = start(f"rollout.filter={__name__}:picky")
+    assert set().union(*_steps(ran)) == (EVERY_STEP | ONCE_DROPPED) - {"time/proximal_s"}
+    selection = ran.summary.selection
+    assert selection.dropped.groups == ran.summary.groups["rejected"] == ran.fates()["rejected"] > 0
+    page = render(ran.summary, load_recipe(ran.directory / "recipe.yaml"))
+    assert f"dropped   {selection.dropped.groups:8d}{selection.dropped.length.mean:14.4g}" in page
 
 
 def test_what_ends_a_run_is_told_as_it_is(start: Start) -> None:

@@ -1,0 +1,169 @@
+"""The audit finds a selection bias where there is one, none where there is none, and loses no group."""
+
+import asyncio
+import math
+import random
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arl import clock
+from arl.metrics.audit import Moments, Selection, p_value
+from arl.metrics.recorder import Recorder
+from arl.recipe import Rollout
+from arl.types import Batch, Problem, StepResult, TrajectoryGroup
+from tests.metrics.test_recorder import Silent, trajectory
+from tests.rollout.test_controller import World
+
+
+def group(length: int, reward: float = math.nan, group_id: int = 0) -> TrajectoryGroup:
+    return TrajectoryGroup(group_id, Problem("a"), (trajectory([0] * length, reward),) * 2, 0, 0.0, 0, 0.0)
+
+
+def selection_of(world: World) -> Selection:
+    """What a world that has ended was told."""
+    selection = Selection()
+    for done in world.observer.finished:
+        selection = selection.plus(done, "generated")
+    for lost, _ in world.observer.lost:
+        selection = selection.plus(lost, "generated", "dropped")
+    for batch in world.trainer.batches:
+        for trained in batch.groups:
+            selection = selection.plus(trained, "trained")
+    return selection
+
+
+def stragglers(seed: int) -> int:
+    return 300 if seed % 8 == 0 else 1 + seed % 7
+
+
+LATE = Rollout(problems_per_step=4, group_size=2, staleness=1, late="drop", max_requeues=0)
+
+
+def test_dropping_late_groups_is_found_to_select_short_ones() -> None:
+    world = World(LATE, 40, length_of=stragglers, step_seconds=50.0).run()
+    selection, audit = selection_of(world), world.controller.audit
+    (warning,) = selection.warnings()
+    assert warning.startswith("mean length differs: trained ")
+    assert selection.dropped.length.mean > 2 * selection.trained.length.mean
+    assert selection.trained.length.mean < selection.generated.length.mean
+    assert (selection.trained.groups, selection.dropped.groups) == (audit.trained, audit.lost.total())
+    assert selection.dropped.reward.count == 0  # never scored
+
+
+def test_waiting_for_late_groups_selects_nothing() -> None:
+    waits = World(Rollout(**{**LATE.model_dump(), "late": "wait"}), 40, length_of=stragglers).run()
+    assert not selection_of(waits).warnings()
+
+
+def test_dropping_what_has_nothing_to_do_with_length_or_reward_is_no_bias() -> None:
+    rollout = Rollout(problems_per_step=4, group_size=2, staleness=1)
+    world = World(rollout, 40, length_of=stragglers, keep=lambda problem, _: int(str(problem.prompt)) % 3 > 0).run()
+    selection = selection_of(world)
+    assert selection.dropped.length.count > 20
+    assert not selection.warnings()
+
+
+def test_a_filter_on_rewards_is_found() -> None:
+    selection = Selection()
+    for i in range(8):
+        selection = selection.plus(group(5 + i % 3, 1.0 + 0.01 * i), "trained")
+        selection = selection.plus(group(5 + i % 3, 0.01 * i), "dropped")
+    assert [w.split(" differs")[0] for w in selection.warnings()] == ["mean reward"]
+    assert not selection.warnings()[0].startswith("mean length")
+
+
+def test_seven_groups_are_too_few_for_a_verdict() -> None:
+    selection = Selection()
+    for i in range(7):
+        selection = selection.plus(group(5 + i, 1.0), "trained").plus(group(500 + i, 1.0), "dropped")
+    assert not selection.warnings()
+    assert selection.plus(group(9), "trained").plus(group(509), "dropped").warnings()
+
+
+def test_the_test_errs_as_seldom_as_it_says() -> None:
+    """Of equal populations, skewed ones too, one comparison in a hundred is called different."""
+    draw = random.Random(0)
+    alarms = 0
+    for _ in range(500):
+        samples = [Moments(), Moments()]
+        for side, count in ((0, 100), (1, 40)):
+            for _ in range(count):
+                samples[side] = samples[side].plus(draw.expovariate(1.0))
+        alarms += p_value(*samples) < 0.01
+    assert 1 <= alarms <= 15
+
+
+def test_constant_samples_and_single_ones_are_judged_without_dividing_by_zero() -> None:
+    def constant(value: float, count: int) -> Moments:
+        moments = Moments()
+        for _ in range(count):
+            moments = moments.plus(value)
+        return moments
+
+    assert p_value(constant(0.1, 9), constant(0.1, 30)) == 1
+    assert p_value(constant(0.1, 9), constant(0.2, 9)) == 0
+    assert p_value(constant(0.1, 1), constant(0.2, 9)) == 1
+
+
+@given(st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=30))
+def test_moments_are_those_of_the_whole_stream(values: list[float]) -> None:
+    moments = Moments()
+    for value in values:
+        moments = moments.plus(value)
+    mean = math.fsum(values) / len(values)
+    assert moments.mean == pytest.approx(mean, abs=1e-6)
+    assert moments.squares == pytest.approx(math.fsum((v - mean) ** 2 for v in values), rel=1e-6, abs=1e-3)
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["admit", "admit", "finish", "finish", "fail", "late", "reject", "step"]), st.integers(0)
+    ),
+    max_size=80,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(EVENTS)
+def test_every_admitted_group_is_trained_dropped_or_in_flight(events: list[tuple[str, int]]) -> None:
+    """Groups of random length, some lost before their first token, in any order."""
+    running: list[TrajectoryGroup] = []
+    buffer: list[TrajectoryGroup] = []
+    trained: list[TrajectoryGroup] = []
+    lost: Counter[str] = Counter()
+    admitted = 0
+
+    async def main(directory: Path) -> None:
+        nonlocal admitted
+        with Recorder(directory, True, [], Silent(), lambda: 0.0, lambda: 0, lambda: admitted) as recorder:
+            for event, number in events:
+                if event == "admit":
+                    running.append(group(number % 9, 0.5, admitted))
+                    admitted += 1
+                elif event == "step" and any(g.trajectories[0].loss_mask.any() for g in buffer):
+                    batch = Batch(len(recorder.records), tuple(buffer))
+                    trained.extend(buffer)
+                    buffer.clear()
+                    recorder.step_finished(batch, StepResult(batch.version + 1, {}), waited=0.0)
+                    record = recorder.records[-1]
+                    assert record["audit/groups_in_flight"] == len(running) + len(buffer)
+                    assert record["audit/groups_dropped"] == lost.total()
+                    assert admitted == len(trained) + lost.total() + len(running) + len(buffer)
+                elif event == "finish" and running:
+                    buffer.append(running.pop(number % len(running)))
+                    recorder.group_finished(buffer[-1])
+                elif event not in ("step", "finish") and running:
+                    recorder.group_lost(running.pop(number % len(running)), event, None)
+                    lost[event] += 1
+                await asyncio.sleep(1.0)
+            selection = recorder.selection
+            assert selection.generated.groups == len(trained) + len(buffer) + lost.total()
+            assert (selection.trained.groups, selection.dropped.groups) == (len(trained), lost.total())
+
+    with TemporaryDirectory() as directory:
+        clock.run(lambda: main(Path(directory)), virtual=True)
