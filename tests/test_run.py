@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from arl.data.problems import ProblemOrder, load_problems
 from arl.metrics.names import EVALUATION, EVERY_STEP
+from arl.recipe_file import load_recipe
 
 RECIPE = """\
 name: small
@@ -41,10 +44,11 @@ def broken(problem, response, truncated):
 class Command:
     """`arl train` in a directory of its own."""
 
-    def __init__(self, directory: Path, *overrides: str) -> None:
+    def __init__(self, directory: Path, *overrides: str, resume: bool = False) -> None:
         (directory / "recipe.yaml").write_text(RECIPE)
         (directory / "mine.py").write_text(REWARDS)
         flags = [part for override in overrides for part in ("--set", override)]
+        flags += ["--resume"] if resume else []
         self.directory = directory
         self.process = subprocess.Popen(
             [sys.executable, "-m", "arl.cli", "train", "recipe.yaml", *flags],
@@ -89,8 +93,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     """Start a command; whatever happens, nothing of it is left afterwards."""
     commands = []
 
-    def begin(*overrides: str) -> Command:
-        commands.append(Command(tmp_path, *overrides))
+    def begin(*overrides: str, resume: bool = False) -> Command:
+        commands.append(Command(tmp_path, *overrides, resume=resume))
         return commands[-1]
 
     yield begin
@@ -185,6 +189,32 @@ def test_kill_9_of_a_process_ends_the_run_with_its_name_and_leaves_nothing(
     assert "Traceback" not in command.output
     assert not psutil.wait_procs(list(children.values()), timeout=5)[1]
     assert not weights_left_behind()
+
+
+@pytest.mark.parametrize("victim", ["arl.engine.server", "arl.train.worker", "the controller"])
+def test_after_kill_9_a_resumed_run_loses_no_problem_and_trains_none_twice(
+    start: Callable[..., Command], victim: str
+) -> None:
+    settings = ("train.steps=60", "output.checkpoint_every=5", "eval.problems=0")
+    command = start(*settings)
+    command.read_until("step   17")
+    children = command.children()
+    (command.process if victim == "the controller" else children[victim]).kill()
+    assert command.end() == (-signal.SIGKILL if victim == "the controller" else 3)
+    assert not psutil.wait_procs(list(children.values()), timeout=10)[1]
+    resumed = start(*settings, resume=True)
+    assert resumed.end() == 0, resumed.output
+    came_from = re.search(r"from step_(\d+)", resumed.output)
+    assert came_from is not None
+    assert 5 <= int(came_from[1]) <= 55
+    assert [r["step"] for r in resumed.metrics()] == list(range(1, 61))
+    rows = pq.read_table(resumed.run / "trajectories").to_pylist()
+    groups = {row["group_id"]: row["problem_id"] for row in rows}
+    assert len(rows) == 60 * 4 * 4 == 4 * len(groups)
+    assert max(r["trained_at"] - min(v for v in r["policy_versions"] if v >= 0) for r in rows) <= 2
+    order = ProblemOrder(load_problems(load_recipe(resumed.run / "recipe.yaml").data, 0)[0], 0)
+    assert sorted(groups.values()) == sorted(next(order).id for _ in range(240))
+    assert json.loads((resumed.run / "trace.json").read_text())
 
 
 def test_ctrl_c_ends_the_run_cleanly(start: Callable[..., Command]) -> None:

@@ -174,7 +174,8 @@ class ShardedModel:
             with safe_open(path / OPTIMIZER, "pt") as file:
                 for (name, shard), local in zip(self.model.named_parameters(), self._local, strict=True):
                     moments = {m: _shard_like(file.get_tensor(f"{m}.{name}"), shard) for m in MOMENTS}
-                    self._optimizer.state[local] = {"step": file.get_tensor("step").to(self.device), **moments}
+                    step = file.get_tensor("step").to(self.device, copy=True)  # all that a file gives share its memory
+                    self._optimizer.state[local] = {"step": step, **moments}
         except (OSError, SafetensorError) as error:
             raise DataError(f"{path / OPTIMIZER}: not the optimizer state of this model ({error})") from error
 
@@ -216,7 +217,7 @@ def _full(local: Tensor, shard: Tensor) -> Tensor:
 
 def _shard_like(full: Tensor, shard: Tensor) -> Tensor:
     """This rank's part of `full`, cut as the parameter `shard` is."""
+    full = full.to(shard.device, copy=True)
     if not isinstance(shard, DTensor):
         return full
-    full = full.to(shard.device)
     return distribute_tensor(full, shard.device_mesh, shard.placements, src_data_rank=None).to_local().contiguous()

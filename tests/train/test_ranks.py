@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -72,6 +73,32 @@ def test_two_ranks_train_as_one(tiny: Path, tmp_path: Path) -> None:
             assert a.metrics[name] == pytest.approx(b.metrics[name], rel=1e-4, abs=1e-5), name
     for name, weight in weights_of_one.items():
         np.testing.assert_allclose(weight, weights_of_two[name], atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("ranks", "later"), [(1, 1), (1, 2), (2, 1)])
+def test_a_checkpoint_goes_on_with_its_optimizer_in_another_world_size(
+    tiny: Path, tmp_path: Path, ranks: int, later: int
+) -> None:
+    async def trained(model: Path, versions: tuple[int, ...], world: int, name: str, resumed: bool) -> Path:
+        first = msgspec.structs.replace(init(model, tmp_path / name), version=versions[0], resumed=resumed)
+        async with TrainerClient(first, world, "secret", DEADLINES) as trainer:
+            with started(trainer.environment, world):
+                await trainer.ready()
+                for version in versions:
+                    await trainer.step(batch(version, groups=8, size=4, seed=version))
+                await trainer.save(tmp_path / f"{name}-saved")
+                await trainer.saved()
+                await trainer.stop()
+        return tmp_path / f"{name}-saved"
+
+    whole = asyncio.run(trained(tiny, (4, 5, 6), 1, "whole", resumed=False))
+    half = asyncio.run(trained(tiny, (4, 5), ranks, "half", resumed=False))
+    rest = asyncio.run(trained(half, (6,), later, "rest", resumed=True))
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        ours, theirs = load_file(rest / file), load_file(whole / file)
+        assert ours.keys() == theirs.keys()
+        for name, tensor in ours.items():
+            np.testing.assert_allclose(tensor, theirs[name], atol=0 if ranks == later else 1e-5, err_msg=name)
 
 
 def test_a_rank_killed_in_mid_step_fails_the_step_by_name(tiny: Path, tmp_path: Path) -> None:
