@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 
 import msgspec
 
@@ -71,8 +72,10 @@ def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -
     """
     if recipe.clock != "wall":
         raise RecipeError(f"clock {recipe.clock}: processes run on the wall clock; set clock: wall, or use `arl train`")
+    started = perf_counter()
     with begin(recipe, display, resume) as origin:
-        outcome, seconds = clock.run(lambda: _train(recipe, origin, display), start=origin.time)
+        start = origin.time + perf_counter() - started
+        outcome, seconds = clock.run(lambda: _train(recipe, origin, display), start=start)
         return summarize(recipe, origin.directory, outcome, seconds)
 
 

@@ -1,5 +1,6 @@
 """Weights & Biases as a mirror of metrics.jsonl; another tracker is another class with these two methods."""
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +26,8 @@ class WandbTracker:
         self._run: Any = wandb.init(
             project=recipe.output.wandb_project,
             name=recipe.name,
+            id=hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:16],  # a resumed run is the same run
+            resume="allow",
             config=recipe.model_dump(mode="json"),
             dir=directory,
             mode=recipe.output.wandb,

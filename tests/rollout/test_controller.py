@@ -28,6 +28,36 @@ from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullLease, NullO
 PATIENT = Deadlines(step=1e6, swap=1e5, generate=1e6)
 
 
+class CheckedGate(StalenessGate):
+    """Holds both inequalities of docs/staleness.md against every event."""
+
+    def restore(self, num_trained: int, deadlines: Sequence[int]) -> None:
+        super().restore(num_trained, deadlines)
+        self._check()
+
+    def admit(self, loaded_version: int) -> int:
+        deadline = super().admit(loaded_version)
+        assert self.num_trained + self.num_outstanding <= (deadline + 1) * self.problems_per_step  # (A)
+        self._check()
+        return deadline
+
+    def release(self, deadline: int) -> None:
+        super().release(deadline)
+        self._check()
+
+    def train(self, deadline: int) -> None:
+        super().train(deadline)
+        self._check()
+
+    def _check(self) -> None:
+        """(S), between two steps."""
+        version, amid = divmod(self.num_trained, self.problems_per_step)
+        due = 0
+        for deadline in sorted(self._outstanding) if not amid else []:
+            due += self._outstanding[deadline]
+            assert due <= (deadline - version + 1) * self.problems_per_step
+
+
 class World:
     """A controller with null engine and trainer on virtual time."""
 
@@ -80,7 +110,7 @@ class World:
             self.steps,
             self.engine,
             self.trainer,
-            StalenessGate(self.rollout.problems_per_step, self.rollout.staleness),
+            CheckedGate(self.rollout.problems_per_step, self.rollout.staleness),
             problems,
             episodes,
             self.keep,
