@@ -53,7 +53,11 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
     Raises:
         ArlError: as `train`; nothing is left behind.
     """
-    alone = {"mode": "collocated", "train": recipe.train.model_copy(update={"ranks": 1})}  # engines have it all
+    alone: dict[str, object] = {
+        "mode": "collocated",  # engines have it all
+        "train": recipe.train.model_copy(update={"ranks": 1}),
+        "rollout": recipe.rollout.model_copy(update={"lag": None}),  # nothing is trained; a trace is of another model
+    }
     recipe = recipe.model_copy(update=alone)
     plan, key = preflight(recipe), new_key()
     if not plan.held_out:

@@ -32,9 +32,11 @@ from arl.metrics.trackers import make_trackers
 from arl.preflight import Plan, preflight
 from arl.recipe import Recipe
 from arl.recipe_file import dump_recipe
+from arl.rollout.base import Admission
 from arl.rollout.controller import Audit, Controller
 from arl.rollout.episodes import Rewards
 from arl.rollout.filters import keep_all
+from arl.rollout.lag import LagSchedule
 from arl.rollout.staleness import StalenessGate
 from arl.system import (
     connect_engines,
@@ -82,7 +84,7 @@ async def train(recipe: Recipe, display: ConsoleDisplay) -> Summary:
         told_deaths(processes),
     ):
         model = await starting_model(recipe, directory, processes, display)
-        weights = last.enter_context(publication_directory(recipe, model, directory))
+        weights = last.enter_context(publication_directory(recipe, model, directory, plan.lags))
         outcome = await _run_system(recipe, plan, directory, model, weights, processes, display)
     summary = summarize(recipe, directory, outcome, perf_counter() - started)
     (directory / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
@@ -103,7 +105,7 @@ async def _run_system(
     async with contextlib.AsyncExitStack() as stack:
         servers = await start_engines(recipe, model, plan.placement.engines, processes, key)
         trainer = await stack.enter_async_context(
-            open_trainer(recipe, model, weights, plan.placement.ranks, processes, key)
+            open_trainer(recipe, model, weights, plan.placement.ranks, processes, key, plan.lags)
         )
         async with asyncio.TaskGroup() as tasks:
             watcher = tasks.create_task(processes.watch(), name="process watcher")
@@ -170,7 +172,7 @@ class Run:
             steps,
             self._engine,
             self._trainer,
-            StalenessGate(rollout.problems_per_step, rollout.staleness),
+            self._admission(),
             ProblemOrder(self._plan.training, recipe.seed),
             self._episodes,
             keep_all if rollout.filter is None else import_function(rollout.filter, "rollout.filter"),
@@ -178,6 +180,13 @@ class Run:
             recorder,
             RunCheckpoints(self._directory / "checkpoints", recipe.output.checkpoint_every, steps, self._trainer),
         )
+
+    def _admission(self) -> Admission:
+        if self._plan.lags is not None:
+            return LagSchedule(self._plan.lags)
+        rollout = self._recipe.rollout
+        assert rollout.staleness is not None
+        return StalenessGate(rollout.problems_per_step, rollout.staleness)
 
     async def evaluate(self, when: str) -> Accuracy | None:
         if not self._plan.held_out:

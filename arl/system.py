@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import numpy as np
+
 from arl.child import RUN_KEY
 from arl.data.tasks import task_module
 from arl.engine.client import SGLangEngine
@@ -94,7 +96,13 @@ async def connect_engines(servers: list[LocalProcess], recipe: Recipe, key: str)
 
 @contextlib.asynccontextmanager
 async def open_trainer(
-    recipe: Recipe, model: Path, weights: Path, shares: list[Share], processes: LocalProcesses, key: str
+    recipe: Recipe,
+    model: Path,
+    weights: Path,
+    shares: list[Share],
+    processes: LocalProcesses,
+    key: str,
+    lags: np.ndarray | None = None,
 ) -> AsyncIterator[TrainerClient]:
     """Trainer ranks with the weights of `model` as version 0, started but not awaited; they publish to `weights`."""
     train = recipe.train.model_copy(update={"threads": shares[0].threads})
@@ -105,8 +113,9 @@ async def open_trainer(
         temperature=recipe.rollout.temperature,
         version=0,
         publish_directory=str(weights),
-        kept_versions=kept_versions(recipe),
+        kept_versions=kept_versions(recipe, lags),
         collective_seconds=recipe.deadlines.step,
+        every_version=lags is not None,
     )
     async with TrainerClient(init, len(shares), key, recipe.deadlines) as client:
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(shares))}
@@ -123,13 +132,17 @@ def _free_port() -> int:
         return port
 
 
-def kept_versions(recipe: Recipe) -> int:
-    """Published versions on disk at once: see Publisher."""
-    return recipe.rollout.staleness + 2
+def kept_versions(recipe: Recipe, lags: np.ndarray | None = None) -> int:
+    """Published versions on disk at once: see Publisher; `lags`, of the recipe, see arl.rollout.lag."""
+    oldest = recipe.rollout.staleness if lags is None else int(lags.max())
+    assert oldest is not None, "rollout.lag needs its lags, which are in the Plan"
+    return oldest + 2
 
 
 @contextlib.contextmanager
-def publication_directory(recipe: Recipe, model: Path, run_directory: Path) -> Iterator[Path]:
+def publication_directory(
+    recipe: Recipe, model: Path, run_directory: Path, lags: np.ndarray | None = None
+) -> Iterator[Path]:
     """Where weights are handed over: in memory if it holds every version that is kept, else on disk.
 
     Removed at the end; what a run that was killed could not remove, the next one does.
@@ -140,11 +153,15 @@ def publication_directory(recipe: Recipe, model: Path, run_directory: Path) -> I
     _remove_orphans()
     size = sum(file.stat().st_size for file in model.iterdir() if file.suffix in {".safetensors", ".bin"})
     # The version being written, one in line, and float32 copies of weights that may be stored in two bytes.
-    needed = 2 * size * (kept_versions(recipe) + 2)
+    kept, bound = kept_versions(recipe, lags), "rollout.staleness" if lags is None else "rollout.lag"
+    needed = 2 * size * (kept + 2)
     in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > needed
     home = MEMORY if in_memory else run_directory
     if shutil.disk_usage(home).free < needed:
-        raise InputError(f"{home}: publishing weights needs {needed / 1e9:.2f} GB free there; make room")
+        raise InputError(
+            f"{home}: publishing weights needs {needed / 1e9:.2f} GB free there, for {kept} versions at a time "
+            f"({bound} + 2); make room, or lower {bound}"
+        )
     with (
         tempfile.TemporaryDirectory(prefix=f"{WEIGHTS}-", dir=home, ignore_cleanup_errors=True) as directory,
         Path(directory, "lock").open("w") as lock,

@@ -102,7 +102,7 @@ class TrajectoryGroup(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """What step `version` consumes: P groups, none with a token older than the staleness bound."""
+    """What step `version` consumes: P groups, none with a token older than the staleness bound or its exact lag."""
 
     version: int  # the trainer's version v before the step
     groups: tuple[TrajectoryGroup, ...]  # (P,)

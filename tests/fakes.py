@@ -24,9 +24,10 @@ class NullEngine:
         length_of: Callable[[int], int],
         swap_seconds: float = 0.0,
         seconds_of: Callable[[int], float] = lambda _: 1.0,
+        version: int = 0,
     ) -> None:
         self._length_of, self._seconds_of = length_of, seconds_of
-        self.loaded_version = 0
+        self.loaded_version = version
         self.swap_seconds = swap_seconds
         self._running = asyncio.Event()
         self._running.set()
@@ -56,15 +57,16 @@ class NullEngine:
 class NullTrainer:
     """Each step costs virtual seconds and remembers what it was given."""
 
-    def __init__(self, step_seconds: float = 1.0) -> None:
-        self.step_seconds = step_seconds
+    def __init__(self, step_seconds: float = 1.0, version: int = 0) -> None:
+        self.step_seconds, self.version = step_seconds, version
         self.batches: list[Batch] = []
         self.saved: list[str] = []
 
     async def step(self, batch: Batch) -> StepResult:
-        assert batch.version == len(self.batches)
+        assert batch.version == self.version
         await asyncio.sleep(self.step_seconds)
         self.batches.append(batch)
+        self.version += 1
         return StepResult(batch.version + 1, {})
 
     async def weights(self, version: int) -> WeightUpdate:

@@ -40,7 +40,9 @@ METRICS: dict[str, Metric] = {
     "groups/failed": Metric("groups", "groups lost to a failed episode, since the start"),
     "groups/dropped": Metric("groups", "groups dropped as late, since the start"),
     # ---- weight movement
-    "sync/blocking_seconds": Metric("s", "the trainer's snapshot copy after the step"),
+    "sync/blocking_seconds": Metric(
+        "s", "the trainer's snapshot copy after the step; with rollout.lag, and its wait for a place in line"
+    ),
     "sync/seconds": Metric("s", "last swap: from the call until every engine serves the version"),
     "sync/pause_seconds": Metric("s", "last swap: no token was generated for this long"),
     # ---- the objective (arl/train/objectives.py)

@@ -15,7 +15,7 @@ class Trainer(Protocol):
         """
 
     async def weights(self, version: int) -> WeightUpdate:
-        """The published weights of `version`, or of a newer one that overtook it, once all of them are written."""
+        """The published weights of `version` once they are written; if they never were, of the next newer one."""
 
     async def save(self, path: Path) -> None:
         """Write the current model and tokenizer to `path` as `from_pretrained` reads them."""

@@ -82,9 +82,12 @@ class Rank:
         )
         self._publisher = None
         if link.rank == 0:
-            directory = Path(init.publish_directory)
             self._publisher = Publisher(
-                directory, self.learner.config_json(), init.kept_versions, _Announcer(self.learner.version)
+                Path(init.publish_directory),
+                self.learner.config_json(),
+                init.kept_versions,
+                _Announcer(self.learner.version),
+                init.every_version,
             )
 
     def serve(self) -> None:
@@ -108,9 +111,9 @@ class Rank:
         metrics = self.learner.step(message.shard)
         start = time.perf_counter()
         state = self.learner.snapshot()
-        metrics["sync/blocking_seconds"] = time.perf_counter() - start
         if self._publisher is not None:
             self._publisher.publish(self.learner.version, state)
+        metrics["sync/blocking_seconds"] = time.perf_counter() - start
         return Stepped(self.learner.version, metrics)
 
 

@@ -5,8 +5,12 @@ Batch ─► pack_batch ─► Learner.step, at once ─► sleep what it costs 
 """
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
+from arl.clock import now
 from arl.recipe import Recipe
 from arl.system import kept_versions
 from arl.train.learner import Learner
@@ -22,9 +26,18 @@ class InProcessTrainer:
         recipe: `train`, `objective` and the costs in `virtual`.
         model: directory of version 0.
         publications: directory that versions are written to.
+        lags: of the recipe: see arl.lags.
+        published: version -> directory of older versions than the model's that are published already.
     """
 
-    def __init__(self, recipe: Recipe, model: Path, publications: Path) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: Path,
+        publications: Path,
+        lags: np.ndarray | None = None,
+        published: Mapping[int, str] | None = None,
+    ) -> None:
         self._train, self._costs = recipe.train.model_copy(update={"threads": 1}), recipe.virtual
         self._model, self._publications = model, publications
         self._learner = Learner(model, self._train, recipe.objective, recipe.rollout.temperature)
@@ -32,9 +45,10 @@ class InProcessTrainer:
         self._publisher = Publisher(
             publications,
             self._learner.config_json(),
-            kept_versions(recipe),
+            kept_versions(recipe, lags),
             self._costs.publish,
-            WeightUpdate(0, str(model)),
+            {**(published or {}), 0: str(model)},
+            every_version=lags is not None,
         )
 
     async def step(self, batch: Batch) -> StepResult:
@@ -50,9 +64,10 @@ class InProcessTrainer:
         version, state = self._learner.version, self._learner.snapshot()
         seconds = costs.train_step + costs.trained_token * packing["tokens/trained"]
         await asyncio.sleep(seconds + costs.snapshot)
-        self._publisher.publish(version, state)
+        written = now()
+        await self._publisher.publish(version, state)
         metrics = {name: value for name, value in computed.items() if not name.startswith("time/")}
-        metrics |= {"time/train_s": seconds, "sync/blocking_seconds": costs.snapshot}
+        metrics |= {"time/train_s": seconds, "sync/blocking_seconds": costs.snapshot + (now() - written)}
         return StepResult(version, metrics | packing)
 
     async def weights(self, version: int) -> WeightUpdate:

@@ -72,8 +72,8 @@ async def _run(
     function = import_function(reward_name(recipe), "reward.function")
     rewards = TimedRewards(InlineRewards(function), recipe.virtual.reward, recipe.reward.workers)
     async with reported_failures():
-        with publication_directory(recipe, model, directory) as publications:
-            trainer = InProcessTrainer(recipe, model, publications)
+        with publication_directory(recipe, model, directory, plan.lags) as publications:
+            trainer = InProcessTrainer(recipe, model, publications, plan.lags)
             async with open_engines(recipe, model) as engine:
                 run = Run(recipe, plan, directory, engine, trainer, load_codec(str(model)), rewards, display)
                 outcome = await run.train(await run.evaluate("before training"))

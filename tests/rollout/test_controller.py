@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,11 +17,14 @@ from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
 from arl.errors import RunError, leaves
 from arl.recipe import Deadlines, Rollout
+from arl.rollout.base import Admission
 from arl.rollout.controller import Controller
 from arl.rollout.env import Env, Session, single_turn
 from arl.rollout.episodes import Episodes
 from arl.rollout.filters import Filter, keep_all
+from arl.rollout.lag import LagSchedule
 from arl.rollout.staleness import StalenessGate
+from arl.rollout.state import ControllerState
 from arl.types import Problem
 from tests.fakes import NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
 
@@ -44,12 +48,16 @@ class World:
         replicas: int = 1,
         env: Env = single_turn,
         keep: Filter = keep_all,
+        lags: np.ndarray | None = None,
+        until: int | None = None,
+        restored: ControllerState | None = None,
     ) -> None:
-        self.keep = keep
+        self.keep, self.lags, self.until, self.restored = keep, lags, until or steps, restored
         self.checkpoint_every, self.seconds_of, self.replicas, self.env = checkpoint_every, seconds_of, replicas, env
         self.rollout, self.steps, self.deadlines = rollout, steps, deadlines
         self.length_of, self.swap_seconds, self.score = length_of, swap_seconds, score
-        self.trainer, self.observer = NullTrainer(step_seconds), NullObserver()
+        self.first = restored.version if restored else 0
+        self.trainer, self.observer = NullTrainer(step_seconds, self.first), NullObserver()
 
     def run(self) -> "World":
         clock.run(self._main, virtual=True)
@@ -57,7 +65,8 @@ class World:
 
     async def _main(self) -> None:
         swaps = [self.swap_seconds * (i + 1) for i in range(self.replicas)]
-        self.engine = Router([NullEngine(self.length_of, swap, self.seconds_of) for swap in swaps])
+        served = self.restored.loaded_version if self.restored else 0
+        self.engine = Router([NullEngine(self.length_of, swap, self.seconds_of, served) for swap in swaps])
         rewards = NullRewards(self.score)
         episodes = Episodes(self.engine, NullCodec(), rewards, self.env, self.rollout, seed=0, max_length=100_000)
         problems = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
@@ -65,19 +74,26 @@ class World:
             self.rollout,
             self.deadlines,
             self.steps,
-            self.steps,
+            self.until,
             self.engine,
             self.trainer,
-            StalenessGate(self.rollout.problems_per_step, self.rollout.staleness),
+            self._admission(),
             problems,
             episodes,
             self.keep,
             NullLease(),
             self.observer,
             RunCheckpoints(Path("checkpoints"), self.checkpoint_every, self.steps, self.trainer),
+            self.restored,
         )
         await self.controller.run()
         self.seconds = clock.now()
+
+    def _admission(self) -> Admission:
+        if self.lags is not None:
+            return LagSchedule(self.lags)
+        assert self.rollout.staleness is not None
+        return StalenessGate(self.rollout.problems_per_step, self.rollout.staleness)
 
     def ages(self) -> list[int]:
         """Oldest token age of every trained trajectory."""
