@@ -2,6 +2,7 @@
 
     checkpoints/step_N/   model.safetensors, config.json, tokenizer…   what `from_pretrained` reads
                           optimizer.safetensors                        AdamW's moments
+                          weights/vM                                   exact lag: versions that engines still need
                           run.msgpack                                  controller, metrics, clock: a RunState
                           manifest.json                                bytes and sha256 of every other file
 
@@ -14,13 +15,14 @@ import os
 import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import msgspec
 from msgspec import Struct
 
 from arl import arrays
 from arl.clock import deadline
+from arl.engine.base import Engine
 from arl.errors import DataError
 from arl.metrics.state import RecorderState
 from arl.recipe import Recipe
@@ -28,7 +30,9 @@ from arl.rollout.state import ControllerState
 from arl.train.base import Trainer
 from arl.types import Accuracy
 
-MANIFEST, STATE = "manifest.json", "run.msgpack"
+P = ParamSpec("P")
+
+MANIFEST, STATE, OLDER = "manifest.json", "run.msgpack", "weights"
 
 
 class RunState(Struct, frozen=True):
@@ -52,19 +56,18 @@ class RunCheckpoints:
 
     Args:
         cut: the run at this instant, around the controller's state.
-        in_thread: write in a thread, which virtual time has no place for.
     """
 
     def __init__(
         self,
         directory: Path,
         recipe: Recipe,
+        engine: Engine,
         trainer: Trainer,
         cut: Callable[[ControllerState], RunState],
-        in_thread: bool,
     ) -> None:
-        self._directory, self._recipe, self._trainer = directory, recipe, trainer
-        self._cut, self._in_thread = cut, in_thread
+        self._directory, self._recipe, self._engine, self._trainer = directory, recipe, engine, trainer
+        self._cut = cut
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -75,7 +78,15 @@ class RunCheckpoints:
         """See Checkpoints. One checkpoint is written at a time: it waits for the last one."""
         await self._idle.wait()
         self._idle.clear()
+        if self._recipe.rollout.lag is not None:
+            await self._copy_older(version)
         await self._trainer.save(self._partial(version))
+
+    async def _copy_older(self, version: int) -> None:
+        """What engines serve or have yet to serve: versions that nothing could compute again."""
+        for older in range(self._engine.loaded_version, version):
+            update = await self._trainer.weights(older)
+            await self._off_the_loop(_copy_model, Path(update.path), self._partial(version) / OLDER / f"v{older}")
 
     def write(self, state: ControllerState) -> Coroutine[Any, Any, None]:
         """See Checkpoints."""
@@ -87,11 +98,15 @@ class RunCheckpoints:
         async with deadline(self._recipe.deadlines.step, "controller", what):
             await self._trainer.saved()
             final = self._directory / f"step_{version}"
-            if self._in_thread:
-                await asyncio.to_thread(_write_state, self._partial(version), final, state)
-            else:
-                _write_state(self._partial(version), final, state)
+            await self._off_the_loop(_write_state, self._partial(version), final, state)
         self._idle.set()
+
+    async def _off_the_loop(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """In a thread, which virtual time has no place for."""
+        if self._recipe.clock == "wall":
+            await asyncio.to_thread(work, *args, **kwargs)
+        else:
+            work(*args, **kwargs)
 
     def _partial(self, version: int) -> Path:
         return self._directory / f".step_{version}.partial"
@@ -101,6 +116,18 @@ def next_checkpoint(recipe: Recipe, version: int) -> int:
     """The first version after `version` that is saved."""
     every, steps = recipe.output.checkpoint_every, recipe.train.steps
     return min(steps, (version // every + 1) * every) if every else steps
+
+
+def older_versions(checkpoint: Path) -> dict[int, str]:
+    """version -> directory of the published weights that were saved with it."""
+    return {int(path.name.removeprefix("v")): str(path) for path in (checkpoint / OLDER).glob("v*")}
+
+
+def _copy_model(source: Path, target: Path) -> None:
+    """What an engine loads, without what else a checkpoint holds."""
+    target.mkdir(parents=True)
+    for file in [source / "config.json", *source.glob("model*")]:
+        shutil.copy2(file, target)
 
 
 def _write_state(partial: Path, final: Path, state: RunState) -> None:

@@ -17,7 +17,7 @@ from arl.preflight import Plan, preflight
 from arl.recipe import Recipe
 from arl.rollout.episodes import Episodes, Rewards
 from arl.system import connect_engines, new_key, open_rewards, reported_failures, start_engines, told_deaths
-from arl.types import Accuracy, Problem, WeightUpdate
+from arl.types import Accuracy, Problem, StartingVersions, WeightUpdate
 
 
 def make_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
@@ -53,7 +53,11 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
     Raises:
         ArlError: as `train`; nothing is left behind.
     """
-    alone = {"mode": "collocated", "train": recipe.train.model_copy(update={"ranks": 1})}  # engines have it all
+    alone: dict[str, object] = {
+        "mode": "collocated",  # engines have it all
+        "train": recipe.train.model_copy(update={"ranks": 1}),
+        "rollout": recipe.rollout.model_copy(update={"lag": None}),  # nothing is trained; a trace is of another model
+    }
     recipe = recipe.model_copy(update=alone)
     plan, key = preflight(recipe), new_key()
     if not plan.held_out:
@@ -65,7 +69,7 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
         told_deaths(processes),
         open_rewards(recipe, logs) as rewards,
     ):
-        servers = await start_engines(recipe, models[0], 0, plan.placement.engines, processes, key)
+        servers = await start_engines(recipe, StartingVersions(str(models[0])), plan.placement.engines, processes, key)
         async with connect_engines(servers, recipe, key) as engine:
             accuracies = await _evaluate_each(recipe, plan, models, engine, rewards)
     shutil.rmtree(logs)  # kept where something failed: the message names them

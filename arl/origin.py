@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arl.checkpoint import RunState, clear_after, load_state, newest_intact
+from arl.checkpoint import RunState, clear_after, load_state, newest_intact, older_versions
 from arl.errors import DataError, InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.preflight import Plan, preflight
 from arl.recipe import Recipe
 from arl.recipe_file import dump_recipe
-from arl.types import Problem
+from arl.types import Problem, StartingVersions
 
 # What a resumed run may do differently: nothing of it changes what is computed.
 FREE = ("deadlines.", "output.wandb", "output.directory", "engine.threads", "train.threads")
@@ -35,6 +35,10 @@ class Origin:
     @property
     def version(self) -> int:
         return self.state.controller.version if self.state else 0
+
+    def versions(self, model: Path) -> StartingVersions:
+        """What trainer and engines begin with, `model` being the trainer's."""
+        return StartingVersions(str(model), self.version, (self.checkpoint and older_versions(self.checkpoint)) or {})
 
     @property
     def time(self) -> float:

@@ -1,10 +1,12 @@
 """Everything that can be refused is refused here, before anything is started or written."""
 
+import numpy as np
 from msgspec import Struct
 
 from arl.data.problems import load_problems
 from arl.errors import DataError, InputError
 from arl.imports import import_function
+from arl.lags import load_lags
 from arl.launch.placement import Placement, place, visible_cores, visible_gpus
 from arl.metrics.trackers import check_tracking
 from arl.recipe import Recipe
@@ -20,25 +22,27 @@ class Plan(Struct, frozen=True):
     held_out: list[Problem]
     max_length: int  # of a trajectory, tokens
     placement: Placement
+    lags: np.ndarray | None  # (steps, P) int32, versions: see arl.lags; None: staleness is bounded instead
 
 
 def preflight(recipe: Recipe) -> Plan:
     """Refuse whatever can be known to fail, before anything is started or written.
 
     Raises:
-        InputError: a function that does not import, problems that cannot be read, devices that are not there.
+        InputError: a function that does not import, problems or lags that cannot be read, devices that are not there.
     """
     import_function(reward_name(recipe), "reward.function")
     import_function(recipe.rollout.env, "rollout.env")
     if recipe.rollout.filter is not None:
         import_function(recipe.rollout.filter, "rollout.filter")
     check_tracking(recipe)
+    lags = load_lags(recipe)
     training, held_out = load_problems(recipe.data, recipe.seed)
     if recipe.eval.problems and not held_out:
         raise DataError("eval.problems: no problem is held out; raise data.eval_fraction or set eval.problems to 0")
     max_length = check_lengths(recipe, training + held_out)
     placement = place(recipe, visible_cores(), visible_gpus())
-    return Plan(training, held_out[: recipe.eval.problems], max_length, placement)
+    return Plan(training, held_out[: recipe.eval.problems], max_length, placement, lags)
 
 
 def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:

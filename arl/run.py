@@ -33,9 +33,11 @@ from arl.metrics.summary import Summary, mean_idle
 from arl.metrics.trackers import make_trackers
 from arl.origin import Origin, begin, problems_sha256
 from arl.recipe import Recipe
+from arl.rollout.base import Admission
 from arl.rollout.controller import Audit, Controller
 from arl.rollout.episodes import Rewards
 from arl.rollout.filters import keep_all
+from arl.rollout.lag import LagSchedule
 from arl.rollout.staleness import StalenessGate
 from arl.rollout.state import ControllerState
 from arl.system import (
@@ -49,7 +51,7 @@ from arl.system import (
     told_deaths,
 )
 from arl.train.base import Trainer
-from arl.types import Accuracy
+from arl.types import Accuracy, StartingVersions
 from arl.warmup import starting_model
 
 
@@ -89,20 +91,25 @@ async def _train(recipe: Recipe, origin: Origin, display: ConsoleDisplay) -> tup
         told_deaths(processes),
     ):
         model = origin.checkpoint or await starting_model(recipe, directory, processes, display)
-        weights = last.enter_context(publication_directory(recipe, model, directory))
-        outcome = await _run_system(recipe, origin, model, weights, processes, display)
+        weights = last.enter_context(publication_directory(recipe, model, directory, origin.plan.lags))
+        outcome = await _run_system(recipe, origin, origin.versions(model), weights, processes, display)
     return outcome, clock.now()
 
 
 async def _run_system(
-    recipe: Recipe, origin: Origin, model: Path, weights: Path, processes: LocalProcesses, display: ConsoleDisplay
+    recipe: Recipe,
+    origin: Origin,
+    versions: StartingVersions,
+    weights: Path,
+    processes: LocalProcesses,
+    display: ConsoleDisplay,
 ) -> Outcome:
     """Start both sides at once, train between two evaluations."""
-    codec, key, placement = load_codec(str(model)), new_key(), origin.plan.placement
+    codec, key, placement = load_codec(versions.model), new_key(), origin.plan.placement
     async with contextlib.AsyncExitStack() as stack:
-        servers = await start_engines(recipe, model, origin.version, placement.engines, processes, key)
+        servers = await start_engines(recipe, versions, placement.engines, processes, key)
         trainer = await stack.enter_async_context(
-            open_trainer(recipe, model, origin.version, weights, placement.ranks, processes, key)
+            open_trainer(recipe, versions, weights, placement.ranks, processes, key, origin.plan.lags)
         )
         async with asyncio.TaskGroup() as tasks:
             watcher = tasks.create_task(processes.watch(), name="process watcher")
@@ -171,7 +178,7 @@ class Run:
 
         directory = self._origin.directory / "checkpoints"
         directory.mkdir(exist_ok=True)
-        return RunCheckpoints(directory, recipe, self._trainer, cut, in_thread=recipe.clock == "wall")
+        return RunCheckpoints(directory, recipe, self._engine, self._trainer, cut)
 
     def _controller(self, recorder: Recorder, checkpoints: RunCheckpoints, until: int) -> Controller:
         recipe, rollout, state = self._recipe, self._recipe.rollout, self._origin.state
@@ -182,7 +189,7 @@ class Run:
             until,
             self._engine,
             self._trainer,
-            StalenessGate(rollout.problems_per_step, rollout.staleness),
+            self._admission(),
             ProblemOrder(self._origin.plan.training, recipe.seed),
             self._episodes,
             keep_all if rollout.filter is None else import_function(rollout.filter, "rollout.filter"),
@@ -191,6 +198,13 @@ class Run:
             checkpoints,
             None if state is None else state.controller,
         )
+
+    def _admission(self) -> Admission:
+        if self._origin.plan.lags is not None:
+            return LagSchedule(self._origin.plan.lags)
+        rollout = self._recipe.rollout
+        assert rollout.staleness is not None
+        return StalenessGate(rollout.problems_per_step, rollout.staleness)
 
     async def evaluate_before(self) -> Accuracy | None:
         """The first version's accuracy, measured now or by the run that is resumed."""

@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import numpy as np
+
 from arl.child import RUN_KEY
 from arl.data.tasks import task_module
 from arl.engine.client import SGLangEngine
@@ -28,6 +30,7 @@ from arl.recipe import Recipe
 from arl.reward.pool import RewardPool
 from arl.train.channel import Init
 from arl.train.client import TrainerClient
+from arl.types import StartingVersions
 
 MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
 WEIGHTS = "arl-weights"
@@ -59,17 +62,17 @@ def open_rewards(recipe: Recipe, directory: Path) -> RewardPool:
 
 
 async def start_engines(
-    recipe: Recipe, model: Path, version: int, shares: list[Share], processes: LocalProcesses, key: str
+    recipe: Recipe, versions: StartingVersions, shares: list[Share], processes: LocalProcesses, key: str
 ) -> list[LocalProcess]:
-    """One server per share, on a free loopback port, with the weights of `model` as `version`."""
+    """One server per share, on a free loopback port, with the oldest of `versions`."""
     config = recipe.engine
     return [
         await processes.start(
             f"engine-{i}",
             [
-                *(sys.executable, "-m", "arl.engine.server", "--model", str(model), "--port", "0"),
+                *(sys.executable, "-m", "arl.engine.server", "--model", versions.served, "--port", "0"),
                 *("--slots", str(config.slots), "--dtype", config.dtype, "--threads", str(share.threads)),
-                *("--stream-interval", str(config.stream_interval), "--version", str(version)),
+                *("--stream-interval", str(config.stream_interval), "--version", str(versions.oldest)),
             ],
             {**share.env, RUN_KEY: key},
         )
@@ -94,25 +97,29 @@ async def connect_engines(servers: list[LocalProcess], recipe: Recipe, key: str)
 
 @contextlib.asynccontextmanager
 async def open_trainer(
-    recipe: Recipe, model: Path, version: int, weights: Path, shares: list[Share], processes: LocalProcesses, key: str
+    recipe: Recipe,
+    versions: StartingVersions,
+    weights: Path,
+    shares: list[Share],
+    processes: LocalProcesses,
+    key: str,
+    lags: np.ndarray | None,
 ) -> AsyncIterator[TrainerClient]:
-    """Trainer ranks with `model` as `version`, started but not awaited; they publish to `weights`.
-
-    Above version 0, `model` is a checkpoint and holds the optimizer's state.
-    """
+    """Trainer ranks, started but not awaited; they publish to `weights`."""
     train = recipe.train.model_copy(update={"threads": shares[0].threads})
     init = Init(
-        model_path=str(model),
+        model_path=versions.model,
         train=train.model_dump(mode="json"),
         objective=recipe.objective.model_dump(mode="json"),
         temperature=recipe.rollout.temperature,
-        version=version,
-        resumed=version > 0,
+        version=versions.version,
+        resumed=versions.version > 0,
         publish_directory=str(weights),
-        kept_versions=kept_versions(recipe),
+        kept_versions=kept_versions(recipe, lags),
         collective_seconds=recipe.deadlines.step,
+        every_version=lags is not None,
     )
-    async with TrainerClient(init, len(shares), key, recipe.deadlines) as client:
+    async with TrainerClient(init, len(shares), key, recipe.deadlines, published=versions.older) as client:
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(shares))}
         for rank, share in enumerate(shares):
             env = {**share.env, **rendezvous, **LOOPBACK, "RANK": str(rank), "LOCAL_RANK": "0", **client.environment}
@@ -127,13 +134,17 @@ def _free_port() -> int:
         return port
 
 
-def kept_versions(recipe: Recipe) -> int:
-    """Published versions on disk at once: see Publisher."""
-    return recipe.rollout.staleness + 2
+def kept_versions(recipe: Recipe, lags: np.ndarray | None = None) -> int:
+    """Published versions on disk at once: see Publisher; `lags`, of the recipe, see arl.rollout.lag."""
+    oldest = recipe.rollout.staleness if lags is None else int(lags.max())
+    assert oldest is not None, "rollout.lag needs its lags, which are in the Plan"
+    return oldest + 2
 
 
 @contextlib.contextmanager
-def publication_directory(recipe: Recipe, model: Path, run_directory: Path) -> Iterator[Path]:
+def publication_directory(
+    recipe: Recipe, model: Path, run_directory: Path, lags: np.ndarray | None = None
+) -> Iterator[Path]:
     """Where weights are handed over: in memory if it holds every version that is kept, else on disk.
 
     Removed at the end; what a run that was killed could not remove, the next one does.
@@ -144,11 +155,15 @@ def publication_directory(recipe: Recipe, model: Path, run_directory: Path) -> I
     _remove_orphans()
     size = sum(file.stat().st_size for file in model.iterdir() if _holds_weights(file))
     # The version being written, one in line, and float32 copies of weights that may be stored in two bytes.
-    needed = 2 * size * (kept_versions(recipe) + 2)
+    kept, bound = kept_versions(recipe, lags), "rollout.staleness" if lags is None else "rollout.lag"
+    needed = 2 * size * (kept + 2)
     in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > needed
     home = MEMORY if in_memory else run_directory
     if shutil.disk_usage(home).free < needed:
-        raise InputError(f"{home}: publishing weights needs {needed / 1e9:.2f} GB free there; make room")
+        raise InputError(
+            f"{home}: publishing weights needs {needed / 1e9:.2f} GB free there, for {kept} versions at a time "
+            f"({bound} + 2); make room, or lower {bound}"
+        )
     with (
         tempfile.TemporaryDirectory(prefix=f"{WEIGHTS}-", dir=home, ignore_cleanup_errors=True) as directory,
         Path(directory, "lock").open("w") as lock,

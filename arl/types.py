@@ -102,7 +102,7 @@ class TrajectoryGroup(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """What step `version` consumes: P groups, none with a token older than the staleness bound."""
+    """What step `version` consumes: P groups, none with a token older than the staleness bound or its exact lag."""
 
     version: int  # the trainer's version v before the step
     groups: tuple[TrajectoryGroup, ...]  # (P,)
@@ -118,6 +118,23 @@ class WeightUpdate(Struct, frozen=True):
 
     version: int
     path: str  # a directory `from_pretrained` loads: config.json + model.safetensors
+
+
+class StartingVersions(Struct, frozen=True):
+    """What a run begins with: the trainer with `model`, the engines with the oldest."""
+
+    model: str  # directory of `version`; above 0 a checkpoint, with the optimizer's state
+    version: int = 0
+    older: dict[int, str] = {}  # version -> directory: what engines with an exact lag have yet to serve
+
+    @property
+    def oldest(self) -> int:
+        return min(self.older, default=self.version)
+
+    @property
+    def served(self) -> str:
+        """Directory of the oldest."""
+        return self.older.get(self.oldest, self.model)
 
 
 class SwapReport(Struct, frozen=True):

@@ -61,15 +61,16 @@ class NullEngine:
 class NullTrainer:
     """Each step costs virtual seconds and remembers what it was given."""
 
-    def __init__(self, step_seconds: float = 1.0) -> None:
-        self.step_seconds = step_seconds
+    def __init__(self, step_seconds: float = 1.0, version: int = 0) -> None:
+        self.step_seconds, self.version = step_seconds, version
         self.batches: list[Batch] = []
         self.saves: list[str] = []
 
     async def step(self, batch: Batch) -> StepResult:
-        assert batch.version == len(self.batches)
+        assert batch.version == self.version
         await asyncio.sleep(self.step_seconds)
         self.batches.append(batch)
+        self.version += 1
         return StepResult(batch.version + 1, {})
 
     async def weights(self, version: int) -> WeightUpdate:

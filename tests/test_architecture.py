@@ -13,14 +13,17 @@ ROOT = Path(__file__).parent.parent
 LAYERS: list[set[str]] = [
     {"types"},
     {"errors", "clock", "arrays", "recipe", "recipe_file", "imports", "child"},
-    {"models", "data", "reward", "metrics"},
+    {"models", "data", "reward", "metrics", "lags"},
     {"engine"},
     {"rollout", "train", "sync", "launch"},
     {"system", "warmup", "run", "checkpoint", "origin", "evaluate", "preflight", "bench", "virtual"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
-TORCH_FREE = ["arl.rollout.controller", "arl.reward.pool", "arl.engine.client", "arl.engine.router", "arl.train.client"]
+TORCH_FREE = [
+    *("arl.rollout.controller", "arl.rollout.lag", "arl.lags", "arl.reward.pool"),
+    *("arl.engine.client", "arl.engine.router", "arl.train.client"),
+]
 
 
 def sources() -> list[Path]:

@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from arl.errors import RecipeError
-from arl.recipe import Recipe, TinyModel, Warmup
+from arl.recipe import LagFile, Recipe, TinyModel, Warmup
 from arl.recipe_file import dump_recipe, load_recipe
 
 GOOD = """\
@@ -46,6 +47,18 @@ def test_a_dumped_recipe_loads_as_the_same_recipe(recipe_file: Path, tmp_path: P
     assert load_recipe(tmp_path / "dumped.yaml") == recipe
 
 
+@pytest.mark.parametrize("lag", ["3", "0", "{dist: lags.json}", "{trace: runs/small}"])
+def test_a_lag_takes_the_place_of_the_bound_and_loads_again(recipe_file: Path, tmp_path: Path, lag: str) -> None:
+    assert load_recipe(recipe_file).rollout.staleness == 4
+    recipe = load_recipe(recipe_file, [f"rollout.lag={lag}"])
+    assert recipe.rollout.lag == (int(lag) if lag.isdecimal() else LagFile.model_validate(yaml.safe_load(lag)))
+    assert recipe.rollout.staleness is None
+    (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe))
+    assert load_recipe(tmp_path / "dumped.yaml") == recipe
+    bounded = load_recipe(tmp_path / "dumped.yaml", ["rollout.lag=null", "rollout.staleness=2"])
+    assert (bounded.rollout.lag, bounded.rollout.staleness) == (None, 2)
+
+
 def test_overrides_win_in_order_and_may_open_a_section(recipe_file: Path) -> None:
     recipe = load_recipe(recipe_file, ["rollout.staleness=1", "rollout.staleness=2", "warmup.blurt=0.5"])
     assert recipe.rollout.staleness == 2
@@ -80,6 +93,22 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("rollout: {group_size: 1}\n", "rollout.group_size 1 gives every episode advantage 0"),
         ("rollout: {max_groups: 8}\n", "rollout.max_groups 8 can never fill a step of 32 problems"),
         ("rollout: {top_p: 0.9}\n", "rollout.top_p: unknown key"),
+        ("rollout: {staleness: null}\n", "rollout.staleness null: only rollout.lag takes its place"),
+        ("rollout: {lag: 1, staleness: 4}\n", "rollout.staleness 4: rollout.lag is exact; set one of the two to null"),
+        ("rollout: {lag: 1, late: drop}\n", "rollout.late drop: with rollout.lag no group is ever late; use wait"),
+        ("rollout: {lag: 1, max_groups: 64}\n", "rollout.max_groups 64: rollout.lag says what is in flight; leave it"),
+        ("rollout: {lag: 1}\nmode: collocated\n", ":8: mode collocated: with rollout.lag the trainer runs ahead"),
+        ("rollout: {lag: 1}\nengine: {kv_policy: keep}\n", ":8: engine.kv_policy keep: with rollout.lag no swap"),
+        (
+            "rollout: {lag: -1}\n",
+            ":7: rollout.lag -1: give a whole number of versions ≥ 0, {dist: FILE} or {tr",
+        ),
+        ("rollout: {lag: 1.0}\n", ":7: rollout.lag 1.0: give a whole number"),
+        ("rollout: {lag: true}\n", ":7: rollout.lag True: give a whole number"),
+        ("rollout: {lag: uniform}\n", ":7: rollout.lag 'uniform': give a whole number"),
+        ("rollout: {lag: {dits: x}}\n", ":7: rollout.lag {'dits': 'x'}: give a whole number"),
+        ("rollout: {lag: {dist: 5}}\n", ":7: rollout.lag {'dist': 5}: give a whole number"),
+        ("rollout: {lag: {dist: x, trace: y}}\n", ":7: rollout.lag {'dist': 'x', 'trace': 'y'}: give a whole number"),
         ("  ranks: 2\nclock: virtual\n", "train.ranks 2: clock virtual trains in one process"),
         ("engine: {threads: 4}\nclock: virtual\n", "engine.threads 4: clock virtual computes with one thread"),
         ("virtual: {load: -1}\n", "virtual.load = -1: Input should be greater than or equal to 0"),

@@ -147,6 +147,16 @@ def test_staleness_zero_in_collocated_mode_is_synchronous_rl_by_the_same_code(st
     assert [r["staleness/max"] for r in steps] == [0, 0, 0]
 
 
+def test_with_a_lag_every_token_is_exactly_so_old(start: Callable[..., Command]) -> None:
+    command = start("rollout.staleness=null", "rollout.lag=1", "engine.replicas=2")
+    assert command.end() == 0, command.output
+    rows = pq.read_table(command.run / "trajectories").to_pylist()
+    ages = {(r["trained_at"], r["trained_at"] - v) for r in rows for v in r["policy_versions"] if v >= 0}
+    assert ages == {(0, 0), (1, 1), (2, 1), (3, 1), (4, 1)}
+    assert "exact lag" in command.output
+    assert not weights_left_behind()
+
+
 def test_collocated_mode_with_staleness_carries_partial_trajectories_over_a_turn(start: Callable[..., Command]) -> None:
     command = start("mode=collocated", "rollout.problems_per_step=2", "train.steps=8", "rollout.max_new_tokens=200")
     assert command.end() == 0, command.output

@@ -59,7 +59,9 @@ METRICS: dict[str, Metric] = {
     "audit/groups_dropped": Metric("groups", "groups lost for whatever reason: groups/failed + groups/dropped"),
     "audit/groups_in_flight": Metric("groups", "admitted − trained − lost: running, or finished and in the buffer"),
     # ---- weight movement
-    "sync/blocking_seconds": Metric("s", "the trainer's snapshot copy after the step"),
+    "sync/blocking_seconds": Metric(
+        "s", "the trainer's snapshot copy after the step; with rollout.lag, and its wait for a place in line"
+    ),
     "sync/seconds": Metric("s", "last swap: from the call until every engine serves the version"),
     "sync/pause_seconds": Metric("s", "last swap: no token was generated for this long"),
     # ---- the objective (arl/train/objectives.py)

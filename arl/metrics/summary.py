@@ -58,8 +58,8 @@ def render(summary: Summary, recipe: Recipe) -> str:
         f"groups     {', '.join(f'{count} {fate}' for fate, count in summary.groups.items())}",
         *_selection(summary),
         f"idle       trainer {summary.idle_trainer:.0%}, engine {summary.idle_engine:.0%}",
-        f"staleness  {summary.stale_fraction:.0%} of trained tokens were sampled by an older policy (bound "
-        f"{recipe.rollout.staleness}); {summary.trajectories_spanning_versions} trajectories span versions",
+        f"staleness  {summary.stale_fraction:.0%} of trained tokens were sampled by an older policy "
+        f"({_rule(recipe)}); {summary.trajectories_spanning_versions} trajectories span versions",
         *_histogram(Counter(summary.token_ages)),
         f"weights    sha256 {summary.weights_sha256}",
         f"files      {summary.directory}",
@@ -83,12 +83,17 @@ def _histogram(ages: Counter[int]) -> list[str]:
     return [f"    age {age}  {'█' * round(40 * n / total):40s} {n / total:4.0%}" for age, n in sorted(ages.items())]
 
 
+def _rule(recipe: Recipe) -> str:
+    return f"bound {recipe.rollout.staleness}" if recipe.rollout.lag is None else "exact lag"
+
+
 def _hints(summary: Summary, recipe: Recipe) -> list[str]:
     hints = []
     if recipe.rollout.staleness:
         hints.append("--set rollout.staleness=0 --set name=sync: the same run, synchronous")
     if summary.idle_trainer > max(summary.idle_engine, 0.2):
-        hints.append("the trainer waits: more engine threads or replicas, or a larger rollout.staleness")
+        larger = ", or a larger rollout.staleness" if recipe.rollout.lag is None else ""
+        hints.append(f"the trainer waits: more engine threads or replicas{larger}")
     elif summary.idle_engine > 0.2:
         hints.append("the engine waits: more train.threads or ranks, or objective.proximal=loglinear")
     if recipe.objective.kind == "decoupled_ppo":

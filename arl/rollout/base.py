@@ -63,8 +63,12 @@ class Admission(Protocol):
     def admit(self, loaded_version: int) -> int:
         """Count one group in; returns its deadline, the last version that may train it."""
 
-    def restore(self, num_trained: int, deadlines: Sequence[int]) -> None:
-        """Go on from a checkpoint with so many groups trained, and these outstanding."""
+    def restore(self, num_trained: int, loaded_version: int, outstanding: Sequence[tuple[int, int]]) -> None:
+        """Go on from a checkpoint with so many groups trained, and (dispatch_version, deadline) of each outstanding.
+
+        Args:
+            loaded_version: what the engines go on with.
+        """
 
     def release(self, deadline: int) -> None:
         """A group failed, was rejected or dropped: its number is given back."""

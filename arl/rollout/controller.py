@@ -162,8 +162,9 @@ class Controller:
         for g in state.running:
             running = _Running(g.group_id, g.problem, g.dispatch_version, g.dispatch_time, g.deadline, g.journals)
             self._running[g.group_id] = running
-        outstanding = [d for d, _ in state.buffered] + [g.deadline for g in state.running]
-        self._admission.restore(state.trained, outstanding)
+        outstanding = [(g.dispatch_version, d) for d, g in state.buffered]
+        outstanding += [(g.dispatch_version, g.deadline) for g in state.running]
+        self._admission.restore(state.trained, state.loaded_version, outstanding)
 
     # ---- admission
 

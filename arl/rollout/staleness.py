@@ -41,9 +41,10 @@ class StalenessGate:
         self._outstanding[deadline] += 1
         return deadline
 
-    def restore(self, num_trained: int, deadlines: Sequence[int]) -> None:
-        """Go on from a checkpoint with so many groups trained, and these outstanding."""
-        self.num_trained, self._outstanding = num_trained, Counter(deadlines)
+    def restore(self, num_trained: int, loaded_version: int, outstanding: Sequence[tuple[int, int]]) -> None:
+        """Go on from a checkpoint: see Admission."""
+        del loaded_version
+        self.num_trained, self._outstanding = num_trained, Counter(deadline for _, deadline in outstanding)
 
     def release(self, deadline: int) -> None:
         """A group failed, was rejected or dropped: its number is given back."""

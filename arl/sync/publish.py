@@ -33,18 +33,23 @@ def write_weights(directory: Path, version: int, config_json: str, state: dict[s
 class Publisher:
     """Writes the newest snapshot, in a thread of its own, and announces it from there.
 
-    A snapshot that is still in line when a newer one arrives is never written: engines want the newest.
+    A snapshot that is still in line when a newer one arrives is never written: engines want the newest. Those of an
+    exact lag want each in its turn: with `every_version` the trainer waits while there is one in line.
 
     Args:
         directory: where the versions go.
         config_json: the model's config.
         kept: versions on disk. Engines may still load version u while the trainer, whom the staleness gate stops at
-            u + η + 1, publishes later ones: η + 2 are always enough.
+            u + η + 1, publishes later ones: η + 2 are always enough. For an exact lag see arl.rollout.lag.
         announce: called in the publishing thread with each WeightUpdate, or with the exception that ended it.
+        every_version: none is skipped.
     """
 
-    def __init__(self, directory: Path, config_json: str, kept: int, announce: Announce) -> None:
+    def __init__(
+        self, directory: Path, config_json: str, kept: int, announce: Announce, every_version: bool = False
+    ) -> None:
         self._directory, self._config_json, self._kept, self._announce = directory, config_json, kept, announce
+        self._every_version, self._place_in_line = every_version, threading.Semaphore(1)
         directory.mkdir(parents=True, exist_ok=True)
         self._written: deque[WeightUpdate] = deque()
         self._queue: SimpleQueue[tuple[int, dict[str, torch.Tensor]] | None] = SimpleQueue()
@@ -52,6 +57,9 @@ class Publisher:
         self._thread.start()
 
     def publish(self, version: int, state: dict[str, torch.Tensor]) -> None:
+        """Put a snapshot in line."""
+        if self._every_version:
+            self._place_in_line.acquire()  # a publisher that failed has said so: nobody waits for this one then
         self._queue.put((version, state))
 
     def close(self, seconds: float) -> None:
@@ -65,7 +73,9 @@ class Publisher:
         """Consumes snapshots; waits for the next; unblocked by `publish` and `close`."""
         ended = False
         while not ended and (item := self._queue.get()) is not None:
-            while not ended and not self._queue.empty():
+            if self._every_version:
+                self._place_in_line.release()
+            while not (self._every_version or ended or self._queue.empty()):
                 newer = self._queue.get()
                 ended, item = newer is None, newer or item
             try:

@@ -15,7 +15,7 @@ class Trainer(Protocol):
         """
 
     async def weights(self, version: int) -> WeightUpdate:
-        """The published weights of `version`, or of a newer one that overtook it, once all of them are written."""
+        """The published weights of `version` once they are written; if they never were, of the next newer one."""
 
     async def save(self, path: Path) -> None:
         """Return when weights and optimizer are copied; they are written to `path` while training goes on."""

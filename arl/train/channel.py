@@ -49,6 +49,7 @@ class Init(_Message, frozen=True):
     publish_directory: str
     kept_versions: int  # published versions on disk
     collective_seconds: float  # deadline of every collective
+    every_version: bool = False  # publish each version, rather than the newest
 
     def sections(self) -> tuple[Train, Objective]:
         return Train.model_validate(self.train), Objective.model_validate(self.objective)

@@ -10,7 +10,7 @@ be it a rank's traceback, a broken publisher or a dead rank, ends every wait, pr
 import asyncio
 import contextlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,6 +25,7 @@ from arl.child import RUN_KEY
 from arl.clock import deadline
 from arl.errors import DeadlineError, ProcessDied, RunError, TrainerError
 from arl.recipe import Deadlines
+from arl.sync.published import PublishedVersions
 from arl.train import channel
 from arl.train.channel import (
     Copied,
@@ -62,17 +63,27 @@ class TrainerClient:
         ranks: world size.
         run_key: secret of this run; a process that does not know it is refused.
         host: address to listen on; loopback unless ranks run elsewhere.
+        published: version -> directory of older versions than init's that are published already.
     """
 
-    def __init__(self, init: Init, ranks: int, run_key: str, deadlines: Deadlines, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        init: Init,
+        ranks: int,
+        run_key: str,
+        deadlines: Deadlines,
+        host: str = "127.0.0.1",
+        published: Mapping[int, str] | None = None,
+    ) -> None:
         self._init, self._ranks, self._run_key, self._deadlines = init, ranks, run_key, deadlines
         self._train, _ = init.sections()
         self._version = init.version
         self._peers: dict[bytes, Hello] = {}
         self._one_at_a_time = asyncio.Lock()
         self._awaited: tuple[type[Struct], dict[int, Any], asyncio.Future[None]] | None = None
-        self._published: dict[int, asyncio.Future[WeightUpdate]] = {}
         self._saving: asyncio.Future[None] | None = None
+        self._published = PublishedVersions(init.kept_versions, {**(published or {}), init.version: init.model_path})
+        self._wanted: dict[int, asyncio.Future[WeightUpdate]] = {}
         self._failure: RunError | None = None
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -83,7 +94,6 @@ class TrainerClient:
 
     async def __aenter__(self) -> Self:
         self._hellos = self._expect(Hello)
-        self._newest = WeightUpdate(self._version, self._init.model_path)
         self._listener, self._watcher = (
             asyncio.create_task(self._listen()),
             asyncio.create_task(self._watch()),
@@ -125,15 +135,15 @@ class TrainerClient:
         return StepResult(self._version, stepped[0].metrics | packing)
 
     async def weights(self, version: int) -> WeightUpdate:
-        """See Trainer: of `version`, or of a newer one that overtook it.
+        """See Trainer.
 
         Raises:
             TrainerError, ProcessDied, DeadlineError: the publisher raised, died, or took too long.
         """
         self._raise_failure()
-        if version <= self._newest.version:
-            return self._newest
-        wanted = self._published.setdefault(version, asyncio.get_running_loop().create_future())
+        if (update := self._published.find(version)) is not None:
+            return update
+        wanted = self._wanted.setdefault(version, asyncio.get_running_loop().create_future())
         async with deadline(self._deadlines.swap, "controller", f"the published weights of version {version}"):
             return await asyncio.shield(wanted)
 
@@ -214,10 +224,10 @@ class TrainerClient:
             who = f"{sender.role} rank {sender.rank} at version {message.version}"
             self._fail(TrainerError(f"{who} raised:\n{message.trace}"))
         elif isinstance(message, Published):
-            for version, wanted in self._published.items():
+            self._published.add(message.update)
+            for version, wanted in self._wanted.items():
                 if version <= message.update.version and not wanted.done():
                     wanted.set_result(message.update)
-            self._newest = message.update
         elif isinstance(message, Saved):
             assert self._saving is not None
             self._saving.set_result(None)
@@ -257,7 +267,7 @@ class TrainerClient:
         if self._failure is not None:
             return
         self._failure = error
-        waits: list[asyncio.Future[Any]] = [*self._published.values()]
+        waits: list[asyncio.Future[Any]] = [*self._wanted.values()]
         waits += [self._awaited[2]] if self._awaited is not None else []
         waits += [self._saving] if self._saving is not None else []
         for wait in waits:

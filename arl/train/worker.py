@@ -90,9 +90,12 @@ class Rank:
         self._announce_save = _Announcer("saver", init.version)
         self._publisher = None
         if link.rank == 0:
-            directory = Path(init.publish_directory)
             self._publisher = Publisher(
-                directory, self.learner.config_json(), init.kept_versions, _Announcer("publisher", init.version)
+                Path(init.publish_directory),
+                self.learner.config_json(),
+                init.kept_versions,
+                _Announcer("publisher", init.version),
+                init.every_version,
             )
 
     def serve(self) -> None:
@@ -126,9 +129,9 @@ class Rank:
         metrics = self.learner.step(message.shard)
         start = time.perf_counter()
         state = self.learner.snapshot()
-        metrics["sync/blocking_seconds"] = time.perf_counter() - start
         if self._publisher is not None:
             self._publisher.publish(self.learner.version, state)
+        metrics["sync/blocking_seconds"] = time.perf_counter() - start
         return Stepped(self.learner.version, metrics)
 
 

@@ -1,17 +1,19 @@
 """Weight publication on virtual time: what arl.sync.publish does in a thread, one version at a time, the newest next.
 
-snapshot ─► in line (a newer one takes its place) ─► written, `seconds` later complete ─► newest
+snapshot ─► in line (a newer one takes its place, or waits for it) ─► written, `seconds` later complete ─► published
 """
 
 import asyncio
 import shutil
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from arl.clock import now
 from arl.sync.publish import write_weights
+from arl.sync.published import PublishedVersions
 from arl.types import WeightUpdate
 
 ROUNDING = 1e-9  # seconds that sums of times may differ by
@@ -21,36 +23,51 @@ class Publisher:
     """Has no task of its own: whoever publishes or asks brings it to the present first.
 
     Args:
-        directory, config_json, kept: as of arl.sync.publish.Publisher.
+        directory, config_json, kept, every_version: as of arl.sync.publish.Publisher.
         seconds: virtual, from the beginning of a publication until it can be loaded.
-        first: what is published already.
+        published: version -> directory of what is published already.
     """
 
-    def __init__(self, directory: Path, config_json: str, kept: int, seconds: float, first: WeightUpdate) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        config_json: str,
+        kept: int,
+        seconds: float,
+        published: Mapping[int, str],
+        every_version: bool = False,
+    ) -> None:
         self._directory, self._config_json, self._kept, self._seconds = directory, config_json, kept, seconds
-        self._newest, self._complete = first, 0.0
+        self._published, self._every_version = PublishedVersions(kept, published), every_version
+        self._complete = 0.0
         self._in_work: WeightUpdate | None = None
         self._in_line: tuple[int, dict[str, torch.Tensor]] | None = None
         self._written: deque[WeightUpdate] = deque()
 
-    def publish(self, version: int, state: dict[str, torch.Tensor]) -> None:
+    async def publish(self, version: int, state: dict[str, torch.Tensor]) -> None:
         """Put a snapshot in line."""
         self._advance()
+        while self._every_version and self._in_line is not None:
+            await self._completion()
         self._in_line = version, state
         if self._in_work is None:
             self._begin(now())
 
     async def published(self, version: int) -> WeightUpdate:
-        """The weights of `version`, which has been put in line, or of a newer one, once they can be loaded."""
+        """The weights of `version`, which has been put in line, or of the next newer one, once they can be loaded."""
         self._advance()
-        while self._newest.version < version:
-            await asyncio.sleep(self._complete - now())
-            self._advance()
-        return self._newest
+        while (update := self._published.find(version)) is None:
+            await self._completion()
+        return update
+
+    async def _completion(self) -> None:
+        await asyncio.sleep(self._complete - now())
+        self._advance()
 
     def _advance(self) -> None:
         while self._in_work is not None and self._complete <= now() + ROUNDING:
-            self._newest, self._in_work = self._in_work, None
+            self._published.add(self._in_work)
+            self._in_work = None
             if self._in_line is not None:
                 self._begin(self._complete)
 

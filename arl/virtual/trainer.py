@@ -7,11 +7,14 @@ Batch ─► pack_batch ─► Learner.step, at once ─► sleep what it costs 
 import asyncio
 from pathlib import Path
 
+import numpy as np
+
+from arl.clock import now
 from arl.recipe import Recipe
 from arl.system import kept_versions
 from arl.train.learner import Learner
 from arl.train.packer import pack_batch
-from arl.types import Batch, StepResult, WeightUpdate
+from arl.types import Batch, StartingVersions, StepResult, WeightUpdate
 from arl.virtual.publisher import Publisher
 
 
@@ -20,12 +23,15 @@ class InProcessTrainer:
 
     Args:
         recipe: `train`, `objective` and the costs in `virtual`.
-        model: directory of version 0.
+        versions: what it begins with.
         publications: directory that versions are written to.
-        version: v at the start; with more than 0, `model` is a checkpoint.
+        lags: of the recipe: see arl.lags.
     """
 
-    def __init__(self, recipe: Recipe, model: Path, publications: Path, version: int = 0) -> None:
+    def __init__(
+        self, recipe: Recipe, versions: StartingVersions, publications: Path, lags: np.ndarray | None = None
+    ) -> None:
+        model, version = Path(versions.model), versions.version
         self._train, self._costs = recipe.train.model_copy(update={"threads": 1}), recipe.virtual
         self._model, self._publications = model, publications
         self._learner = Learner(
@@ -35,9 +41,10 @@ class InProcessTrainer:
         self._publisher = Publisher(
             publications,
             self._learner.config_json(),
-            kept_versions(recipe),
+            kept_versions(recipe, lags),
             self._costs.publish,
-            WeightUpdate(version, str(model)),
+            {**versions.older, version: versions.model},
+            every_version=lags is not None,
         )
 
     async def step(self, batch: Batch) -> StepResult:
@@ -53,9 +60,10 @@ class InProcessTrainer:
         version, state = self._learner.version, self._learner.snapshot()
         seconds = costs.train_step + costs.trained_token * packing["tokens/trained"]
         await asyncio.sleep(seconds + costs.snapshot)
-        self._publisher.publish(version, state)
+        written = now()
+        await self._publisher.publish(version, state)
         metrics = {name: value for name, value in computed.items() if not name.startswith("time/")}
-        metrics |= {"time/train_s": seconds, "sync/blocking_seconds": costs.snapshot}
+        metrics |= {"time/train_s": seconds, "sync/blocking_seconds": costs.snapshot + (now() - written)}
         return StepResult(version, metrics | packing)
 
     async def weights(self, version: int) -> WeightUpdate:

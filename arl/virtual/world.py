@@ -33,7 +33,7 @@ from arl.recipe import Recipe
 from arl.reward.pool import InlineRewards
 from arl.run import Outcome, Run, summarize
 from arl.system import publication_directory, reported_failures, reward_name, told_deaths
-from arl.types import Problem
+from arl.types import Problem, StartingVersions
 from arl.virtual.trainer import InProcessTrainer
 from arl.warmup import starting_model
 
@@ -79,17 +79,18 @@ async def _run(recipe: Recipe, origin: Origin, model: Path, display: ConsoleDisp
     function = import_function(reward_name(recipe), "reward.function")
     rewards = TimedRewards(InlineRewards(function), recipe.virtual.reward, recipe.reward.workers)
     async with reported_failures():
-        with publication_directory(recipe, model, origin.directory) as publications:
-            trainer = InProcessTrainer(recipe, model, publications, origin.version)
-            async with open_engines(recipe, model, origin.version) as engine:
+        versions = origin.versions(model)
+        with publication_directory(recipe, model, origin.directory, origin.plan.lags) as publications:
+            trainer = InProcessTrainer(recipe, versions, publications, origin.plan.lags)
+            async with open_engines(recipe, versions) as engine:
                 run = Run(recipe, origin, engine, trainer, load_codec(str(model)), rewards, display)
                 outcome = await run.train(await run.evaluate_before(), until, evaluate=last)
     return outcome, clock.now()
 
 
 @contextlib.asynccontextmanager
-async def open_engines(recipe: Recipe, model: Path, version: int) -> AsyncIterator[Router]:
-    """engine.replicas embedded engines with `model` as `version`, whose passes and loads take virtual time."""
+async def open_engines(recipe: Recipe, versions: StartingVersions) -> AsyncIterator[Router]:
+    """engine.replicas embedded engines with the oldest of `versions`; their passes and loads take virtual time."""
     config, costs = recipe.engine, recipe.virtual
 
     def pass_seconds(prefill_tokens: int, decode_tokens: int) -> float:
@@ -98,11 +99,11 @@ async def open_engines(recipe: Recipe, model: Path, version: int) -> AsyncIterat
     async with contextlib.AsyncExitStack() as stack:
         engines = [
             EmbeddedEngine(
-                load_model(model, config.dtype),
+                load_model(versions.served, config.dtype),
                 slots=config.slots,
                 kv_policy=config.kv_policy,
                 stream_interval=config.stream_interval,
-                version=version,
+                version=versions.oldest,
                 step_cost=pass_seconds,
                 load_seconds=costs.load,
             )

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,10 +17,12 @@ from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
 from arl.errors import Rejected, RunError, leaves
 from arl.recipe import Deadlines, Rollout
+from arl.rollout.base import Admission
 from arl.rollout.controller import Controller
 from arl.rollout.env import Env, Session, single_turn
 from arl.rollout.episodes import Episodes
 from arl.rollout.filters import Filter, keep_all
+from arl.rollout.lag import LagSchedule
 from arl.rollout.staleness import StalenessGate
 from arl.rollout.state import ControllerState
 from arl.types import Completion, Problem, Trajectory
@@ -31,8 +34,8 @@ PATIENT = Deadlines(step=1e6, swap=1e5, generate=1e6)
 class CheckedGate(StalenessGate):
     """Holds both inequalities of docs/staleness.md against every event."""
 
-    def restore(self, num_trained: int, deadlines: Sequence[int]) -> None:
-        super().restore(num_trained, deadlines)
+    def restore(self, num_trained: int, loaded_version: int, outstanding: Sequence[tuple[int, int]]) -> None:
+        super().restore(num_trained, loaded_version, outstanding)
         self._check()
 
     def admit(self, loaded_version: int) -> int:
@@ -76,30 +79,35 @@ class World:
         env: Env = single_turn,
         keep: Filter = keep_all,
         crash_at: float | None = None,
+        lags: np.ndarray | None = None,
+        until: int | None = None,
+        restored: ControllerState | None = None,
     ) -> None:
-        self.keep, self.crash_at = keep, crash_at
+        self.keep, self.crash_at, self.lags, self.until = keep, crash_at, lags, until or steps
         self.seconds_of, self.replicas, self.env = seconds_of, replicas, env
         self.rollout, self.steps, self.deadlines = rollout, steps, deadlines
         self.length_of, self.swap_seconds, self.score = length_of, swap_seconds, score
-        self.trainer, self.observer = NullTrainer(step_seconds), NullObserver()
+        self.restored, self.first = restored, restored.version if restored else 0
+        self.trainer, self.observer = NullTrainer(step_seconds, self.first), NullObserver()
         self.checkpoints = NullCheckpoints(checkpoint_every, steps)
 
     def run(self) -> "World":
-        state, start = None, 0.0
+        state, start = self.restored, 0.0
         if self.crash_at is not None:
             with contextlib.suppress(TimeoutError):
                 clock.run(lambda: asyncio.wait_for(self._main(None), self.crash_at), virtual=True)
             if self.checkpoints.states:
                 start, data = self.checkpoints.states[max(self.checkpoints.states)]
                 state = arrays.decoder(ControllerState).decode(data)
-            del self.trainer.batches[state.version if state else 0 :]
+            self.trainer.version = state.version if state else 0
+            del self.trainer.batches[self.trainer.version :]
         clock.run(lambda: self._main(state), virtual=True, start=start)
         return self
 
     async def _main(self, restored: ControllerState | None) -> None:
         swaps = [self.swap_seconds * (i + 1) for i in range(self.replicas)]
-        version = restored.version if restored else 0
-        self.engine = Router([NullEngine(self.length_of, swap, self.seconds_of, version) for swap in swaps])
+        served = restored.loaded_version if restored else 0
+        self.engine = Router([NullEngine(self.length_of, swap, self.seconds_of, served) for swap in swaps])
         rewards = NullRewards(self.score)
         episodes = Episodes(self.engine, NullCodec(), rewards, self.env, self.rollout, seed=0, max_length=100_000)
         problems = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
@@ -107,10 +115,10 @@ class World:
             self.rollout,
             self.deadlines,
             self.steps,
-            self.steps,
+            self.until,
             self.engine,
             self.trainer,
-            CheckedGate(self.rollout.problems_per_step, self.rollout.staleness),
+            self._admission(),
             problems,
             episodes,
             self.keep,
@@ -121,6 +129,12 @@ class World:
         )
         await self.controller.run()
         self.seconds = clock.now()
+
+    def _admission(self) -> Admission:
+        if self.lags is not None:
+            return LagSchedule(self.lags)
+        assert self.rollout.staleness is not None
+        return CheckedGate(self.rollout.problems_per_step, self.rollout.staleness)
 
     def ages(self) -> list[int]:
         """Oldest token age of every trained trajectory."""

@@ -24,7 +24,7 @@ from tests.train.workers import started
 DEADLINES = Deadlines(startup=60, step=30, swap=30, shutdown=10)
 
 
-def init(model: Path, published: Path, **train: object) -> Init:
+def init(model: Path, published: Path, every_version: bool = False, **train: object) -> Init:
     section = Train(minibatches=2, threads=1, **train)  # type: ignore[arg-type]
     return Init(
         model_path=str(model),
@@ -36,6 +36,7 @@ def init(model: Path, published: Path, **train: object) -> Init:
         publish_directory=str(published),
         kept_versions=3,
         collective_seconds=20.0,
+        every_version=every_version,
     )
 
 
@@ -158,3 +159,22 @@ def test_a_process_with_the_wrong_key_is_refused_and_the_run_goes_on(tiny: Path,
 def test_a_rank_whose_parent_has_gone_leaves_at_once(tiny: Path) -> None:
     with started({ADDRESS: "tcp://127.0.0.1:9", RUN_KEY: "secret"}, 1, parent=1) as processes:
         assert processes[0].wait(20) == 1
+
+
+def test_every_version_of_an_exact_lag_is_published_and_told_ones_are_given_out(tiny: Path, tmp_path: Path) -> None:
+    async def scene() -> None:
+        told = {2: "of version 2", 3: "of version 3"}
+        asked = init(tiny, tmp_path, every_version=True)
+        async with TrainerClient(asked, 1, "secret", DEADLINES, published=told) as trainer:
+            with started(trainer.environment, 1):
+                await trainer.ready()
+                assert [(await trainer.weights(v)).path for v in (2, 3, 4)] == [*told.values(), str(tiny)]
+                for version in range(4, 8):
+                    await trainer.step(batch(version, groups=4, size=4))
+                assert (await trainer.weights(8)).version == 8
+                for version in (6, 7):  # of the newest three
+                    assert (await trainer.weights(version)).path == str(tmp_path / f"v{version}")
+                await trainer.stop()
+
+    asyncio.run(scene())
+    assert {path.name for path in tmp_path.iterdir()} == {"v6", "v7", "v8"}

@@ -40,6 +40,7 @@ WORLDS = {
     "two replicas, cache kept": "engine.replicas=2 engine.kv_policy=keep virtual.load=0.05",
     "collocated": "mode=collocated",
     "late groups dropped": "rollout.late=drop rollout.staleness=1 virtual.train_step=0.001 virtual.engine_pass=0.01",
+    "exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.02",
     "some groups rejected": "rollout.filter=tests.virtual.test_resume:odd",
 }
 
@@ -74,7 +75,7 @@ def write_recipe(path: Path, overrides: str) -> Path:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(tmp_path: Path, world: str) -> None:
-    """10 runs in each of 5 worlds; two of each are killed twice."""
+    """10 runs in each of 6 worlds; two of each are killed twice."""
     recipe, rng = write_recipe(tmp_path, WORLDS[world]), random.Random(world)
     ((whole,),) = in_forks(recipe, [{"directory": str(tmp_path / "whole"), "kills": []}])
     expected = contents(whole["directory"])

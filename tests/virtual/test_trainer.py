@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from arl import clock
+from arl.lags import load_lags
 from arl.metrics.fingerprint import weights_sha256
 from arl.recipe import Deadlines, Recipe
 from arl.train.channel import Init
 from arl.train.client import TrainerClient
-from arl.types import StepResult
+from arl.types import StartingVersions, StepResult
 from arl.virtual.trainer import InProcessTrainer
 from tests.train.synthetic import batch
 from tests.train.workers import started
@@ -18,12 +19,13 @@ from tests.train.workers import started
 STEPS = range(3)
 
 
-def recipe_for(model: Path, **virtual: float) -> Recipe:
+def recipe_for(model: Path, lag: int | None = None, **virtual: float) -> Recipe:
     return Recipe.model_validate(
         {
             "clock": "virtual",
             "model": {"path": str(model)},
             "data": {"task": "running_checksum"},
+            "rollout": {"lag": lag},
             "train": {"minibatches": 2, "threads": 1},
             "virtual": virtual,
         }
@@ -31,7 +33,7 @@ def recipe_for(model: Path, **virtual: float) -> Recipe:
 
 
 async def in_process(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
-    trainer = InProcessTrainer(recipe, model, directory)
+    trainer = InProcessTrainer(recipe, StartingVersions(str(model)), directory)
     results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
     await trainer.save(directory / "saved")
     return results
@@ -75,7 +77,7 @@ def test_a_step_and_its_publication_take_what_they_cost(tiny: Path, tmp_path: Pa
     costs = {"train_step": 1.0, "trained_token": 0.01, "snapshot": 0.5, "publish": 20.0}
 
     async def main() -> tuple[StepResult, list[float]]:
-        trainer = InProcessTrainer(recipe_for(tiny, **costs), tiny, tmp_path)
+        trainer = InProcessTrainer(recipe_for(tiny, None, **costs), StartingVersions(str(tiny)), tmp_path)
         times = []
         for version in (0, 1):
             result = await trainer.step(batch(version, groups=4, size=4))
@@ -90,3 +92,37 @@ def test_a_step_and_its_publication_take_what_they_cost(tiny: Path, tmp_path: Pa
     assert result.metrics["time/train_s"] == pytest.approx(step - 0.5)
     assert [first, second] == pytest.approx([step, 2 * step])
     assert complete == pytest.approx([second, first + 20, first + 40])
+
+
+def test_with_a_lag_every_version_is_published_and_the_trainer_waits_for_a_place_in_line(
+    tiny: Path, tmp_path: Path
+) -> None:
+    recipe = recipe_for(tiny, lag=1, train_step=1.0, trained_token=0.0, snapshot=0.0, publish=20.0)
+
+    async def main() -> list[float]:
+        trainer = InProcessTrainer(recipe, StartingVersions(str(tiny)), tmp_path, load_lags(recipe))
+        blocked = [
+            (await trainer.step(batch(version, groups=4, size=4))).metrics["sync/blocking_seconds"]
+            for version in range(4)
+        ]
+        for version in (2, 3, 4):
+            update = await trainer.weights(version)
+            assert (update.version, Path(update.path).name) == (version, f"v{version}")
+        return blocked
+
+    # Version 1 is written from 1 s to 21 s; 2 stands in line; 3 waits from 3 s until 2 is begun at 21 s; 4 from 22 s.
+    assert clock.run(main, virtual=True) == pytest.approx([0, 0, 18, 19])
+    assert {path.name for path in tmp_path.iterdir()} == {"v2", "v3", "v4"}
+
+
+def test_a_trainer_that_is_told_of_published_versions_gives_them_out(tiny: Path, tmp_path: Path) -> None:
+    recipe = recipe_for(tiny, lag=2)
+
+    async def main() -> None:
+        versions = StartingVersions(str(tiny), 0, {-2: "older", -1: "old"})
+        trainer = InProcessTrainer(recipe, versions, tmp_path, load_lags(recipe))
+        assert [(await trainer.weights(v)).path for v in (-2, -1, 0)] == ["older", "old", str(tiny)]
+        await trainer.step(batch(0, groups=4, size=4))
+        assert [(await trainer.weights(v)).version for v in (-2, -1, 0, 1)] == [-2, -1, 0, 1]
+
+    clock.run(main, virtual=True)

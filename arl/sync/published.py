@@ -1,0 +1,28 @@
+"""Where published weights lie, as whoever asks for them knows it. Torch-free."""
+
+from collections.abc import Mapping
+
+from arl.types import WeightUpdate
+
+
+class PublishedVersions:
+    """The newest `kept` versions, each in its directory.
+
+    >>> versions = PublishedVersions(2, {4: "model"})
+    >>> versions.add(WeightUpdate(6, "v6"))
+    >>> [versions.find(wanted) and versions.find(wanted).version for wanted in (4, 5, 6, 7)]
+    [4, 6, 6, None]
+    """
+
+    def __init__(self, kept: int, known: Mapping[int, str]) -> None:
+        self._kept, self._paths = kept, dict(known)
+
+    def add(self, update: WeightUpdate) -> None:
+        self._paths[update.version] = update.path
+        for version in sorted(self._paths)[: -self._kept]:
+            del self._paths[version]
+
+    def find(self, version: int) -> WeightUpdate | None:
+        """`version` itself, or the next newer one; None: not published yet."""
+        found = min((v for v in self._paths if v >= version), default=None)
+        return None if found is None else WeightUpdate(found, self._paths[found])
