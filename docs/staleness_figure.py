@@ -12,7 +12,9 @@ COLORS = ["#d9e6f2", "#a9c9e4", "#6ea3d0", "#3577b1", "#174a7c", "#0b2747", "#00
 def main(run: Path) -> None:
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if "token_age/histogram" in record]
-    bound = next(int(line.split()[1]) for line in (run / "recipe.yaml").read_text().splitlines() if "staleness:" in line)
+    bound = next(
+        int(line.split()[1]) for line in (run / "recipe.yaml").read_text().splitlines() if "staleness:" in line
+    )
     print("\n".join(svg(steps, bound)))
 
 
