@@ -87,6 +87,19 @@ def train(recipe: RecipePath, set_: Overrides = None, dry_run: DryRun = False, r
 
 
 @command(app)
+def replay(
+    run: Annotated[Path, typer.Argument(help="Directory of a finished run.", metavar="RUN")], set_: Overrides = None
+) -> None:
+    """Train again from a run's trajectories, under another objective or rule."""
+    from arl.metrics.console import ConsoleDisplay
+    from arl.metrics.summary import render
+    from arl.replay.world import replay as train_again
+
+    with ConsoleDisplay() as display:
+        display.note(render(*train_again(run, set_ or (), display)))
+
+
+@command(app)
 def eval_(recipe: RecipePath, model: Model, set_: Overrides = None) -> None:
     """Sampled accuracy of a model on a recipe's held-out problems, as JSON."""
     import msgspec

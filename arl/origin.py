@@ -116,17 +116,24 @@ def _resumed(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDispla
 
 def _same_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> None:
     """Refuse a checkpoint of another model, world or anything else that decides what is computed."""
-    theirs, ours = dict(_leaves(state.recipe)), dict(_leaves(recipe.model_dump(mode="json")))
     free = FREE if recipe.clock == "virtual" else FREE + FREE_ON_THE_WALL
-    for field in sorted(theirs.keys() | ours.keys()):
-        a, b = theirs.get(field), ours.get(field)
-        if a != b and not field.startswith(free):
+    for field, a, b in differences(state.recipe, recipe.model_dump(mode="json")):
+        if not field.startswith(free):
             raise InputError(
                 f"{field} = {b!r}: {checkpoint} was made with {a!r}; resume with that, or start a new run without "
                 "--resume"
             )
     if problems_sha256(plan.training) != state.problems:
         raise DataError(f"{checkpoint}: was made with other problems than data.path or data.task now gives")
+
+
+def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """(section.field, its value in one, in the other), for every field in which two dumped recipes differ."""
+    one, other = dict(_leaves(theirs)), dict(_leaves(ours))
+    for field in sorted(one.keys() | other.keys()):
+        a, b = one.get(field), other.get(field)
+        if a != b:
+            yield field, a, b
 
 
 def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

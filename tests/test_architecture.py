@@ -18,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"models", "data", "reward", "metrics", "lags"},
     {"engine"},
     {"rollout", "train", "sync", "launch"},
-    {"system", "warmup", "run", "checkpoint", "origin", "evaluate", "preflight", "bench", "virtual"},
+    {"system", "warmup", "run", "checkpoint", "origin", "evaluate", "preflight", "bench", "virtual", "replay"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
