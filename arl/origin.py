@@ -10,14 +10,13 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from arl.checkpoint import RunState, clear_after, load_state, newest_intact, older_versions
 from arl.errors import DataError, InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.preflight import Plan, preflight
 from arl.recipe import Recipe
-from arl.recipe_file import dump_recipe
+from arl.recipe_file import differences, dump_recipe
 from arl.types import Problem, StartingVersions
 
 # What a resumed run may do differently: nothing of it changes what is computed.
@@ -125,23 +124,6 @@ def _same_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> 
             )
     if problems_sha256(plan.training) != state.problems:
         raise DataError(f"{checkpoint}: was made with other problems than data.path or data.task now gives")
-
-
-def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """(section.field, its value in one, in the other), for every field in which two dumped recipes differ."""
-    one, other = dict(_leaves(theirs)), dict(_leaves(ours))
-    for field in sorted(one.keys() | other.keys()):
-        a, b = one.get(field), other.get(field)
-        if a != b:
-            yield field, a, b
-
-
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 @contextlib.contextmanager

@@ -163,6 +163,7 @@ class Run:
             controller = self._controller(recorder, checkpoints, until)
             self._display.begin("training", recipe.train.steps)
             await controller.run()
+            assert controller.version == until, f"ended at version {controller.version} of {until}"
             seconds = recorder.seconds
             after = await self._evaluate("after training") if evaluate else None
             if after is not None:

@@ -11,9 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import InputError, RecipeError
-from arl.origin import differences
 from arl.recipe import Recipe
-from arl.recipe_file import load_recipe
+from arl.recipe_file import differences, load_recipe
 from arl.replay.recording import Recording, read_recording
 
 FREE = ("name", "objective.", "train.", "eval.", "output.", "deadlines.", "rollout.max_rejects")
