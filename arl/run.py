@@ -15,6 +15,7 @@ import msgspec
 
 from arl.checkpoint import RunCheckpoints
 from arl.clock import deadline
+from arl.collector import rare_collections
 from arl.data.codec import TextCodec
 from arl.data.problems import ProblemOrder
 from arl.data.tokenizer import load_codec
@@ -101,6 +102,7 @@ async def _run_system(
     """Start both sides at once, train between two evaluations."""
     codec, key = load_codec(str(model)), new_key()
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(rare_collections())
         servers = await start_engines(recipe, model, plan.placement.engines, processes, key)
         trainer = await stack.enter_async_context(
             open_trainer(recipe, model, weights, plan.placement.ranks, processes, key)
