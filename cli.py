@@ -166,6 +166,19 @@ def async_(
 
 
 @command(bench)
+def controller(
+    concurrent: Annotated[int, typer.Option(help="Open episodes; also an eighth and eight times as many.")] = 4096,
+    episodes: Annotated[int, typer.Option(help="Of the long run, which also watches the memory.")] = 1_000_000,
+    repeats: Annotated[int, typer.Option(help="Of the shorter runs, interleaved.")] = 3,
+) -> None:
+    """The controller between a null engine and a null trainer: episodes a second, its memory, what a group costs."""
+    from arl.bench import to_json
+    from arl.bench.controller import bench_controller
+
+    typer.echo(to_json(bench_controller(concurrent, episodes, repeats)))
+
+
+@command(bench)
 def target(
     recipe: RecipePath,
     model: Model,
