@@ -179,6 +179,21 @@ def async_(
 
 
 @command(bench)
+def controller(
+    concurrent: Annotated[int, typer.Option(help="Open episodes; also an eighth and eight times as many.")] = 4096,
+    episodes: Annotated[int, typer.Option(help="Of the long run, which also watches the memory.")] = 1_000_000,
+    repeats: Annotated[int, typer.Option(help="Of the shorter runs, interleaved.")] = 3,
+) -> None:
+    """The controller between null engine and null trainer: episodes a second, memory; and what a checkpoint costs."""
+    from arl.bench import to_json
+    from arl.bench.checkpoint import bench_checkpoint
+    from arl.bench.controller import bench_controller
+
+    measured = bench_controller(concurrent, episodes, repeats)
+    typer.echo(to_json(measured | {"checkpoint": bench_checkpoint(repeats)}))
+
+
+@command(bench)
 def target(
     recipe: RecipePath,
     model: Model,

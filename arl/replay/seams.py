@@ -87,6 +87,7 @@ class RecordedSchedule(RecordedGate):
         self._admitted += 1
         place = len(self._groups) if place is None else place  # lost: in no batch
         self._outstanding[place] += 1
+        self.num_outstanding += 1
         return place
 
     def first_blocking(self, version: int, chosen: Counter[int]) -> int | None:

@@ -297,8 +297,8 @@ class Controller:
         async with deadline(self._deadlines.step, "trainer", f"{wanted} groups for step {version}; {self._state()}"):
             while True:
                 self._finished.clear()
-                chosen = self._buffer.earliest(wanted)
-                if chosen.total() == wanted:
+                if len(self._buffer) >= wanted:
+                    chosen = self._buffer.earliest(wanted)
                     blocking = self._admission.first_blocking(version, chosen)
                     if blocking is None:
                         return chosen
