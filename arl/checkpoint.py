@@ -2,7 +2,7 @@
 
     checkpoints/step_N/   model.safetensors, config.json, tokenizer…   what `from_pretrained` reads
                           optimizer.safetensors                        AdamW's moments
-                          weights/vM                                   exact lag: versions that engines still need
+                          weights/vM                                   versions that engines serve, or still need
                           run.msgpack                                  controller, metrics, clock: a RunState
                           manifest.json                                bytes and sha256 of every other file
 
@@ -10,9 +10,11 @@ copy (the trainer waits) ─► cut, one instant of the controller ─► in the
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -24,6 +26,7 @@ from arl import arrays
 from arl.clock import deadline
 from arl.engine.base import Engine
 from arl.errors import DataError
+from arl.metrics.files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
 from arl.metrics.state import RecorderState
 from arl.recipe import Recipe
 from arl.rollout.state import ControllerState
@@ -33,13 +36,14 @@ from arl.types import Accuracy
 P = ParamSpec("P")
 
 MANIFEST, STATE, OLDER = "manifest.json", "run.msgpack", "weights"
+OPTIMIZER = "optimizer.safetensors"
 
 
 class RunState(Struct, frozen=True):
     """All that a run is, at one instant, but for the trainer's tensors."""
 
     recipe: dict[str, Any]  # as JSON
-    problems: str  # sha256 of the training problems
+    inputs: str  # sha256 of problems and lags: see Plan.sha256
     time: float  # clock seconds
     before: Accuracy | None  # the evaluation before training
     controller: ControllerState
@@ -78,15 +82,22 @@ class RunCheckpoints:
         """See Checkpoints. One checkpoint is written at a time: it waits for the last one."""
         await self._idle.wait()
         self._idle.clear()
-        if self._recipe.rollout.lag is not None:
-            await self._copy_older(version)
+        for older in self._older(version):
+            update = await self._trainer.weights(older)
+            assert update.version == older, f"version {older} is served, and no longer published"
+            await self._off_the_loop(_copy_model, Path(update.path), self._partial(version) / OLDER / f"v{older}")
         await self._trainer.save(self._partial(version))
 
-    async def _copy_older(self, version: int) -> None:
-        """What engines serve or have yet to serve: versions that nothing could compute again."""
-        for older in range(self._engine.loaded_version, version):
-            update = await self._trainer.weights(older)
-            await self._off_the_loop(_copy_model, Path(update.path), self._partial(version) / OLDER / f"v{older}")
+    def _older(self, version: int) -> range:
+        """Versions that engines begin with when this one is resumed, since nothing could compute them again.
+
+        With exact lag, all that they serve or have yet to serve. In virtual time, what they serve, lest checkpoints
+        made policies fresher. Otherwise engines that begin with the checkpoint's own version serve as well.
+        """
+        served = min(self._engine.loaded_version, version)
+        if self._recipe.rollout.lag is not None:
+            return range(served, version)
+        return range(served, min(served + 1, version)) if self._recipe.clock == "virtual" else range(0)
 
     def write(self, state: ControllerState) -> Coroutine[Any, Any, None]:
         """See Checkpoints."""
@@ -102,11 +113,27 @@ class RunCheckpoints:
         self._idle.set()
 
     async def _off_the_loop(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """In a thread, which virtual time has no place for."""
-        if self._recipe.clock == "wall":
-            await asyncio.to_thread(work, *args, **kwargs)
-        else:
+        """In a thread, which virtual time has no place for; one that hangs does not keep the process."""
+        if self._recipe.clock == "virtual":
             work(*args, **kwargs)
+            return
+        loop, done = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+        def tell(error: BaseException | None) -> None:
+            if not done.done():
+                done.set_result(None) if error is None else done.set_exception(error)
+
+        def run() -> None:
+            error: BaseException | None = None
+            try:
+                work(*args, **kwargs)
+            except BaseException as raised:
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
+                loop.call_soon_threadsafe(tell, error)
+
+        threading.Thread(target=run, name="checkpoint", daemon=True).start()
+        await done
 
     def _partial(self, version: int) -> Path:
         return self._directory / f".step_{version}.partial"
@@ -118,20 +145,26 @@ def next_checkpoint(recipe: Recipe, version: int) -> int:
     return min(steps, (version // every + 1) * every) if every else steps
 
 
-def older_versions(checkpoint: Path) -> dict[int, str]:
-    """version -> directory of the published weights that were saved with it."""
-    return {int(path.name.removeprefix("v")): str(path) for path in (checkpoint / OLDER).glob("v*")}
+def older_versions(checkpoint: Path, served: int) -> dict[int, str]:
+    """version -> directory of the weights that were saved with it, from what engines `served` when it was cut."""
+    saved = {int(path.name.removeprefix("v")): str(path) for path in (checkpoint / OLDER).glob("v*")}
+    return {version: path for version, path in saved.items() if version >= served}
 
 
 def _copy_model(source: Path, target: Path) -> None:
     """What an engine loads, without what else a checkpoint holds."""
     target.mkdir(parents=True)
-    for file in [source / "config.json", *source.glob("model*")]:
-        shutil.copy2(file, target)
+    for file in source.iterdir():
+        if file.name == "config.json" or "model" in file.name:
+            shutil.copy2(file, target)
 
 
 def _write_state(partial: Path, final: Path, state: RunState) -> None:
     (partial / STATE).write_bytes(arrays.encoder().encode(state))
+    run = final.parent.parent
+    for path in [run / METRICS_FILE, run / TRACE_FILE, *_files(run / TRAJECTORIES), run / TRAJECTORIES]:
+        if path.exists():  # what the state counts on must be as durable as itself
+            _sync(path)
     seal(partial, final)
 
 
@@ -139,10 +172,11 @@ def seal(partial: Path, final: Path) -> None:
     """Make what is in `partial` the checkpoint `final`: checksums, everything on disk, then the name."""
     files = {str(file.relative_to(partial)): _File(*_sum(file)) for file in _files(partial)}
     (partial / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(files)))
-    for path in [*_files(partial), partial]:
+    for path in [*partial.rglob("*"), partial]:
         _sync(path)
     partial.rename(final)
-    _sync(final.parent)
+    for path in (final.parent, final.parent.parent):
+        _sync(path)
 
 
 def verify(checkpoint: Path) -> None:
@@ -155,6 +189,8 @@ def verify(checkpoint: Path) -> None:
         files = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=dict[str, _File])
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(f"checkpoint {checkpoint}: no {MANIFEST} that can be read ({error})") from error
+    if not {STATE, "model.safetensors", "config.json", OPTIMIZER} <= files.keys():
+        raise DataError(f"checkpoint {checkpoint}: {MANIFEST} does not name all of its files")
     for name, expected in files.items():
         try:
             size, digest = _sum(checkpoint / name)
@@ -166,19 +202,21 @@ def verify(checkpoint: Path) -> None:
             raise DataError(f"checkpoint {checkpoint}: {name} is corrupt: its sha256 is not that of {MANIFEST}")
 
 
-def newest_intact(directory: Path, note: Callable[[str], None]) -> Path:
-    """The newest checkpoint in `directory` whose checksums hold; those that do not are told.
+def newest_intact(directory: Path, note: Callable[[str], None]) -> tuple[Path, RunState]:
+    """The newest checkpoint in `directory` that can be believed, with its state; those that cannot are told.
 
     Raises:
         DataError: there is none.
     """
-    for checkpoint in sorted(directory.glob("step_*"), key=_step, reverse=True):
+    for checkpoint in sorted(_checkpoints(directory), key=_step, reverse=True):
         try:
             verify(checkpoint)
+            state = load_state(checkpoint)
+            _refuse_lost_files(directory.parent, state, checkpoint)
         except DataError as error:
             note(f"{error}: using the one before")
         else:
-            return checkpoint
+            return checkpoint, state
     raise DataError(f"{directory}: no intact checkpoint to resume from; start the run anew, without --resume")
 
 
@@ -186,11 +224,22 @@ def clear_after(checkpoint: Path) -> None:
     """Remove what was half written, and put aside as refused_step_N what is newer than `checkpoint`."""
     for partial in checkpoint.parent.glob(".step_*.partial"):
         shutil.rmtree(partial)
-    for refused in checkpoint.parent.glob("step_*"):
+    for refused in _checkpoints(checkpoint.parent):
         if _step(refused) > _step(checkpoint):
             aside = refused.with_name(f"refused_{refused.name}")
             shutil.rmtree(aside, ignore_errors=True)
             refused.rename(aside)
+
+
+def _refuse_lost_files(run: Path, state: RunState, checkpoint: Path) -> None:
+    """Raises DataError: the run's files end before the checkpoint does."""
+    recorder = state.recorder
+    files = {run / METRICS_FILE: recorder.metrics_bytes, run / TRACE_FILE: recorder.trace_bytes}
+    files |= {run / TRAJECTORIES / f"{n:06d}.parquet": 1 for n in range(recorder.num_files)}
+    for file, size in files.items():
+        found = file.stat().st_size if file.exists() else 0
+        if found < size:
+            raise DataError(f"checkpoint {checkpoint}: {file} has {found} bytes, and it counts on {size}")
 
 
 def load_state(checkpoint: Path) -> RunState:
@@ -200,6 +249,10 @@ def load_state(checkpoint: Path) -> RunState:
     except msgspec.MsgspecError as error:
         raise DataError(f"checkpoint {checkpoint}: {STATE} is not of this version of arl ({error})") from error
     return state
+
+
+def _checkpoints(directory: Path) -> list[Path]:
+    return [path for path in directory.glob("step_*") if path.name.removeprefix("step_").isdecimal()]
 
 
 def _step(checkpoint: Path) -> int:

@@ -6,6 +6,7 @@ controller runs in real and in virtual time. Every wait goes through `deadline`,
 
 import asyncio
 import contextlib
+import heapq
 import itertools
 import selectors
 import time
@@ -61,6 +62,17 @@ class _NumberedTask(asyncio.Task[Any]):
         return self._number
 
 
+class _NumberedTimer(asyncio.TimerHandle):
+    """Of timers at the same instant the one set first fires first; a heap alone would decide by what else it holds."""
+
+    def __init__(self, number: int, when: float, *rest: Any) -> None:
+        self._order = (when, number)
+        super().__init__(when, *rest)
+
+    def __lt__(self, other: object) -> bool:
+        return self._order < other._order if isinstance(other, _NumberedTimer) else NotImplemented
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop on virtual time, from `start`; what runs in it, runs in the same order every time.
 
@@ -71,10 +83,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jump = _JumpingSelector(start)
         super().__init__(self._jump)
         self._clock_resolution = 1e-9
-        numbers = itertools.count()
+        numbers, self._timers = itertools.count(), itertools.count()
         self.set_task_factory(
             lambda loop, coroutine, **options: _NumberedTask(next(numbers), coroutine, loop=loop, **options)
         )
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        timer = _NumberedTimer(next(self._timers), when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]  # as asyncio's own call_at does
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
 
     def time(self) -> float:
         return self._jump.elapsed

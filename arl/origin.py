@@ -6,21 +6,24 @@ recipe ─► preflight ─► Origin: a new directory                          
 
 import contextlib
 import fcntl
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from arl.checkpoint import RunState, clear_after, load_state, newest_intact, older_versions
+from arl.checkpoint import RunState, clear_after, newest_intact, older_versions
 from arl.errors import DataError, InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.preflight import Plan, preflight
 from arl.recipe import Recipe
 from arl.recipe_file import differences, dump_recipe
-from arl.types import Problem, StartingVersions
+from arl.types import StartingVersions
 
 # What a resumed run may do differently: nothing of it changes what is computed.
-FREE = ("deadlines.", "output.wandb", "output.directory", "engine.threads", "train.threads")
+FREE = (
+    *("deadlines.", "output.wandb", "output.directory", "engine.threads", "train.threads"),
+    *("rollout.max_failures", "rollout.max_rejects"),
+)
+RECIPE, LOCK = "recipe.yaml", "run.lock"
 FREE_ON_THE_WALL = ("engine.replicas", "engine.slots", "train.ranks")  # in virtual time they change the schedule
 
 
@@ -37,7 +40,12 @@ class Origin:
 
     def versions(self, model: Path) -> StartingVersions:
         """What trainer and engines begin with, `model` being the trainer's."""
-        return StartingVersions(str(model), self.version, (self.checkpoint and older_versions(self.checkpoint)) or {})
+        return StartingVersions(str(model), self.version, self._older())
+
+    def _older(self) -> dict[int, str]:
+        if self.checkpoint is None or self.state is None:
+            return {}
+        return older_versions(self.checkpoint, self.state.controller.loaded_version)
 
     @property
     def time(self) -> float:
@@ -58,7 +66,7 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resume: Path | None) -> Itera
         if resume is not None:
             yield _resumed(recipe, plan, directory, display)
             return
-        (directory / "recipe.yaml").write_text(dump_recipe(recipe))
+        (directory / RECIPE).write_text(dump_recipe(recipe))
         display.note(f"run directory {directory}")
         yield Origin(plan, directory)
 
@@ -76,10 +84,6 @@ def new_run_directory(recipe: Recipe) -> Path:
     raise AssertionError("names never end")
 
 
-def problems_sha256(problems: list[Problem]) -> str:
-    return hashlib.sha256("".join(problem.id for problem in problems).encode()).hexdigest()
-
-
 def _names(recipe: Recipe) -> Iterator[Path]:
     first, number = recipe.run_directory, 1
     yield first
@@ -90,23 +94,21 @@ def _names(recipe: Recipe) -> Iterator[Path]:
 
 def _run_to_resume(recipe: Recipe, file: Path) -> Path:
     """The directory that the recipe's file lies in, if that is a run; else the newest run of this name."""
-    if (file.parent / "checkpoints").is_dir():
+    if file.name == RECIPE and (file.parent / LOCK).exists():
         return file.parent
-    newest = None
-    for directory in _names(recipe):
-        if not directory.exists():
-            break
-        newest = directory
-    if newest is None:
-        raise InputError(f"--resume: there is no run {recipe.run_directory}; start it without --resume")
-    return newest
+    first = recipe.run_directory
+    numbers = {path: path.name.removeprefix(f"{first.name}-") for path in first.parent.glob(f"{first.name}-*")}
+    runs = {path: int(number) for path, number in numbers.items() if number.isdecimal()} | {first: 1}
+    found = [path for path in sorted(runs, key=lambda path: runs[path]) if (path / LOCK).exists()]
+    if not found:
+        raise InputError(f"--resume: there is no run {first}; start it without --resume")
+    return found[-1]
 
 
 def _resumed(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay) -> Origin:
     if (directory / "summary.json").exists():
         raise InputError(f"--resume: {directory} is finished; see its summary.json, or start a new run")
-    checkpoint = newest_intact(directory / "checkpoints", display.note)
-    state = load_state(checkpoint)
+    checkpoint, state = newest_intact(directory / "checkpoints", display.note)
     _same_run(recipe, plan, state, checkpoint)
     clear_after(checkpoint)
     display.note(f"resuming {directory} from {checkpoint.name}; what its files hold past that is removed")
@@ -122,14 +124,14 @@ def _same_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> 
                 f"{field} = {b!r}: {checkpoint} was made with {a!r}; resume with that, or start a new run without "
                 "--resume"
             )
-    if problems_sha256(plan.training) != state.problems:
-        raise DataError(f"{checkpoint}: was made with other problems than data.path or data.task now gives")
+    if plan.sha256() != state.inputs:
+        raise DataError(f"{checkpoint}: was made with other problems or lags than the recipe's files now hold")
 
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """Raises InputError: another process runs in this directory."""
-    with (directory / "run.lock").open("w") as file:
+    with (directory / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go of when this process ends, however it ends
         except BlockingIOError as error:

@@ -1,5 +1,8 @@
 """Everything that can be refused is refused here, before anything is started or written."""
 
+import hashlib
+
+import msgspec
 import numpy as np
 from msgspec import Struct
 
@@ -23,6 +26,12 @@ class Plan(Struct, frozen=True):
     max_length: int  # of a trajectory, tokens
     placement: Placement
     lags: np.ndarray | None  # (steps, P) int32, versions: see arl.lags; None: staleness is bounded instead
+
+    def sha256(self) -> str:
+        """Of what files and tasks gave: the problems of both sides, and lags."""
+        digest = hashlib.sha256(msgspec.msgpack.encode((self.training, self.held_out)))
+        digest.update(b"" if self.lags is None else self.lags.tobytes())
+        return digest.hexdigest()
 
 
 def preflight(recipe: Recipe) -> Plan:

@@ -32,7 +32,7 @@ from arl.metrics.names import number
 from arl.metrics.recorder import Recorder
 from arl.metrics.summary import Summary, mean_idle
 from arl.metrics.trackers import make_trackers
-from arl.origin import Origin, begin, problems_sha256
+from arl.origin import Origin, begin
 from arl.recipe import Recipe
 from arl.rollout.base import Admission
 from arl.rollout.controller import Audit, Controller
@@ -166,6 +166,8 @@ class Run:
             self._display.begin("training", recipe.train.steps)
             await controller.run()
             assert controller.version == until, f"ended at version {controller.version} of {until}"
+            if episodes.num_diverged:
+                self._display.note(f"{episodes.num_diverged} resumed episodes went another way than was recorded")
             seconds = recorder.seconds
             after = await self._evaluate("after training") if evaluate else None
             if after is not None:
@@ -173,11 +175,11 @@ class Run:
         return Outcome(before, after, seconds, recorder, controller.audit)
 
     def _checkpoints(self, recorder: Recorder, before: Accuracy | None) -> RunCheckpoints:
-        recipe, problems = self._recipe, problems_sha256(self._origin.plan.training)
+        recipe, inputs = self._recipe, self._origin.plan.sha256()
 
         def cut(state: ControllerState) -> RunState:
             dump = recipe.model_dump(mode="json")
-            return RunState(dump, problems, clock.now(), before, state, recorder.cut())
+            return RunState(dump, inputs, clock.now(), before, state, recorder.cut())
 
         directory = self._origin.directory / "checkpoints"
         directory.mkdir(exist_ok=True)
@@ -248,5 +250,7 @@ def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float)
         idle_engine=mean_idle(steps, "engine"),
         weights_sha256=weights_sha256(directory / "checkpoints" / f"step_{recipe.train.steps}"),
     )
-    (directory / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
+    partial = directory / ".summary.json"
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
+    partial.rename(directory / "summary.json")  # a run that has it is finished
     return summary

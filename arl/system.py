@@ -9,6 +9,7 @@ Processes are started first and awaited afterwards, so that both sides load thei
 
 import contextlib
 import fcntl
+import math
 import secrets
 import shutil
 import socket
@@ -18,6 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from arl.child import RUN_KEY
 from arl.data.tasks import task_module
@@ -152,11 +154,11 @@ def publication_directory(
     Raises:
         InputError: neither has the room.
     """
-    _remove_orphans()
-    size = sum(file.stat().st_size for file in model.iterdir() if _holds_weights(file))
-    # The version being written, one in line, and float32 copies of weights that may be stored in two bytes.
+    _remove_orphans(MEMORY)
+    _remove_orphans(run_directory)
+    # The version being written, and one in line.
     kept, bound = kept_versions(recipe, lags), "rollout.staleness" if lags is None else "rollout.lag"
-    needed = 2 * size * (kept + 2)
+    needed = _float32_bytes(model) * (kept + 2)
     in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > needed
     home = MEMORY if in_memory else run_directory
     if shutil.disk_usage(home).free < needed:
@@ -172,12 +174,20 @@ def publication_directory(
         yield Path(directory)
 
 
-def _holds_weights(file: Path) -> bool:
-    return file.suffix in {".safetensors", ".bin"} and "model" in file.stem
+def _float32_bytes(model: Path) -> int:
+    """Of its weights, in whatever type they are stored."""
+    size = 0
+    for file in model.iterdir():
+        if file.suffix == ".bin" and "model" in file.stem:
+            size += 2 * file.stat().st_size
+        elif file.suffix == ".safetensors" and "model" in file.stem:
+            with safe_open(file, "np") as tensors:
+                size += sum(4 * math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+    return size
 
 
-def _remove_orphans() -> None:
-    for lock in MEMORY.glob(f"{WEIGHTS}-*/lock"):
+def _remove_orphans(home: Path) -> None:
+    for lock in home.glob(f"{WEIGHTS}-*/lock"):
         with lock.open("w") as file, contextlib.suppress(BlockingIOError):  # blocked: its run is alive
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(lock.parent)
@@ -203,6 +213,6 @@ async def reported_failures() -> AsyncIterator[None]:
         yield
     except Exception as error:
         cause = min(leaves(error), key=lambda cause: not isinstance(cause, ArlError))
-        if isinstance(cause, OSError):
+        if isinstance(cause, OSError | SafetensorError):
             raise RunError(f"{cause}: is the disk full, or not writable?") from error
         raise cause from error

@@ -73,7 +73,7 @@ class Completion(Struct, frozen=True):
 class Turn(Struct, frozen=True):
     """What the engine has said so far in one turn of an episode; `said.finish_reason` None: the turn is not over."""
 
-    context_length: int  # tokens of the episode before it
+    context: bytes  # digest of the tokens before it: what was said holds for no other
     said: Increment
 
 

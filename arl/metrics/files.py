@@ -36,6 +36,9 @@ _COLUMNS = pa.schema(
 )
 
 
+METRICS_FILE, TRAJECTORIES, TRACE_FILE = "metrics.jsonl", "trajectories", "trace.json"  # in a run directory
+
+
 def _open_at(path: Path, size: int) -> TextIO:
     """Append to the first `size` bytes; what came after them is forgotten."""
     file = path.open("a", buffering=1)
@@ -84,7 +87,7 @@ class TrajectoryFiles:
         self._directory, self.num_files = directory, num_files
         directory.mkdir(parents=True, exist_ok=True)
         for path in directory.glob("*.parquet"):
-            if int(path.stem) >= num_files:
+            if path.stem.isdecimal() and int(path.stem) >= num_files:
                 path.unlink()
         self._rows: list[dict[str, Any]] = []
         self._steps = 0

@@ -15,7 +15,7 @@ from typing import Protocol, Self
 
 from arl.clock import now
 from arl.metrics.batch import Ages, rollout_metrics
-from arl.metrics.files import TRAINED, MetricsFile, TraceFile, TrajectoryFiles
+from arl.metrics.files import METRICS_FILE, TRACE_FILE, TRAINED, TRAJECTORIES, MetricsFile, TraceFile, TrajectoryFiles
 from arl.metrics.names import Record, number
 from arl.metrics.state import RecorderState
 from arl.metrics.trackers import Tracker
@@ -58,9 +58,9 @@ class Recorder:
         self.selection = at.selection
         self.token_ages = Counter(at.token_ages)  # age -> trained tokens of that age
         self.num_spanning = at.num_spanning  # trained trajectories sampled by two or more versions
-        self._metrics = MetricsFile(directory / "metrics.jsonl", at.metrics_bytes)
-        self._trace = TraceFile(directory / "trace.json", at.trace_bytes)
-        self._trajectories = TrajectoryFiles(directory / "trajectories", at.num_files) if trajectories else None
+        self._metrics = MetricsFile(directory / METRICS_FILE, at.metrics_bytes)
+        self._trace = TraceFile(directory / TRACE_FILE, at.trace_bytes)
+        self._trajectories = TrajectoryFiles(directory / TRAJECTORIES, at.num_files) if trajectories else None
         self._trackers, self._display = trackers, display
         self.records = self._metrics.read()
 

@@ -117,9 +117,13 @@ class Controller:
         """
         if self.version == self._steps:
             return
+        if self._engine.loaded_version < self.version:  # resumed before the swap that ends the trainer's turn
+            await self._lease.acquire()
         async with asyncio.TaskGroup() as tasks:
             for group in self._running.values():
                 self._begin(group, tasks)
+            for _ in range(3 if self._running else 0):  # their tasks, their episodes' tasks, what envs hear at once
+                await asyncio.sleep(0)
             admission = tasks.create_task(self._admit(tasks), name="admission")
             publisher = tasks.create_task(self._publish(), name="publisher")
             await self._train(tasks)
@@ -294,7 +298,8 @@ class Controller:
     async def _next_batch(self, version: int) -> Counter[int] | None:
         """Deadlines of the P groups that step `version` consumes (design §4); None: a recording has no more groups."""
         wanted = self._rollout.problems_per_step
-        async with deadline(self._deadlines.step, "trainer", f"{wanted} groups for step {version}; {self._state()}"):
+        patience, what = self._deadlines.step, f"{wanted} groups for step {version}; {self._state()}"
+        async with deadline(patience, "trainer", what) as scope:  # as long as no group ends
             while True:
                 self._finished.clear()
                 if len(self._buffer) >= wanted:
@@ -308,6 +313,7 @@ class Controller:
                 if not self._running and not self._may_start() and self._engine.loaded_version == version:
                     return None
                 await self._finished.wait()
+                scope.reschedule(now() + patience)
 
     def _abandon_one(self, blocking: int) -> None:
         """Give up the oldest unfinished group due by `blocking`; its problem may be tried again."""
@@ -326,10 +332,12 @@ class Controller:
         """Consumes new versions, the last one included; waits until one may be loaded; unblocked by steps, groups."""
         patience = 3 * self._deadlines.step  # a checkpoint, a batch, a step
         while (loaded := self._engine.loaded_version) < self._steps:
-            async with deadline(patience, "publisher", f"a version after {loaded} to load; {self._state()}"):
+            what = f"a version after {loaded} to load; {self._state()}"
+            async with deadline(patience, "publisher", what) as scope:  # as long as no group and no step ends
                 while (version := self._admission.next_version(loaded, self.version, len(self._running))) is None:
                     self._loadable.clear()
                     await self._loadable.wait()
+                    scope.reschedule(now() + patience)
             async with deadline(self._deadlines.swap, "publisher", f"weights of version {version} in engines"):
                 update = await self._trainer.weights(version)
                 report = await self._engine.update_weights(update)

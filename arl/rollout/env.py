@@ -6,10 +6,11 @@ async def my_env(problem: Problem, session: Session) -> float | None:
         session.extend(answer_to(turn))        # tool or environment text: in the context, never trained
     return None                                # None: the recipe's reward function scores the episode
 
-An env may raise arl.errors.Rejected: its group is then rejected, as a filter rejects one. What an env does must follow
-from what the session tells it: a resumed run drives it again through the turns that were recorded.
+An env may raise arl.errors.Rejected: its group is then rejected, as a filter rejects one. A resumed run drives an env
+again through the turns that were recorded; from the first turn that has another context on, it generates anew.
 """
 
+import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ class Session:
         self.prompt_length = len(prompt_ids)
         self.num_sampled = 0
         self.finished = False  # the policy ended its last turn by itself
+        self.diverged = False  # from its journal, whose rest was forgotten
 
     @property
     def budget(self) -> int:
@@ -120,12 +122,16 @@ class Session:
 
     def journal(self) -> tuple[Turn, ...]:
         """What the engine has said so far: with it, a new session takes the env back to this point."""
-        turns = [Turn(t.start, self._said(slice(t.start, t.end), t.finish_reason)) for t in self._turns]
+        turns = [Turn(self._context(t.start), self._said(t)) for t in self._turns]
         return (*turns, *self._journal[len(turns) :])  # the env may not have come back to where it was
 
-    def _said(self, span: slice, reason: FinishReason | None) -> Increment:
+    def _context(self, end: int) -> bytes:
+        return hashlib.blake2b(np.array(self._token_ids[:end], np.int32).tobytes(), digest_size=8).digest()
+
+    def _said(self, turn: _Span) -> Increment:
+        span = slice(turn.start, turn.end)
         ids, logprobs, versions = self._token_ids[span], self._logprobs[span], self._versions[span]
-        return Increment(tuple(ids), tuple(logprobs), tuple(versions), reason)
+        return Increment(tuple(ids), tuple(logprobs), tuple(versions), turn.finish_reason)
 
     def _turn_sampling(self, limit: int | None, stop: bool) -> SamplingParams:
         tokens = self.budget if limit is None else min(limit, self.budget)
@@ -137,13 +143,10 @@ class Session:
         number = len(self._turns) - 1
         if number >= len(self._journal):
             return
-        recorded = self._journal[number]
-        if recorded.context_length != turn.start:
-            raise DataError(
-                f"rollout.env did not repeat itself: turn {number} of episode {self._episode_id} began after "
-                f"{recorded.context_length} tokens, and now after {turn.start}; an env must follow from its session"
-            )
-        self._record(turn, recorded.said)
+        if self._journal[number].context == self._context(turn.start):
+            self._record(turn, self._journal[number].said)
+        else:
+            self.diverged, self._journal = True, self._journal[:number]
 
     async def _ask(self, turn: _Span, sampling: SamplingParams) -> None:
         request = GenerateRequest(

@@ -42,6 +42,7 @@ class Episodes:
         self._engine, self._codec, self._rewards, self._env = engine, codec, rewards, env
         self._rollout, self._seed, self._max_length = rollout, seed, max_length
         self.tokens_generated = 0  # by episodes that have ended
+        self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """The sessions of group `name`; what they sample depends on (seed, name) and the weights alone.
@@ -93,3 +94,4 @@ class Episodes:
             return own
         finally:
             self.tokens_generated += session.num_sampled
+            self.num_diverged += session.diverged

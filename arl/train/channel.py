@@ -81,7 +81,7 @@ class Copied(_Message, frozen=True):
 
 
 class Saved(_Message, frozen=True):
-    path: str
+    version: int
 
 
 class Ping(_Message, frozen=True):

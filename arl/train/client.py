@@ -229,8 +229,8 @@ class TrainerClient:
                 if version <= message.update.version and not wanted.done():
                     wanted.set_result(message.update)
         elif isinstance(message, Saved):
-            assert self._saving is not None
-            self._saving.set_result(None)
+            if self._saving is not None and not self._saving.done():
+                self._saving.set_result(None)
         elif sender.role == "trainer" and self._awaited is not None:
             answer, answers, done = self._awaited
             if not isinstance(message, answer):

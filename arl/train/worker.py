@@ -107,7 +107,7 @@ class Rank:
             elif isinstance(message, Save):
                 state = self.learner.sharded.training_state()
                 if self._link.rank == 0:
-                    self._saver.submit(self._write, state, Path(message.path))
+                    self._saver.submit(self._write, state, Path(message.path), self.learner.version)
                 self._link.send(Copied())
             elif isinstance(message, Stop):
                 break
@@ -118,10 +118,10 @@ class Rank:
             self._publisher.close(LINGER_SECONDS)
         self._link.send(Stopped())
 
-    def _write(self, state: "TrainingState", path: Path) -> None:
+    def _write(self, state: "TrainingState", path: Path, version: int) -> None:
         try:
             self.learner.sharded.write(state, path, tokenizer_path=self._init.model_path)
-            self._announce_save(Saved(str(path)))
+            self._announce_save(Saved(version))
         except Exception as error:
             self._announce_save(error)
 
@@ -151,6 +151,7 @@ class _Announcer:
             self._version = outcome.version
             self._link.send(Published(outcome))
         else:
+            self._version = outcome.version
             self._link.send(outcome)
 
 

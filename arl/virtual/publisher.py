@@ -49,6 +49,10 @@ class Publisher:
         self._advance()
         while self._every_version and self._in_line is not None:
             await self._completion()
+        self.begin(version, state)
+
+    def begin(self, version: int, state: dict[str, torch.Tensor]) -> None:
+        """Put a snapshot in line, in the place of one that waits there."""
         self._in_line = version, state
         if self._in_work is None:
             self._begin(now())

@@ -43,9 +43,11 @@ class InProcessTrainer:
             self._learner.config_json(),
             kept_versions(recipe, lags),
             self._costs.publish,
-            {**versions.older, version: versions.model},
+            versions.older or {version: versions.model},
             every_version=lags is not None,
         )
+        if versions.older:  # the checkpoint was cut when its publication began: it begins again
+            self._publisher.begin(version, self._learner.snapshot())
 
     async def step(self, batch: Batch) -> StepResult:
         """See Trainer. `time/train_s` and `sync/blocking_seconds` are virtual.

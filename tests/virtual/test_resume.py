@@ -40,7 +40,7 @@ WORLDS = {
     "two replicas, cache kept": "engine.replicas=2 engine.kv_policy=keep virtual.load=0.05",
     "collocated": "mode=collocated",
     "late groups dropped": "rollout.late=drop rollout.staleness=1 virtual.train_step=0.001 virtual.engine_pass=0.01",
-    "exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.02",
+    "exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.2 virtual.engine_pass=0.001",
     "some groups rejected": "rollout.filter=tests.virtual.test_resume:odd",
 }
 
@@ -63,7 +63,7 @@ def contents(directory: str) -> dict[str, bytes]:
     """Everything that must be equal."""
     run = Path(directory)
     files = [*run.glob("trajectories/*"), run / "metrics.jsonl", run / "trace.json"]
-    files += [f for step in (2, 4, 6) for f in (run / f"checkpoints/step_{step}").glob("*.safetensors")]
+    files += [f for step in (2, 4, 6) for f in (run / f"checkpoints/step_{step}").rglob("*.safetensors")]
     return {str(file.relative_to(run)): file.read_bytes() for file in files}
 
 
@@ -168,6 +168,7 @@ def test_with_every_checkpoint_damaged_there_is_nothing_to_resume(again: tuple[P
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("rollout.staleness=3", "rollout.staleness = 3"),
         ("clock=wall", r"clock = 'wall': .*step_6 was made with 'virtual'"),
         ("model.tiny.layers=2", r"model.tiny.layers = 2: .*step_6 was made with 1"),
         ("seed=1", "seed = 1: .* was made with 0; resume with that, or start a new run"),
@@ -192,9 +193,50 @@ def resume_any_clock(recipe: Path, runs: Path, override: str) -> None:
     start(loaded, ConsoleDisplay(Console(file=io.StringIO())), resume=recipe)
 
 
-def test_what_changes_nothing_that_is_computed_may_change(again: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("field", ["deadlines.step=77", "deadlines.swap=5000", "rollout.max_failures=3"])
+def test_what_changes_nothing_that_is_computed_may_change(again: tuple[Path, Path], field: str) -> None:
     recipe, runs = again
-    assert run(recipe, runs, "deadlines.step=1000", resume=True)[0]
+    expected = contents(str(runs / "small"))
+    shutil.rmtree(runs / "small" / "checkpoints" / "step_6")
+    shutil.rmtree(runs / "small" / "checkpoints" / "step_4")
+    run(recipe, runs, field, resume=True)
+    assert contents(str(runs / "small")) == expected
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "trace.json", "trajectories/000002.parquet"])
+def test_a_checkpoint_whose_files_were_lost_is_refused_and_the_one_before_is_used(
+    again: tuple[Path, Path], file: str
+) -> None:
+    recipe, runs = again
+    (runs / "small" / file).write_bytes((runs / "small" / file).read_bytes()[:900] if file[-1] != "t" else b"")
+    _, said = run(recipe, runs, resume=True) if file[-1] == "t" else ("", fails(recipe, runs))
+    assert f"{runs / 'small' / file} has" in said
+    assert "bytes, and it counts on" in said
+
+
+def fails(recipe: Path, runs: Path) -> str:
+    """What a resume says that finds nothing to go on from."""
+    console = io.StringIO()
+    with pytest.raises(InputError, match="no intact checkpoint"):
+        train_virtually(
+            load_recipe(recipe, [f"output.directory={runs}"]),
+            ConsoleDisplay(Console(file=console, width=1000)),
+            resume=recipe,
+        )
+    return console.getvalue()
+
+
+def test_checkpoints_do_not_make_policies_fresher(tmp_path: Path) -> None:
+    slow = ("virtual.publish=0.5", "virtual.load=0.2", "rollout.staleness=4", "train.steps=12")
+    ages = []
+    for every in (0, 2):
+        recipe = write_recipe(tmp_path, "")
+        run(recipe, tmp_path, *slow, f"output.checkpoint_every={every}", f"name=every-{every}")
+        records = [
+            json.loads(line) for line in (tmp_path / f"every-{every}" / "metrics.jsonl").read_text().splitlines()
+        ]
+        ages.append([r["token_age/mean"] for r in records if "loss" in r])
+    assert sum(ages[1]) == pytest.approx(sum(ages[0]), rel=0.25)
 
 
 def test_a_finished_run_and_one_that_never_was_are_refused(again: tuple[Path, Path], tmp_path: Path) -> None:
