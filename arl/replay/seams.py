@@ -52,14 +52,22 @@ class RecordedOrder(ProblemOrder):
 
 
 class RecordedGate(StalenessGate):
-    """The staleness gate, until the last group of a recording."""
+    """The staleness gate, until the last group of a recording.
+
+    A group starts no earlier, in versions, than it did, unless its deadline still covers its newest token: one that
+    is due before that version exists would be waited for in vain.
+    """
 
     def __init__(self, groups: Sequence[RecordedGroup], problems_per_step: int, staleness: int) -> None:
         super().__init__(problems_per_step, staleness)
         self._groups, self._admitted = groups, 0
 
     def is_open(self, loaded_version: int) -> bool:
-        return self._admitted < len(self._groups) and super().is_open(loaded_version)
+        if self._admitted == len(self._groups) or not super().is_open(loaded_version):
+            return False
+        recorded = self._groups[self._admitted]
+        dispatched, bound = recorded.group.dispatch_version, self.staleness
+        return loaded_version >= dispatched or not recorded.is_scored or recorded.versions[1] <= loaded_version + bound
 
     def admit(self, loaded_version: int) -> int:
         deadline = super().admit(loaded_version)
