@@ -75,7 +75,7 @@ def write_recipe(path: Path, overrides: str) -> Path:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(tmp_path: Path, world: str) -> None:
-    """10 runs in each of 6 worlds; two of each are killed twice."""
+    """9 runs in each of 6 worlds; one of each is killed twice."""
     recipe, rng = write_recipe(tmp_path, WORLDS[world]), random.Random(world)
     ((whole,),) = in_forks(recipe, [{"directory": str(tmp_path / "whole"), "kills": []}])
     expected = contents(whole["directory"])
@@ -86,8 +86,7 @@ def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(tmp_p
         return kind, rng.randint(1, int(share * whole["points"][kind]))
 
     runs = [
-        {"directory": str(tmp_path / str(i)), "kills": [somewhere(1.0), somewhere(0.3)][: 1 + i // 8]}
-        for i in range(10)
+        {"directory": str(tmp_path / str(i)), "kills": [somewhere(1.0), somewhere(0.3)][: 1 + i // 8]} for i in range(9)
     ]
     killed, resumed = 0, 0
     for attempts in in_forks(recipe, runs):
@@ -96,7 +95,7 @@ def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(tmp_p
         resumed += end["resumed"]
         assert end["sha256"] == whole["sha256"], attempts
         assert contents(end["directory"]) == expected, attempts
-    assert killed >= 10
+    assert killed >= 9
     assert resumed >= 3
 
 
