@@ -265,7 +265,7 @@ class Controller:
         for version in range(self.version, self._until):
             started = now()
             chosen = await self._next_batch(version)
-            async with deadline(self._deadlines.swap, "controller", "the device lease"):
+            async with deadline(self._deadlines.swap_and_restart, "controller", "the device lease"):
                 await self._lease.acquire()
             waited = now() - started
             batch = Batch(version, self._buffer.take(chosen))
@@ -324,7 +324,8 @@ class Controller:
                 while (version := self._admission.next_version(loaded, self.version, len(self._running))) is None:
                     self._loadable.clear()
                     await self._loadable.wait()
-            async with deadline(self._deadlines.swap, "publisher", f"weights of version {version} in engines"):
+            restart = self._deadlines.swap_and_restart
+            async with deadline(restart, "publisher", f"weights of version {version} in engines"):
                 update = await self._trainer.weights(version)
                 report = await self._engine.update_weights(update)
             self._observer.swapped(report)
