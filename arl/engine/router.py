@@ -120,14 +120,13 @@ class Router:
                 return await engine.update_weights(update)
             return SwapReport(update.version, now() - start, now() - start)  # it has just begun with them
 
-        reports: list[SwapReport] = []
-        while not reports:
+        while True:
             async with self._lock:
                 self._newest = update
                 reports = await self._each(load)
-            if not reports:
-                await self._any_live.wait()
-        return SwapReport(update.version, max(r.pause_seconds for r in reports), now() - start)
+            if reports and self.loaded_version >= update.version:  # some may have loaded it and then been lost
+                return SwapReport(update.version, max(r.pause_seconds for r in reports), now() - start)
+            await self._any_live.wait()
 
     # ---- losses
 
