@@ -25,7 +25,7 @@ import numpy as np
 from arl.child import RUN_KEY
 from arl.data.tasks import task_module
 from arl.engine.client import SGLangEngine
-from arl.engine.router import Router
+from arl.engine.router import DEATH_SECONDS, Router
 from arl.errors import ArlError, EngineError, InputError, RunError, TrainerError, leaves
 from arl.launch.keeper import EngineKeeper
 from arl.launch.local import LocalProcess, LocalProcesses
@@ -38,7 +38,6 @@ from arl.types import StartingVersions
 
 MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
 WEIGHTS = "arl-weights"
-DEATH_SECONDS = 3.0  # a connection breaks before the process behind it has wholly ended
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 

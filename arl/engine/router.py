@@ -21,7 +21,7 @@ from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.types import FinishReason, GenerateRequest, Increment, SwapReport, WeightUpdate
 
 T = TypeVar("T")
-DEATH_SECONDS = 3.0  # an engine that breaks answers strange things before its process has wholly ended
+DEATH_SECONDS = 3.0  # an engine answers strange things, and breaks connections, before its process has wholly ended
 
 
 @dataclass(eq=False)

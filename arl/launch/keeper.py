@@ -74,20 +74,19 @@ class EngineKeeper:
         """Consumes the ends of its servers; waits for the next; unblocked by a death, or by the router.
 
         Raises:
-            ProcessDied: one end too many, with the end of the log.
-            RunError: the very first server could not begin.
+            ProcessDied: one end too many, or the very first server could not begin; with the end of its log.
         """
         restarts = 0
         while True:
             end = await self._life(server)
             if end.replica is not None:
                 self._last = end
-            elif not self.has_served.is_set() and not (end.by_itself and (server.exit_code or 0) < 0):
-                raise end.why  # it gave up, and so would the next
-            if restarts == self._max_restarts:
+            was_killed = end.by_itself and (server.exit_code or 0) < 0
+            hopeless = not (self.has_served.is_set() or was_killed)  # it gave up, and so would the next
+            if hopeless or restarts == self._max_restarts:
+                limit = "" if hopeless else f"; engine.max_restarts {self._max_restarts} allows no more"
                 reason = "" if end.by_itself else f"{end.why}. "
-                limit = f"engine.max_restarts {self._max_restarts} allows no more"
-                raise ProcessDied(f"{end.how}; {limit}. {reason}{server.last_words()}") from end.why
+                raise ProcessDied(f"{end.how}{limit}. {reason}{server.last_words()}") from end.why
             if end.replica is None:
                 self._note(f"{end.how} before it served")
             restarts += 1
@@ -102,7 +101,9 @@ class EngineKeeper:
                 replica = await self._router.fill(self._seat, engine)
                 self._tell(replica)
                 await self._end_of(server, replica)
-        except (ProcessDied, EngineLost, DeadlineError) as error:  # the client has ended what was open by now
+        except RunError as error:  # the client has ended what was open by now
+            if not (isinstance(error, ProcessDied | EngineLost | DeadlineError) or (replica and replica.lost.is_set())):
+                raise
             why, time = error, now()
         died = await server.ends_by_itself(0.0 if isinstance(why, DeadlineError) else DEATH_SECONDS)
         how = await server.ended()

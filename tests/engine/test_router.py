@@ -313,6 +313,15 @@ def test_a_router_that_nobody_refills_raises_the_loss() -> None:
     clock.run(main, virtual=True)
 
 
+def test_the_loaded_version_stands_when_no_replica_is_left_even_if_nobody_had_asked_for_it() -> None:
+    async def main() -> None:
+        router, (replica,) = await filled(Mortal(version=5))
+        router.lose(replica, EngineLost("dead"))
+        assert router.loaded_version == 5
+
+    clock.run(main, virtual=True)
+
+
 def test_busy_seconds_of_lost_replicas_are_kept() -> None:
     async def main() -> None:
         one, two = Mortal(), Mortal()
