@@ -87,6 +87,19 @@ def train(recipe: RecipePath, set_: Overrides = None, dry_run: DryRun = False, r
 
 
 @command(app)
+def replay(
+    run: Annotated[Path, typer.Argument(help="Directory of a finished run.", metavar="RUN")], set_: Overrides = None
+) -> None:
+    """Train again from a run's trajectories, under another objective or rule."""
+    from arl.metrics.console import ConsoleDisplay
+    from arl.metrics.summary import render
+    from arl.replay.world import replay as train_again
+
+    with ConsoleDisplay() as display:
+        display.note(render(*train_again(run, set_ or (), display)))
+
+
+@command(app)
 def eval_(recipe: RecipePath, model: Model, set_: Overrides = None) -> None:
     """Sampled accuracy of a model on a recipe's held-out problems, as JSON."""
     import msgspec
@@ -163,6 +176,21 @@ def async_(
     from arl.bench.asynchrony import bench_async
 
     typer.echo(to_json(bench_async(recipe, list(set_ or ()), repeats)))
+
+
+@command(bench)
+def controller(
+    concurrent: Annotated[int, typer.Option(help="Open episodes; also an eighth and eight times as many.")] = 4096,
+    episodes: Annotated[int, typer.Option(help="Of the long run, which also watches the memory.")] = 1_000_000,
+    repeats: Annotated[int, typer.Option(help="Of the shorter runs, interleaved.")] = 3,
+) -> None:
+    """The controller between null engine and null trainer: episodes a second, memory; and what a checkpoint costs."""
+    from arl.bench import to_json
+    from arl.bench.checkpoint import bench_checkpoint
+    from arl.bench.controller import bench_controller
+
+    measured = bench_controller(concurrent, episodes, repeats)
+    typer.echo(to_json(measured | {"checkpoint": bench_checkpoint(repeats)}))
 
 
 @command(bench)

@@ -2,6 +2,7 @@
 
 ArlError
 ├── Rejected          an env or filter that does not want this group (never ends a run by itself)
+├── Lost              a group that ends untrained, with this fate (never ends a run)
 ├── InputError        what the user gave is wrong; nothing has started (exit code 2)
 │   ├── RecipeError   a recipe field
 │   └── DataError     a problem set, a prompt, a checkpoint
@@ -25,6 +26,10 @@ class ArlError(Exception):
 
 class Rejected(ArlError):
     pass
+
+
+class Lost(ArlError):
+    """Its message is the fate under which the group is counted."""
 
 
 class InputError(ArlError):

@@ -7,7 +7,6 @@ Group n = v·P + i, the i-th that step v consumes, has lag min(draw_n, v): no ve
 
 import math
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import yaml
 
 from arl.errors import InputError, RecipeError
 from arl.recipe import LagFile, Recipe
-from arl.recipe_file import load_recipe
+from arl.recipe_file import differences, load_recipe
 
 COLUMNS = ["trained_at", "group_id", "policy_versions", "loss_mask"]
 ROWS = 1024  # trajectories held in memory at a time
@@ -130,9 +129,9 @@ def _refuse_other(directory: Path, recipe: Recipe, place: str) -> None:
         theirs = load_recipe(directory / "recipe.yaml")
     except RecipeError as error:
         raise InputError(f"{place}: its recipe cannot be read: {error}; give the run of this version of arl") from error
-    found = next(_differences(_identity(recipe), _identity(theirs), ""), None)
+    found = next(differences(_identity(theirs), _identity(recipe)), None)
     if found is not None:
-        field, mine, other = found
+        field, other, mine = found
         raise InputError(
             f"{place}: is of another recipe: {field} is {other!r} there and {mine!r} here; make them equal, or give "
             "another run"
@@ -146,14 +145,6 @@ def _identity(recipe: Recipe) -> dict[str, Any]:
         "data": recipe.data.model_dump(mode="json"),
         "rollout": {"problems_per_step": rollout.problems_per_step, "group_size": rollout.group_size},
     }
-
-
-def _differences(ours: Any, theirs: Any, field: str) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        for key in ours:
-            yield from _differences(ours[key], theirs[key], f"{field}.{key}".lstrip("."))
-    elif ours != theirs:
-        yield field, ours, theirs
 
 
 def _recorded_staleness(directory: Path, place: str) -> dict[int, dict[int, int]]:

@@ -10,18 +10,17 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from arl.checkpoint import RunState, clear_after, load_state, newest_intact, older_versions
 from arl.errors import DataError, InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.preflight import Plan, preflight
 from arl.recipe import Recipe
-from arl.recipe_file import dump_recipe
+from arl.recipe_file import differences, dump_recipe
 from arl.types import Problem, StartingVersions
 
 # What a resumed run may do differently: nothing of it changes what is computed.
-FREE = ("deadlines.", "output.wandb", "output.directory", "engine.threads", "train.threads")
+FREE = ("deadlines.", "output.wandb", "output.directory", "engine.threads", "train.threads", "engine.max_restarts")
 FREE_ON_THE_WALL = ("engine.replicas", "engine.slots", "train.ranks")  # in virtual time they change the schedule
 
 
@@ -116,25 +115,15 @@ def _resumed(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDispla
 
 def _same_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> None:
     """Refuse a checkpoint of another model, world or anything else that decides what is computed."""
-    theirs, ours = dict(_leaves(state.recipe)), dict(_leaves(recipe.model_dump(mode="json")))
     free = FREE if recipe.clock == "virtual" else FREE + FREE_ON_THE_WALL
-    for field in sorted(theirs.keys() | ours.keys()):
-        a, b = theirs.get(field), ours.get(field)
-        if a != b and not field.startswith(free):
+    for field, a, b in differences(state.recipe, recipe.model_dump(mode="json")):
+        if not field.startswith(free):
             raise InputError(
                 f"{field} = {b!r}: {checkpoint} was made with {a!r}; resume with that, or start a new run without "
                 "--resume"
             )
     if problems_sha256(plan.training) != state.problems:
         raise DataError(f"{checkpoint}: was made with other problems than data.path or data.task now gives")
-
-
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ text ─► nodes (line of every key) ─► values ─► `--set` overrides ─
 """
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -77,6 +77,23 @@ def _apply(values: dict[str, Any], override: str) -> Key:
     except yaml.YAMLError as error:
         raise RecipeError(f"--set {override}: the value is not valid YAML: {error}") from error
     return key
+
+
+def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """(section.field, its value in one, in the other), for every field in which two dumped recipes differ."""
+    one, other = dict(_leaves(theirs)), dict(_leaves(ours))
+    for field in sorted(one.keys() | other.keys()):
+        a, b = one.get(field), other.get(field)
+        if a != b:
+            yield field, a, b
+
+
+def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _explain(error: Any, places: dict[Key, str], path: Path) -> str:

@@ -16,6 +16,7 @@ import msgspec
 from arl import clock
 from arl.checkpoint import RunCheckpoints, RunState
 from arl.clock import deadline
+from arl.collector import rare_collections
 from arl.data.codec import TextCodec
 from arl.data.problems import ProblemOrder
 from arl.data.tokenizer import load_codec
@@ -107,6 +108,7 @@ async def _run_system(
     """Start both sides at once, train between two evaluations."""
     codec, key, placement = load_codec(versions.model), new_key(), origin.plan.placement
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(rare_collections())
         servers = EngineServers(recipe, versions, placement.engines, processes, key)
         started = await servers.start_all()
         trainer = await stack.enter_async_context(
@@ -165,6 +167,7 @@ class Run:
             controller = self._controller(recorder, checkpoints, until)
             self._display.begin("training", recipe.train.steps)
             await controller.run()
+            assert controller.version == until, f"ended at version {controller.version} of {until}"
             seconds = recorder.seconds
             after = await self._evaluate("after training") if evaluate else None
             if after is not None:

@@ -1,9 +1,11 @@
 """The house rules that a reader could break without noticing."""
 
 import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,11 @@ ROOT = Path(__file__).parent.parent
 # Rooms from the ground up; a module imports only from its own room's list, itself, and everything below.
 LAYERS: list[set[str]] = [
     {"types"},
-    {"errors", "clock", "arrays", "recipe", "recipe_file", "imports", "child"},
+    {"errors", "clock", "collector", "arrays", "recipe", "recipe_file", "imports", "child"},
     {"models", "data", "reward", "metrics", "lags"},
     {"engine"},
     {"rollout", "train", "sync", "launch"},
-    {"system", "warmup", "run", "checkpoint", "origin", "evaluate", "preflight", "bench", "virtual"},
+    {"system", "warmup", "run", "checkpoint", "origin", "evaluate", "preflight", "bench", "virtual", "replay"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
@@ -66,18 +68,32 @@ def test_the_controller_side_never_imports_torch(module: str) -> None:
     assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=60).returncode == 0
 
 
+def lines_of_code(text: str) -> int:
+    """Without blank lines, comments and docstrings: what is written for readers costs nothing."""
+    noise = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in noise:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            assert node.end_lineno is not None
+            lines -= set(range(node.lineno, node.end_lineno + 1))
+    return len(lines)
+
+
 def test_files_and_functions_stay_small_and_the_core_under_its_ceiling() -> None:
     total = 0
     for path in [*sources(), ROOT / "cli.py"]:
         text = path.read_text()
         lines = len(text.splitlines())
-        total += lines
+        total += lines_of_code(text)
         assert lines <= 400, f"{path} has {lines} lines"
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
                 assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name} is too long"
-    assert total < 10_000
+    assert total < 10_000, f"{total} lines of code"
 
 
 def test_hugging_faces_kernels_distribution_is_not_shadowed() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from arl.clock import deadline, now
 from arl.data.problems import ProblemOrder
 from arl.engine.base import Engine
-from arl.errors import Rejected, RewardError, RunError, leaves
+from arl.errors import Lost, Rejected, RewardError, RunError, leaves
 from arl.recipe import Deadlines, Rollout
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease, Observer
 from arl.rollout.buffer import GroupBuffer
@@ -206,7 +206,9 @@ class Controller:
                 return  # dropped meanwhile, and accounted for
             if any(isinstance(c, RunError) and not isinstance(c, RewardError) for c in causes):
                 raise  # the engine is gone, or a deadline has passed: the run ends
-            if isinstance(causes[0], Rejected):
+            if isinstance(causes[0], Lost):
+                self._lose(group, group.partial(), str(causes[0]), None)
+            elif isinstance(causes[0], Rejected):
                 self._reject(group, group.partial(), causes[0])
             else:
                 self._fail(group, causes[0])  # the reward, the filter or the user's env raised: this group ends
@@ -261,10 +263,12 @@ class Controller:
     # ---- consumption
 
     async def _train(self, tasks: asyncio.TaskGroup) -> None:
-        """Consumes P groups a step; waits for a batch no step can regret; unblocked by finished and lost groups."""
+        """Consumes P groups a step; waits for a batch no step can regret; unblocked by finished, lost groups, swaps."""
         for version in range(self.version, self._until):
             started = now()
             chosen = await self._next_batch(version)
+            if chosen is None:
+                return
             async with deadline(self._deadlines.swap_and_restart, "controller", "the device lease"):
                 await self._lease.acquire()
             waited = now() - started
@@ -287,20 +291,22 @@ class Controller:
             await self._checkpoints.copy(self.version)
         return self._checkpoints.write(self.state())
 
-    async def _next_batch(self, version: int) -> Counter[int]:
-        """Deadlines of the P groups that step `version` consumes (design §4)."""
+    async def _next_batch(self, version: int) -> Counter[int] | None:
+        """Deadlines of the P groups that step `version` consumes (design §4); None: a recording has no more groups."""
         wanted = self._rollout.problems_per_step
         async with deadline(self._deadlines.step, "trainer", f"{wanted} groups for step {version}; {self._state()}"):
             while True:
                 self._finished.clear()
-                chosen = self._buffer.earliest(wanted)
-                if chosen.total() == wanted:
+                if len(self._buffer) >= wanted:
+                    chosen = self._buffer.earliest(wanted)
                     blocking = self._admission.first_blocking(version, chosen)
                     if blocking is None:
                         return chosen
                     if self._rollout.late == "drop":
                         self._abandon_one(blocking)
                         continue
+                if not self._running and not self._may_start() and self._engine.loaded_version == version:
+                    return None
                 await self._finished.wait()
 
     def _abandon_one(self, blocking: int) -> None:
@@ -331,6 +337,7 @@ class Controller:
             self._observer.swapped(report)
             await self._lease.release()
             self._room.set()
+            self._finished.set()
 
     def _state(self) -> str:
         return (

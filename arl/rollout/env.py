@@ -120,7 +120,8 @@ class Session:
 
     def journal(self) -> tuple[Turn, ...]:
         """What the engine has said so far: with it, a new session takes the env back to this point."""
-        return tuple(Turn(t.start, self._said(slice(t.start, t.end), t.finish_reason)) for t in self._turns)
+        turns = [Turn(t.start, self._said(slice(t.start, t.end), t.finish_reason)) for t in self._turns]
+        return (*turns, *self._journal[len(turns) :])  # the env may not have come back to where it was
 
     def _said(self, span: slice, reason: FinishReason | None) -> Increment:
         ids, logprobs, versions = self._token_ids[span], self._logprobs[span], self._versions[span]

@@ -22,12 +22,8 @@ class StalenessGate:
 
     def __init__(self, problems_per_step: int, staleness: int) -> None:
         self.problems_per_step, self.staleness = problems_per_step, staleness
-        self.num_trained = 0
+        self.num_trained = self.num_outstanding = 0
         self._outstanding: Counter[int] = Counter()  # deadline -> groups admitted and not yet ended
-
-    @property
-    def num_outstanding(self) -> int:
-        return self._outstanding.total()
 
     def is_open(self, loaded_version: int) -> bool:
         """May one more group start while the engines serve `loaded_version`?"""
@@ -39,17 +35,20 @@ class StalenessGate:
         assert self.is_open(loaded_version)
         deadline = loaded_version + self.staleness
         self._outstanding[deadline] += 1
+        self.num_outstanding += 1
         return deadline
 
     def restore(self, num_trained: int, loaded_version: int, outstanding: Sequence[tuple[int, int]]) -> None:
         """Go on from a checkpoint: see Admission."""
         del loaded_version
-        self.num_trained, self._outstanding = num_trained, Counter(deadline for _, deadline in outstanding)
+        self.num_trained, self.num_outstanding = num_trained, len(outstanding)
+        self._outstanding = Counter(deadline for _, deadline in outstanding)
 
     def release(self, deadline: int) -> None:
         """A group failed, was rejected or dropped: its number is given back."""
         assert self._outstanding[deadline] > 0
         self._outstanding[deadline] -= 1
+        self.num_outstanding -= 1
         if not self._outstanding[deadline]:
             del self._outstanding[deadline]
 

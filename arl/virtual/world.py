@@ -41,7 +41,7 @@ from arl.warmup import starting_model
 def train_virtually(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -> Summary:
     """Run `recipe` in this thread; arguments and errors are those of arl.run.train."""
     started = perf_counter()
-    with _repeatable(), begin(recipe, display, resume) as origin:
+    with repeatable(), begin(recipe, display, resume) as origin:
         outcome, seconds = _all_segments(recipe, origin, display)
         summary = summarize(recipe, origin.directory, outcome, seconds)
     display.note(f"computed in {perf_counter() - started:.1f} real seconds")
@@ -50,7 +50,7 @@ def train_virtually(recipe: Recipe, display: ConsoleDisplay, resume: Path | None
 
 def _all_segments(recipe: Recipe, origin: Origin, display: ConsoleDisplay) -> tuple[Outcome, float]:
     """What happened, and the virtual time at its end."""
-    model = origin.checkpoint or clock.run(lambda: _starting_model(recipe, origin.directory, display))
+    model = origin.checkpoint or clock.run(lambda: model_at_start(recipe, origin.directory, display))
     while origin.version < recipe.train.steps:
         _segment(recipe, origin, model, display)
         model = origin.directory / "checkpoints" / f"step_{next_checkpoint(recipe, origin.version)}"
@@ -63,7 +63,7 @@ def _segment(recipe: Recipe, origin: Origin, model: Path, display: ConsoleDispla
     return clock.run(lambda: _run(recipe, origin, model, display), virtual=True, start=origin.time)
 
 
-async def _starting_model(recipe: Recipe, directory: Path, display: ConsoleDisplay) -> Path:
+async def model_at_start(recipe: Recipe, directory: Path, display: ConsoleDisplay) -> Path:
     """On the wall clock: a warm-up that is not cached is a process."""
     async with (
         reported_failures(),
@@ -130,7 +130,7 @@ class TimedRewards:
 
 
 @contextlib.contextmanager
-def _repeatable() -> Iterator[None]:
+def repeatable() -> Iterator[None]:
     """The CPU, one thread, deterministic kernels, and no process group left behind."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     gpus, group = os.environ.get("CUDA_VISIBLE_DEVICES"), dist.is_initialized()

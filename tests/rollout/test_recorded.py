@@ -1,0 +1,162 @@
+"""A recording played to the real controller: the recorded batches under the recorded rules, the bound under any."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arl import clock
+from arl.recipe import Rollout
+from arl.replay.recording import RecordedGroup, Recording, lost_at_once
+from arl.replay.seams import (
+    TOO_NEW,
+    TOO_OLD,
+    PacedTrainer,
+    RecordedEngine,
+    RecordedGate,
+    RecordedGroups,
+    RecordedOrder,
+    RecordedSchedule,
+)
+from arl.rollout.controller import Controller
+from arl.rollout.filters import keep_all
+from arl.types import Batch, SwapReport
+from tests.fakes import NullCheckpoints, NullCodec, NullLease, NullObserver, NullTrainer
+from tests.rollout.test_controller import PATIENT, World, failing, schedules, slow
+
+STEPS = 6
+
+
+class Witness(NullObserver):
+    """Remembers when the engines had loaded what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: dict[int, float] = {}
+
+    def swapped(self, report: SwapReport) -> None:
+        self.loaded[report.version] = clock.now()
+
+
+def recorded(s: dict[str, Any]) -> tuple[World, Recording]:
+    """A run on schedule `s`, and what a run directory would hold of it."""
+    rollout = Rollout(
+        problems_per_step=s["problems"],
+        group_size=2,
+        staleness=s["staleness"],
+        late=s["late"],
+        max_groups=None if s["spare"] is None else s["problems"] + s["spare"],
+        max_failures=10_000,
+    )
+    world = World(
+        rollout,
+        STEPS,
+        lambda seed: 1 + seed % 9,
+        s["step_seconds"],
+        s["swap_seconds"],
+        seconds_of=slow(s["one_in"], s["factor"]),
+        replicas=s["replicas"],
+        env=failing(s["fail_one_in"]),
+    )
+    world.observer = witness = Witness()
+    world.run()
+    groups = [RecordedGroup(group, fate, None) for group, fate in witness.lost]
+    for i, group in enumerate(group for batch in world.trainer.batches for group in batch.groups):
+        groups.append(RecordedGroup(group, "trained", i))
+    by_id = {g.group.group_id: g for g in groups if g.group.trajectories}
+    whole = tuple(by_id.get(k) or lost_at_once(k) for k in range(max(by_id) + 1))
+    steps = (s["step_seconds"],) * STEPS
+    return world, Recording(whole, 0.0, steps, witness.loaded, 0.0, s["swap_seconds"], None)
+
+
+class Replayed:
+    """A recording that has been played back."""
+
+    def __init__(self, recording: Recording, rollout: Rollout, as_recorded: bool, step_seconds: float) -> None:
+        self.recording, self.rollout, self.as_recorded = recording, rollout, as_recorded
+        self.trainer, self.observer = NullTrainer(step_seconds), NullObserver()
+        clock.run(self._main, virtual=True)
+
+    async def _main(self) -> None:
+        recording, rollout = self.recording, self.rollout
+        patience = recording.seconds + recording.load_seconds + 1.0
+        trainer = PacedTrainer(self.trainer)
+        engine = RecordedEngine(recording.loaded, recording.load_seconds)
+        p, staleness = rollout.problems_per_step, rollout.staleness
+        assert staleness is not None
+        schedule = RecordedSchedule(recording.groups, recording.loaded, p)
+        gate = RecordedGate(recording.groups, p, staleness)
+        bound = None if self.as_recorded else staleness
+        alike = {"late": "wait", "max_groups": None} if self.as_recorded else {"max_requeues": 0}
+        self.controller = Controller(
+            rollout.model_copy(update=alike),
+            PATIENT,
+            STEPS,
+            STEPS,
+            engine,
+            trainer,
+            schedule if self.as_recorded else gate,
+            RecordedOrder(recording.groups),
+            RecordedGroups(recording.groups, engine, NullCodec(), trainer, patience, bound),
+            keep_all,
+            NullLease(),
+            self.observer,
+            NullCheckpoints(0, STEPS),
+        )
+        await self.controller.run()
+
+    def ages(self) -> list[int]:
+        """Of every trained token."""
+        return [
+            batch.version - int(version)
+            for batch in self.trainer.batches
+            for group in batch.groups
+            for t in group.trajectories
+            for version in t.policy_versions[t.loss_mask]
+        ]
+
+
+def ids(batches: Sequence[Batch]) -> list[list[int]]:
+    return [[group.group_id for group in batch.groups] for batch in batches]
+
+
+@given(schedules, st.sampled_from([None, 0.0, 5.0]))
+@settings(max_examples=500, deadline=None)
+def test_on_any_schedule_the_recorded_rules_give_the_recorded_batches(s: dict[str, Any], other: float | None) -> None:
+    """Even where steps take other times than they took, as those of a wall clock always do a little."""
+    world, recording = recorded(s)
+    step_seconds = s["step_seconds"] if other is None else other
+    replayed = Replayed(recording, world.rollout, as_recorded=True, step_seconds=step_seconds)
+    assert ids(replayed.trainer.batches) == ids(world.trainer.batches)
+    assert replayed.controller.audit.trained == world.controller.audit.trained
+    assert set(replayed.controller.audit.lost) <= set(world.controller.audit.lost)
+
+
+@given(schedules, schedules)
+@settings(max_examples=500, deadline=None)
+def test_under_any_rules_the_bound_holds_and_every_group_is_accounted_for(
+    s: dict[str, Any], other: dict[str, Any]
+) -> None:
+    world, recording = recorded(s)
+    p = s["problems"]
+    cap = None if other["spare"] is None else p + other["spare"]
+    rules = {"staleness": other["staleness"], "late": other["late"], "max_groups": cap}
+    replayed = Replayed(recording, world.rollout.model_copy(update=rules), False, other["step_seconds"])
+    controller, audit = replayed.controller, replayed.controller.audit
+    assert all(0 <= age <= other["staleness"] for age in replayed.ages())
+    assert audit.trained == controller.version * p
+    in_flight = audit.admitted - audit.trained - audit.lost.total()
+    assert in_flight == 0 if controller.version == STEPS else 0 <= in_flight < p
+    assert audit.lost.keys() <= {TOO_OLD, TOO_NEW, "failed", "dropped late, re-queued", "dropped late, given up"}
+
+
+@given(schedules)
+@settings(max_examples=300, deadline=None)
+def test_a_larger_bound_and_a_slower_trainer_lose_nothing_that_was_trained(s: dict[str, Any]) -> None:
+    every_version_is_served = {"step_seconds": s["step_seconds"] + s["replicas"] * s["swap_seconds"] + 0.1}
+    world, recording = recorded({**s, "late": "wait"} | every_version_is_served)
+    wider = world.rollout.model_copy(update={"staleness": s["staleness"] + 2})
+    replayed = Replayed(recording, wider, False, s["step_seconds"] * 3 + 40)
+    assert replayed.controller.version == STEPS
+    assert replayed.controller.audit.lost.keys() <= {"failed"}
