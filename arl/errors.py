@@ -10,6 +10,7 @@ ArlError
     ├── DeadlineError a wait ran out of time; carries who waits on whom
     ├── ProcessDied   an engine, trainer rank or reward worker ended by itself
     ├── EngineError   an engine refused or garbled a request
+    │   └── EngineLost    or its connection broke: what it had said stands, another engine can go on
     ├── TrainerError  a trainer rank raised
     └── RewardError   a reward raised, hung or returned no finite number
 """
@@ -56,6 +57,10 @@ class ProcessDied(RunError):
 
 
 class EngineError(RunError):
+    pass
+
+
+class EngineLost(EngineError):
     pass
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from arl.launch.local import LocalProcesses
 from arl.preflight import Plan, preflight
 from arl.recipe import Recipe
 from arl.rollout.episodes import Episodes, Rewards
-from arl.system import connect_engines, new_key, open_rewards, reported_failures, start_engines, told_deaths
+from arl.system import EngineServers, connect_engines, new_key, open_rewards, reported_failures, told_deaths
 from arl.types import Accuracy, Problem, StartingVersions, WeightUpdate
 
 
@@ -69,11 +70,15 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
         told_deaths(processes),
         open_rewards(recipe, logs) as rewards,
     ):
-        servers = await start_engines(recipe, StartingVersions(str(models[0])), plan.placement.engines, processes, key)
-        async with connect_engines(servers, recipe, key) as engine:
+        servers = EngineServers(recipe, StartingVersions(str(models[0])), plan.placement.engines, processes, key)
+        async with connect_engines(servers, await servers.start_all(), _say) as engine:
             accuracies = await _evaluate_each(recipe, plan, models, engine, rewards)
     shutil.rmtree(logs)  # kept where something failed: the message names them
     return accuracies
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 async def _evaluate_each(

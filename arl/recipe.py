@@ -202,6 +202,8 @@ class EngineConfig(Section):
     """CPU threads of one replica; none: a fair share of the cores."""
     stream_interval: Positive = 16
     """Tokens between two increments of one request."""
+    max_restarts: NonNegative = 3
+    """Times each replica may die or fall silent, and is started again; the next time ends the run."""
 
 
 class Objective(Section):
@@ -260,7 +262,10 @@ class Eval(Section):
 
 
 class Deadlines(Section):
-    """Every wait has one, in seconds; when it passes, the run ends and says who waited on whom."""
+    """Every wait has one, in seconds; when it passes, the run ends and says who waited on whom.
+
+    An engine that misses one is first restarted, as often as engine.max_restarts allows.
+    """
 
     startup: Seconds = 120.0
     """A process, from its start until it is ready."""
@@ -269,11 +274,16 @@ class Deadlines(Section):
     swap: Seconds = 60.0
     """One weight publication and one swap."""
     generate: Seconds = 600.0
-    """An engine that produces nothing for an open request."""
+    """An engine that produces nothing for an open request: it is killed, and started again."""
     reward: Seconds = 10.0
     """One call of the reward function."""
     shutdown: Seconds = 10.0
     """A process asked to end, before it is killed."""
+
+    @property
+    def swap_and_restart(self) -> float:
+        """A swap in which an engine falls silent, for `swap`, is started again, and loads the weights."""
+        return self.swap + self.startup + self.swap
 
 
 class VirtualCosts(Section):

@@ -20,7 +20,7 @@ from arl.collector import rare_collections
 from arl.data.codec import TextCodec
 from arl.data.problems import ProblemOrder
 from arl.data.tokenizer import load_codec
-from arl.engine.base import Engine
+from arl.engine.router import Router
 from arl.errors import RecipeError
 from arl.evaluate import evaluate, held_out_episodes, make_episodes
 from arl.imports import import_function
@@ -42,13 +42,13 @@ from arl.rollout.lag import LagSchedule
 from arl.rollout.staleness import StalenessGate
 from arl.rollout.state import ControllerState
 from arl.system import (
+    EngineServers,
     connect_engines,
     new_key,
     open_rewards,
     open_trainer,
     publication_directory,
     reported_failures,
-    start_engines,
     told_deaths,
 )
 from arl.train.base import Trainer
@@ -109,7 +109,8 @@ async def _run_system(
     codec, key, placement = load_codec(versions.model), new_key(), origin.plan.placement
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(rare_collections())
-        servers = await start_engines(recipe, versions, placement.engines, processes, key)
+        servers = EngineServers(recipe, versions, placement.engines, processes, key)
+        started = await servers.start_all()
         trainer = await stack.enter_async_context(
             open_trainer(recipe, versions, weights, placement.ranks, processes, key, origin.plan.lags)
         )
@@ -117,11 +118,11 @@ async def _run_system(
             watcher = tasks.create_task(processes.watch(), name="process watcher")
             ready = tasks.create_task(trainer.ready(), name="trainer start")
             rewards = await stack.enter_async_context(open_rewards(recipe, origin.directory / "logs"))
-            engine = await stack.enter_async_context(connect_engines(servers, recipe, key))
-            run = Run(recipe, origin, engine, trainer, codec, rewards, display)
-            before = await run.evaluate_before()
-            await ready
-            outcome = await run.train(before, until=recipe.train.steps, evaluate=True)
+            async with connect_engines(servers, started, display.note) as engine:
+                run = Run(recipe, origin, engine, trainer, codec, rewards, display)
+                before = await run.evaluate_before()
+                await ready
+                outcome = await run.train(before, until=recipe.train.steps, evaluate=True)
             watcher.cancel()
         await trainer.stop()
     return outcome
@@ -134,7 +135,7 @@ class Run:
         self,
         recipe: Recipe,
         origin: Origin,
-        engine: Engine,
+        engine: Router,
         trainer: Trainer,
         codec: TextCodec,
         rewards: Rewards,
@@ -156,6 +157,7 @@ class Run:
             self._display,
             lambda: engine.busy_seconds,
             lambda: episodes.tokens_generated,
+            lambda: engine.restarts,
             lambda: controller.audit.admitted,
             None if state is None else state.recorder,
         ) as recorder:

@@ -1,21 +1,24 @@
 """Everything a run needs, running: engine servers, trainer ranks, reward workers, and the clients that speak to them.
 
-    start_engines ─► connect_engines ─► Router              arl.engine.server × replicas
+    EngineServers ─► connect_engines ─► Router              arl.engine.server × replicas, started again when they die
     open_trainer  ─► TrainerClient                          arl.train.worker × ranks
     open_rewards  ─► RewardPool                             arl.reward.worker × workers
 
 Processes are started first and awaited afterwards, so that both sides load their weights at the same time.
 """
 
+import asyncio
 import contextlib
 import fcntl
+import functools
 import math
 import secrets
 import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +27,9 @@ from safetensors import SafetensorError, safe_open
 from arl.child import RUN_KEY
 from arl.data.tasks import task_module
 from arl.engine.client import SGLangEngine
-from arl.engine.router import Router
-from arl.errors import ArlError, EngineError, InputError, ProcessDied, RunError, TrainerError, leaves
+from arl.engine.router import DEATH_SECONDS, Router
+from arl.errors import ArlError, EngineError, InputError, RunError, TrainerError, leaves
+from arl.launch.keeper import EngineKeeper
 from arl.launch.local import LocalProcess, LocalProcesses
 from arl.launch.placement import Share
 from arl.recipe import Recipe
@@ -36,7 +40,6 @@ from arl.types import StartingVersions
 
 MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
 WEIGHTS = "arl-weights"
-DEATH_SECONDS = 3.0  # a connection breaks before the process behind it has wholly ended
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
@@ -63,38 +66,58 @@ def open_rewards(recipe: Recipe, directory: Path) -> RewardPool:
     return RewardPool(reward_name(recipe), recipe.reward.workers, limits.reward, limits.startup, log)
 
 
-async def start_engines(
-    recipe: Recipe, versions: StartingVersions, shares: list[Share], processes: LocalProcesses, key: str
-) -> list[LocalProcess]:
+@dataclass(frozen=True)
+class EngineServers:
     """One server per share, on a free loopback port, with the oldest of `versions`."""
-    config = recipe.engine
-    return [
-        await processes.start(
+
+    recipe: Recipe
+    versions: StartingVersions
+    shares: list[Share]
+    processes: LocalProcesses
+    key: str
+
+    async def start(self, i: int) -> LocalProcess:
+        """Server `i`, for the first time or again."""
+        config, versions, share = self.recipe.engine, self.versions, self.shares[i]
+        return await self.processes.start(
             f"engine-{i}",
             [
                 *(sys.executable, "-m", "arl.engine.server", "--model", versions.served, "--port", "0"),
                 *("--slots", str(config.slots), "--dtype", config.dtype, "--threads", str(share.threads)),
                 *("--stream-interval", str(config.stream_interval), "--version", str(versions.oldest)),
             ],
-            {**share.env, RUN_KEY: key},
+            {**share.env, RUN_KEY: self.key},
+            is_kept=True,
         )
-        for i, share in enumerate(shares)
-    ]
+
+    async def start_all(self) -> list[LocalProcess]:
+        return [await self.start(i) for i in range(len(self.shares))]
+
+    def connect(self, url: str) -> SGLangEngine:
+        limits, policy = self.recipe.deadlines, self.recipe.engine.kv_policy
+        return SGLangEngine(
+            url, generate_seconds=limits.generate, swap_seconds=limits.swap, kv_policy=policy, key=self.key
+        )
 
 
 @contextlib.asynccontextmanager
-async def connect_engines(servers: list[LocalProcess], recipe: Recipe, key: str) -> AsyncIterator[Router]:
-    """A Router over the servers, once every one of them is ready."""
-    limits, policy = recipe.deadlines, recipe.engine.kv_policy
-    async with contextlib.AsyncExitStack() as stack:
-        engines = []
-        for server in servers:
-            url = await server.ready(limits.startup)
-            client = SGLangEngine(
-                url, generate_seconds=limits.generate, swap_seconds=limits.swap, kv_policy=policy, key=key
-            )
-            engines.append(await stack.enter_async_context(client))
-        yield Router(engines)
+async def connect_engines(
+    servers: EngineServers, started: list[LocalProcess], note: Callable[[str], None]
+) -> AsyncIterator[Router]:
+    """A Router over what was started, once all of it is ready; a server that dies is replaced, and `note` told."""
+    router = Router([None] * len(started))
+    startup, restarts = servers.recipe.deadlines.startup, servers.recipe.engine.max_restarts
+    async with asyncio.TaskGroup() as tasks:
+        keepers = []
+        for i, server in enumerate(started):
+            start = functools.partial(servers.start, i)
+            keeper = EngineKeeper(router, i, start, servers.connect, startup, restarts, note)
+            keepers.append((keeper, tasks.create_task(keeper.keep(server), name=f"keeper of {server.role}")))
+        for keeper, _ in keepers:
+            await keeper.has_served.wait()  # or its task ends the group, within the deadlines of a start
+        yield router
+        for _, task in keepers:
+            task.cancel()
 
 
 @contextlib.asynccontextmanager
@@ -200,7 +223,7 @@ async def told_deaths(processes: LocalProcesses) -> AsyncIterator[None]:
         yield
     except Exception as error:
         causes = list(leaves(error))
-        if any(isinstance(cause, EngineError | TrainerError | ProcessDied) for cause in causes):
+        if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
             death = await processes.first_death(DEATH_SECONDS)
             raise death or error from error
         raise

@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 TORCH_FREE = [
     *("arl.rollout.controller", "arl.rollout.lag", "arl.lags", "arl.reward.pool"),
-    *("arl.engine.client", "arl.engine.router", "arl.train.client"),
+    *("arl.engine.client", "arl.engine.router", "arl.launch.keeper", "arl.train.client"),
 ]
 
 

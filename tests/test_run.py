@@ -187,7 +187,7 @@ def test_what_is_sampled_before_the_first_swap_repeats_with_the_seed(start: Call
 def test_kill_9_of_a_process_ends_the_run_with_its_name_and_leaves_nothing(
     start: Callable[..., Command], module: str, role: str
 ) -> None:
-    command = start("train.steps=100000")
+    command = start("train.steps=100000", "engine.max_restarts=0")
     command.read_until("step    3")
     children = command.children()
     assert {"arl.engine.server", "arl.train.worker", "arl.reward.worker"} <= children.keys()
@@ -198,6 +198,36 @@ def test_kill_9_of_a_process_ends_the_run_with_its_name_and_leaves_nothing(
     assert f"arl: {role} (pid {children[module].pid}) was killed by SIGKILL" in command.output
     assert "Traceback" not in command.output
     assert not psutil.wait_procs(list(children.values()), timeout=5)[1]
+    assert not weights_left_behind()
+
+
+def assert_everything_was_trained_once(command: Command, steps: int) -> None:
+    """All of the problems that so many steps need, in whole groups, none of them too old."""
+    rows = pq.read_table(command.run / "trajectories").to_pylist()
+    groups = {row["group_id"]: row["problem_id"] for row in rows}
+    assert len(rows) == steps * 4 * 4 == 4 * len(groups)
+    assert max(r["trained_at"] - min(v for v in r["policy_versions"] if v >= 0) for r in rows) <= 2
+    order = ProblemOrder(load_problems(load_recipe(command.run / "recipe.yaml").data, 0)[0], 0)
+    assert sorted(groups.values()) == sorted(next(order).id for _ in range(steps * 4))
+
+
+def test_a_run_whose_engine_is_killed_or_stopped_goes_on_with_another_one(start: Callable[..., Command]) -> None:
+    command = start("train.steps=60", "eval.problems=8", "deadlines.generate=3", "deadlines.swap=5")
+    pids = []
+    for number, step in ((signal.SIGKILL, "step    8"), (signal.SIGSTOP, "step   30")):
+        command.read_until(step)
+        server = command.children()["arl.engine.server"]
+        pids.append(server.pid)
+        server.send_signal(number)
+    assert command.end() == 0, command.output
+    assert "Traceback" not in command.output
+    for pid, how in zip(pids, ["was killed by SIGKILL", "did not answer in time and was killed"], strict=True):
+        line = rf"engine-0 \(pid {pid}\) {how}; restarted in \d+\.\d s at version \d+; \d+ requests resumed"
+        assert re.search(line, command.output), command.output
+    assert [r["engines/restarts"] for r in command.metrics() if "loss" in r][::59] == [0, 2]
+    assert json.loads((command.run / "summary.json").read_text())["groups"] == {"trained": 240, "in flight": 0}
+    assert (command.run / "logs" / "engine-0.log").read_text().count("ready http://") == 3
+    assert_everything_was_trained_once(command, steps=60)
     assert not weights_left_behind()
 
 
@@ -212,7 +242,7 @@ def test_kill_9_of_a_process_ends_the_run_with_its_name_and_leaves_nothing(
 def test_after_kill_9_a_resumed_run_loses_no_problem_and_trains_none_twice(
     start: Callable[..., Command], victim: str, rule: list[str]
 ) -> None:
-    settings = ("train.steps=60", "output.checkpoint_every=5", "eval.problems=0", *rule)
+    settings = ("train.steps=60", "output.checkpoint_every=5", "eval.problems=0", "engine.max_restarts=0", *rule)
     command = start(*settings)
     command.read_until("step   17")
     children = command.children()
@@ -225,15 +255,11 @@ def test_after_kill_9_a_resumed_run_loses_no_problem_and_trains_none_twice(
     assert came_from is not None
     assert 5 <= int(came_from[1]) <= 55
     assert [r["step"] for r in resumed.metrics()] == list(range(1, 61))
-    rows = pq.read_table(resumed.run / "trajectories").to_pylist()
-    groups = {row["group_id"]: row["problem_id"] for row in rows}
-    assert len(rows) == 60 * 4 * 4 == 4 * len(groups)
-    ages = {(r["trained_at"], r["trained_at"] - v) for r in rows for v in r["policy_versions"] if v >= 0}
-    assert max(age for _, age in ages) <= 2
+    assert_everything_was_trained_once(resumed, steps=60)
     if victim == "the controller":
+        rows = pq.read_table(resumed.run / "trajectories").to_pylist()
+        ages = {(r["trained_at"], r["trained_at"] - v) for r in rows for v in r["policy_versions"] if v >= 0}
         assert ages == {(step, min(step, 2)) for step in range(60)}
-    order = ProblemOrder(load_problems(load_recipe(resumed.run / "recipe.yaml").data, 0)[0], 0)
-    assert sorted(groups.values()) == sorted(next(order).id for _ in range(240))
     assert json.loads((resumed.run / "trace.json").read_text())
 
 

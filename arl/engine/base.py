@@ -25,7 +25,8 @@ class Engine(Protocol):
         Closing the iterator aborts the request. Pauses and swaps are invisible but for the versions.
 
         Raises:
-            EngineError: an id outside the vocabulary, a request longer than the context, a dead replica.
+            EngineError: an id outside the vocabulary, a request longer than the context.
+            EngineLost: the engine is gone; what it has yielded stands.
         """
 
     async def pause(self) -> None:

@@ -40,8 +40,8 @@ class Call:
         self.events.append(event)
         self.arrived.set()
 
-    def fail(self, url: str, reason: object) -> None:
-        self.put(EngineError(f"{url}: request {self.request.request_id}: {reason}"))
+    def fail(self, url: str, reason: object, kind: type[EngineError] = EngineError) -> None:
+        self.put(kind(f"{url}: request {self.request.request_id}: {reason}"))
 
     @property
     def budget(self) -> int:

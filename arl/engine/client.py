@@ -8,12 +8,12 @@ Pending calls are not sent while paused, so a pause and a swap are invisible to 
 """
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import aiohttp
 import msgspec
 
 from arl.clock import deadline, now
@@ -22,7 +22,7 @@ from arl.engine.calls import Call, decode
 from arl.engine.http import Http
 from arl.engine.meter import BusyMeter
 from arl.engine.requests import refuse_impossible
-from arl.errors import DeadlineError, EngineError, RunError
+from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 FLUSH_RETRY_SECONDS = 0.05
@@ -95,7 +95,7 @@ class SGLangEngine:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for call in self._calls.values():
-            call.fail(self.url, "the client was closed")
+            call.fail(self.url, "the client was closed", EngineLost)
         await self._http.close()
         if self._failure is not None:
             raise self._failure
@@ -112,7 +112,8 @@ class SGLangEngine:
         """See Engine.generate.
 
         Raises:
-            EngineError: refused, or the server died or garbled its answer; names the server and the request.
+            EngineError: refused, or the answer is garbled; names the server and the request.
+            EngineLost: the connection broke, or the client was closed.
             DeadlineError: the server said nothing for generate_seconds.
         """
         refuse_impossible(request, self._vocab_size, self._context)
@@ -221,11 +222,8 @@ class SGLangEngine:
 
     async def _abort(self, call: Call) -> None:
         await call.sent.wait()  # set by _post, whose deadline bounds it
-        try:
+        with contextlib.suppress(EngineLost):  # a dead server has nothing left to abort
             await self._http.command("/abort_request", wire.Abort(call.rid))
-        except EngineError as error:
-            if not isinstance(error.__cause__, aiohttp.ClientConnectionError):
-                raise  # a dead server, on the other hand, has nothing left to abort
 
     async def _post(self, calls: list[Call], pauses: int) -> None:
         """Consumes the stream of one batch, sent after `pauses` pauses.
@@ -249,7 +247,7 @@ class SGLangEngine:
         except Exception as error:  # whatever it was, every caller that waits must hear of it
             reason = str(error) if isinstance(error, EngineError) else repr(error)
             for call in left.values():
-                call.fail(self.url, reason)
+                call.fail(self.url, reason, EngineLost if isinstance(error, EngineLost) else EngineError)
         finally:
             for call in left.values():
                 call.sent.set()

@@ -8,9 +8,14 @@ import aiohttp
 import msgspec
 
 from arl.clock import deadline
-from arl.errors import EngineError
+from arl.errors import EngineError, EngineLost
 
 KEEPALIVE_SECONDS = 2.0  # below the server's (SGLang: 5), so that it never closes a connection about to be used
+
+
+def _told(error: aiohttp.ClientError, where: str) -> EngineError:
+    broken = isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError)
+    return (EngineLost if broken else EngineError)(f"{where}: {type(error).__name__}: {error}")
 
 
 class Http:
@@ -31,7 +36,8 @@ class Http:
         """POST `body`, or GET without one, and expect 200.
 
         Raises:
-            EngineError: another status, with what the server said; `__cause__` tells a dead server.
+            EngineError: another status, with what the server said.
+            EngineLost: no connection, or it broke.
             DeadlineError: no answer in time.
         """
         status, answer = await self.ask(path, body)
@@ -48,14 +54,15 @@ class Http:
                 async with self._session.request(method, self.url + path, data=data) as response:
                     return response.status, await response.read()
             except aiohttp.ClientError as error:
-                raise EngineError(f"{self.url}{path}: {type(error).__name__}: {error}") from error
+                raise _told(error, self.url + path) from error
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[bytes]]:
         """POST `body`; entered when the server has accepted it. The caller bounds it.
 
         Raises:
-            EngineError: refused, cut off or not server-sent events.
+            EngineError: refused, or not server-sent events.
+            EngineLost: no connection, or it broke.
         """
         try:
             async with self._session.post(self.url + path, data=msgspec.json.encode(body)) as response:
@@ -63,7 +70,7 @@ class Http:
                     raise EngineError(f"{path} answered {response.status}: {(await response.text())[:500]}")
                 yield _events(response.content)
         except aiohttp.ClientError as error:
-            raise EngineError(f"{path}: {type(error).__name__}: {error}") from error
+            raise _told(error, path) from error
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

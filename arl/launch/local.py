@@ -34,16 +34,26 @@ class LocalProcess:
         output: asyncio.StreamReader,
         log: Path,
         on_line: Callable[[str], None],
+        is_kept: bool,
     ) -> None:
         self.role, self.log, self._process, self._output, self._on_line = role, log, process, output, on_line
+        self.is_kept = is_kept  # whoever started it sees to its end
         self.is_done = False  # it was meant to end, and has
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._unheard: Exception | None = None  # why its output could not be taken
         self._pump = asyncio.create_task(self._copy_output(), name=f"output of {role}")
 
+    def __str__(self) -> str:
+        return f"{self.role} (pid {self.pid})"
+
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None: it runs; negative: the signal that killed it."""
+        return self._process.returncode
 
     async def _copy_output(self) -> None:
         """Consumes output into the log, line by line to whoever listens; unblocked by the child; ends with its output.
@@ -80,14 +90,32 @@ class LocalProcess:
             finally:
                 died.cancel()
 
-    async def died(self) -> ProcessDied:
+    async def ended(self) -> str:
         """Waits for the end of the process, and says how it ended."""
         code = await self._process.wait()
         await asyncio.wait({self._pump}, timeout=LAST_WORDS)  # a grandchild may hold the pipe open
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         if self._unheard is not None:
             how = f"was killed because its output could not be taken ({self._unheard!r})"
-        return ProcessDied(f"{self.role} (pid {self.pid}) {how}. The end of {self.log}:\n{_tail(self.log)}")
+        return f"{self} {how}"
+
+    async def died(self) -> ProcessDied:
+        """Waits likewise, and quotes the end of its log."""
+        return ProcessDied(f"{await self.ended()}. {self.last_words()}")
+
+    def last_words(self) -> str:
+        return f"The end of {self.log}:\n{_tail(self.log)}"
+
+    async def ends_by_itself(self, seconds: float) -> bool:
+        """Whether it ends within `seconds`; whatever is left of it and of what it started is killed then."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._process.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._signal(signal.SIGKILL)
+        return True
 
     async def finished(self, seconds: float) -> None:
         """Wait for a process that is meant to end; ProcessDied if it fails."""
@@ -136,8 +164,12 @@ class LocalProcesses:
         argv: Sequence[str],
         env: Mapping[str, str],
         on_line: Callable[[str], None] = lambda _: None,
+        is_kept: bool = False,
     ) -> LocalProcess:
-        """Run `argv` with `env` added to ours; `on_line` is given every line of its output, also logged."""
+        """Run `argv` with `env` added to ours; `on_line` is given every line of its output, also logged.
+
+        The death of one that `is_kept` is not watched for: see arl.launch.keeper.
+        """
         log = self._logs / f"{role}.log"
         # A pipe of our own: asyncio would not see the end of a child before whoever inherited its pipe has ended too.
         ours, theirs = os.pipe()
@@ -155,13 +187,18 @@ class LocalProcesses:
             )
         finally:
             os.close(theirs)
-        started = LocalProcess(role, process, output, log, on_line)
-        self._processes.append(started)
+        started = LocalProcess(role, process, output, log, on_line, is_kept)
+        # A dead one whose place it takes is forgotten: its number may be another process's by the end of the run.
+        self._processes = [p for p in self._processes if p.role != role or p.exit_code is None] + [started]
         return started
+
+    @property
+    def _watched(self) -> list[LocalProcess]:
+        return [p for p in self._processes if not p.is_done and not p.is_kept]
 
     async def first_death(self, seconds: float) -> ProcessDied | None:
         """The ending of a process that is gone, or goes within `seconds`; None if all live on."""
-        if all(p.is_done for p in self._processes):
+        if not self._watched:
             return None
         try:
             async with asyncio.timeout(seconds):
@@ -173,7 +210,7 @@ class LocalProcesses:
 
     async def watch(self) -> NoReturn:
         """Raises ProcessDied as soon as one of the processes started so far ends."""
-        endings = [asyncio.create_task(p.died(), name=f"watch {p.role}") for p in self._processes if not p.is_done]
+        endings = [asyncio.create_task(p.died(), name=f"watch {p.role}") for p in self._watched]
         try:
             done, _ = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
             raise done.pop().result()

@@ -47,6 +47,7 @@ METRICS: dict[str, Metric] = {
     "time/train_s": Metric("s", "minibatches of the step: forward, backward, optimizer"),
     "groups/failed": Metric("groups", "groups lost to a failed episode, since the start"),
     "groups/dropped": Metric("groups", "groups lost otherwise, rejected or dropped as late, since the start"),
+    "engines/restarts": Metric("restarts", "engines that were lost and replaced, since the start"),
     # ---- which groups are trained (arl/metrics/audit.py): since the start, means over groups of a group's mean
     "audit/length_generated": Metric("tokens", "mean length of the groups that ended, finished or lost"),
     "audit/length_trained": Metric("tokens", "mean length of the groups that were trained"),

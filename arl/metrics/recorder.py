@@ -34,7 +34,7 @@ class Recorder:
     """Implements the controller's Observer.
 
     Args:
-        busy_seconds, tokens_generated: of this process; read at every step.
+        busy_seconds, tokens_generated, restarts: of this process; read at every step.
         admitted: groups, since the start of the run; read at every step.
         restored: where the files of `directory` are cut back to, and go on from.
     """
@@ -47,6 +47,7 @@ class Recorder:
         display: Display,
         busy_seconds: Callable[[], float],
         tokens_generated: Callable[[], int],
+        restarts: Callable[[], int],
         admitted: Callable[[], int],
         restored: RecorderState | None = None,
     ) -> None:
@@ -55,6 +56,7 @@ class Recorder:
         self._busy_seconds, self._tokens_generated, self._admitted = busy_seconds, tokens_generated, admitted
         self._last_busy, self._last_tokens = busy_seconds() - at.busy_seconds, tokens_generated() - at.tokens_generated
         self._last_swap, self._lost = at.last_swap, Counter(at.lost)
+        self._restarts, self._restarts_before = restarts, at.restarts
         self.selection = at.selection
         self.token_ages = Counter(at.token_ages)  # age -> trained tokens of that age
         self.num_spanning = at.num_spanning  # trained trajectories sampled by two or more versions
@@ -100,6 +102,7 @@ class Recorder:
             selection=self.selection,
             token_ages=dict(self.token_ages),
             num_spanning=self.num_spanning,
+            restarts=self._restarts_before + self._restarts(),
         )
 
     # ---- events
@@ -161,6 +164,7 @@ class Recorder:
             "sync/pause_seconds": self._last_swap.pause_seconds,
             "groups/failed": self._lost["failed"],
             "groups/dropped": self._lost.total() - self._lost["failed"],
+            "engines/restarts": self._restarts_before + self._restarts(),
         }
 
     def _rates(self, trained: float, waited: float) -> Record:

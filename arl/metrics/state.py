@@ -21,3 +21,4 @@ class RecorderState(Struct, frozen=True):
     selection: Selection = Selection()
     token_ages: dict[int, int] = {}  # age -> trained tokens
     num_spanning: int = 0
+    restarts: int = 0  # of engines

@@ -107,6 +107,7 @@ async def _run(
                 _Quiet(display),
                 lambda: engine.busy_seconds,
                 lambda: groups.tokens_generated,
+                lambda: 0,
                 lambda: controller.audit.admitted,
             ) as recorder:
                 if before is not None:

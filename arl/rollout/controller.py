@@ -273,7 +273,7 @@ class Controller:
             chosen = await self._next_batch(version)
             if chosen is None:
                 return
-            async with deadline(self._deadlines.swap, "controller", "the device lease"):
+            async with deadline(self._deadlines.swap_and_restart, "controller", "the device lease"):
                 await self._lease.acquire()
             waited = now() - started
             batch = Batch(version, self._buffer.take(chosen))
@@ -338,7 +338,8 @@ class Controller:
                     self._loadable.clear()
                     await self._loadable.wait()
                     scope.reschedule(now() + patience)
-            async with deadline(self._deadlines.swap, "publisher", f"weights of version {version} in engines"):
+            restart = self._deadlines.swap_and_restart
+            async with deadline(restart, "publisher", f"weights of version {version} in engines"):
                 update = await self._trainer.weights(version)
                 report = await self._engine.update_weights(update)
             self._observer.swapped(report)

@@ -23,7 +23,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from arl.child import RUN_KEY
 from arl.clock import deadline
-from arl.errors import DeadlineError, ProcessDied, RunError, TrainerError
+from arl.errors import DeadlineError, RunError, TrainerError
 from arl.recipe import Deadlines
 from arl.sync.published import PublishedVersions
 from arl.train import channel
@@ -124,7 +124,7 @@ class TrainerClient:
 
         Raises:
             InputError: a trajectory longer than train.capacity.
-            TrainerError, ProcessDied, DeadlineError: a rank raised, died, or took too long.
+            TrainerError, DeadlineError: a rank raised, died, or took too long.
         """
         assert batch.version == self._version, f"a batch for version {batch.version} at version {self._version}"
         train = self._train
@@ -138,7 +138,7 @@ class TrainerClient:
         """See Trainer.
 
         Raises:
-            TrainerError, ProcessDied, DeadlineError: the publisher raised, died, or took too long.
+            TrainerError, DeadlineError: the publisher raised, died, or took too long.
         """
         self._raise_failure()
         if (update := self._published.find(version)) is not None:
@@ -156,7 +156,7 @@ class TrainerClient:
         """See Trainer.
 
         Raises:
-            TrainerError, ProcessDied, DeadlineError: the rank that writes raised, died, or took too long.
+            TrainerError, DeadlineError: the rank that writes raised, died, or took too long.
         """
         assert self._saving is not None, "nothing was saved"
         self._raise_failure()
@@ -250,13 +250,15 @@ class TrainerClient:
                 except zmq.ZMQError as error:
                     if error.errno != zmq.EHOSTUNREACH:
                         raise
-                    self._fail(ProcessDied(f"trainer rank {hello.rank} died at version {self._version}"))
+                    self._fail(TrainerError(f"trainer rank {hello.rank} died at version {self._version}"))
 
     async def _send(self, identity: bytes, message: Struct) -> None:
         try:
             await self._socket.send_multipart([identity, channel.encode(message)])
         except zmq.ZMQError as error:
-            self._fail(ProcessDied(f"a trainer process left before it could be sent {type(message).__name__}: {error}"))
+            self._fail(
+                TrainerError(f"a trainer process left before it could be sent {type(message).__name__}: {error}")
+            )
             self._raise_failure()
 
     def _trainers(self) -> list[tuple[bytes, Hello]]:

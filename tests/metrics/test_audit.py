@@ -140,7 +140,7 @@ def test_every_admitted_group_is_trained_dropped_or_in_flight(events: list[tuple
 
     async def main(directory: Path) -> None:
         nonlocal admitted
-        with Recorder(directory, True, [], Silent(), lambda: 0.0, lambda: 0, lambda: admitted) as recorder:
+        with Recorder(directory, True, [], Silent(), lambda: 0.0, lambda: 0, lambda: 0, lambda: admitted) as recorder:
             for event, number in events:
                 if event == "admit":
                     running.append(group(number % 9, 0.5, admitted))

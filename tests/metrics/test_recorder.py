@@ -65,7 +65,9 @@ def run(tmp_path: Path) -> Path:
 
     async def main() -> None:
         tokens = iter([0, 11])
-        with Recorder(tmp_path, True, [], Silent(), lambda: 0.0, lambda: next(tokens), lambda: 5) as recorder:
+        with Recorder(
+            tmp_path, True, [], Silent(), lambda: 0.0, lambda: next(tokens), lambda: 0, lambda: 5
+        ) as recorder:
             recorder.group_finished(BATCH.groups[0])
             recorder.group_finished(BATCH.groups[1])
             recorder.group_lost(FAILED, "failed", ValueError("no"))
@@ -126,7 +128,7 @@ def test_everything_logged_is_defined(run: Path) -> None:
 
 def test_an_undefined_metric_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
-        with Recorder(tmp_path, False, [], Silent(), lambda: 0.0, lambda: 0, lambda: 2) as recorder:
+        with Recorder(tmp_path, False, [], Silent(), lambda: 0.0, lambda: 0, lambda: 0, lambda: 2) as recorder:
             recorder.step_finished(BATCH, StepResult(4, {"los": 0.0}), waited=0.0)
 
     with pytest.raises(AssertionError, match=r"undefined metrics: \{'los'\}"):

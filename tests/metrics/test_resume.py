@@ -20,7 +20,7 @@ from tests.metrics.test_recorder import BATCH, FAILED, Silent
 class Work:
     """What a process has done since it began."""
 
-    busy_seconds, tokens = 0.0, 0
+    busy_seconds, tokens, restarts = 0.0, 0, 0
 
 
 AFTER_STEP = 0.2  # seconds
@@ -38,6 +38,7 @@ class Process:
             Silent(),
             lambda: self._work.busy_seconds,
             lambda: self._work.tokens,
+            lambda: self._work.restarts,
             lambda: 100,
             restored,
         )
@@ -46,6 +47,7 @@ class Process:
         await asyncio.sleep(0.7)
         self._work.busy_seconds += 0.3
         self._work.tokens += 10
+        self._work.restarts += 2
         self.recorder.group_finished(BATCH.groups[0])
         self.recorder.swapped(SwapReport(version, 0.125, 0.25))
         self.recorder.group_lost(FAILED, "failed", ValueError("no"))

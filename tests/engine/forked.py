@@ -1,0 +1,147 @@
+"""Engine servers in a seventh of a second, kept alive: forks of one process that has imported everything."""
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from arl.child import PARENT, RUN_KEY
+from arl.engine.client import SGLangEngine
+from arl.engine.router import Router
+from arl.errors import ProcessDied
+from arl.launch.keeper import EngineKeeper
+from tests.engine.conftest import KEY
+
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(["arl.engine.server"])
+
+
+def _serve(arguments: list[str], key: str, output: Connection) -> None:
+    from arl.engine.server import main
+
+    os.environ |= {RUN_KEY: key, PARENT: str(os.getppid())}
+    sys.stdout = os.fdopen(os.dup(output.fileno()), "w")
+    output.close()
+    main(arguments)
+
+
+class ForkedServer:
+    """What LocalProcess is to the keeper: a real process, with its real death."""
+
+    def __init__(self, role: str, arguments: list[str], key: str) -> None:
+        self.role = role
+        self._output, theirs = _forks.Pipe(duplex=False)
+        self._process = _forks.Process(target=_serve, args=(arguments, key, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(self._output.fileno(), self._hear)
+
+    def __str__(self) -> str:
+        return f"{self.role} (pid {self.pid})"
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.exitcode
+
+    def _hear(self) -> None:
+        said = os.read(self._output.fileno(), 1 << 12).decode()
+        if said.startswith("ready ") and not self._ready.done():
+            self._ready.set_result(said.split()[1])
+        elif not said:
+            asyncio.get_running_loop().remove_reader(self._output.fileno())
+            self._output.close()
+            self._process.join()
+            self._ended.set()
+
+    async def ready(self, seconds: float) -> str:
+        async with asyncio.timeout(seconds):
+            ended = asyncio.create_task(self._ended.wait())
+            waiting: set[asyncio.Future[Any]] = {ended, self._ready}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            if not self._ready.done():
+                raise await self.died()
+            return self._ready.result()
+
+    async def ended(self) -> str:
+        await self._ended.wait()
+        code = self.exit_code
+        assert code is not None
+        return f"{self} " + (f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}")
+
+    async def died(self) -> ProcessDied:
+        return ProcessDied(await self.ended())
+
+    async def ends_by_itself(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._ended.wait()
+            return False
+        return True
+
+    def last_words(self) -> str:
+        return "It has no log."
+
+
+@dataclass
+class Servers:
+    """A router over forked servers that are replaced when they die."""
+
+    model: str
+    count: int
+    slots: int = 8
+    generate_seconds: float = 10.0
+    swap_seconds: float = 10.0
+    max_restarts: int = 1000
+    on_start: Callable[[int], None] = lambda _: None
+    running: dict[int, ForkedServer] = field(default_factory=dict)  # by seat, the newest
+    notes: list[str] = field(default_factory=list)
+
+    async def start(self, seat: int) -> ForkedServer:
+        options = ["--threads", "1", "--slots", str(self.slots), "--stream-interval", "4"]
+        arguments = ["--model", self.model, "--port", "0", *options]
+        self.running[seat] = ForkedServer(f"engine-{seat}", arguments, KEY)
+        self.on_start(seat)
+        return self.running[seat]
+
+    def connect(self, url: str) -> SGLangEngine:
+        return SGLangEngine(url, generate_seconds=self.generate_seconds, swap_seconds=self.swap_seconds, key=KEY)
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[Router]:
+        router = Router([None] * self.count)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                keepers = []
+                for seat in range(self.count):
+                    start = partial(self.start, seat)
+                    keeper = EngineKeeper(router, seat, start, self.connect, 20, self.max_restarts, self.notes.append)
+                    keepers.append((keeper, tasks.create_task(keeper.keep(await start()))))
+                for keeper, _ in keepers:
+                    await keeper.has_served.wait()
+                yield router
+                for _, task in keepers:
+                    task.cancel()
+        finally:
+            for server in self.running.values():
+                await server.ends_by_itself(0)
+
+    def kill(self, seat: int, number: signal.Signals = signal.SIGKILL) -> None:
+        os.kill(self.running[seat].pid, number)
