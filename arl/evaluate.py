@@ -70,7 +70,7 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
         open_rewards(recipe, logs) as rewards,
     ):
         servers = await start_engines(recipe, StartingVersions(str(models[0])), plan.placement.engines, processes, key)
-        async with connect_engines(servers, recipe, key) as engine:
+        async with connect_engines(servers, recipe, str(models[0]), key) as engine:
             accuracies = await _evaluate_each(recipe, plan, models, engine, rewards)
     shutil.rmtree(logs)  # kept where something failed: the message names them
     return accuracies

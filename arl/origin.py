@@ -21,8 +21,14 @@ from arl.recipe_file import dump_recipe
 from arl.types import Problem, StartingVersions
 
 # What a resumed run may do differently: nothing of it changes what is computed.
-FREE = ("deadlines.", "output.wandb", "output.directory", "engine.threads", "train.threads")
-FREE_ON_THE_WALL = ("engine.replicas", "engine.slots", "train.ranks")  # in virtual time they change the schedule
+FREE = ("deadlines.", "output.wandb", "output.directory", "engine.threads", "engine.python", "train.threads")
+FREE_ON_THE_WALL = (
+    "engine.replicas",
+    "engine.slots",
+    "engine.tensor_parallel",
+    "engine.args",
+    "train.ranks",
+)  # in virtual time they change the schedule
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ async def _run_system(
             watcher = tasks.create_task(processes.watch(), name="process watcher")
             ready = tasks.create_task(trainer.ready(), name="trainer start")
             rewards = await stack.enter_async_context(open_rewards(recipe, origin.directory / "logs"))
-            engine = await stack.enter_async_context(connect_engines(servers, recipe, key))
+            engine = await stack.enter_async_context(connect_engines(servers, recipe, versions.served, key))
             run = Run(recipe, origin, engine, trainer, codec, rewards, display)
             before = await run.evaluate_before()
             await ready

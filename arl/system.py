@@ -1,6 +1,6 @@
 """Everything a run needs, running: engine servers, trainer ranks, reward workers, and the clients that speak to them.
 
-    start_engines ─► connect_engines ─► Router              arl.engine.server × replicas
+    start_engines ─► connect_engines ─► Router              arl.engine.server, or SGLang, × replicas
     open_trainer  ─► TrainerClient                          arl.train.worker × ranks
     open_rewards  ─► RewardPool                             arl.reward.worker × workers
 
@@ -20,10 +20,12 @@ from pathlib import Path
 import numpy as np
 
 from arl.child import RUN_KEY
+from arl.data.limits import model_limits
 from arl.data.tasks import task_module
 from arl.engine.client import SGLangEngine
 from arl.engine.router import Router
 from arl.errors import ArlError, EngineError, InputError, ProcessDied, RunError, TrainerError, leaves
+from arl.launch import sglang
 from arl.launch.local import LocalProcess, LocalProcesses
 from arl.launch.placement import Share
 from arl.recipe import Recipe
@@ -65,31 +67,46 @@ async def start_engines(
     recipe: Recipe, versions: StartingVersions, shares: list[Share], processes: LocalProcesses, key: str
 ) -> list[LocalProcess]:
     """One server per share, on a free loopback port, with the oldest of `versions`."""
+    engines = []
+    for i, share in enumerate(shares):
+        argv, env = _engine_command(recipe, versions, share, recipe.seed + i)
+        engines.append(await processes.start(f"engine-{i}", argv, {**env, RUN_KEY: key}))
+    return engines
+
+
+def _engine_command(
+    recipe: Recipe, versions: StartingVersions, share: Share, seed: int
+) -> tuple[list[str], dict[str, str]]:
+    """argv and environment of one server."""
     config = recipe.engine
-    return [
-        await processes.start(
-            f"engine-{i}",
-            [
-                *(sys.executable, "-m", "arl.engine.server", "--model", versions.served, "--port", "0"),
-                *("--slots", str(config.slots), "--dtype", config.dtype, "--threads", str(share.threads)),
-                *("--stream-interval", str(config.stream_interval), "--version", str(versions.oldest)),
-            ],
-            {**share.env, RUN_KEY: key},
-        )
-        for i, share in enumerate(shares)
+    if config.kind == "sglang":
+        python = config.python or sglang.default_python()
+        limits = model_limits(versions.served)
+        argv = sglang.command(config, python, versions.served, versions.oldest, share, limits, seed)
+        return argv, sglang.environment(python, share)
+    argv = [
+        *(sys.executable, "-m", "arl.engine.server", "--model", versions.served, "--port", "0"),
+        *("--slots", str(config.slots), "--dtype", config.dtype, "--threads", str(share.threads)),
+        *("--stream-interval", str(config.stream_interval), "--version", str(versions.oldest)),
     ]
+    return argv, share.env
 
 
 @contextlib.asynccontextmanager
-async def connect_engines(servers: list[LocalProcess], recipe: Recipe, key: str) -> AsyncIterator[Router]:
-    """A Router over the servers, once every one of them is ready."""
-    limits, policy = recipe.deadlines, recipe.engine.kv_policy
+async def connect_engines(servers: list[LocalProcess], recipe: Recipe, model: str, key: str) -> AsyncIterator[Router]:
+    """A Router over the servers, once every one of them is ready; `model` is what they serve."""
+    limits, policy, (vocab_size, context) = recipe.deadlines, recipe.engine.kv_policy, model_limits(model)
     async with contextlib.AsyncExitStack() as stack:
         engines = []
         for server in servers:
-            url = await server.ready(limits.startup)
             client = SGLangEngine(
-                url, generate_seconds=limits.generate, swap_seconds=limits.swap, kv_policy=policy, key=key
+                await server.ready(limits.startup),
+                generate_seconds=limits.generate,
+                swap_seconds=limits.swap,
+                kv_policy=policy,
+                key=key,
+                vocab_size=vocab_size,
+                context=context,
             )
             engines.append(await stack.enter_async_context(client))
         yield Router(engines)

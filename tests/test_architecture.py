@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 # Rooms from the ground up; a module imports only from its own room's list, itself, and everything below.
 LAYERS: list[set[str]] = [
     {"types"},
-    {"errors", "clock", "arrays", "recipe", "recipe_file", "imports", "child"},
+    {"errors", "clock", "arrays", "recipe", "recipe_engine", "recipe_section", "recipe_file", "imports", "child"},
     {"models", "data", "reward", "metrics", "lags"},
     {"engine"},
     {"rollout", "train", "sync", "launch"},

@@ -101,13 +101,24 @@ class Call:
         if meta.weight_versions is not None:
             versions = wire.versions_of(meta.weight_versions, len(pairs))
         elif swapped and pairs:
-            raise EngineError("it does not tell which version sampled a token: engine.kv_policy keep needs SGLang 0.5.18")
+            raise EngineError(
+                "it does not tell which version sampled a token: engine.kv_policy keep needs SGLang 0.5.18"
+            )
         else:
             versions = (int(meta.weight_version),) * len(pairs)
         self.put(Increment(tuple(t for t, _ in pairs), tuple(p for _, p in pairs), versions, reason))
 
     def _finish(self, reason: FinishReason) -> FinishReason:
-        """What really ended it: a stop token wins over the budget, and both over an abort."""
+        """What really ended it: a stop token wins over the budget, and both over an abort.
+
+        Raises:
+            EngineError: it ended short of its budget: the server has less room than its model.
+        """
         if self.said and self.said[-1] in self.request.sampling.stop_token_ids:
             return "stop"
+        if reason == "length" and self.budget > 0:
+            raise EngineError(
+                f"the server ended it {self.budget} tokens short of its budget: its context or its cache "
+                "(--context-length, --max-total-tokens) is too small"
+            )
         return "length" if reason == "abort" and self.budget == 0 else reason

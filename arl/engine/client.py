@@ -11,6 +11,7 @@ Pending calls are not sent while paused, so a pause and a swap are invisible to 
 """
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
@@ -161,8 +162,10 @@ class SGLangEngine:
         """See Engine.update_weights.
 
         Raises:
-            EngineError: the server refused the weights; it goes on with the old ones.
+            EngineError: the weights are older, or the server refused them; it goes on with the old ones.
         """
+        if update.version < self._version:
+            raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
         async with self._lock:
             start, ours = now(), self._paused_since is None
             await self._pause()
@@ -319,7 +322,9 @@ class SGLangEngine:
         async with deadline(self._swap, "engine client", f"{self.url} to hand back its open requests"):
             while not self._idle.is_set():
                 await self._http.command("/abort_request", wire.Abort(abort_all=True))
-                await asyncio.wait([asyncio.ensure_future(self._idle.wait())], timeout=ABORT_AGAIN_SECONDS)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(ABORT_AGAIN_SECONDS):
+                        await self._idle.wait()
 
     async def _resume(self) -> None:
         if self._paused_since is None:
