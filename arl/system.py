@@ -80,8 +80,7 @@ def _engine_command(
     """argv and environment of one server."""
     config = recipe.engine
     if config.kind == "sglang":
-        python = config.python or sglang.default_python()
-        limits = model_limits(versions.served)
+        python, limits = sglang.interpreter(config.python), model_limits(versions.served)
         argv = sglang.command(config, python, versions.served, versions.oldest, share, limits, seed)
         return argv, sglang.environment(python, share)
     argv = [
@@ -202,13 +201,16 @@ def _remove_orphans() -> None:
 
 @contextlib.asynccontextmanager
 async def told_deaths(processes: LocalProcesses) -> AsyncIterator[None]:
-    """Where a process has died, raise that instead of the broken connections it caused."""
+    """Where a process has died, raise that instead of the broken connections it caused; else show engines' logs."""
     try:
         yield
     except Exception as error:
         causes = list(leaves(error))
         if any(isinstance(cause, EngineError | TrainerError | ProcessDied) for cause in causes):
             death = await processes.first_death(DEATH_SECONDS)
+            told = [cause for cause in causes if isinstance(cause, EngineError)]
+            if death is None and told:
+                raise EngineError(f"{told[0]}.{processes.log_ends('engine')}") from error
             raise death or error from error
         raise
 

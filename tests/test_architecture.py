@@ -16,7 +16,7 @@ LAYERS: list[set[str]] = [
     {"models", "data", "reward", "metrics", "lags"},
     {"engine"},
     {"rollout", "train", "sync", "launch"},
-    {"system", "warmup", "run", "checkpoint", "origin", "evaluate", "preflight", "bench", "virtual"},
+    {"system", "warmup", "run", "checkpoint", "origin", "evaluate", "preflight", "doctor", "bench", "virtual"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

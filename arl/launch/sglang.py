@@ -4,6 +4,7 @@ engine.python ─► look_at: its version ─► arl/launch/sglang_child.py, wit
 """
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -20,9 +21,9 @@ NEEDS_SPANS = (0, 5, 18)  # from here on it tells which version sampled which to
 WARMUP_IDS = 13  # its warm-up sends the ids 10, 11 and 12; an id outside of the vocabulary kills it
 CONTEXT_MARGIN = 8  # it ends a request two tokens before its context, silently, and refuses the longest prompts
 LOOK_SECONDS = 60.0
-INSTALL = f"""for a machine with GPUs:
-    python3 -m venv SOMEWHERE && SOMEWHERE/bin/pip install sglang=={TESTED}
-for one without, from a clone of arl, which is where arl then looks by itself:
+INSTALL = f"""install it in an environment of its own. With GPUs:
+    python3 -m venv ENV && ENV/bin/pip install sglang=={TESTED}      then give engine.python: ENV/bin/python
+Without, in a clone of arl, which then finds it by itself:
     .ci/sglang"""
 ALONE = {"PYTHONPATH": ""}  # our packages are not for another interpreter
 # There are no compiled kernels for a CPU without AMX: everything in torch's own operations.
@@ -44,19 +45,21 @@ class Interpreter(Struct, frozen=True):
         return numbers >= NEEDS_SPANS
 
 
-def default_python() -> str:
-    """ARL_SGLANG_PYTHON, or the interpreter of the environment that .ci/sglang builds."""
+def interpreter(python: str | None) -> str:
+    """Path of `python`; None: ARL_SGLANG_PYTHON, or the interpreter of the environment that .ci/sglang builds."""
     place = os.environ.get("ARL_SGLANG_ENV", Path.home() / ".cache" / "arl" / "sglang")
-    return os.environ.get("ARL_SGLANG_PYTHON", str(Path(place) / "bin" / "python"))
+    python = python or os.environ.get("ARL_SGLANG_PYTHON") or str(Path(place) / "bin" / "python")
+    # Links stay: an environment's interpreter is one, and where it points to is not the environment.
+    return os.path.abspath(shutil.which(os.path.expanduser(python)) or python)
 
 
 def look_at(python: str | None) -> Interpreter:
-    """Find SGLang in `python`, or in the default one.
+    """Find SGLang in `interpreter(python)`.
 
     Raises:
         InputError: no such interpreter, or no SGLang in it; says how to install it.
     """
-    path = python or default_python()
+    path = interpreter(python)
     probe = "from importlib.metadata import version; print(version('sglang'))"
     try:
         done = subprocess.run(
@@ -77,7 +80,7 @@ def look_at(python: str | None) -> Interpreter:
 
 
 def _remedy() -> str:
-    return f"Give an interpreter that has it, or install it {INSTALL}"
+    return f"Give an interpreter that has it, or {INSTALL}"
 
 
 def command(

@@ -1,6 +1,6 @@
 """Two tiny models; the engine in process, as a server process, and SGLang; stock transformers to compare with.
 
-SGLang runs where its interpreter is found (arl.launch.sglang.default_python), and is skipped elsewhere.
+SGLang runs where its interpreter is found (arl.launch.sglang.interpreter), and is skipped elsewhere.
 """
 
 import asyncio
