@@ -95,6 +95,7 @@ def command(
         *("--context-length", str(limits.context + CONTEXT_MARGIN)),
         *(("--skip-server-warmup",) if limits.vocab_size < WARMUP_IDS else ()),
         *(CPU_FLAGS if share.gpu is None else ()),
+        *(("--max-total-tokens", str(config.slots * limits.context)) if share.gpu is None else ()),
         *config.args,
     ]
 
@@ -106,6 +107,8 @@ def environment(python: str, share: Share) -> dict[str, str]:
         **share.env,
         **cpu,
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # else /health generates, and fails while paused
+        "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",  # which lets five seconds pass between a scheduler's death and its own,
+        "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",  # and as many at a shutdown of the group
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # by CONTEXT_MARGIN, which no request reaches
         "HF_HUB_OFFLINE": "1",  # the model is a directory
         "NO_PROXY": ",".join(filter(None, ("127.0.0.1", os.environ.get("NO_PROXY")))),  # its warm-up asks itself
