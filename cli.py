@@ -100,6 +100,26 @@ def replay(
 
 
 @command(app)
+def doctor(
+    recipe: Annotated[
+        Path | None, typer.Argument(help="Also check whether this one can start.", metavar="RECIPE")
+    ] = None,
+    set_: Overrides = None,
+    python: Annotated[str | None, typer.Option(help="Also look for SGLang in this interpreter.")] = None,
+) -> None:
+    """Check this machine and its environments; exit code 2 if something is missing."""
+    from arl.doctor import examine
+    from arl.recipe_file import load_recipe
+
+    good = True
+    for finding in examine(load_recipe(recipe, set_ or ()) if recipe else None, python):
+        typer.echo(str(finding))
+        good = good and finding.good
+    if not good:
+        raise typer.Exit(2)
+
+
+@command(app)
 def eval_(recipe: RecipePath, model: Model, set_: Overrides = None) -> None:
     """Sampled accuracy of a model on a recipe's held-out problems, as JSON."""
     import msgspec

@@ -20,11 +20,12 @@ from arl.types import StartingVersions
 
 # What a resumed run may do differently: nothing of it changes what is computed.
 FREE = (
-    *("deadlines.", "output.wandb", "output.directory", "engine.threads", "train.threads"),
+    *("deadlines.", "output.wandb", "output.directory", "engine.threads", "engine.python", "train.threads"),
     *("rollout.max_failures", "rollout.max_rejects", "engine.max_restarts"),
 )
 RECIPE, LOCK = "recipe.yaml", "run.lock"
-FREE_ON_THE_WALL = ("engine.replicas", "engine.slots", "train.ranks")  # in virtual time they change the schedule
+# In virtual time they change the schedule.
+FREE_ON_THE_WALL = ("engine.replicas", "engine.slots", "engine.tensor_parallel", "engine.args", "train.ranks")
 
 
 @dataclass(frozen=True)

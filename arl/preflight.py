@@ -11,11 +11,12 @@ from arl.errors import DataError, InputError
 from arl.imports import import_function
 from arl.lags import load_lags
 from arl.launch.placement import Placement, place, visible_cores, visible_gpus
+from arl.launch.sglang import look_at
 from arl.metrics.trackers import check_tracking
 from arl.recipe import Recipe
 from arl.system import reward_name
 from arl.types import Problem
-from arl.warmup import context_length, starting_codec
+from arl.warmup import starting_codec, starting_limits
 
 
 class Plan(Struct, frozen=True):
@@ -51,18 +52,35 @@ def preflight(recipe: Recipe) -> Plan:
         raise DataError("eval.problems: no problem is held out; raise data.eval_fraction or set eval.problems to 0")
     max_length = check_lengths(recipe, training + held_out)
     placement = place(recipe, visible_cores(), visible_gpus())
+    if recipe.engine.kind == "sglang":
+        check_sglang(recipe)
     return Plan(training, held_out[: recipe.eval.problems], max_length, placement, lags)
+
+
+def check_sglang(recipe: Recipe) -> None:
+    """Raises InputError: no SGLang where the recipe says it is, or one that is too old for what is asked of it."""
+    found = look_at(recipe.engine.python)
+    if recipe.engine.kv_policy == "keep" and not found.tells_spans:
+        raise InputError(
+            f"engine.kv_policy keep: SGLang {found.version} in {found.path} tells only the last version of a request, "
+            "not which one sampled each token; use recompute, or SGLang 0.5.18 or newer"
+        )
 
 
 def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:
     """The longest trajectory that model and trainer hold, tokens.
 
     Raises:
-        InputError: the longest prompt with a full response exceeds it.
+        InputError: the longest prompt with a full response exceeds it, or has tokens that the model lacks.
     """
-    codec, context, capacity = starting_codec(recipe), context_length(recipe), recipe.train.capacity
-    longest = sorted(problems, key=lambda p: len(str(p.prompt)))[-16:]
-    prompt = max(len(codec.encode_problem(p)) for p in longest)
+    codec, (vocab_size, context), capacity = starting_codec(recipe), starting_limits(recipe), recipe.train.capacity
+    prompts = [codec.encode_problem(p) for p in sorted(problems, key=lambda p: len(str(p.prompt)))[-16:]]
+    prompt, largest = max(map(len, prompts)), max(map(max, [*prompts, codec.stop_token_ids]))
+    if largest >= vocab_size:
+        raise InputError(
+            f"model.path {recipe.model.path}: its tokenizer makes id {largest}, and the model's ids run from 0 to "
+            f"{vocab_size - 1}: give the tokenizer that belongs to the model"
+        )
     tokens = prompt + recipe.rollout.max_new_tokens
     if tokens > capacity:
         raise InputError(f"train.capacity {capacity}: a trajectory may have {tokens} tokens; raise it")

@@ -8,19 +8,19 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Beta = Annotated[float, Field(ge=0, lt=1)]
-Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+from arl.recipe_engine import EngineConfig as EngineConfig
+from arl.recipe_section import (
+    Beta,
+    Cost,
+    Fraction,
+    NonNegative,
+    Positive,
+    PositiveFloat,
+    Seconds,
+    Section,
+)
 
 
 class TinyModel(Section):
@@ -185,25 +185,6 @@ class Reward(Section):
     """`module:function` (problem, response, truncated) -> float; none: the task's own."""
     workers: Positive = 1
     """Worker processes."""
-
-
-class EngineConfig(Section):
-    """The generating side."""
-
-    replicas: Positive = 1
-    """Engine processes."""
-    slots: Positive = 256
-    """Requests decoded together by one replica."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Weights and cache."""
-    kv_policy: Literal["recompute", "keep"] = "recompute"
-    """At a swap, rebuild the cache of open requests under the new weights, or keep it."""
-    threads: Positive | None = None
-    """CPU threads of one replica; none: a fair share of the cores."""
-    stream_interval: Positive = 16
-    """Tokens between two increments of one request."""
-    max_restarts: NonNegative = 3
-    """Times each replica may die or fall silent, and is started again; the next time ends the run."""
 
 
 class Objective(Section):
@@ -385,6 +366,8 @@ class Recipe(Section):
             raise ValueError("engine.kv_policy keep: with rollout.lag no swap meets an open request; use recompute")
 
     def _possible_virtually(self) -> None:
+        if self.engine.kind != "embedded":
+            raise ValueError(f"engine.kind {self.engine.kind}: clock virtual generates in this process; use embedded")
         if self.train.ranks > 1:
             raise ValueError(f"train.ranks {self.train.ranks}: clock virtual trains in one process; use 1 rank")
         for field, threads in (("train", self.train.threads), ("engine", self.engine.threads)):

@@ -1,6 +1,6 @@
 """Everything a run needs, running: engine servers, trainer ranks, reward workers, and the clients that speak to them.
 
-    EngineServers ─► connect_engines ─► Router              arl.engine.server × replicas, started again when they die
+    EngineServers ─► connect_engines ─► Router              arl.engine.server or SGLang × replicas, restarted when lost
     open_trainer  ─► TrainerClient                          arl.train.worker × ranks
     open_rewards  ─► RewardPool                             arl.reward.worker × workers
 
@@ -25,10 +25,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from arl.child import RUN_KEY
+from arl.data.limits import model_limits
 from arl.data.tasks import task_module
 from arl.engine.client import SGLangEngine
 from arl.engine.router import DEATH_SECONDS, Router
 from arl.errors import ArlError, EngineError, InputError, RunError, TrainerError, leaves
+from arl.launch import sglang
 from arl.launch.keeper import EngineKeeper
 from arl.launch.local import LocalProcess, LocalProcesses
 from arl.launch.placement import Share
@@ -78,26 +80,40 @@ class EngineServers:
 
     async def start(self, i: int) -> LocalProcess:
         """Server `i`, for the first time or again."""
-        config, versions, share = self.recipe.engine, self.versions, self.shares[i]
-        return await self.processes.start(
-            f"engine-{i}",
-            [
-                *(sys.executable, "-m", "arl.engine.server", "--model", versions.served, "--port", "0"),
-                *("--slots", str(config.slots), "--dtype", config.dtype, "--threads", str(share.threads)),
-                *("--stream-interval", str(config.stream_interval), "--version", str(versions.oldest)),
-            ],
-            {**share.env, RUN_KEY: self.key},
-            is_kept=True,
-        )
+        argv, env = _engine_command(self.recipe, self.versions, self.shares[i], self.recipe.seed + i)
+        return await self.processes.start(f"engine-{i}", argv, {**env, RUN_KEY: self.key}, is_kept=True)
 
     async def start_all(self) -> list[LocalProcess]:
         return [await self.start(i) for i in range(len(self.shares))]
 
     def connect(self, url: str) -> SGLangEngine:
-        limits, policy = self.recipe.deadlines, self.recipe.engine.kv_policy
+        limits, (vocab_size, context) = self.recipe.deadlines, model_limits(self.versions.served)
         return SGLangEngine(
-            url, generate_seconds=limits.generate, swap_seconds=limits.swap, kv_policy=policy, key=self.key
+            url,
+            generate_seconds=limits.generate,
+            swap_seconds=limits.swap,
+            kv_policy=self.recipe.engine.kv_policy,
+            key=self.key,
+            vocab_size=vocab_size,
+            context=context,
         )
+
+
+def _engine_command(
+    recipe: Recipe, versions: StartingVersions, share: Share, seed: int
+) -> tuple[list[str], dict[str, str]]:
+    """argv and environment of one server."""
+    config = recipe.engine
+    if config.kind == "sglang":
+        python, limits = sglang.interpreter(config.python), model_limits(versions.served)
+        argv = sglang.command(config, python, versions.served, versions.oldest, share, limits, seed)
+        return argv, sglang.environment(python, share)
+    argv = [
+        *(sys.executable, "-m", "arl.engine.server", "--model", versions.served, "--port", "0"),
+        *("--slots", str(config.slots), "--dtype", config.dtype, "--threads", str(share.threads)),
+        *("--stream-interval", str(config.stream_interval), "--version", str(versions.oldest)),
+    ]
+    return argv, share.env
 
 
 @contextlib.asynccontextmanager
@@ -218,13 +234,16 @@ def _remove_orphans(home: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def told_deaths(processes: LocalProcesses) -> AsyncIterator[None]:
-    """Where a process has died, raise that instead of the broken connections it caused."""
+    """Where a process has died, raise that instead of the broken connections it caused; else show engines' logs."""
     try:
         yield
     except Exception as error:
         causes = list(leaves(error))
         if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
             death = await processes.first_death(DEATH_SECONDS)
+            told = [cause for cause in causes if isinstance(cause, EngineError)]
+            if death is None and told:
+                raise EngineError(f"{told[0]}.{processes.log_ends('engine')}") from error
             raise death or error from error
         raise
 

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from arl.clock import deadline
+from arl.data.limits import Limits, model_limits
 from arl.data.tasks import task_module, task_named
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import DataError
@@ -57,21 +58,16 @@ def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
     return HuggingFaceCodec(character_tokenizer(task_named(recipe.data.task).CHARACTERS))
 
 
-def context_length(recipe: Recipe) -> int:
-    """Longest sequence of version 0, tokens.
+def starting_limits(recipe: Recipe) -> Limits:
+    """Of version 0.
 
     Raises:
         DataError: no model there.
     """
     if recipe.model.tiny is not None:
-        return recipe.model.tiny.context
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(recipe.model.path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"model.path {recipe.model.path}: no model can be loaded from there ({error})") from error
-    return int(config.get_text_config().max_position_embeddings)
+        return Limits(starting_codec(recipe).vocab_size, recipe.model.tiny.context)
+    assert recipe.model.path is not None
+    return model_limits(recipe.model.path)
 
 
 def _local_copy(path: str) -> Path:

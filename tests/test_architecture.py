@@ -14,11 +14,17 @@ ROOT = Path(__file__).parent.parent
 # Rooms from the ground up; a module imports only from its own room's list, itself, and everything below.
 LAYERS: list[set[str]] = [
     {"types"},
-    {"errors", "clock", "collector", "arrays", "recipe", "recipe_file", "imports", "child"},
+    {
+        *("errors", "clock", "collector", "arrays", "imports", "child"),
+        *("recipe", "recipe_engine", "recipe_section", "recipe_file"),
+    },
     {"models", "data", "reward", "metrics", "lags"},
     {"engine"},
     {"rollout", "train", "sync", "launch"},
-    {"system", "warmup", "run", "checkpoint", "origin", "evaluate", "preflight", "bench", "virtual", "replay"},
+    {
+        *("system", "warmup", "run", "checkpoint", "origin", "evaluate", "preflight", "doctor"),
+        *("bench", "virtual", "replay"),
+    },
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

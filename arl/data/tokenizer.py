@@ -15,6 +15,7 @@ class HuggingFaceCodec:
         if eos is None:
             raise DataError(f"the tokenizer of {tokenizer.name_or_path} has no eos_token: nothing would end a response")
         self.stop_token_ids: tuple[int, ...] = (eos,)
+        self.vocab_size = len(tokenizer)
 
     def encode_problem(self, problem: Problem) -> tuple[int, ...]:
         """Text is encoded as it stands; chat messages go through the model's template, ready for the answer.

@@ -5,6 +5,9 @@
                      └── aborted by a pause: input + what was said, the rest of the budget
 
 Pending calls are not sent while paused, so a pause and a swap are invisible to callers but for the versions.
+
+    kv_policy recompute: abort all ─► every POST has ended ─► flush the prefix cache ─► load ─► send the calls again
+    kv_policy keep: pause in place ─► load ─► continue; the prefix cache is keyed by version
 """
 
 import asyncio
@@ -25,7 +28,8 @@ from arl.engine.requests import refuse_impossible
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
-FLUSH_RETRY_SECONDS = 0.05
+ABORT_AGAIN_SECONDS = 0.05  # for a call that reached the server's line just behind the abort
+FLUSH_AGAIN_SECONDS = 0.01  # SGLang's own wait, /flush_cache?timeout=, may take a second more than it needs
 
 
 class SGLangEngine:
@@ -62,6 +66,8 @@ class SGLangEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._silences: list[asyncio.Timeout] = []  # one for each POST in flight
+        self._idle = asyncio.Event()  # no POST is in flight
+        self._idle.set()
         self._last_heard = now()
         self._lock = asyncio.Lock()  # one of pause, resume and update at a time
         self._serials = itertools.count()
@@ -156,8 +162,10 @@ class SGLangEngine:
         """See Engine.update_weights.
 
         Raises:
-            EngineError: the server refused the weights; it goes on with the old ones.
+            EngineError: the weights are older, or the server refused them; it goes on with the old ones.
         """
+        if update.version < self._version:
+            raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
         async with self._lock:
             start, ours = now(), self._paused_since is None
             await self._pause()
@@ -235,10 +243,13 @@ class SGLangEngine:
         try:
             async with deadline(self._silence, "engine client", what) as silence:
                 self._silences.append(silence)
+                self._idle.clear()
                 try:
                     await self._converse(calls, left, silence, pauses)
                 finally:
                     self._silences.remove(silence)
+                    if not self._silences:
+                        self._idle.set()
             if left:
                 raise EngineError("the answer ended early")
         except DeadlineError as error:
@@ -254,16 +265,17 @@ class SGLangEngine:
 
     async def _converse(self, calls: list[Call], left: dict[int, Call], silence: asyncio.Timeout, pauses: int) -> None:
         self._extend(silence)
-        for call in calls:
-            call.rid = f"{call.request.request_id}#{next(self._serials)}"
+        version = self._version
+        for call in calls:  # an abort ends every rid that begins with its own: none may be the beginning of another
+            call.rid = f"{call.request.request_id}#{next(self._serials)};"
         body = wire.Generate(
             input_ids=[[*call.request.input_ids, *call.said] for call in calls],
             rid=[call.rid for call in calls],
             sampling_params=[wire.sampling_of(call.request.sampling, call.budget) for call in calls],
             stream=True,
             return_logprob=True,
+            extra_key=[str(version)] * len(calls) if self._kv_policy == "keep" else None,
         )
-        told = [0] * len(calls)
         async with self._http.stream("/generate", body) as events:
             for call in calls:
                 call.sent.set()
@@ -273,10 +285,7 @@ class SGLangEngine:
                     return
                 chunk = decode(data)
                 call = left[chunk.index]
-                told[chunk.index] += len(chunk.output_ids)
-                if told[chunk.index] != chunk.meta_info.completion_tokens:
-                    raise EngineError("increments do not add up: SGLang needs --incremental-streaming-output")
-                cut = call.hear(chunk, paused=pauses != self._pauses)
+                cut = call.hear(chunk, paused=pauses != self._pauses, swapped=version != self._version)
                 if chunk.meta_info.finish_reason is not None:
                     del left[chunk.index]
                 if cut:
@@ -303,13 +312,22 @@ class SGLangEngine:
         await self._stop()
 
     async def _stop(self) -> None:
-        mode: Literal["abort", "in_place"] = "abort" if self._kv_policy == "recompute" else "in_place"
-        await self._http.command("/pause_generation", wire.Pause(mode))
+        if self._kv_policy == "keep":
+            await self._http.command("/pause_generation", wire.Pause("in_place"))
+            return
+        # SGLang's own pause in mode abort does the same, and then sleeps for a second.
+        async with deadline(self._swap, "engine client", f"{self.url} to hand back its open requests"):
+            while not self._idle.is_set():
+                await self._http.command("/abort_request", wire.Abort(abort_all=True))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(ABORT_AGAIN_SECONDS):
+                        await self._idle.wait()
 
     async def _resume(self) -> None:
         if self._paused_since is None:
             return
-        await self._http.command("/continue_generation", {})
+        if self._kv_policy == "keep":
+            await self._http.command("/continue_generation", {})
         self._paused_since = None
         self._meter.pause(False)
         for silence in self._silences:
@@ -317,8 +335,7 @@ class SGLangEngine:
         self._flush_soon()
 
     async def _flush_cache(self) -> None:
-        """SGLang refuses while its scheduler is busy; what slipped in behind the pause is aborted."""
+        """Forget prefixes of the old weights; SGLang refuses while its scheduler is busy."""
         async with deadline(self._swap, "engine client", f"{self.url}/flush_cache to succeed"):
-            while (await self._http.ask("/flush_cache", {}))[0] == 400:
-                await asyncio.sleep(FLUSH_RETRY_SECONDS)
-                await self._stop()
+            while (await self._http.ask("/flush_cache", {}))[0] == 400:  # noqa: ASYNC110 - another process's state
+                await asyncio.sleep(FLUSH_AGAIN_SECONDS)

@@ -25,7 +25,7 @@ class Http:
         self.url, self._seconds = url.rstrip("/"), seconds
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS),
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
             timeout=aiohttp.ClientTimeout(total=None),  # deadlines instead, which know who waits on whom
         )
 

@@ -2,7 +2,7 @@
 
    {"input_ids": [[1, 2], [3]], "rid": ["a", "b"], "sampling_params": {…}, "stream": true, …}
 ─► data: {"index": 1, "output_ids": [7], "meta_info": {"id": "b", "output_token_logprobs": [[-0.4, 7, null]],
-          "weight_versions": [{"version": "3", "start": 0, "end": 1}], "finish_reason": null, …}}
+          "weight_version": "3", "completion_tokens": 1, "finish_reason": null, …}}
 ─► data: [DONE]
 """
 
@@ -53,6 +53,7 @@ class Generate(Struct, forbid_unknown_fields=True, omit_defaults=True):
     sampling_params: Sampling | list[Sampling] | None = None
     stream: bool = False
     return_logprob: bool = False
+    extra_key: list[str] | None = None  # separates prefixes in the server's cache; we have none
 
 
 class Span(Struct):
@@ -69,9 +70,11 @@ class Finish(Struct, omit_defaults=True):
 
 
 class MetaInfo(Struct, omit_defaults=True):
+    """SGLang tells `weight_versions` with the last increment only, for all of them; before 0.5.18 never."""
+
     id: str
     finish_reason: Finish | None
-    weight_versions: list[Span]
+    weight_versions: list[Span] | None = None
     output_token_logprobs: list[tuple[float, int, Any]] = []
     prompt_tokens: int = 0
     completion_tokens: int = 0

@@ -208,6 +208,11 @@ class LocalProcesses:
         except TimeoutError:
             return None
 
+    def log_ends(self, role: str) -> str:
+        """The last lines of the logs of processes called `role` and a number."""
+        logs = [p.log for p in self._processes if p.role.startswith(f"{role}-")]
+        return "".join(f"\nThe end of {log}:\n{_tail(log)}" for log in logs)
+
     async def watch(self) -> NoReturn:
         """Raises ProcessDied as soon as one of the processes started so far ends."""
         endings = [asyncio.create_task(p.died(), name=f"watch {p.role}") for p in self._watched]

@@ -19,7 +19,11 @@ class Share(NamedTuple):
     """What one process may use."""
 
     threads: int
-    gpu: str | None  # as CUDA_VISIBLE_DEVICES names it; None: CPU
+    gpu: str | None  # as CUDA_VISIBLE_DEVICES names it, or several of them with commas; None: CPU
+
+    @property
+    def num_gpus(self) -> int:
+        return 0 if self.gpu is None else len(self.gpu.split(","))
 
     @property
     def env(self) -> dict[str, str]:
@@ -35,25 +39,27 @@ def place(recipe: Recipe, num_cores: int, gpus: list[str]) -> Placement:
     """Divide `num_cores` and `gpus` between the two sides.
 
     Raises:
-        RecipeError: there are GPUs, but fewer than the recipe's processes need.
+        RecipeError: there are GPUs, but fewer than the recipe's processes need; or none, where only they will do.
     """
-    replicas, ranks = recipe.engine.replicas, recipe.train.ranks
+    replicas, ranks, wide = recipe.engine.replicas, recipe.train.ranks, recipe.engine.tensor_parallel
     together = recipe.mode == "collocated"
-    needed = max(replicas, ranks) if together else replicas + ranks
+    needed = max(replicas * wide, ranks) if together else replicas * wide + ranks
     if recipe.clock == "virtual":
         gpus = []  # one process, on the CPU
     if gpus and len(gpus) < needed:
         raise RecipeError(
-            f"mode {recipe.mode} with {replicas} engine replicas and {ranks} ranks needs {needed} GPUs; "
-            f"{len(gpus)} visible: use mode collocated, fewer processes, or CUDA_VISIBLE_DEVICES= for the CPU"
+            f"mode {recipe.mode} with {replicas} engine replicas on {wide} GPUs each and {ranks} ranks needs {needed} "
+            f"GPUs; {len(gpus)} visible: use mode collocated, fewer processes, or CUDA_VISIBLE_DEVICES= for the CPU"
         )
+    if wide > 1 and not gpus:
+        raise RecipeError(f"engine.tensor_parallel {wide}: no GPU is visible, and on a CPU it is 1; use more replicas")
     engine_cores = num_cores if together else max(num_cores // 2, 1)
     rank_cores = num_cores if together else max(num_cores - engine_cores, 1)
     engine_threads = recipe.engine.threads or max(engine_cores // replicas, 1)
     rank_threads = recipe.train.threads or max(rank_cores // ranks, 1)
-    first_rank = 0 if together else replicas
+    first_rank = 0 if together else replicas * wide
     return Placement(
-        [Share(engine_threads, gpus[i] if gpus else None) for i in range(replicas)],
+        [Share(engine_threads, ",".join(gpus[i * wide : (i + 1) * wide]) or None) for i in range(replicas)],
         [Share(rank_threads, gpus[first_rank + i] if gpus else None) for i in range(ranks)],
     )
 

@@ -20,7 +20,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from arl.data.tokenizer import load_codec
 from arl.errors import ArlError, DataError, InputError
-from arl.recipe import NonNegative, Positive, PositiveFloat, Section, Train
+from arl.recipe import Train
+from arl.recipe_section import NonNegative, Positive, PositiveFloat, Section
 from arl.train.tuner import Pair, Tuner, encode, say, scheduled
 from arl.train.warmup import WarmupJob, warm_up
 

@@ -24,7 +24,8 @@ from arl.engine.embedded import EmbeddedEngine
 from arl.errors import InputError, TrainerError
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
-from arl.recipe import Fraction, NonNegative, Positive, Section, TinyModel, Train, Warmup
+from arl.recipe import TinyModel, Train, Warmup
+from arl.recipe_section import Fraction, NonNegative, Positive, Section
 from arl.train.tuner import Pair, Tuner, encode, say, scheduled
 from arl.types import GenerateRequest, Problem, SamplingParams
 

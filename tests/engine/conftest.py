@@ -1,14 +1,19 @@
-"""Two tiny models, the engine in process and as a server process, and stock transformers to compare with."""
+"""Two tiny models; the engine in process, as a server process, and SGLang; stock transformers to compare with.
+
+SGLang runs where its interpreter is found (arl.launch.sglang.interpreter), and is skipped elsewhere.
+"""
 
 import asyncio
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import pytest
@@ -17,12 +22,17 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from arl.data.checksum import CHARACTERS
+from arl.data.limits import Limits
 from arl.engine.base import Engine
 from arl.engine.client import SGLangEngine
 from arl.engine.embedded import EmbeddedEngine
+from arl.errors import InputError
+from arl.launch import sglang
+from arl.launch.placement import Share
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
 from arl.recipe import TinyModel
+from arl.recipe_engine import EngineConfig
 from arl.types import Completion, GenerateRequest, SamplingParams, WeightUpdate
 
 T = TypeVar("T")
@@ -72,49 +82,101 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> Weights:
 class ServerProcess:
     url: str
     process: subprocess.Popen[str]
+    seconds: float  # until it was ready
+
+    def end(self) -> int:
+        self.process.terminate()
+        return self.process.wait(timeout=20)
 
 
-def start_server(model: str) -> ServerProcess:
+def start(argv: list[str], env: dict[str, str], log: Path) -> ServerProcess:
     """A server of its own, ready; the caller ends it."""
-    command = [sys.executable, "-m", "arl.engine.server", "--model", model, "--port", "0"]
-    options = ["--threads", "1", "--slots", "16", "--stream-interval", "4"]
-    env = {**os.environ, "ARL_RUN_KEY": KEY, "ARL_PARENT_PID": str(os.getpid())}
-    process = subprocess.Popen(command + options, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
+    begin = time.perf_counter()
+    secrets = {"ARL_RUN_KEY": KEY, "ARL_PARENT_PID": str(os.getpid())}
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **env, **secrets}
+        )
     assert process.stdout is not None
-    word, _, url = process.stdout.readline().strip().partition(" ")
-    assert word == "ready"
-    return ServerProcess(url, process)
+    url = next((line[6:].strip() for line in process.stdout if line.startswith("ready ")), None)
+    assert url is not None, f"it ended with {process.wait(timeout=20)}: {log.read_text()[-2000:]}"
+    threading.Thread(target=process.stdout.read, daemon=True).start()
+    return ServerProcess(url, process, time.perf_counter() - begin)
+
+
+def start_server(model: str, log: Path) -> ServerProcess:
+    """The embedded engine's."""
+    command = [sys.executable, "-m", "arl.engine.server", "--model", model, "--port", "0"]
+    return start([*command, "--threads", "1", "--slots", "16", "--stream-interval", "4"], {}, log)
 
 
 @pytest.fixture(scope="session")
-def server(old: Weights) -> Iterator[ServerProcess]:
+def sglang_python() -> str:
+    try:
+        return sglang.look_at(None).path
+    except InputError as error:
+        pytest.skip(str(error))
+
+
+def start_sglang(python: str, model: str, log: Path) -> ServerProcess:
+    """SGLang's, on one CPU thread."""
+    share = Share(1, None)
+    config = EngineConfig(kind="sglang", slots=16, stream_interval=4)
+    argv = sglang.command(config, python, model, 0, share, Limits(VOCAB, CONTEXT), seed=0)
+    return start(argv, sglang.environment(python, share), log)
+
+
+@pytest.fixture(scope="session")
+def server(old: Weights, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server for all tests; ends within its deadline when asked to."""
-    running = start_server(old.path)
+    running = start_server(old.path, tmp_path_factory.mktemp("server") / "log")
     yield running
-    running.process.terminate()
-    assert running.process.wait(timeout=10) == 0
+    assert running.end() == 0
 
 
 @pytest.fixture(scope="session")
-def doomed(old: Weights) -> Iterator[ServerProcess]:
-    """A second server, for the test that kills it."""
-    running = start_server(old.path)
+def sglang_server(
+    sglang_python: str, old: Weights, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """One for all tests: each takes half a minute to start."""
+    running = start_sglang(sglang_python, old.path, tmp_path_factory.mktemp("sglang") / "log")
     yield running
-    running.process.kill()
-    running.process.wait(timeout=10)
+    running.end()
 
 
 def connect(url: str, kv_policy: KvPolicy = "recompute", generate_seconds: float = 30.0) -> SGLangEngine:
-    return SGLangEngine(url, generate_seconds=generate_seconds, swap_seconds=10.0, kv_policy=kv_policy, key=KEY)
+    return SGLangEngine(
+        url,
+        generate_seconds=generate_seconds,
+        swap_seconds=10.0,
+        kv_policy=kv_policy,
+        key=KEY,
+        vocab_size=VOCAB,
+        context=CONTEXT,
+    )
+
+
+REAL = pytest.param("sglang", marks=pytest.mark.sglang)
 
 
 class Opened(Protocol):
     def __call__(self, kv_policy: KvPolicy = "recompute") -> AbstractAsyncContextManager[Engine]: ...
 
 
-@pytest.fixture(params=["embedded", "server"])
-def opened(request: pytest.FixtureRequest, old: Weights) -> Opened:
-    """Either engine, always with the old weights loaded."""
+@pytest.fixture(params=["embedded", "server", REAL])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def repeatable(kind: str) -> dict[str, Any]:
+    """Sampling whose answers repeat: any on ours; on SGLang, whose samples obey no seed, the greedy one."""
+    return {"top_k": 1} if kind == "sglang" else {}
+
+
+@pytest.fixture
+def opened(request: pytest.FixtureRequest, kind: str, old: Weights) -> Opened:
+    """Each engine, always with the old weights loaded."""
 
     @asynccontextmanager
     async def embedded(kv_policy: KvPolicy = "recompute") -> AsyncIterator[Engine]:
@@ -124,13 +186,14 @@ def opened(request: pytest.FixtureRequest, old: Weights) -> Opened:
 
     @asynccontextmanager
     async def served(kv_policy: KvPolicy = "recompute") -> AsyncIterator[Engine]:
-        async with connect(request.getfixturevalue("server").url, kv_policy) as engine:
+        async with connect(url, kv_policy) as engine:
             await engine.update_weights(WeightUpdate(engine.loaded_version + 1, old.path))
             yield engine
 
-    if request.param == "server":
-        request.getfixturevalue("server")  # started outside of any event loop
-    return embedded if request.param == "embedded" else served
+    if kind == "embedded":
+        return embedded
+    url = request.getfixturevalue("server" if kind == "server" else "sglang_server").url
+    return served
 
 
 def ask(

@@ -20,7 +20,9 @@ Answer = Callable[[dict[str, Any], web.StreamResponse], Awaitable[None]]
 
 
 @asynccontextmanager
-async def talking_to(answer: Answer, **options: Any) -> AsyncIterator[tuple[SGLangEngine, list[Any]]]:
+async def talking_to(
+    answer: Answer, aborted: asyncio.Event | None = None, **options: Any
+) -> AsyncIterator[tuple[SGLangEngine, list[Any]]]:
     """A client of a server that accepts every command and streams whatever `answer` writes."""
     seen: list[Any] = []
 
@@ -34,6 +36,8 @@ async def talking_to(answer: Answer, **options: Any) -> AsyncIterator[tuple[SGLa
 
     async def command(request: web.Request) -> web.Response:
         seen.append(request.path)
+        if aborted is not None and request.path == "/abort_request":
+            aborted.set()
         return web.json_response({})
 
     async def info(_: web.Request) -> web.Response:
@@ -118,7 +122,7 @@ def test_calls_of_one_iteration_travel_in_one_post() -> None:
 
     async def scenario() -> None:
         async with talking_to(write) as (engine, seen):
-            await asyncio.gather(*(complete(engine, ask(f"r{i}")) for i in range(8)))
+            await asyncio.gather(*(complete(engine, ask(f"r{i}", tokens=1)) for i in range(8)))
             (body,) = seen
             assert len(body["input_ids"]) == 8
             assert body["sampling_params"][0]["ignore_eos"], "no stop token: the budget alone ends it"
@@ -132,7 +136,7 @@ def test_versions_are_read_from_spans_of_the_whole_output() -> None:
 
     async def scenario() -> None:
         async with talking_to(write) as (engine, _):
-            assert (await complete(engine, ask("spans"))).policy_versions == (0, 0, 0, 1)
+            assert (await complete(engine, ask("spans", tokens=4))).policy_versions == (0, 0, 0, 1)
 
     within(scenario)
 
@@ -166,24 +170,22 @@ def test_calls_are_sent_again_in_order_of_arrival() -> None:
     bodies: list[dict[str, Any]] = []
 
     async def scenario() -> None:
-        asked, paused = asyncio.Event(), asyncio.Event()
+        asked, aborted = asyncio.Event(), asyncio.Event()
 
         async def write(body: dict[str, Any], response: web.StreamResponse) -> None:
             bodies.append(body)
             if len(bodies) == 1:
                 asked.set()
-                await paused.wait()
+                await aborted.wait()
             for index in (2, 0, 3, 1):
                 data = json.loads(event([], "abort")[6:] if len(bodies) == 1 else event([7], "length")[6:])
                 await response.write(b"data: " + json.dumps(data | {"index": index}).encode() + b"\n\n")
             await response.write(DONE)
 
-        async with talking_to(write) as (engine, _):
+        async with talking_to(write, aborted) as (engine, _):
             calls = [asyncio.create_task(complete(engine, ask(f"r{i}", (i,), 1))) for i in range(4)]
             await asked.wait()
             await engine.pause()
-            paused.set()
-            await asyncio.sleep(0.05)
             await engine.resume()
             await asyncio.gather(*calls)
 
@@ -193,37 +195,118 @@ def test_calls_are_sent_again_in_order_of_arrival() -> None:
 
 async def _interrupted(said: list[int], sampling: dict[str, Any]) -> tuple[Completion, int]:
     """The first POST is answered at the pause, with `said` and an abort; the second in full, with 7s."""
-    asked, paused, bodies = asyncio.Event(), asyncio.Event(), []
+    asked, aborted, bodies = asyncio.Event(), asyncio.Event(), []
 
     async def write(body: dict[str, Any], response: web.StreamResponse) -> None:
         bodies.append(body)
         if len(bodies) == 1:
             asked.set()
-            await paused.wait()
+            await aborted.wait()
             await response.write(event(said, "abort") + DONE)
             return
         budget = body["sampling_params"][0]["max_new_tokens"]
         assert body["input_ids"] == [[1, 2, 3, *said]]
         await response.write(event([7] * budget, "length") + DONE)
 
-    async with talking_to(write) as (engine, seen):
+    async with talking_to(write, aborted) as (engine, seen):
         call = asyncio.create_task(complete(engine, ask("cut", **sampling)))
         await asked.wait()
         await engine.pause()
-        paused.set()
         await engine.update_weights(WeightUpdate(1, "weights"))
         await engine.resume()
         answer = await call
         commands = [path for path in seen if isinstance(path, str)]
-        assert commands == [
-            "/pause_generation",
-            "/flush_cache",
-            "/update_weights_from_disk",
-            "/continue_generation",
-        ]
+        assert commands == ["/abort_request", "/flush_cache", "/update_weights_from_disk"]
         return answer, len(bodies)
 
 
 def test_the_controllers_side_never_imports_torch() -> None:
     imports = "import sys, arl.engine.base, arl.engine.client, arl.engine.router; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", imports], check=False, timeout=30).returncode == 0
+
+
+SGLANG = [  # as SGLang streams: no spans before the last increment
+    {"output_ids": [1, 2], "weight_version": "0", "completion_tokens": 2},
+    {"output_ids": [3, 4], "weight_version": "1", "completion_tokens": 4},
+    {"output_ids": [5], "weight_version": "1", "completion_tokens": 5, "finish_reason": {"type": "length"}},
+]
+
+
+def streamed(part: dict[str, Any], **more: Any) -> bytes:
+    ids = part["output_ids"]
+    meta = {"id": "x", "finish_reason": None, "output_token_logprobs": [[-0.5, i, None] for i in ids]} | part | more
+    return b"data: " + json.dumps({"output_ids": ids, "meta_info": meta}).encode() + b"\n\n"
+
+
+def swapped_in_place(spans: dict[str, Any]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(ids, versions) of the increments of a call that is open over a swap under keep; `spans` are in the last one."""
+
+    async def scenario() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        swapped, heard = asyncio.Event(), []
+
+        async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+            await response.write(streamed(SGLANG[0]))
+            await swapped.wait()
+            await response.write(streamed(SGLANG[1]) + streamed(SGLANG[2], **spans) + DONE)
+
+        async with talking_to(write, kv_policy="keep") as (engine, seen):
+            async for increment in engine.generate(ask("kept", tokens=5)):
+                heard.append((increment.token_ids, increment.policy_versions))
+                if not swapped.is_set():
+                    await engine.update_weights(WeightUpdate(1, "weights"))
+                    swapped.set()
+            assert seen[0]["extra_key"] == ["0"], "the prefix cache is keyed by version"
+            assert seen[1:] == ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
+        return heard
+
+    return within(scenario)
+
+
+def test_under_keep_tokens_after_a_swap_wait_for_the_spans_that_tell_who_sampled_them() -> None:
+    """The increment after the swap holds a token that the old weights had sampled before it."""
+    spans = [{"version": "0", "start": 0, "end": 3}, {"version": "1", "start": 3, "end": 5}]
+    assert swapped_in_place({"weight_versions": spans}) == [((1, 2), (0, 0)), ((3, 4, 5), (0, 1, 1))]
+
+
+def test_keep_is_refused_where_the_server_does_not_tell_which_version_sampled_a_token() -> None:
+    with pytest.raises(EngineError, match="keep needs SGLang"):
+        swapped_in_place({})
+
+
+def test_a_request_aborted_in_the_servers_line_repeats_no_token() -> None:
+    """SGLang sends the last token once more, with the logprobs of all that was said."""
+
+    async def scenario() -> tuple[int, ...]:
+        asked, aborted = asyncio.Event(), asyncio.Event()
+
+        async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+            if asked.is_set():
+                await response.write(streamed({**SGLANG[2], "output_ids": [7], "completion_tokens": 1}) + DONE)
+                return
+            await response.write(streamed(SGLANG[0]))
+            asked.set()
+            await aborted.wait()
+            logprobs = [[-0.5, i, None] for i in (1, 2)]
+            end = {"output_token_logprobs": logprobs, "finish_reason": {"type": "abort"}}
+            await response.write(streamed({"output_ids": [2], "completion_tokens": 2}, **end) + DONE)
+
+        async with talking_to(write, aborted) as (engine, _):
+            call = asyncio.create_task(complete(engine, ask("retracted", tokens=3)))
+            await asked.wait()
+            await engine.pause()
+            await engine.resume()
+            return (await call).token_ids
+
+    assert within(scenario) == (1, 2, 7)
+
+
+def test_a_request_that_ends_short_of_its_budget_is_an_error() -> None:
+    async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+        await response.write(event([1, 2], "length") + DONE)
+
+    async def scenario() -> None:
+        async with talking_to(write) as (engine, _):
+            with pytest.raises(EngineError, match="3 tokens short of its budget: its context or its cache"):
+                await complete(engine, ask("short", tokens=5))
+
+    within(scenario)

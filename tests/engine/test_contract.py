@@ -1,6 +1,7 @@
 """What every engine promises, kept by the one in this process and by the one behind HTTP."""
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ PROMPTS = [tuple((7 * i + j) % 13 for j in range(1 + 5 * i)) for i in range(6)]
 
 
 def assert_close(logprobs: tuple[float, ...], reference: np.ndarray) -> None:
-    np.testing.assert_allclose(logprobs, reference, rtol=0, atol=1e-4)
+    """In float32, at equal weights, which are enlarged here: test_agreement.py is stricter, with ordinary ones."""
+    differences = np.abs(np.array(logprobs) - reference)
+    assert differences.mean() <= 5e-6
+    assert differences.max() <= 2e-4
 
 
 def test_logprobs_and_ids_are_those_of_the_model(opened: Opened, old: Weights) -> None:
@@ -43,12 +47,13 @@ def test_logprobs_are_scaled_by_the_temperature(opened: Opened, old: Weights, te
     assert_close(answer.logprobs, old.logprobs((1, 2, 3), answer.token_ids, temperature))
 
 
-def test_a_stop_token_ends_a_request_and_is_its_last_token(opened: Opened) -> None:
+def test_a_stop_token_ends_a_request_and_is_its_last_token(opened: Opened, repeatable: dict[str, Any]) -> None:
     async def scenario() -> tuple[Completion, Completion, int]:
         async with opened() as engine:
-            free = await complete(engine, ask("free", tokens=60))
+            free = await complete(engine, ask("free", tokens=60, **repeatable))
             stop = free.token_ids[10]
-            return free, await complete(engine, ask("stopped", tokens=60, stop_token_ids=(stop, EOS))), stop
+            stopped = ask("stopped", tokens=60, stop_token_ids=(stop, EOS), **repeatable)
+            return free, await complete(engine, stopped), stop
 
     free, stopped, stop = within(scenario)
     first = min(i for i, token in enumerate(free.token_ids) if token in (stop, EOS))
@@ -70,12 +75,12 @@ def test_greedy_decoding_is_top_k_1(opened: Opened, old: Weights) -> None:
         assert np.argmax(others) == token
 
 
-def test_the_same_seed_draws_the_same_tokens_alone_and_in_a_crowd(opened: Opened) -> None:
+def test_a_request_draws_the_same_tokens_alone_and_in_a_crowd(opened: Opened, repeatable: dict[str, Any]) -> None:
     """64 requests through 16 slots: whatever shares the batch, a request's sample is its own."""
 
     async def scenario() -> None:
         async with opened() as engine:
-            crowd = [ask(f"c{i}", PROMPTS[i % 6], 5 + 3 * i % 50, seed=i % 10) for i in range(64)]
+            crowd = [ask(f"c{i}", PROMPTS[i % 6], 5 + 3 * i % 50, seed=i % 10, **repeatable) for i in range(64)]
             together = await asyncio.gather(*(complete(engine, request) for request in crowd))
             for i in (0, 17, 63):
                 assert (await complete(engine, crowd[i])).token_ids == together[i].token_ids
@@ -83,31 +88,33 @@ def test_the_same_seed_draws_the_same_tokens_alone_and_in_a_crowd(opened: Opened
     within(scenario)
 
 
-def test_closing_the_iterator_keeps_what_was_said_and_frees_the_id(opened: Opened) -> None:
+def test_closing_the_iterator_keeps_what_was_said_and_frees_the_id(opened: Opened, repeatable: dict[str, Any]) -> None:
     async def scenario() -> None:
         async with opened() as engine:
-            request = ask("cut", tokens=400)
+            request = ask("cut", tokens=400, **repeatable)
             iterator = engine.generate(request)
             first = await anext(iterator)
             assert first.token_ids
             assert first.finish_reason is None
             await iterator.aclose()  # type: ignore[attr-defined]
-            again = await complete(engine, ask("cut", tokens=len(first.token_ids)))
+            again = await complete(engine, ask("cut", tokens=len(first.token_ids), **repeatable))
             assert again.token_ids == first.token_ids
 
     within(scenario)
 
 
 @pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
-def test_a_pause_is_invisible_to_an_open_request(opened: Opened, kv_policy: KvPolicy) -> None:
+def test_a_pause_is_invisible_to_an_open_request(
+    opened: Opened, kv_policy: KvPolicy, repeatable: dict[str, Any]
+) -> None:
     """Same tokens as without it, and no time counted as busy meanwhile; pausing twice is pausing once."""
 
     async def scenario() -> None:
         async with opened(kv_policy) as engine:
-            undisturbed = await complete(engine, ask("plain", tokens=200))
+            undisturbed = await complete(engine, ask("plain", tokens=200, **repeatable))
             said: list[int] = []
             started = asyncio.Event()
-            task = asyncio.create_task(_note(engine, ask("paused", tokens=200), said, started))
+            task = asyncio.create_task(_note(engine, ask("paused", tokens=200, **repeatable), said, started))
             await started.wait()
             await engine.pause()
             await engine.pause()
@@ -236,7 +243,7 @@ def test_an_id_that_is_open_is_refused(opened: Opened) -> None:
 def test_weights_that_cannot_be_loaded_leave_the_old_ones_in_use(opened: Opened, old: Weights) -> None:
     async def scenario() -> Completion:
         async with opened() as engine:
-            with pytest.raises(EngineError, match="cannot be read"):
+            with pytest.raises(EngineError, match="nowhere"):
                 await engine.update_weights(WeightUpdate(engine.loaded_version + 1, old.path + "/nowhere"))
             return await complete(engine, ask("after"))
 
@@ -255,9 +262,13 @@ def test_older_weights_are_refused(opened: Opened, old: Weights) -> None:
 
 
 @pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
-def test_a_storm_of_swaps_and_aborts_changes_no_sample(opened: Opened, old: Weights, kv_policy: KvPolicy) -> None:
+def test_a_storm_of_swaps_and_aborts_changes_no_sample(
+    opened: Opened, old: Weights, kv_policy: KvPolicy, repeatable: dict[str, Any]
+) -> None:
     """Equal weights, rising versions: every survivor says what it says undisturbed; versions never fall."""
-    requests = [ask(f"s{i}", PROMPTS[i % 6], 1 + 37 * i % 150, seed=i, stop_token_ids=(EOS,)) for i in range(48)]
+    requests = [
+        ask(f"s{i}", PROMPTS[i % 6], 1 + 37 * i % 150, seed=i, stop_token_ids=(EOS,), **repeatable) for i in range(48)
+    ]
 
     async def quit_early(engine: Engine, request: GenerateRequest) -> None:
         iterator = engine.generate(request)
@@ -281,3 +292,25 @@ def test_a_storm_of_swaps_and_aborts_changes_no_sample(opened: Opened, old: Weig
             await asyncio.gather(*leaving)
 
     within(scenario)
+
+
+@pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
+def test_no_prefix_of_the_old_weights_is_served_under_the_new(
+    opened: Opened, old: Weights, new: Weights, kv_policy: KvPolicy
+) -> None:
+    """A prompt that the prefix cache knows, asked again after a swap; under keep while another request stays open."""
+    prompt = tuple(i % 13 for i in range(100))
+
+    async def scenario() -> tuple[Completion, Completion]:
+        async with opened(kv_policy) as engine:
+            before = await complete(engine, ask("before", prompt))
+            staying = asyncio.create_task(complete(engine, ask("staying", prompt, 300)))
+            await asyncio.sleep(0.05)
+            await engine.update_weights(WeightUpdate(engine.loaded_version + 1, new.path))
+            after = await complete(engine, ask("after", prompt))
+            await staying
+            return before, after
+
+    before, after = within(scenario)
+    assert_close(before.logprobs, old.logprobs(prompt, before.token_ids))
+    assert_close(after.logprobs, new.logprobs(prompt, after.token_ids))

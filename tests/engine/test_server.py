@@ -1,8 +1,6 @@
 """The server process: SGLang's protocol on the wire, bad input, keys, ports, signals and deaths."""
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 from typing import Any
@@ -11,11 +9,8 @@ import aiohttp
 import psutil
 import pytest
 
-from arl.engine.base import Engine
 from arl.engine.server import main
-from arl.errors import EngineError
-from arl.types import Increment
-from tests.engine.conftest import CONTEXT, KEY, VOCAB, ServerProcess, Weights, ask, complete, connect, within
+from tests.engine.conftest import CONTEXT, KEY, VOCAB, ServerProcess, Weights, within
 
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 SAMPLING = {"max_new_tokens": 6, "temperature": 1.0, "ignore_eos": True}
@@ -151,27 +146,6 @@ def test_beyond_loopback_a_key_is_required(
 
 def test_a_model_that_is_not_there_ends_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     assert "/nowhere" in refused(capsys, ["--model", "/nowhere", "--port", "0"])
-
-
-def test_what_a_killed_server_had_said_survives_it(doomed: ServerProcess) -> None:
-    """The open request raises an error that names server and request; so does the next one."""
-
-    said: list[Increment] = []
-
-    async def listen_and_kill(engine: Engine) -> None:
-        async for increment in engine.generate(ask("victim", tokens=500)):
-            said.append(increment)
-            os.kill(doomed.process.pid, signal.SIGKILL)
-
-    async def scenario() -> None:
-        async with connect(doomed.url, generate_seconds=10.0) as engine:
-            with pytest.raises(EngineError, match=f"{doomed.url}: request victim: "):
-                await listen_and_kill(engine)
-            with pytest.raises(EngineError, match="request next: /generate"):
-                await complete(engine, ask("next"))
-
-    within(scenario, 20.0)
-    assert sum(len(increment.token_ids) for increment in said) >= 4
 
 
 def test_a_server_dies_with_its_parent(old: Weights) -> None:

@@ -1,0 +1,73 @@
+"""What engines record while sampling is what the trainer computes, in float32, before and after a swap."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from arl.data.checksum import CHARACTERS
+from arl.models.tiny import make_tiny_model
+from arl.recipe import TinyModel, Train
+from arl.train.fsdp import ShardedModel, init_ranks
+from arl.train.packer import LossSequence, pack_groups
+from arl.types import Completion, WeightUpdate
+from tests.engine.conftest import Opened, ask, complete, within
+
+PROMPTS = [tuple((5 * i + 3 * j) % 13 for j in range(10 + i)) for i in range(64)]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two models as a run begins with them."""
+    directories = [tmp_path_factory.mktemp(f"model{seed}") for seed in (2, 3)]
+    for seed, directory in enumerate(directories, 2):
+        make_tiny_model(TinyModel(), CHARACTERS, seed, directory)
+    return directories
+
+
+@pytest.fixture(scope="module")
+def trainers(weights: list[Path]) -> list[ShardedModel]:
+    device = init_ranks(deadline_seconds=60.0)
+    return [ShardedModel(directory, Train(), 1.0, device) for directory in weights]
+
+
+def test_engine_and_trainer_agree_before_and_after_a_swap(
+    opened: Opened, weights: list[Path], trainers: list[ShardedModel]
+) -> None:
+    """64 requests with a swap in their midst; each token is compared under the version it carries."""
+
+    async def scenario() -> tuple[list[Completion], int]:
+        async with opened() as engine:
+            first = engine.loaded_version + 1
+            await engine.update_weights(WeightUpdate(first, str(weights[0])))
+            requests = [ask(f"r{i}", prompt, 150, seed=i) for i, prompt in enumerate(PROMPTS)]
+            calls = [asyncio.create_task(complete(engine, request)) for request in requests]
+            await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            await engine.update_weights(WeightUpdate(first + 1, str(weights[1])))
+            return await asyncio.gather(*calls), first
+
+    answers, first = within(scenario)
+    for version, trainer in enumerate(trainers, first):
+        pairs = zip(PROMPTS, answers, strict=True)
+        differences = np.abs(np.concatenate([beside_the_trainer(trainer, *pair, version) for pair in pairs]))
+        print(f"{len(differences)} tokens: mean {differences.mean():.2g}, max {differences.max():.2g}")
+        assert len(differences) > 1000
+        assert differences.mean() <= 1e-6
+        assert differences.max() <= 2e-4
+
+
+def beside_the_trainer(trainer: ShardedModel, prompt: tuple[int, ...], said: Completion, version: int) -> np.ndarray:
+    """The trainer's own forward minus what was recorded, on the tokens of `version`."""
+    sequence = LossSequence(
+        token_ids=np.array(prompt + said.token_ids, np.int32),
+        loss_at=np.arange(len(prompt), len(prompt) + len(said.token_ids)),
+        behavior_logprobs=np.array(said.logprobs, np.float32),
+        policy_versions=np.array(said.policy_versions, np.int32),
+        advantage=1.0,
+    )
+    ((pack,),) = pack_groups([[sequence]], capacity=1024, ranks=1)
+    with torch.no_grad():
+        scores: np.ndarray = trainer.score(pack)[0].numpy()
+    return np.asarray((scores[pack.loss_scores] - pack.behavior_logprobs)[pack.policy_versions == version])

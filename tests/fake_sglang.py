@@ -1,0 +1,61 @@
+"""An environment with a make-believe SGLang, which misbehaves as engine.args ask it to."""
+
+import stat
+import sys
+from pathlib import Path
+
+SERVER = """
+import os, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+fault = sys.argv[sys.argv.index("--fault") + 1]
+if fault == "refuse":
+    raise ValueError("Model architectures ['FancyForCausalLM'] are not supported")
+
+class Server(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        self.answer(503 if fault == "deaf" else 200, b'{"model_path": "m", "weight_version": "%s"}' % version)
+
+    def answer(self, status, body, length=None):
+        self.send_response(status)
+        self.send_header("Content-Length", str(length or len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        print("fake scheduler: got", self.path, flush=True)
+        if fault == "garbage":
+            self.answer(200, b"<html>proxy error</html>\\n\\n")
+        elif fault == "half":
+            self.answer(200, b'data: {"output_ids": [1', length=4096)
+            self.close_connection = True
+        elif fault == "die":
+            print("fake scheduler: out of memory", flush=True)
+            os._exit(9)
+
+version = b"default" if fault == "unversioned" else sys.argv[sys.argv.index("--weight-version") + 1].encode()
+assert sys.argv[sys.argv.index("--api-key") + 1]
+server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Server)
+server.serve_forever()
+"""
+
+
+def make_fake_sglang(directory: Path, version: str = "0.5.20") -> str:
+    """Its interpreter."""
+    site = directory / "site"
+    (site / "sglang").mkdir(parents=True)
+    (site / "sglang" / "__init__.py").touch()
+    (site / "sglang" / "launch_server.py").write_text(SERVER)
+    info = site / f"sglang-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\n")
+    python = directory / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    return str(python)
