@@ -13,6 +13,7 @@ Pending calls are not sent while paused, so a pause and a swap are invisible to 
 import asyncio
 import contextlib
 import itertools
+import secrets
 from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -70,7 +71,7 @@ class SGLangEngine:
         self._idle.set()
         self._last_heard = now()
         self._lock = asyncio.Lock()  # one of pause, resume and update at a time
-        self._serials = itertools.count()
+        self._name, self._serials = secrets.token_hex(4), itertools.count()
         self._pauses = 0
         self._paused_since: float | None = None
         self._meter = BusyMeter()
@@ -171,8 +172,6 @@ class SGLangEngine:
             await self._pause()
             since = self._paused_since or start
             try:
-                if self._kv_policy == "recompute":
-                    await self._flush_cache()
                 body = wire.UpdateFromDisk(update.path, str(update.version), flush_cache=False)
                 await self._http.command("/update_weights_from_disk", body)
                 self._version = update.version
@@ -267,7 +266,7 @@ class SGLangEngine:
         self._extend(silence)
         version = self._version
         for call in calls:  # an abort ends every rid that begins with its own: none may be the beginning of another
-            call.rid = f"{call.request.request_id}#{next(self._serials)};"
+            call.rid = f"{call.request.request_id}#{self._name}.{next(self._serials)};"
         body = wire.Generate(
             input_ids=[[*call.request.input_ids, *call.said] for call in calls],
             rid=[call.rid for call in calls],
@@ -322,6 +321,7 @@ class SGLangEngine:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(ABORT_AGAIN_SECONDS):
                         await self._idle.wait()
+        await self._flush_cache()  # also a barrier: an abort that is still on its way would end what is sent next
 
     async def _resume(self) -> None:
         if self._paused_since is None:
