@@ -3,6 +3,7 @@
 Exit codes: 0 done · 1 a bug · 2 bad input, nothing was started · 3 a run failed · 130 interrupted.
 """
 
+import atexit
 import functools
 import signal
 from collections.abc import Callable
@@ -62,16 +63,30 @@ def _named(option: str) -> tuple[str, str]:
     return name, value
 
 
+CheckWeights = Annotated[
+    bool, typer.Option("--check-weights", help="Compare every weight after each swap: --set sync.check=true.")
+]
+
+
 @command(app)
-def train(recipe: RecipePath, set_: Overrides = None, dry_run: DryRun = False, resume: Resume = False) -> None:
+def train(
+    recipe: RecipePath,
+    set_: Overrides = None,
+    dry_run: DryRun = False,
+    resume: Resume = False,
+    check_weights: CheckWeights = False,
+) -> None:
     """Train a policy with asynchronous RL."""
+    from arl.errors import InputError
     from arl.metrics.console import ConsoleDisplay
     from arl.metrics.summary import render
     from arl.preflight import preflight
     from arl.recipe_file import dump_recipe, load_recipe
     from arl.run import train as run
 
-    loaded = load_recipe(recipe, set_ or ())
+    loaded = load_recipe(recipe, [*(set_ or ()), *(["sync.check=true"] if check_weights else [])])
+    if dry_run and resume:
+        raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
     if dry_run:
         preflight(loaded)
         typer.echo(dump_recipe(loaded), nl=False)
@@ -173,16 +188,15 @@ app.add_typer(bench, name="bench")
 
 @command(bench)
 def engine(
-    requests: Annotated[int, typer.Option(help="In all.")] = 256,
-    slots: Annotated[int, typer.Option(help="Decoded together, and the batch size of generate.")] = 32,
-    threads: Annotated[int, typer.Option(help="Of both sides.")] = 1,
-    repeats: Annotated[int, typer.Option(help="Of both sides, interleaved, after one warm-up.")] = 3,
+    requests: Annotated[int, typer.Option(help="In all; fewer where few are open at a time.")] = 512,
+    threads: Annotated[int, typer.Option(help="Of each side.")] = 1,
+    repeats: Annotated[int, typer.Option(help="Of all sides, interleaved, after one warm-up.")] = 3,
 ) -> None:
-    """The embedded engine beside Hugging Face generate, and its logprobs beside the trainer's."""
+    """The embedded engine beside SGLang and Hugging Face generate, and logprobs beside the trainer's."""
     from arl.bench import to_json
     from arl.bench.engine import bench_engine
 
-    typer.echo(to_json(bench_engine(requests, slots, threads, repeats)))
+    typer.echo(to_json(bench_engine(requests, threads, repeats)))
 
 
 @command(bench)
@@ -214,6 +228,55 @@ def controller(
 
 
 @command(bench)
+def kernels(
+    rows: Annotated[int | None, typer.Option(help="Tokens. 32768 on a GPU, 1024 on CPU.")] = None,
+    vocab: Annotated[int | None, typer.Option(help="151936 on a GPU, 32768 on CPU.")] = None,
+    width: Annotated[list[int] | None, typer.Option(help="Of the head; repeatable. 1536 and 4096, or 512.")] = None,
+    repeats: Annotated[int, typer.Option(help="Of every contestant, interleaved, after a warm-up.")] = 5,
+) -> None:
+    """Log-probability and policy loss beside PyTorch, Liger-Kernel, CCE and the machine's ceilings."""
+    import torch
+
+    from arl.bench import to_json
+    from arl.bench.kernels import bench_kernels
+
+    rows_, vocab_, widths = (32_768, 151_936, [1536, 4096]) if torch.cuda.is_available() else (1024, 32_768, [512])
+    typer.echo(to_json(bench_kernels(rows or rows_, vocab or vocab_, width or widths, repeats)))
+
+
+@command(bench)
+def packing(draws: Annotated[int, typer.Option(help="Of each case; equal seeds for every packer.")] = 5) -> None:
+    """The balancer of micro-batches beside AReaL's Algorithm 1, Karmarkar-Karp and next-fit; one row a case."""
+    from arl.bench import to_json
+    from arl.bench.packing import bench_packing
+
+    typer.echo(to_json(bench_packing(draws)))
+
+
+@command(bench)
+def trainer(
+    checkpointing: Annotated[str, typer.Option(help="none, selective or full.")] = "none",
+    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile for each block.")] = False,
+    steps: Annotated[int, typer.Option(help="Of each row, after two that warm up.")] = 7,
+    threads: Annotated[int, typer.Option(help="Of the CPU.")] = 1,
+) -> None:
+    """One training step on one device: tokens/s, MFU, and what of it is forward and backward."""
+    from arl.bench import to_json
+    from arl.bench.trainer import bench_trainer
+
+    typer.echo(to_json(bench_trainer(steps, threads, checkpointing, compiled)))
+
+
+@command(bench)
+def sync(repeats: Annotated[int, typer.Option(help="Of every swap, interleaved, after one warm-up.")] = 9) -> None:
+    """Weight transports: GB/s beside a plain copy of the same bytes, and the pause of a swap under load."""
+    from arl.bench import to_json
+    from arl.bench.sync import bench_sync
+
+    typer.echo(to_json(bench_sync(repeats)))
+
+
+@command(bench)
 def target(
     recipe: RecipePath,
     model: Model,
@@ -231,5 +294,22 @@ def target(
     typer.echo(to_json(bench_target(recipe, Path(model), accuracy, range(seeds), layouts, commands)))
 
 
+def main() -> None:
+    """What `arl` runs."""
+    code = 1  # of an error that nobody foresaw
+
+    def end() -> None:
+        from arl.child import leave
+
+        leave(code)
+
+    atexit.register(end)  # first, and so called last
+    try:
+        app()
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+        raise
+
+
 if __name__ == "__main__":
-    app()
+    main()

@@ -10,11 +10,9 @@ copy (the trainer waits) ─► cut, one instant of the controller ─► in the
 """
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import shutil
-import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -23,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from arl import arrays
-from arl.clock import deadline
+from arl.clock import deadline, in_thread
 from arl.engine.base import Engine
 from arl.errors import DataError
 from arl.metrics.files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
@@ -31,7 +29,7 @@ from arl.metrics.state import RecorderState
 from arl.recipe import Recipe
 from arl.rollout.state import ControllerState
 from arl.train.base import Trainer
-from arl.types import Accuracy
+from arl.types import Accuracy, WeightUpdate
 
 P = ParamSpec("P")
 
@@ -85,7 +83,7 @@ class RunCheckpoints:
         for older in self._older(version):
             update = await self._trainer.weights(older)
             assert update.version == older, f"version {older} is served, and no longer published"
-            await self._off_the_loop(_copy_model, Path(update.path), self._partial(version) / OLDER / f"v{older}")
+            await self._off_the_loop(_copy_model, update, self._partial(version) / OLDER / f"v{older}")
         await self._trainer.save(self._partial(version))
 
     def _older(self, version: int) -> range:
@@ -113,27 +111,11 @@ class RunCheckpoints:
         self._idle.set()
 
     async def _off_the_loop(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """In a thread, which virtual time has no place for; one that hangs does not keep the process."""
+        """In a thread, which virtual time has no place for."""
         if self._recipe.clock == "virtual":
             work(*args, **kwargs)
-            return
-        loop, done = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
-
-        def tell(error: BaseException | None) -> None:
-            if not done.done():
-                done.set_result(None) if error is None else done.set_exception(error)
-
-        def run() -> None:
-            error: BaseException | None = None
-            try:
-                work(*args, **kwargs)
-            except BaseException as raised:
-                error = raised
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
-                loop.call_soon_threadsafe(tell, error)
-
-        threading.Thread(target=run, name="checkpoint", daemon=True).start()
-        await done
+        else:
+            await in_thread(work, *args, **kwargs)
 
     def _partial(self, version: int) -> Path:
         return self._directory / f".step_{version}.partial"
@@ -151,12 +133,16 @@ def older_versions(checkpoint: Path, served: int) -> dict[int, str]:
     return {version: path for version, path in saved.items() if version >= served}
 
 
-def _copy_model(source: Path, target: Path) -> None:
+def _copy_model(update: WeightUpdate, target: Path) -> None:
     """What an engine loads, without what else a checkpoint holds."""
     target.mkdir(parents=True)
-    for file in source.iterdir():
+    for file in Path(update.path).iterdir():
         if file.name == "config.json" or "model" in file.name:
             shutil.copy2(file, target)
+    if update.state is not None:
+        from arl.sync.outlets import write_state  # imports torch, as whoever holds the state has
+
+        write_state(target, update.state)
 
 
 def _write_state(partial: Path, final: Path, state: RunState) -> None:
@@ -189,7 +175,10 @@ def verify(checkpoint: Path) -> None:
         files = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=dict[str, _File])
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(f"checkpoint {checkpoint}: no {MANIFEST} that can be read ({error})") from error
-    if not {STATE, "model.safetensors", "config.json", OPTIMIZER} <= files.keys():
+    has_weights = any(
+        name.startswith("model") and name.endswith(".safetensors") for name in files
+    )  # or many, of a large model
+    if not has_weights or not {STATE, "config.json", OPTIMIZER} <= files.keys():
         raise DataError(f"checkpoint {checkpoint}: {MANIFEST} does not name all of its files")
     for name, expected in files.items():
         try:

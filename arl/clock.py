@@ -9,14 +9,16 @@ import contextlib
 import heapq
 import itertools
 import selectors
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from arl.errors import DeadlineError
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def now() -> float:
@@ -140,3 +142,25 @@ async def deadline(seconds: float, who: str, what: str) -> AsyncIterator[asyncio
         raise DeadlineError(f"{who} waited {seconds:g} s for {what}. Waiting: {who_waits()}") from error
     finally:
         del _waits[id(wait)]
+
+
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """`work` in a thread of its own, on the wall clock; one that hangs does not keep the process."""
+    loop, done = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+    def tell(result: T | None, error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result(result) if error is None else done.set_exception(error)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work(*args, **kwargs)
+        except BaseException as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=run, name=work.__name__, daemon=True).start()
+    answer: T = await done
+    return answer

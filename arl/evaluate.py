@@ -15,7 +15,7 @@ from arl.errors import InputError
 from arl.imports import import_function
 from arl.launch.local import LocalProcesses
 from arl.preflight import Plan, preflight
-from arl.recipe import Recipe
+from arl.recipe import Recipe, Sync
 from arl.rollout.episodes import Episodes, Rewards
 from arl.system import EngineServers, connect_engines, new_key, open_rewards, reported_failures, told_deaths
 from arl.types import Accuracy, Problem, StartingVersions, WeightUpdate
@@ -58,6 +58,7 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
         "mode": "collocated",  # engines have it all
         "train": recipe.train.model_copy(update={"ranks": 1}),
         "rollout": recipe.rollout.model_copy(update={"lag": None}),  # nothing is trained; a trace is of another model
+        "sync": Sync(),  # models are files
     }
     recipe = recipe.model_copy(update=alone)
     plan, key = preflight(recipe), new_key()

@@ -21,11 +21,14 @@ from arl.types import StartingVersions
 # What a resumed run may do differently: nothing of it changes what is computed.
 FREE = (
     *("deadlines.", "output.wandb", "output.directory", "engine.threads", "engine.python", "train.threads"),
-    *("rollout.max_failures", "rollout.max_rejects", "engine.max_restarts"),
+    *("rollout.max_failures", "rollout.max_rejects", "engine.max_restarts", "sync."),
 )
 RECIPE, LOCK = "recipe.yaml", "run.lock"
 # In virtual time they change the schedule.
-FREE_ON_THE_WALL = ("engine.replicas", "engine.slots", "engine.tensor_parallel", "engine.args", "train.ranks")
+FREE_ON_THE_WALL = (
+    *("engine.replicas", "engine.slots", "engine.tensor_parallel", "engine.args", "output.checkpoint_every"),
+    *("train.ranks", "train.shard_ranks", "train.reshard", "train.checkpointing", "train.compile"),
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resume: Path | None) -> Itera
             yield _resumed(recipe, plan, directory, display)
             return
         (directory / RECIPE).write_text(dump_recipe(recipe))
-        display.note(f"run directory {directory}")
+        display.note(f"run directory {directory}; weights travel by {plan.transport}")
         yield Origin(plan, directory)
 
 

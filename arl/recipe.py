@@ -12,7 +12,6 @@ from pydantic import Field, field_validator, model_validator
 
 from arl.recipe_engine import EngineConfig as EngineConfig
 from arl.recipe_section import (
-    Beta,
     Cost,
     Fraction,
     NonNegative,
@@ -21,6 +20,9 @@ from arl.recipe_section import (
     Seconds,
     Section,
 )
+from arl.recipe_sync import Sync as Sync
+from arl.recipe_train import Objective as Objective
+from arl.recipe_train import Train as Train
 
 
 class TinyModel(Section):
@@ -187,52 +189,6 @@ class Reward(Section):
     """Worker processes."""
 
 
-class Objective(Section):
-    """What the trainer maximizes (arXiv 2505.24298, §5), with GRPO advantages (group mean and standard deviation)."""
-
-    kind: Literal["decoupled_ppo", "ppo"] = "decoupled_ppo"
-    """decoupled_ppo clips around the proximal policy; ppo (naive) around the behavior policy."""
-    proximal: Literal["recompute", "loglinear"] = "recompute"
-    """π_prox by a forward pass before the minibatches, or by A-3PO's interpolation; naive ppo has none."""
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """ε_low."""
-    clip_high: PositiveFloat = 0.2
-    """ε_high."""
-    behavior_weight_cap: PositiveFloat = 5.0
-    """w = min(π_prox / π_behav, cap)."""
-
-
-class Train(Section):
-    """The learning side."""
-
-    steps: Positive = 60
-    """Versions to produce."""
-    minibatches: Positive = 4
-    """Optimizer updates per step; must divide problems_per_step."""
-    learning_rate: PositiveFloat = 1.5e-4
-    """Peak."""
-    ramp_steps: NonNegative = 0
-    """Optimizer updates in which the learning rate rises linearly to its peak."""
-    decay_to: Fraction = 1.0
-    """Share of the peak that is left at the last update; the way there is linear."""
-    betas: tuple[Beta, Beta] = (0.9, 0.99)
-    """AdamW's decay of its mean gradient and of its mean squared gradient, per update."""
-    eps: PositiveFloat = 1e-8
-    """AdamW's addition to the root of the mean squared gradient."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """AdamW's decay of the weights, per unit of learning rate."""
-    clip_norm: PositiveFloat = 1.0
-    """Gradient norm bound."""
-    ranks: Positive = 1
-    """FSDP2 world size."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Compute type; master weights, reductions and optimizer states are float32."""
-    capacity: Positive = 16_384
-    """Packed tokens per micro-batch; must hold the longest trajectory."""
-    threads: Positive | None = None
-    """CPU threads of one rank; none: a fair share of the cores."""
-
-
 class Eval(Section):
     """Sampled accuracy on held-out problems, before and after training."""
 
@@ -326,6 +282,7 @@ class Recipe(Section):
     rollout: Rollout = Rollout()
     reward: Reward = Reward()
     engine: EngineConfig = EngineConfig()
+    sync: Sync = Sync()
     objective: Objective = Objective()
     train: Train = Train()
     eval: Eval = Eval()
@@ -350,7 +307,9 @@ class Recipe(Section):
             raise ValueError("warmup needs data.task: only a task makes its own demonstrations; see `arl sft`")
         if self.mode == "collocated" and self.engine.kv_policy == "keep":
             raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
-        if self.rollout.lag is not None:
+        engine, exact = self.engine, self.rollout.lag is not None
+        self.sync.refuse_impossible(self.clock, engine.kind, engine.tensor_parallel, exact)
+        if exact:
             self._possible_with_a_lag()
         cap = self.rollout.max_groups
         if cap is not None and cap < p:

@@ -54,9 +54,9 @@ class EngineConfig(Section):
     @field_validator("args")
     @classmethod
     def _not_ours(cls, args: tuple[str, ...]) -> tuple[str, ...]:
-        for flag in (arg.partition("=")[0] for arg in args):
-            if flag in OURS:
-                raise ValueError(f"engine.args {flag}: arl gives it ({OURS[flag]}); leave it out")
+        for flag in (arg.partition("=")[0] for arg in args if len(arg) > len("--")):
+            if ours := next((name for name in OURS if name.startswith(flag)), None):  # SGLang takes --tp for --tp-size
+                raise ValueError(f"engine.args {flag}: arl gives it ({OURS[ours]}); leave it out")
         return args
 
     @model_validator(mode="after")

@@ -41,6 +41,7 @@ from arl.rollout.filters import keep_all
 from arl.rollout.lag import LagSchedule
 from arl.rollout.staleness import StalenessGate
 from arl.rollout.state import ControllerState
+from arl.sync.headers import refuse_other_tensors
 from arl.system import (
     EngineServers,
     connect_engines,
@@ -92,7 +93,8 @@ async def _train(recipe: Recipe, origin: Origin, display: ConsoleDisplay) -> tup
         told_deaths(processes),
     ):
         model = origin.checkpoint or await starting_model(recipe, directory, processes, display)
-        weights = last.enter_context(publication_directory(recipe, model, directory, origin.plan.lags))
+        plan = origin.plan
+        weights = last.enter_context(publication_directory(recipe, model, directory, plan.lags, plan.transport))
         outcome = await _run_system(recipe, origin, origin.versions(model), weights, processes, display)
     return outcome, clock.now()
 
@@ -106,22 +108,26 @@ async def _run_system(
     display: ConsoleDisplay,
 ) -> Outcome:
     """Start both sides at once, train between two evaluations."""
-    codec, key, placement = load_codec(versions.model), new_key(), origin.plan.placement
+    key, placement = new_key(), origin.plan.placement
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(rare_collections())
         servers = EngineServers(recipe, versions, placement.engines, processes, key)
         started = await servers.start_all()
         trainer = await stack.enter_async_context(
-            open_trainer(recipe, versions, weights, placement.ranks, processes, key, origin.plan.lags)
+            open_trainer(
+                recipe, versions, weights, placement.ranks, processes, key, origin.plan.lags, origin.plan.transport
+            )
         )
+        codec = load_codec(versions.model)  # takes its time while the others start
         async with asyncio.TaskGroup() as tasks:
             watcher = tasks.create_task(processes.watch(), name="process watcher")
             ready = tasks.create_task(trainer.ready(), name="trainer start")
             rewards = await stack.enter_async_context(open_rewards(recipe, origin.directory / "logs"))
-            async with connect_engines(servers, started, display.note) as engine:
+            async with connect_engines(servers, started, display.note, trainer) as engine:
                 run = Run(recipe, origin, engine, trainer, codec, rewards, display)
                 before = await run.evaluate_before()
                 await ready
+                refuse_other_tensors(trainer.tensors, Path(versions.served))
                 outcome = await run.train(before, until=recipe.train.steps, evaluate=True)
             watcher.cancel()
         await trainer.stop()

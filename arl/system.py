@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import functools
 import math
+import os
 import secrets
 import shutil
 import socket
@@ -27,18 +28,20 @@ from safetensors import SafetensorError, safe_open
 from arl.child import RUN_KEY
 from arl.data.limits import model_limits
 from arl.data.tasks import task_module
+from arl.engine.base import WeightSender
 from arl.engine.client import SGLangEngine
 from arl.engine.router import DEATH_SECONDS, Router
-from arl.errors import ArlError, EngineError, InputError, RunError, TrainerError, leaves
+from arl.errors import ArlError, EngineError, InputError, ProcessDied, RunError, TrainerError, leaves
 from arl.launch import sglang
 from arl.launch.keeper import EngineKeeper
 from arl.launch.local import LocalProcess, LocalProcesses
 from arl.launch.placement import Share
+from arl.memory import free_memory
 from arl.recipe import Recipe
 from arl.reward.pool import RewardPool
 from arl.train.channel import Init
 from arl.train.client import TrainerClient
-from arl.types import StartingVersions
+from arl.types import StartingVersions, Transport
 
 MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
 WEIGHTS = "arl-weights"
@@ -47,7 +50,7 @@ LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 def new_key() -> str:
     """Secret of one run: every process of it knows it, nobody else does."""
-    return secrets.token_urlsafe(24)
+    return secrets.token_hex(24)  # no sign that a command line could take for an option
 
 
 def reward_name(recipe: Recipe) -> str:
@@ -81,21 +84,25 @@ class EngineServers:
     async def start(self, i: int) -> LocalProcess:
         """Server `i`, for the first time or again."""
         argv, env = _engine_command(self.recipe, self.versions, self.shares[i], self.recipe.seed + i)
-        return await self.processes.start(f"engine-{i}", argv, {**env, RUN_KEY: self.key}, is_kept=True)
+        env |= LOOPBACK | {RUN_KEY: self.key}
+        return await self.processes.start(f"engine-{i}", argv, env, is_kept=True)
 
     async def start_all(self) -> list[LocalProcess]:
         return [await self.start(i) for i in range(len(self.shares))]
 
-    def connect(self, url: str) -> SGLangEngine:
+    def connect(self, url: str, sender: WeightSender | None = None) -> SGLangEngine:
         limits, (vocab_size, context) = self.recipe.deadlines, model_limits(self.versions.served)
         return SGLangEngine(
             url,
             generate_seconds=limits.generate,
             swap_seconds=limits.swap,
             kv_policy=self.recipe.engine.kv_policy,
+            gives_up_memory=self.shares[0].in_turns,
             key=self.key,
             vocab_size=vocab_size,
             context=context,
+            sender=sender,
+            workers=self.recipe.engine.tensor_parallel,
         )
 
 
@@ -118,16 +125,20 @@ def _engine_command(
 
 @contextlib.asynccontextmanager
 async def connect_engines(
-    servers: EngineServers, started: list[LocalProcess], note: Callable[[str], None]
+    servers: EngineServers, started: list[LocalProcess], note: Callable[[str], None], sender: WeightSender | None = None
 ) -> AsyncIterator[Router]:
-    """A Router over what was started, once all of it is ready; a server that dies is replaced, and `note` told."""
+    """A Router over what was started, once all of it is ready; a server that dies is replaced, and `note` told.
+
+    `sender` is the trainer, where weights are broadcast.
+    """
     router = Router([None] * len(started))
     startup, restarts = servers.recipe.deadlines.startup, servers.recipe.engine.max_restarts
     async with asyncio.TaskGroup() as tasks:
         keepers = []
         for i, server in enumerate(started):
             start = functools.partial(servers.start, i)
-            keeper = EngineKeeper(router, i, start, servers.connect, startup, restarts, note)
+            connect = functools.partial(servers.connect, sender=sender)
+            keeper = EngineKeeper(router, i, start, connect, startup, restarts, note)
             keepers.append((keeper, tasks.create_task(keeper.keep(server), name=f"keeper of {server.role}")))
         for keeper, _ in keepers:
             await keeper.has_served.wait()  # or its task ends the group, within the deadlines of a start
@@ -145,8 +156,9 @@ async def open_trainer(
     processes: LocalProcesses,
     key: str,
     lags: np.ndarray | None,
+    transport: Transport = "file",
 ) -> AsyncIterator[TrainerClient]:
-    """Trainer ranks, started but not awaited; they publish to `weights`."""
+    """Trainer ranks, started but not awaited; they publish by `transport`, what is a file to `weights`."""
     train = recipe.train.model_copy(update={"threads": shares[0].threads})
     init = Init(
         model_path=versions.model,
@@ -158,25 +170,38 @@ async def open_trainer(
         publish_directory=str(weights),
         kept_versions=kept_versions(recipe, lags),
         collective_seconds=recipe.deadlines.step,
+        evidence=str(processes.logs),
         every_version=lags is not None,
+        transport=transport,
+        bucket_bytes=recipe.sync.bucket_bytes,
+        broadcast_seconds=recipe.deadlines.swap,
+        checked_as=recipe.engine.dtype if recipe.sync.check else None,
+        in_turns=recipe.mode == "collocated",
     )
-    async with TrainerClient(init, len(shares), key, recipe.deadlines, published=versions.older) as client:
-        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(shares))}
-        for rank, share in enumerate(shares):
-            env = {**share.env, **rendezvous, **LOOPBACK, "RANK": str(rank), "LOCAL_RANK": "0", **client.environment}
-            await processes.start(f"trainer-{rank}", [sys.executable, "-m", "arl.train.worker"], env)
-        yield client
+    trainer = TrainerClient(init, len(shares), key, recipe.deadlines, published=versions.older)
+    with held_port() as port:
+        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(len(shares)), **LOOPBACK}
+        async with trainer:
+            for rank, share in enumerate(shares):
+                of_rank = {"RANK": str(rank), "LOCAL_RANK": "0"}
+                env = {**share.env, **rendezvous, **of_rank, **trainer.environment}
+                await processes.start(f"trainer-{rank}", [sys.executable, "-m", "arl.train.worker"], env)
+            yield trainer
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextlib.contextmanager
+def held_port() -> Iterator[int]:
+    """A free port, given to nobody by chance meanwhile; rank 0, which takes seconds to get there, may still listen."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
-def kept_versions(recipe: Recipe, lags: np.ndarray | None = None) -> int:
-    """Published versions on disk at once: see Publisher; `lags`, of the recipe, see arl.rollout.lag."""
+def kept_versions(recipe: Recipe, lags: np.ndarray | None) -> int:
+    """Published versions at once: see Publisher; `lags`, of the recipe, see arl.rollout.lag."""
+    if recipe.mode == "collocated":
+        return 2  # no step begins before its predecessor's weights are loaded
     oldest = recipe.rollout.staleness if lags is None else int(lags.max())
     assert oldest is not None, "rollout.lag needs its lags, which are in the Plan"
     return oldest + 2
@@ -184,52 +209,80 @@ def kept_versions(recipe: Recipe, lags: np.ndarray | None = None) -> int:
 
 @contextlib.contextmanager
 def publication_directory(
-    recipe: Recipe, model: Path, run_directory: Path, lags: np.ndarray | None = None
+    recipe: Recipe, model: Path, run_directory: Path, lags: np.ndarray | None, transport: Transport
 ) -> Iterator[Path]:
     """Where weights are handed over: in memory if it holds every version that is kept, else on disk.
+
+    What is sent out of the trainer's own memory leaves next to nothing there.
 
     Removed at the end; what a run that was killed could not remove, the next one does.
 
     Raises:
         InputError: neither has the room.
     """
-    _remove_orphans(MEMORY)
-    _remove_orphans(run_directory)
+    for home in (MEMORY, run_directory):
+        for orphan in orphans(home):
+            shutil.rmtree(orphan)
     # The version being written, and one in line.
     kept, bound = kept_versions(recipe, lags), "rollout.staleness" if lags is None else "rollout.lag"
     needed = _float32_bytes(model) * (kept + 2)
-    in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > needed
+    rule = "; make room" if recipe.mode == "collocated" else f" ({bound} + 2); make room, or lower {bound}"
+    in_process = transport in ("memory", "broadcast")
+    in_memory = os.access(MEMORY, os.W_OK) and (in_process or shutil.disk_usage(MEMORY).free > needed)
     home = MEMORY if in_memory else run_directory
-    if shutil.disk_usage(home).free < needed:
+    if (free_memory() if in_process else shutil.disk_usage(home).free) < needed:
         raise InputError(
-            f"{home}: publishing weights needs {needed / 1e9:.2f} GB free there, for {kept} versions at a time "
-            f"({bound} + 2); make room, or lower {bound}"
+            f"{'memory' if in_process else home}: publishing weights needs {needed / 1e9:.2f} GB free there, for "
+            f"{kept} versions at a time{rule}"
         )
-    with (
-        tempfile.TemporaryDirectory(prefix=f"{WEIGHTS}-", dir=home, ignore_cleanup_errors=True) as directory,
-        Path(directory, "lock").open("w") as lock,
-    ):
-        fcntl.flock(lock, fcntl.LOCK_EX)  # held until this process ends, however it ends
-        yield Path(directory)
+    publications, held = _make_own(home)
+    try:
+        yield publications
+    finally:
+        shutil.rmtree(publications, ignore_errors=True)
+        os.close(held)
+
+
+def _make_own(home: Path) -> tuple[Path, int]:
+    """A new folder, locked until its file is closed: when this process ends, however it ends."""
+    while True:  # another run may be quicker to lock it, and take it for an orphan
+        directory = Path(tempfile.mkdtemp(prefix=f"{WEIGHTS}-", dir=home))
+        if (held := _lock(directory)) is not None:
+            return directory, held
+
+
+def _lock(directory: Path) -> int | None:
+    """A file that locks the folder while it is open; None: it is another run's, another user's, or gone."""
+    try:
+        held = os.open(directory, os.O_RDONLY)
+    except (FileNotFoundError, PermissionError):
+        return None
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if directory.exists():
+            return held
+    os.close(held)
+    return None
 
 
 def _float32_bytes(model: Path) -> int:
     """Of its weights, in whatever type they are stored."""
     size = 0
     for file in model.iterdir():
-        if file.suffix == ".bin" and "model" in file.stem:
-            size += 2 * file.stat().st_size
-        elif file.suffix == ".safetensors" and "model" in file.stem:
+        if file.suffix == ".safetensors" and "model" in file.stem:
             with safe_open(file, "np") as tensors:
                 size += sum(4 * math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
     return size
 
 
-def _remove_orphans(home: Path) -> None:
-    for lock in home.glob(f"{WEIGHTS}-*/lock"):
-        with lock.open("w") as file, contextlib.suppress(BlockingIOError):  # blocked: its run is alive
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent)
+def orphans(home: Path) -> Iterator[Path]:
+    """Folders of weights in `home` whose run is gone, each locked while the caller looks at it."""
+    for directory in home.glob(f"{WEIGHTS}-*"):
+        if (held := _lock(directory)) is not None:
+            try:
+                yield directory
+            finally:
+                os.close(held)
 
 
 @contextlib.asynccontextmanager
@@ -240,7 +293,8 @@ async def told_deaths(processes: LocalProcesses) -> AsyncIterator[None]:
     except Exception as error:
         causes = list(leaves(error))
         if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
-            death = await processes.first_death(DEATH_SECONDS)
+            known = next((cause for cause in causes if isinstance(cause, ProcessDied)), None)
+            death = known or await processes.first_death(DEATH_SECONDS)
             told = [cause for cause in causes if isinstance(cause, EngineError)]
             if death is None and told:
                 raise EngineError(f"{told[0]}.{processes.log_ends('engine')}") from error

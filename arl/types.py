@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 FinishReason = Literal["stop", "length", "abort"]
+Transport = Literal["file", "memory", "broadcast", "ipc"]
 NOT_SAMPLED = -1  # the policy version of prompt and tool tokens
 
 
@@ -114,10 +115,13 @@ class StepResult(Struct, frozen=True):
 
 
 class WeightUpdate(Struct, frozen=True):
-    """Published weights, complete on disk or in memory when this exists."""
+    """Published weights, complete wherever they are when this exists."""
 
     version: int
-    path: str  # a directory `from_pretrained` loads: config.json + model.safetensors
+    path: str = ""  # file: a directory `from_pretrained` loads; ipc: one of handles; memory: one with the config
+    transport: Transport = "file"
+    state: dict[str, Any] | None = None  # name -> tensor: memory, and what an engine has received; not for a wire
+    checksums: dict[str, str] = {}  # with sync.check, name -> sha256 in the engine's dtype
 
 
 class StartingVersions(Struct, frozen=True):

@@ -24,10 +24,11 @@ from arl.clock import deadline
 from arl.data.limits import Limits, model_limits
 from arl.data.tasks import task_module, task_named
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
-from arl.errors import DataError
 from arl.launch.local import LocalProcesses
 from arl.launch.placement import visible_cores
 from arl.metrics.console import ConsoleDisplay
+from arl.models.characters import character_tokenizer
+from arl.models.files import local_copy
 from arl.recipe import Recipe, Warmup
 
 WARMUP_SECONDS = 1800.0  # for the whole warm-up
@@ -53,8 +54,6 @@ def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
     if recipe.model.path is not None:
         return load_codec(recipe.model.path)
     assert recipe.data.task is not None, "refused by the recipe"
-    from arl.models.tiny import character_tokenizer
-
     return HuggingFaceCodec(character_tokenizer(task_named(recipe.data.task).CHARACTERS))
 
 
@@ -70,20 +69,6 @@ def starting_limits(recipe: Recipe) -> Limits:
     return model_limits(recipe.model.path)
 
 
-def _local_copy(path: str) -> Path:
-    """A directory as it is; a Hugging Face name as the directory it is downloaded to."""
-    if Path(path).is_dir():
-        return Path(path)
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(path))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"model.path {path}: neither a directory nor a model that can be downloaded ({error})"
-        ) from error
-
-
 async def starting_model(recipe: Recipe, directory: Path, processes: LocalProcesses, display: ConsoleDisplay) -> Path:
     """Directory of the weights that become version 0.
 
@@ -91,7 +76,7 @@ async def starting_model(recipe: Recipe, directory: Path, processes: LocalProces
         ProcessDied: the warm-up did not reach its target.
     """
     if recipe.model.path is not None:
-        return _local_copy(recipe.model.path)
+        return local_copy(recipe.model.path)
     assert recipe.model.tiny is not None
     assert recipe.data.task is not None
     if recipe.warmup is None:

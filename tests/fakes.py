@@ -6,6 +6,7 @@ from pathlib import Path
 
 from arl import arrays
 from arl.clock import now
+from arl.engine.base import Load
 from arl.rollout.state import ControllerState
 from arl.types import (
     Batch,
@@ -35,6 +36,9 @@ class NullEngine:
         self._running = asyncio.Event()
         self._running.set()
         self.busy_seconds = 0.0
+
+    async def report(self) -> Load:
+        return Load(0, 0, 8, 0, 1000)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
         length, seconds = self._length_of(request.sampling.seed), self._seconds_of(request.sampling.seed)

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 LAYERS: list[set[str]] = [
     {"types"},
     {
-        *("errors", "clock", "collector", "arrays", "imports", "child"),
-        *("recipe", "recipe_engine", "recipe_section", "recipe_file"),
+        *("errors", "clock", "collector", "arrays", "imports", "child", "memory"),
+        *("recipe", "recipe_engine", "recipe_section", "recipe_sync", "recipe_train", "recipe_file"),
     },
     {"models", "data", "reward", "metrics", "lags"},
     {"engine"},
@@ -31,6 +31,8 @@ LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 TORCH_FREE = [
     *("arl.rollout.controller", "arl.rollout.lag", "arl.lags", "arl.reward.pool"),
     *("arl.engine.client", "arl.engine.router", "arl.launch.keeper", "arl.train.client"),
+    *("arl.engine.transport", "arl.sync.choice", "arl.sync.headers"),
+    "arl.run",  # until it counts GPUs and loads a tokenizer
 ]
 
 
@@ -93,7 +95,7 @@ def test_files_and_functions_stay_small_and_the_core_under_its_ceiling() -> None
     for path in [*sources(), ROOT / "cli.py"]:
         text = path.read_text()
         lines = len(text.splitlines())
-        total += lines_of_code(text)
+        total += 0 if "bench" in path.parts else lines_of_code(text)  # what only measures is not the core
         assert lines <= 400, f"{path} has {lines} lines"
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.fake_sglang import make_fake_sglang
 from tests.test_cli import ROOT, arl
 
@@ -22,6 +24,13 @@ def test_an_interpreter_without_sglang_is_told_how_to_get_it() -> None:
     assert f"MISSING  SGLang: engine.python {sys.executable}" in done.stdout
     assert "pip install sglang==" in done.stdout
     assert ".ci/sglang" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["true", "echo"])
+def test_a_command_that_is_no_python_is_not_taken_for_one_with_sglang(command: str) -> None:
+    done = arl("doctor", "--python", command)
+    assert done.returncode == 2
+    assert f"/{command}: there is no SGLang in it" in done.stdout
 
 
 def test_sglangs_version_and_whether_a_recipe_can_start_are_told(tmp_path: Path) -> None:

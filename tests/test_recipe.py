@@ -110,6 +110,12 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("rollout: {lag: {dist: 5}}\n", ":7: rollout.lag {'dist': 5}: give a whole number"),
         ("rollout: {lag: {dist: x, trace: y}}\n", ":7: rollout.lag {'dist': 'x', 'trace': 'y'}: give a whole number"),
         ("  ranks: 2\nclock: virtual\n", "train.ranks 2: clock virtual trains in one process"),
+        ("  ranks: 4\n  shard_ranks: 3\n", "train.shard_ranks 3 must divide train.ranks 4"),
+        (
+            "  compile: true\n  checkpointing: selective\n",
+            "checkpointing selective: not with train.compile; use full or none",
+        ),
+        ("objective: {kind: gspo, clip_low: 3.0e-4}\n", ":7: objective.kind gspo: give clip_low and clip_high"),
         ("engine: {threads: 4}\nclock: virtual\n", "engine.threads 4: clock virtual computes with one thread"),
         ("virtual: {load: -1}\n", "virtual.load = -1: Input should be greater than or equal to 0"),
         ("virtual: {load: .inf}\n", "virtual.load = inf: Input should be a finite number"),

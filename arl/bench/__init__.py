@@ -17,6 +17,18 @@ def stderr_display() -> ConsoleDisplay:
     return ConsoleDisplay(Console(stderr=True, highlight=False))
 
 
+def sglang_version() -> str:
+    """Of the SGLang that is found here; "absent", and why on stderr."""
+    from arl.errors import InputError
+    from arl.launch.sglang import look_at
+
+    try:
+        return look_at(None).version
+    except InputError as error:
+        stderr_display().note(f"SGLang is absent: {error}")
+        return "absent"
+
+
 def to_json(document: dict[str, Any]) -> str:
     """The document after the machine it was measured on; indented, innermost lists on one line each."""
     text = json.dumps({"measured_on": _machine()} | document, indent=1)

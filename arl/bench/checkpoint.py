@@ -35,6 +35,7 @@ def bench_checkpoint(repeats: int) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as directory:
         make_tiny_model(SHAPE, CHARACTERS, 0, Path(directory) / "model")
+        Path(directory, "weights").mkdir()
         return clock.run(lambda: _measure(Path(directory), repeats))
 
 
@@ -48,7 +49,7 @@ async def _measure(directory: Path, repeats: int) -> dict[str, Any]:
         open_trainer(recipe, versions, weights, [share], processes, key, None) as trainer,
     ):
         await trainer.ready()
-        await trainer.step(_batch(0))  # makes the optimizer's state
+        await trainer.step(batch_of(0))  # makes the optimizer's state
         rows = [await _pair(trainer, directory, 1 + 2 * i) for i in range(repeats)]
         await trainer.stop()
     copy, beside, alone, written = (statistics.median(column) for column in zip(*rows, strict=True))
@@ -69,11 +70,11 @@ async def _pair(trainer: TrainerClient, directory: Path, version: int) -> tuple[
     await trainer.save(partial)
     copied = perf_counter()
     writing = asyncio.create_task(_write(trainer, partial, directory / f"step_{version}"))
-    await trainer.step(_batch(version))
+    await trainer.step(batch_of(version))
     stepped = perf_counter()
     sealed = await writing
     begun = perf_counter()
-    await trainer.step(_batch(version + 1))
+    await trainer.step(batch_of(version + 1))
     return copied - start, stepped - copied, perf_counter() - begun, sealed - copied
 
 
@@ -83,16 +84,16 @@ async def _write(trainer: TrainerClient, partial: Path, final: Path) -> float:
     return perf_counter()
 
 
-def _batch(version: int) -> Batch:
+def batch_of(version: int, groups: int = GROUPS) -> Batch:
     """The same tokens every time, of two versions at most."""
     rng = np.random.default_rng(0)
-    groups = [
+    made = [
         TrajectoryGroup(
             g, Problem(str(g)), tuple(_trajectory(rng, version) for _ in range(GROUP_SIZE)), version, 0, 0, 0
         )
-        for g in range(GROUPS)
+        for g in range(groups)
     ]
-    return Batch(version, tuple(groups))
+    return Batch(version, tuple(made))
 
 
 def _trajectory(rng: np.random.Generator, version: int) -> Trajectory:

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+from arl.engine.base import Load
 from arl.rollout.state import ControllerState
 from arl.types import (
     Batch,
@@ -37,6 +38,9 @@ class NullEngine:
     def mean_open(self) -> float:
         """Open requests, averaged over the turns of the loop in which there were any."""
         return self._open / self._turns
+
+    async def report(self) -> Load:
+        raise AssertionError("the only replica is not asked for its load")
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
         loop = asyncio.get_running_loop()

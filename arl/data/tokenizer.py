@@ -1,6 +1,6 @@
 """Text to token ids and back, with the model's own tokenizer and chat template."""
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from arl.errors import DataError
 from arl.types import Problem
@@ -39,6 +39,8 @@ class HuggingFaceCodec:
 
 def load_codec(path: str) -> HuggingFaceCodec:
     """Raises DataError where no tokenizer can be loaded."""
+    from transformers import AutoTokenizer  # not for --dry-run to wait for; a run does while its processes start
+
     try:
         return HuggingFaceCodec(AutoTokenizer.from_pretrained(path))
     except (OSError, ValueError) as error:

@@ -4,10 +4,34 @@ pause() ─► update_weights(update) ─► resume()      a swap while requests
                                                    tokens, and continue under the new weights
 """
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal, NamedTuple, Protocol
 
+from msgspec import Struct
+
+from arl.engine.buckets import TensorSpec
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
+
+
+class Load(Struct, frozen=True):
+    """What one replica has to do, and how much of it it can do at once."""
+
+    running: int  # requests
+    waiting: int
+    slots: int  # requests it decodes together
+    tokens: int  # that its requests, the waiting ones too, hold in its cache or will bring
+    capacity: int  # tokens of its cache
+
+    def free(self, requests: int, tokens: int) -> float:
+        """Free share, of slots or of cache, whichever is less, when so much more has come; below 0, some must wait.
+
+        >>> Load(running=6, waiting=0, slots=8, tokens=100, capacity=1000).free(requests=1, tokens=400)
+        0.125
+        """
+        return 1.0 - max((self.running + self.waiting + requests) / self.slots, (self.tokens + tokens) / self.capacity)
+
+
+IDLE = Load(running=0, waiting=0, slots=1, tokens=0, capacity=1)  # for one that has told nothing
 
 
 class Engine(Protocol):
@@ -37,3 +61,39 @@ class Engine(Protocol):
 
     async def update_weights(self, update: WeightUpdate) -> SwapReport:
         """Load `update` on every replica, pausing around it if the engine is not paused already."""
+
+
+class Meeting(NamedTuple):
+    """Where an engine's workers find the trainer's rank 0."""
+
+    host: str
+    port: int
+    backend: Literal["gloo", "nccl"]
+
+
+class WeightSender(Protocol):
+    """The trainer, as an engine's client sees it when weights are broadcast: one process group for each engine."""
+
+    @property
+    def buckets(self) -> Sequence[Sequence[TensorSpec]]:
+        """What `send` broadcasts, in its order."""
+
+    async def join(self, group: str, world_size: int) -> Meeting:
+        """Have rank 0 wait for the other ranks of a new group."""
+
+    async def send(self, group: str, version: int) -> None:
+        """Have rank 0 broadcast `version`; the engine is told to receive it meanwhile.
+
+        Raises:
+            EngineLost: rank 0 could not reach the engine.
+        """
+
+    async def leave(self, group: str) -> None:
+        """Have rank 0 forget the group. Never fails, never waits."""
+
+
+class ReplicaEngine(Engine, Protocol):
+    """An engine that may be one of several."""
+
+    async def report(self) -> Load:
+        """Its load now, or a few passes ago."""

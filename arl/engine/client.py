@@ -8,6 +8,7 @@ Pending calls are not sent while paused, so a pause and a swap are invisible to 
 
     kv_policy recompute: abort all ─► every POST has ended ─► flush the prefix cache ─► load ─► send the calls again
     kv_policy keep: pause in place ─► load ─► continue; the prefix cache is keyed by version
+    gives_up_memory: between pause() and resume() the server has none but for the weights while they are loaded
 """
 
 import asyncio
@@ -22,10 +23,12 @@ import msgspec
 
 from arl.clock import deadline, now
 from arl.engine import wire
+from arl.engine.base import Load, WeightSender
 from arl.engine.calls import Call, decode
 from arl.engine.http import Http
 from arl.engine.meter import BusyMeter
-from arl.engine.requests import refuse_impossible
+from arl.engine.requests import refuse_impossible, rest_of
+from arl.engine.transport import WeightLoader
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
@@ -41,8 +44,11 @@ class SGLangEngine:
         generate_seconds: longest silence of open requests while not paused
         swap_seconds: longest wait for one command (pause, update, continue)
         kv_policy: at a swap, rebuild the cache of open requests under the new weights, or keep it
+        gives_up_memory: from pause() to resume(), for whoever has the device meanwhile; only with kv_policy recompute
         key: sent as a bearer token
         vocab_size, context: of the model; None asks the server, which SGLang does not answer
+        sender: of weights that are broadcast
+        workers: processes of the server that hold a part of the weights
     """
 
     def __init__(
@@ -52,13 +58,19 @@ class SGLangEngine:
         generate_seconds: float,
         swap_seconds: float,
         kv_policy: Literal["recompute", "keep"] = "recompute",
+        gives_up_memory: bool = False,
         key: str | None = None,
         vocab_size: int | None = None,
         context: int | None = None,
+        sender: WeightSender | None = None,
+        workers: int = 1,
     ) -> None:
+        self._sender, self._workers = sender, workers
         self.url, self._key = url.rstrip("/"), key
         self._silence, self._swap, self._kv_policy = generate_seconds, swap_seconds, kv_policy
         self._vocab_size, self._context = vocab_size or 0, context or 0
+        assert kv_policy == "recompute" or not gives_up_memory, "a cache that is kept cannot be given up"
+        self._gives_up_memory = gives_up_memory
         self._version = 0
         self._calls: dict[str, Call] = {}
         self._pending: list[Call] = []
@@ -78,6 +90,7 @@ class SGLangEngine:
 
     async def __aenter__(self) -> Self:
         self._http = Http(self.url, self._key, self._swap)
+        self._loader = WeightLoader(self._http, self._sender, self._workers, self._swap)
         try:
             await self._introduce()
         except BaseException:
@@ -103,6 +116,7 @@ class SGLangEngine:
         await asyncio.gather(*tasks, return_exceptions=True)
         for call in self._calls.values():
             call.fail(self.url, "the client was closed", EngineLost)
+        await self._loader.close()
         await self._http.close()
         if self._failure is not None:
             raise self._failure
@@ -125,7 +139,7 @@ class SGLangEngine:
         """
         refuse_impossible(request, self._vocab_size, self._context)
         if self._closed:
-            raise EngineError(f"{self.url}: request {request.request_id} came after the client was closed")
+            raise EngineLost(f"{self.url}: request {request.request_id} came after the client was closed")
         if request.request_id in self._calls:
             raise EngineError(f"request {request.request_id}: this id is open already: ids must be unique")
         call = self._calls[request.request_id] = Call(request, next(self._serials))
@@ -152,7 +166,10 @@ class SGLangEngine:
     async def pause(self) -> None:
         """See Engine.pause."""
         async with self._lock:
-            await self._pause()
+            if self._paused_since is None:
+                await self._pause()
+                if self._gives_up_memory:
+                    await self._loader.give_up_memory()
 
     async def resume(self) -> None:
         """See Engine.resume."""
@@ -163,31 +180,50 @@ class SGLangEngine:
         """See Engine.update_weights.
 
         Raises:
-            EngineError: the weights are older, or the server refused them; it goes on with the old ones.
+            EngineError: the weights are older, or the server refused them and goes on with the old ones; or what it
+                holds is not what was published.
+            EngineLost, DeadlineError: it is gone, or did not receive them in time.
         """
         if update.version < self._version:
             raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
         async with self._lock:
             start, ours = now(), self._paused_since is None
+            await self._loader.prepare(update)
             await self._pause()
             since = self._paused_since or start
             try:
-                body = wire.UpdateFromDisk(update.path, str(update.version), flush_cache=False)
-                await self._http.command("/update_weights_from_disk", body)
+                await self._loader.load(update)
                 self._version = update.version
-            finally:
+            except (EngineLost, DeadlineError):
+                raise  # nobody is there to resume
+            except BaseException:
                 if ours:
                     await self._resume()
-            return SwapReport(update.version, now() - since, now() - start)
+                raise
+            if ours:
+                await self._resume()
+            report = SwapReport(update.version, now() - since, now() - start)
+            await self._loader.check(update)
+            return report
+
+    async def report(self) -> Load:
+        """See ReplicaEngine.report. An SGLang that has no such route counts as idle: then its open requests decide."""
+        status, body = await self._http.ask("/v1/loads?include=core")
+        try:
+            return msgspec.json.decode(b'{"loads": []}' if status == 404 else body, type=wire.Loads).total
+        except msgspec.DecodeError as error:
+            raise EngineError(f"{self.url}/v1/loads answered {status}: {error}: {body[:200]!r}") from error
 
     async def _introduce(self) -> None:
         body = await self._http.command("/model_info")
         try:
             info = msgspec.json.decode(body, type=wire.ModelInfo)
             self._version = int(info.weight_version)
+            self._loader.loaded = WeightUpdate(self._version, info.model_path)
         except (msgspec.DecodeError, ValueError) as error:
             remedy = "start SGLang with --weight-version 0"
             raise EngineError(f"{self.url}/model_info: {error}; {remedy}: {body[:200]!r}") from error
+        self._loader.stages = info.stages_weights
         self._vocab_size = self._vocab_size or info.vocab_size or 0
         self._context = self._context or info.context_length or 0
         if not self._vocab_size or not self._context:
@@ -229,6 +265,8 @@ class SGLangEngine:
 
     async def _abort(self, call: Call) -> None:
         await call.sent.wait()  # set by _post, whose deadline bounds it
+        if not call.rid:
+            return  # it was never sent; an empty id would abort every request
         with contextlib.suppress(EngineLost):  # a dead server has nothing left to abort
             await self._http.command("/abort_request", wire.Abort(call.rid))
 
@@ -237,6 +275,13 @@ class SGLangEngine:
 
         Waits for the server's next event, bounded by the silence deadline.
         """
+        if pauses != self._pauses:  # nothing may reach a server that is being emptied
+            for call in calls:
+                if call.closed:
+                    call.sent.set()
+                else:
+                    self._enqueue(call)
+            return
         left = dict(enumerate(calls))
         what = f"{self.url}/generate, request {calls[0].request.request_id} and {len(calls) - 1} more"
         try:
@@ -267,10 +312,11 @@ class SGLangEngine:
         version = self._version
         for call in calls:  # an abort ends every rid that begins with its own: none may be the beginning of another
             call.rid = f"{call.request.request_id}#{self._name}.{next(self._serials)};"
+        rests = [rest_of(call.request, call.said) for call in calls]
         body = wire.Generate(
-            input_ids=[[*call.request.input_ids, *call.said] for call in calls],
+            input_ids=[list(rest.input_ids) for rest in rests],
             rid=[call.rid for call in calls],
-            sampling_params=[wire.sampling_of(call.request.sampling, call.budget) for call in calls],
+            sampling_params=[wire.sampling_of(rest.sampling) for rest in rests],
             stream=True,
             return_logprob=True,
             extra_key=[str(version)] * len(calls) if self._kv_policy == "keep" else None,
@@ -326,6 +372,7 @@ class SGLangEngine:
     async def _resume(self) -> None:
         if self._paused_since is None:
             return
+        await self._loader.take_memory_again()
         if self._kv_policy == "keep":
             await self._http.command("/continue_generation", {})
         self._paused_since = None
@@ -337,5 +384,8 @@ class SGLangEngine:
     async def _flush_cache(self) -> None:
         """Forget prefixes of the old weights; SGLang refuses while its scheduler is busy."""
         async with deadline(self._swap, "engine client", f"{self.url}/flush_cache to succeed"):
-            while (await self._http.ask("/flush_cache", {}))[0] == 400:  # noqa: ASYNC110 - another process's state
+            while (answer := await self._http.ask("/flush_cache", {}))[0] == 400:  # noqa: ASYNC110 - another's state
                 await asyncio.sleep(FLUSH_AGAIN_SECONDS)
+        status, said = answer
+        if status != 200:
+            raise EngineError(f"{self.url}/flush_cache answered {status}: {said[:500].decode(errors='replace')}")

@@ -18,11 +18,14 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from arl.clock import now
+from arl.engine.base import Load
+from arl.engine.buckets import TensorSpec
 from arl.engine.meter import BusyMeter
 from arl.engine.requests import refuse_impossible
 from arl.engine.rows import OpenRequest, Rows, Stream
 from arl.engine.runner import ModelRunner
-from arl.engine.weights import load_weights
+from arl.engine.transport import refuse_difference
+from arl.engine.weights import checksums, load_state, read_weights, refuse_strangers
 from arl.errors import EngineError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
 from arl.types import FinishReason, GenerateRequest, Increment, SwapReport, WeightUpdate
@@ -187,17 +190,40 @@ class EmbeddedEngine:
         finally:
             if ours:
                 await self.resume()
-        return SwapReport(update.version, now() - paused_since, now() - start)
+        report = SwapReport(update.version, now() - paused_since, now() - start)
+        if update.checksums:
+            refuse_difference("the engine", update, self.checksums())
+        return report
 
     async def load(self, update: WeightUpdate) -> None:
         """Replace the weights between two passes; the cache stays as it is."""
         async with self._boundary:
             if update.version < self._version:
                 raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
-            load_weights(self._runner.model, update.path)
+            state = read_weights(update.path) if update.state is None else update.state
+            load_state(self._runner.model, state, update.path or f"version {update.version}")
             if self._load_seconds:
                 await asyncio.sleep(self._load_seconds)
             self._version = update.version
+
+    def checksums(self) -> dict[str, str]:
+        """sha256 of each weight, in the dtype of the model."""
+        return checksums(dict(self._runner.model.named_parameters()), self._runner.model.dtype)
+
+    def refuse_strangers(self, bucket: Sequence[TensorSpec]) -> None:
+        """Raises EngineError: the model has no such parameter, or one of another shape."""
+        refuse_strangers(self._runner.model, {spec.name: spec.shape for spec in bucket}, "what is to be broadcast")
+
+    async def report(self) -> Load:
+        """See ReplicaEngine.report."""
+        rows = self._rows
+        tokens = int(rows.length[: rows.count].sum()) + sum(len(opened.sequence) for opened in self._waiting)
+        return Load(rows.count, len(self._waiting), self._slots, tokens, self._slots * self.context)
+
+    def give_up_cache(self) -> None:
+        """Hand back the memory of the cache; the next pass takes what it needs. Nothing may be open."""
+        assert not self._open
+        self._runner.clear_cache()
 
     async def run(self) -> None:
         """Consumes submitted requests. Waits, when idle or paused, for submit, abort or resume to wake it."""

@@ -1,7 +1,19 @@
-"""What no engine can serve is refused by the same rule everywhere, before it reaches one."""
+"""Rules of a request that hold everywhere: what no engine can serve, and what is left of one that was cut short."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from arl.errors import EngineError
 from arl.types import GenerateRequest
+
+
+def rest_of(request: GenerateRequest, said: Sequence[int]) -> GenerateRequest:
+    """What is left of `request` after the tokens `said`: it samples what the whole would have."""
+    if not said:
+        return request
+    sampling = replace(request.sampling, max_new_tokens=request.sampling.max_new_tokens - len(said))
+    return replace(request, input_ids=(*request.input_ids, *said), sampling=sampling)
 
 
 def refuse_impossible(request: GenerateRequest, vocab_size: int, context: int) -> None:

@@ -1,6 +1,6 @@
 """Several replicas as one Engine; a replica may be lost, and another take its seat. Torch-free.
 
-generate(request) ─► the replica that has its group, else the live one with the fewest open requests
+generate(request) ─► the replica that has its group, else the live one with the most free capacity, as it reports
                           │ lost: input + what was said, the rest of the budget, to one that lives
                           └───────────────────────────────────────────────────────────────────────►
 pause, resume, update_weights ─► all live replicas at once
@@ -9,18 +9,19 @@ fill(seat, engine) ◄─ whoever restarts engines (arl.launch.keeper): paused i
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from msgspec.structs import replace
-
 from arl.clock import now
-from arl.engine.base import Engine
+from arl.engine.base import IDLE, Load, ReplicaEngine
+from arl.engine.requests import rest_of
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.types import FinishReason, GenerateRequest, Increment, SwapReport, WeightUpdate
 
 T = TypeVar("T")
+REPORT_SECONDS = 1.0  # a replica is asked for its load when a group needs a home, and not more often than this
 DEATH_SECONDS = 3.0  # an engine answers strange things, and breaks connections, before its process has wholly ended
 
 
@@ -28,11 +29,24 @@ DEATH_SECONDS = 3.0  # an engine answers strange things, and breaks connections,
 class Replica:
     """One life of an engine in its seat."""
 
-    engine: Engine
+    engine: ReplicaEngine
     open: int = 0
+    load: Load = IDLE  # as it reported
+    heard_at: float = -math.inf
+    requests: int = 0  # given to it since, less those that have ended
+    tokens: int = 0  # given to it since
     cut_short: int = 0  # requests that went on elsewhere when it was lost
     loss: RunError | None = None
     lost: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def free(self) -> float:
+        """Share of its capacity; see Load.free."""
+        unheard = self.open - self.load.running - self.load.waiting  # a report may lack what was just sent
+        return self.load.free(max(self.requests, unheard), self.tokens)
+
+    def hear(self, load: Load) -> None:
+        self.load, self.heard_at, self.requests, self.tokens = load, now(), 0, 0
 
 
 @dataclass(eq=False)
@@ -47,10 +61,11 @@ class Router:
 
     Args:
         replicas: all of one size. None: an empty seat. Whoever fills it does so again each time its replica is lost,
-            or ends the run. A router without empty seats raises what a replica that is lost raises.
+            as soon as it `may_start`, or ends the run. A router without empty seats raises what a replica that is
+            lost raises.
     """
 
-    def __init__(self, replicas: Sequence[Engine | None]) -> None:
+    def __init__(self, replicas: Sequence[ReplicaEngine | None]) -> None:
         assert replicas, "a router needs at least one replica"
         self._recovers = None in replicas
         self._seats = [_Seat(None if engine is None else Replica(engine)) for engine in replicas]
@@ -59,6 +74,12 @@ class Router:
         self._newest: WeightUpdate | None = None  # what every replica has, or is being given
         self._paused = False
         self._lock = asyncio.Lock()  # one of pause, resume, update and fill at a time
+        self._asking = asyncio.Lock()  # replicas for their load, on behalf of all who wait to choose
+        self._turn = asyncio.Event()  # the engines': not between a pause and what asks for them again
+        self._turn.set()
+        self._starting = {seat for seat, engine in enumerate(replicas) if engine is None}  # being filled, in this turn
+        self._ending: set[int] = set()  # lost, and something of it may be left
+        self._settled = asyncio.Event()  # one of these seats is one no more
         self._any_live = asyncio.Event()
         if self._live:
             self._any_live.set()
@@ -83,8 +104,8 @@ class Router:
         """See Engine.generate. The loss of a replica is invisible but for the time, and perhaps the versions."""
         said: list[int] = []
         while (reason := _finish_reason(request, said)) is None:
-            replica = await self._enter(request.affinity)
-            increments = replica.engine.generate(_rest(request, said))
+            replica = await self._enter(request)
+            increments = replica.engine.generate(rest_of(request, said))
             try:
                 async for increment in increments:
                     said += increment.token_ids
@@ -100,24 +121,29 @@ class Router:
         yield Increment((), (), (), reason)
 
     async def pause(self) -> None:
-        """See Engine.pause."""
+        """See Engine.pause. Who pauses needs what a start takes, and what somebody lost still holds: waits for both."""
+        await self._settle(self._starting)
+        self._turn.clear()
         async with self._lock:
             self._paused = True
-            await self._each(lambda engine: engine.pause())
+            await self._each(lambda replica: replica.engine.pause())
+        await self._settle(self._ending)
 
     async def resume(self) -> None:
         """See Engine.resume."""
+        self._turn.set()
         async with self._lock:
             self._paused = False
-            await self._each(lambda engine: engine.resume())
+            await self._each(lambda replica: replica.engine.resume())
 
     async def update_weights(self, update: WeightUpdate) -> SwapReport:
         """See Engine.update_weights; the pause reported is the longest. If no replica survives, waits for the next."""
         start = now()
+        self._turn.set()  # for an engine that loads them, none need have lived through the pause
 
-        async def load(engine: Engine) -> SwapReport:
-            if engine.loaded_version < update.version:
-                return await engine.update_weights(update)
+        async def load(replica: Replica) -> SwapReport:
+            if replica.engine.loaded_version < update.version:
+                return await replica.engine.update_weights(update)
             return SwapReport(update.version, now() - start, now() - start)  # it has just begun with them
 
         while True:
@@ -130,7 +156,18 @@ class Router:
 
     # ---- losses
 
-    async def fill(self, seat: int, engine: Engine) -> Replica:
+    async def may_start(self, seat: int) -> None:
+        """Nothing is left of the engine of `seat`. Wait until the next may be started: not while others are paused.
+
+        From then on, until the seat is filled, a pause waits for it.
+        """
+        self._ending.discard(seat)
+        self._settled.set()
+        while not (seat in self._starting or self._turn.is_set()):
+            await self._turn.wait()
+        self._starting.add(seat)
+
+    async def fill(self, seat: int, engine: ReplicaEngine) -> Replica:
         """Bring `engine` up to date and seat it; from then on it is given requests.
 
         No version is published meanwhile, so the weights that the others serve are still where they were.
@@ -139,21 +176,24 @@ class Router:
             RunError: what the engine raised; the seat is as empty as before.
         """
         async with self._lock:
-            if self._paused:
-                await engine.pause()
             if self._newest is not None and engine.loaded_version < self._newest.version:
                 await engine.update_weights(self._newest)
+            if self._paused:
+                await engine.pause()
             assert engine.loaded_version >= self.loaded_version
             replica = self._seats[seat].replica = Replica(engine)
             self._seats[seat].fills += 1
             self._any_live.set()
+            self._starting.discard(seat)
+            self._settled.set()
             return replica
 
     def lose(self, replica: Replica, why: RunError) -> None:
         """Give it nothing more. Its open requests go on elsewhere as soon as it ends them. Idempotent."""
         if replica.lost.is_set():
             return
-        seat = next(seat for seat in self._seats if seat.replica is replica)
+        number, seat = next((i, seat) for i, seat in enumerate(self._seats) if seat.replica is replica)
+        self._ending.add(number)
         self._loaded = self.loaded_version  # remembered, even if no replica is left
         seat.busy_seconds += replica.engine.busy_seconds
         seat.replica, replica.loss = None, why
@@ -171,12 +211,18 @@ class Router:
                     await replica.lost.wait()
         return replica.lost.is_set()
 
+    async def _settle(self, seats: set[int]) -> None:
+        """Wait until there are no such seats; see `_home` for why that comes."""
+        while seats:
+            self._settled.clear()
+            await self._settled.wait()
+
     @property
     def _live(self) -> list[Replica]:
         return [seat.replica for seat in self._seats if seat.replica is not None]
 
-    async def _each(self, ask: Callable[[Engine], Awaitable[T]]) -> list[T]:
-        """What every live replica answers, but for those that are lost in it.
+    async def _each(self, ask: Callable[[Replica], Awaitable[T]], replicas: Sequence[Replica] | None = None) -> list[T]:
+        """What `replicas`, or all live ones, answer, but for those that are lost in it.
 
         The first failure of another kind cancels the others and is raised as it is.
         """
@@ -184,14 +230,14 @@ class Router:
 
         async def ask_one(replica: Replica) -> None:
             try:
-                answers.append(await ask(replica.engine))
+                answers.append(await ask(replica))
             except RunError as error:
                 if not await self._is_lost(replica, error):
                     raise
 
         try:
             async with asyncio.TaskGroup() as group:
-                for replica in self._live:
+                for replica in self._live if replicas is None else replicas:
                     group.create_task(ask_one(replica))
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
@@ -199,20 +245,40 @@ class Router:
 
     # ---- who gets what
 
-    async def _enter(self, affinity: str) -> Replica:
-        while not self._live:
+    async def _enter(self, request: GenerateRequest) -> Replica:
+        replica = await self._home(request.affinity)
+        if request.affinity:
+            _, members = self._homes.get(request.affinity, (replica, 0))
+            self._homes[request.affinity] = (replica, members + 1)
+        replica.open += 1
+        replica.requests += 1
+        replica.tokens += len(request.input_ids)
+        return replica
+
+    async def _home(self, affinity: str) -> Replica:
+        """Where the group is, else where most is free; of equals the first."""
+        good_from = now() - REPORT_SECONDS  # fixed: with answers slower than they are good for, some is always old
+        while True:
             await self._any_live.wait()  # whoever fills seats does so within deadlines, or ends the run
-        home, members = self._homes.get(affinity, (None, 0))
-        if home is None or home.lost.is_set():
-            home, members = min(self._live, key=lambda replica: replica.open), 0
-        if affinity:
-            self._homes[affinity] = (home, members + 1)
-        home.open += 1
-        return home
+            home, _ = self._homes.get(affinity, (None, 0))
+            if home is not None and not home.lost.is_set():
+                return home
+            if len(self._live) == 1 or not self._unheard(good_from):
+                self._homes.pop(affinity, None)
+                return max(self._live, key=lambda replica: replica.free)
+            async with self._asking:
+                await self._each(self._ask, self._unheard(good_from))
+
+    def _unheard(self, since: float) -> list[Replica]:
+        return [replica for replica in self._live if replica.heard_at < since]
+
+    async def _ask(self, replica: Replica) -> None:
+        replica.hear(await replica.engine.report())
 
     def _leave(self, affinity: str, replica: Replica) -> None:
         """A group without open requests is forgotten: its next request may go anywhere."""
         replica.open -= 1
+        replica.requests -= 1
         home, members = self._homes.get(affinity, (None, 0))
         if home is replica:
             self._homes[affinity] = (home, members - 1)
@@ -225,11 +291,3 @@ def _finish_reason(request: GenerateRequest, said: list[int]) -> FinishReason | 
     if said and said[-1] in request.sampling.stop_token_ids:
         return "stop"
     return "length" if said and len(said) == request.sampling.max_new_tokens else None
-
-
-def _rest(request: GenerateRequest, said: list[int]) -> GenerateRequest:
-    """What is left of `request` after `said`: it samples what the whole would have."""
-    if not said:
-        return request
-    sampling = replace(request.sampling, max_new_tokens=request.sampling.max_new_tokens - len(said))
-    return replace(request, input_ids=(*request.input_ids, *said), sampling=sampling)

@@ -64,5 +64,10 @@ class ModelRunner:
         """Copy the first `longest` cached tokens of slots `source` (k,) to slots `target` (k,)."""
         self._cache.move(self._tensor(source), self._tensor(target), longest)
 
+    def clear_cache(self) -> None:
+        """Give the cache's memory back; no row is in use."""
+        self._cache.clear()
+        torch.cuda.empty_cache()  # what torch keeps for later is not given back; without a GPU, nothing
+
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -1,10 +1,13 @@
 """The embedded engine as a process that speaks SGLang's HTTP protocol: `python -m arl.engine.server`.
 
     POST /generate ─► EmbeddedEngine.submit ─► its Stream ─► server-sent events, one for each increment
-    POST /pause_generation, /continue_generation, /abort_request, /update_weights_from_disk, /flush_cache
-    GET  /health, /server_info, /model_info
+    POST /pause_generation, /continue_generation, /abort_request, /flush_cache
+    POST /release_memory_occupation, /resume_memory_occupation
+    POST /update_weights_from_disk, /init_weights_update_group, /update_weights_from_distributed, /weights_checker
+    GET  /health, /server_info, /model_info, /v1/loads
 
-Requests are answered between two passes of the one loop; there are no threads. Bad input gets a 4xx.
+Requests are answered between two passes of the one loop; only weights that are broadcast arrive in threads, while
+it generates, and take effect all at once. Bad input gets a 4xx.
 """
 
 import argparse
@@ -23,9 +26,11 @@ import msgspec
 import torch
 from aiohttp import web
 
-from arl.child import RUN_KEY, die_with_parent
+from arl.child import RUN_KEY, die_with_parent, leave
+from arl.clock import in_thread
 from arl.engine import wire
 from arl.engine.embedded import EmbeddedEngine
+from arl.engine.groups import Receiver, bucket_of
 from arl.errors import ArlError, EngineError
 from arl.models.load import DTYPES, load_model
 from arl.types import GenerateRequest, Increment, WeightUpdate
@@ -40,7 +45,9 @@ class EngineServer:
 
     def __init__(self, engine: EmbeddedEngine, model_path: str, eos: tuple[int, ...], key: str | None) -> None:
         self._engine, self._model_path, self._eos, self._key = engine, model_path, eos, key
+        self._given_up: set[str] = set()
         self._names = (f"anonymous-{i}" for i in itertools.count())
+        self._receiver = Receiver()
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=1 << 28)
@@ -51,10 +58,16 @@ class EngineServer:
                 web.post("/continue_generation", self._continue),
                 web.post("/abort_request", self._abort),
                 web.post("/update_weights_from_disk", self._update),
+                web.post("/init_weights_update_group", self._join),
+                web.post("/update_weights_from_distributed", self._receive),
+                web.post("/weights_checker", self._check_weights),
                 web.post("/flush_cache", self._flush),
+                web.post("/release_memory_occupation", self._give_up),
+                web.post("/resume_memory_occupation", self._take_again),
                 web.get("/health", self._health),
                 web.get("/server_info", self._server_info),
                 web.get("/model_info", self._model_info),
+                web.get("/v1/loads", self._loads),
             ]
         )
         return app
@@ -72,6 +85,8 @@ class EngineServer:
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await _read(request, wire.Generate)
+        if self._given_up:
+            raise EngineError("memory is given up: /resume_memory_occupation comes first")
         requests = self._requests(body)
         stream = self._engine.submit(requests)
         try:
@@ -191,12 +206,32 @@ class EngineServer:
 
     async def _update(self, request: web.Request) -> web.Response:
         body = await _read(request, wire.UpdateFromDisk)
-        if not body.weight_version.isdecimal():
-            raise EngineError(f"weight_version {body.weight_version!r} must be an integer as a string")
-        if body.flush_cache and self._engine.num_open:
+        return await self._load(body.weight_version, body.flush_cache, body.model_path, None)
+
+    async def _join(self, request: web.Request) -> web.Response:
+        await in_thread(self._receiver.join, await _read(request, wire.InitGroup))
+        return _json({"success": True, "message": "joined"})
+
+    async def _receive(self, request: web.Request) -> web.Response:
+        body = await _read(request, wire.UpdateFromDistributed)
+        if body.names:
+            self._engine.refuse_strangers(bucket_of(body))
+            await in_thread(self._receiver.receive, body)
+        if body.weight_version is None:
+            return _json({"success": True, "message": "to take effect with the version"})
+        return await self._load(body.weight_version, body.flush_cache, "", self._receiver.take())
+
+    async def _load(self, version: str, flush_cache: bool, path: str, state: dict[str, Any] | None) -> web.Response:
+        if not version.isdecimal():
+            raise EngineError(f"weight_version {version!r} must be an integer as a string")
+        if flush_cache and self._engine.num_open:
             raise EngineError("flush_cache is true while requests are open: pause with mode abort, or say false")
-        await self._engine.load(WeightUpdate(int(body.weight_version), body.model_path))
-        return _json({"success": True, "message": f"serving version {body.weight_version}"})
+        await self._engine.load(WeightUpdate(int(version), path, state=state))
+        return _json({"success": True, "message": f"serving version {version}"})
+
+    async def _check_weights(self, request: web.Request) -> web.Response:
+        await _read(request, wire.CheckWeights)
+        return _json(wire.Checked([wire.Checksums(await in_thread(self._engine.checksums))]))
 
     async def _flush(self, request: web.Request) -> web.Response:
         """Nothing is cached beyond open requests; SGLang refuses while there are any, and so do we."""
@@ -204,16 +239,37 @@ class EngineServer:
             raise EngineError(f"{self._engine.num_open} requests are open: the cache cannot be flushed")
         return web.Response(text="Cache flushed.")
 
+    async def _give_up(self, request: web.Request) -> web.Response:
+        """The cache's memory. The weights stay: new ones are copied into them."""
+        tags = (await _read(request, wire.Memory)).tags
+        if self._engine.num_open:
+            raise EngineError(f"{self._engine.num_open} requests are open: their memory cannot be given up")
+        self._engine.give_up_cache()
+        self._given_up.update(tags)
+        return web.Response()
+
+    async def _take_again(self, request: web.Request) -> web.Response:
+        """Strict, since SGLang dies when asked for what it has."""
+        tags = set((await _read(request, wire.Memory)).tags)
+        if not tags <= self._given_up:
+            raise EngineError(f"{sorted(tags - self._given_up)} were not given up")
+        self._given_up -= tags
+        return web.Response()
+
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response()
 
     async def _server_info(self, request: web.Request) -> web.Response:
         return _json({"open_requests": self._engine.num_open, "busy_seconds": self._engine.busy_seconds})
 
+    async def _loads(self, request: web.Request) -> web.Response:
+        load = await self._engine.report()
+        return _json(wire.Loads([wire.RankLoad(*msgspec.structs.astuple(load))]))
+
     async def _model_info(self, request: web.Request) -> web.Response:
         engine = self._engine
         version = str(engine.loaded_version)
-        return _json(wire.ModelInfo(self._model_path, version, engine.vocab_size, engine.context))
+        return _json(wire.ModelInfo(self._model_path, version, engine.vocab_size, engine.context, stages_weights=True))
 
 
 async def _read(request: web.Request, kind: type[Body]) -> Body:
@@ -299,3 +355,4 @@ async def _main(options: argparse.Namespace, model: Any, listener: socket.socket
 
 if __name__ == "__main__":
     main()
+    leave(0)

@@ -10,7 +10,9 @@ from itertools import groupby
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
+from arl.engine.base import IDLE, Load
 from arl.types import SamplingParams
 
 DONE = b"[DONE]"
@@ -32,10 +34,10 @@ class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
         return SamplingParams(self.max_new_tokens, self.temperature, self.top_p, self.top_k, stops, self.sampling_seed)
 
 
-def sampling_of(params: SamplingParams, budget: int) -> Sampling:
+def sampling_of(params: SamplingParams) -> Sampling:
     stops = list(params.stop_token_ids)
     return Sampling(
-        max_new_tokens=budget,
+        max_new_tokens=params.max_new_tokens,
         temperature=params.temperature,
         top_p=params.top_p,
         top_k=params.top_k,
@@ -96,19 +98,94 @@ class Abort(Struct, forbid_unknown_fields=True, omit_defaults=True):
     abort_all: bool = False
 
 
+class Memory(Struct, forbid_unknown_fields=True):
+    """What to give up, or to take again."""
+
+    tags: list[Literal["weights", "kv_cache"]]
+
+
 class UpdateFromDisk(Struct, forbid_unknown_fields=True):
     model_path: str
     weight_version: str
     flush_cache: bool = True
 
 
+class InitGroup(Struct, forbid_unknown_fields=True):
+    master_address: str
+    master_port: int
+    rank_offset: int  # of the server's first worker; the trainer is rank 0
+    world_size: int
+    group_name: str
+    backend: Literal["gloo", "nccl"]
+
+
+class UpdateFromDistributed(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One bucket; the last one has the version, and may be empty for our own server."""
+
+    names: list[str]
+    dtypes: list[str]
+    shapes: list[list[int]]
+    group_name: str
+    load_format: str
+    weight_version: str | None = None
+    flush_cache: bool = True
+
+
+class UpdateFromTensor(Struct, omit_defaults=True):
+    """SGLang's alone."""
+
+    serialized_named_tensors: list[bytes]  # base64 in JSON; one for each of its workers
+    weight_version: str | None = None
+    flush_cache: bool = True
+
+
+class CheckWeights(Struct, forbid_unknown_fields=True):
+    action: Literal["checksum"] = "checksum"
+
+
+class Checksums(Struct):
+    checksums: dict[str, str]
+
+
+class Checked(Struct):
+    ranks: list[Checksums]
+
+
 class ModelInfo(Struct):
-    """`vocab_size` and `context_length` are ours; SGLang leaves them out."""
+    """The last three are ours; SGLang leaves them out."""
 
     model_path: str
     weight_version: str
     vocab_size: int | None = None
     context_length: int | None = None
+    stages_weights: bool = False  # buckets take effect all at once, with the version
+
+
+class RankLoad(Struct):
+    """Of one scheduler, in the order of Load; SGLang tells more, and has several with data parallelism."""
+
+    num_running_reqs: int
+    num_waiting_reqs: int
+    max_running_requests: int
+    num_total_tokens: int  # in the cache, or waiting for it
+    max_total_num_tokens: int
+
+
+class Loads(Struct):
+    loads: list[RankLoad]
+
+    @property
+    def total(self) -> Load:
+        """Of all schedulers. One that has reported nothing has had nothing to do yet.
+
+        >>> Loads([RankLoad(1, 2, 8, 100, 1000), RankLoad(3, 0, 8, 60, 1000)]).total
+        Load(running=4, waiting=2, slots=16, tokens=160, capacity=2000)
+        >>> Loads([]).total.free(requests=0, tokens=0)
+        1.0
+        """
+        if not self.loads:
+            return IDLE
+        return Load(*map(sum, zip(*map(astuple, self.loads), strict=True)))
 
 
 def spans(versions: tuple[int, ...]) -> list[Span]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from arl.clock import now
-from arl.engine.base import Engine
+from arl.engine.base import ReplicaEngine
 from arl.engine.router import DEATH_SECONDS, Replica, Router
 from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError
 
@@ -60,7 +60,7 @@ class EngineKeeper:
         router: Router,
         seat: int,
         start: Callable[[], Awaitable[Server]],
-        connect: Callable[[str], AbstractAsyncContextManager[Engine]],
+        connect: Callable[[str], AbstractAsyncContextManager[ReplicaEngine]],
         startup_seconds: float,
         max_restarts: int,
         note: Callable[[str], None],
@@ -90,10 +90,15 @@ class EngineKeeper:
             if end.replica is None:
                 self._note(f"{end.how} before it served")
             restarts += 1
+            await self._router.may_start(self._seat)
             server = await self._start()
 
     async def _life(self, server: Server) -> _End:
-        """From its start to its end, when nothing is left of it."""
+        """From its start to its end, when nothing is left of it.
+
+        Raises:
+            RunError: what it answered, of which it did not die: a refusal.
+        """
         replica = None
         try:
             url = await server.ready(self._startup_seconds)
@@ -102,10 +107,10 @@ class EngineKeeper:
                 self._tell(replica)
                 await self._end_of(server, replica)
         except RunError as error:  # the client has ended what was open by now
-            if not (isinstance(error, ProcessDied | EngineLost | DeadlineError) or (replica and replica.lost.is_set())):
-                raise
             why, time = error, now()
         died = await server.ends_by_itself(0.0 if isinstance(why, DeadlineError) else DEATH_SECONDS)
+        if not (died or isinstance(why, EngineLost | DeadlineError) or (replica and replica.lost.is_set())):
+            raise why  # it refused what it was asked, and would go on
         how = await server.ended()
         if not died:
             missed = isinstance(why, DeadlineError)

@@ -146,11 +146,11 @@ class LocalProcess:
 
 class LocalProcesses:
     def __init__(self, logs: Path, patience: float) -> None:
-        self._logs, self._patience = logs, patience
+        self.logs, self._patience = logs, patience
         self._processes: list[LocalProcess] = []
 
     async def __aenter__(self) -> Self:
-        self._logs.mkdir(parents=True, exist_ok=True)
+        self.logs.mkdir(parents=True, exist_ok=True)
         return self
 
     async def __aexit__(
@@ -170,7 +170,7 @@ class LocalProcesses:
 
         The death of one that `is_kept` is not watched for: see arl.launch.keeper.
         """
-        log = self._logs / f"{role}.log"
+        log = self.logs / f"{role}.log"
         # A pipe of our own: asyncio would not see the end of a child before whoever inherited its pipe has ended too.
         ours, theirs = os.pipe()
         output = asyncio.StreamReader()

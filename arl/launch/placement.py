@@ -3,7 +3,7 @@
              disaggregated                          collocated
 CPU threads  engines half of the cores, ranks half  all cores for either side
 GPUs         engines the first, ranks the rest      the same for both sides
-lease        nobody waits                           engines sleep from a step until its swap
+lease        nobody waits                           engines sleep from a step until its swap, without their memory
 """
 
 import asyncio
@@ -20,6 +20,7 @@ class Share(NamedTuple):
 
     threads: int
     gpu: str | None  # as CUDA_VISIBLE_DEVICES names it, or several of them with commas; None: CPU
+    in_turns: bool = False  # with the other side: who is not at work gives up its memory
 
     @property
     def num_gpus(self) -> int:
@@ -59,7 +60,7 @@ def place(recipe: Recipe, num_cores: int, gpus: list[str]) -> Placement:
     rank_threads = recipe.train.threads or max(rank_cores // ranks, 1)
     first_rank = 0 if together else replicas * wide
     return Placement(
-        [Share(engine_threads, ",".join(gpus[i * wide : (i + 1) * wide]) or None) for i in range(replicas)],
+        [Share(engine_threads, ",".join(gpus[i * wide : (i + 1) * wide]) or None, together) for i in range(replicas)],
         [Share(rank_threads, gpus[first_rank + i] if gpus else None) for i in range(ranks)],
     )
 

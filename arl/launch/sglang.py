@@ -18,6 +18,7 @@ from arl.recipe import EngineConfig
 CHILD = Path(__file__).with_name("sglang_child.py")
 TESTED = "0.5.20"
 NEEDS_SPANS = (0, 5, 18)  # from here on it tells which version sampled which token
+NEEDS_HOOKS = (0, 5, 20)  # where arl/launch/sglang_plugin.py was seen to work
 WARMUP_IDS = 13  # its warm-up sends the ids 10, 11 and 12; an id outside of the vocabulary kills it
 CONTEXT_MARGIN = 8  # it ends a request two tokens before its context, silently, and refuses the longest prompts
 LOOK_SECONDS = 60.0
@@ -31,6 +32,7 @@ CPU_FLAGS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
     *("--grammar-backend", "none", "--disable-overlap-schedule", "--sleep-on-idle", "--mem-fraction-static", "0.1"),
 )
+FLOAT32_FLAGS = ("--attention-backend", "triton")  # flash attention takes no float32
 
 
 class Interpreter(Struct, frozen=True):
@@ -41,8 +43,15 @@ class Interpreter(Struct, frozen=True):
 
     @property
     def tells_spans(self) -> bool:
-        numbers = tuple(int(part) for part in self.version.split(".")[:3] if part.isdecimal())
-        return numbers >= NEEDS_SPANS
+        return self._numbers >= NEEDS_SPANS
+
+    @property
+    def tells_checksums(self) -> bool:
+        return self._numbers >= NEEDS_HOOKS
+
+    @property
+    def _numbers(self) -> tuple[int, ...]:
+        return tuple(int(part) for part in self.version.split(".")[:3] if part.isdecimal())
 
 
 def interpreter(python: str | None) -> str:
@@ -73,10 +82,11 @@ def look_at(python: str | None) -> Interpreter:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"engine.python {path}: cannot be run ({error}). {_remedy()}") from error
-    if done.returncode:
-        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise InputError(f"engine.python {path}: there is no SGLang in it ({why}). {_remedy()}")
-    return Interpreter(path, done.stdout.strip())
+    *_, version = ["", *done.stdout.split()]  # behind what a wrapper may have said
+    if done.returncode or not version[:1].isdecimal():
+        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}, and no answer"]
+        raise InputError(f"engine.python {path}: there is no SGLang in it ({said[-1]}). {_remedy()}")
+    return Interpreter(path, version)
 
 
 def _remedy() -> str:
@@ -95,6 +105,8 @@ def command(
         *("--context-length", str(limits.context + CONTEXT_MARGIN)),
         *(("--skip-server-warmup",) if limits.vocab_size < WARMUP_IDS else ()),
         *(CPU_FLAGS if share.gpu is None else ()),
+        *(FLOAT32_FLAGS if share.gpu is not None and config.dtype == "float32" else ()),
+        *(("--enable-memory-saver",) if share.gpu is not None and share.in_turns else ()),
         *(("--max-total-tokens", str(config.slots * limits.context)) if share.gpu is None else ()),
         *config.args,
     ]
@@ -103,6 +115,7 @@ def command(
 def environment(python: str, share: Share) -> dict[str, str]:
     """What is added to the environment of one server."""
     cpu = {"SGLANG_USE_CPU_ENGINE": "1"} if share.gpu is None else {}
+    direct = ",".join(filter(None, ("127.0.0.1", os.environ.get("no_proxy"), os.environ.get("NO_PROXY"))))
     return {
         **share.env,
         **cpu,
@@ -111,7 +124,7 @@ def environment(python: str, share: Share) -> dict[str, str]:
         "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",  # and as many at a shutdown of the group
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # by CONTEXT_MARGIN, which no request reaches
         "HF_HUB_OFFLINE": "1",  # the model is a directory
-        "NO_PROXY": ",".join(filter(None, ("127.0.0.1", os.environ.get("NO_PROXY")))),  # its warm-up asks itself
+        **dict.fromkeys(("no_proxy", "NO_PROXY"), direct),  # its warm-up asks itself; the small spelling wins
         **ALONE,
         "PATH": f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}",  # it compiles with its own ninja
     }

@@ -45,6 +45,13 @@ METRICS: dict[str, Metric] = {
     "idle/engine": Metric("fraction", "1 − time with a request open and no pause / Δ time"),
     "time/proximal_s": Metric("s", "proximal pass of the step"),
     "time/train_s": Metric("s", "minibatches of the step: forward, backward, optimizer"),
+    "hardware/mfu": Metric(
+        "fraction", "hardware/tflops / the peak of the device's data sheet; absent where that is unknown, as on CPUs"
+    ),
+    "hardware/tflops": Metric(
+        "TFLOP/s", "6 · multiply-adds of the step's minibatches, computed tokens and scored rows only / time / ranks"
+    ),
+    "hardware/memory_gb": Metric("GB", "most memory a rank ever used: allocated on its GPU, or resident on a CPU"),
     "groups/failed": Metric("groups", "groups lost to a failed episode, since the start"),
     "groups/dropped": Metric("groups", "groups lost otherwise, rejected or dropped as late, since the start"),
     "engines/restarts": Metric("restarts", "engines that were lost and replaced, since the start"),
@@ -65,7 +72,7 @@ METRICS: dict[str, Metric] = {
     ),
     "sync/seconds": Metric("s", "last swap: from the call until every engine serves the version"),
     "sync/pause_seconds": Metric("s", "last swap: no token was generated for this long"),
-    # ---- the objective (arl/train/objectives.py)
+    # ---- the objective (arl/train/objectives.py); under gspo, a token has its trajectory's ratio and weight
     "loss": Metric("", "sum over minibatches of the objective's loss / minibatches"),
     "ratio/clip_fraction": Metric(
         "fraction", "computed loss tokens whose clipped term was chosen / computed loss tokens"
@@ -76,11 +83,17 @@ METRICS: dict[str, Metric] = {
     "kl/behavior_proximal": Metric("nats", "mean of r − 1 − log r, r = π_prox/π_behav, over computed loss tokens"),
     "entropy": Metric("nats", "mean entropy of π_θ at computed loss tokens"),
     "grad_norm": Metric("", "mean over minibatches of the gradient norm before clipping"),
+    "train/skipped_updates": Metric(
+        "updates", "minibatches whose loss or gradient was not finite: left out of weights and of these means"
+    ),
     "learning_rate": Metric("", "of the step's last minibatch"),
     "advantage/zero_fraction": Metric(
         "fraction", "trajectories with advantage exactly 0, which need no forward pass / B"
     ),
     "packing/efficiency": Metric("fraction", "tokens in micro-batches / (capacity · micro-batches)"),
+    "packing/balance": Metric(
+        "", "sum over m of the FLOPs of the largest micro-batch m of a rank, for which all wait / mean FLOPs of a rank"
+    ),
     "packing/saved_fraction": Metric("fraction", "1 − computed tokens / tokens of the unshared, unfiltered batch"),
     # ---- evaluation, in records of their own
     "eval/held_out/accuracy": Metric("fraction", "mean reward on held-out problems at eval.temperature"),
@@ -89,8 +102,11 @@ METRICS: dict[str, Metric] = {
 
 EVALUATION = frozenset(name for name in METRICS if name.startswith("eval/"))
 ONCE_DROPPED = frozenset({"audit/length_dropped", "audit/reward_dropped"})  # from the first such group on
-# Under naive ppo there is no behavior weight, with all advantages 0 no token was computed: such names are left out.
-EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_DROPPED
+ON_KNOWN_DEVICES = frozenset({"hardware/mfu"})
+MEASURED = frozenset({"time/proximal_s", "time/train_s", "hardware/mfu", "hardware/tflops", "hardware/memory_gb"})
+# Under naive ppo there is no behavior weight, with all advantages 0 no token was computed, with all updates skipped no
+# loss is known: such names are left out.
+EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_DROPPED - ON_KNOWN_DEVICES
 
 
 def number(record: Record, name: str) -> float:

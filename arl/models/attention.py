@@ -10,7 +10,7 @@ keyword through to every layer, and the context decides what each token may see:
 from typing import Any, Protocol
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface
 
 ATTENTION = "arl"
 
@@ -22,7 +22,7 @@ class AttentionContext(Protocol):
         """query (B, H, L, D), key and value (B, H_kv, L, D) of the new tokens ─► output (B, L, H, D)."""
 
 
-def _attention(
+def attention(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -35,6 +35,7 @@ def _attention(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
+    """What transformers calls in every layer."""
     assert attention_mask is None, "a mask would silently override the context"
     assert dropout == 0.0
     assert softcap is None, "refused when the model is loaded"
@@ -43,9 +44,6 @@ def _attention(
     return context.attend(layer, query, key, value, scaling), None
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
-    """The context masks; transformers must not build a (L, L) mask of its own."""
-
-
-AttentionInterface.register(ATTENTION, _attention)
-AttentionMaskInterface.register(ATTENTION, _no_mask)
+# Without a mask function of that name transformers makes no mask, nor looks at the positions for sequences to mask,
+# for which a GPU's answer would be waited for in every forward.
+AttentionInterface.register(ATTENTION, attention)

@@ -1,9 +1,17 @@
 """Hugging Face causal language models, built on arl's attention and with everything it cannot do refused by name."""
 
+import contextlib
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from arl.errors import DataError
 from arl.models.attention import ATTENTION
@@ -17,15 +25,27 @@ def load_model(path: str | Path, dtype: str, device: torch.device | str = "cpu")
     """Weights of `path` in `dtype` on `device`, in evaluation mode.
 
     Raises:
-        DataError: no model there, or an attention that arl does not implement (sliding window, soft cap).
+        DataError: no model there, or one that arl does not implement; names what.
     """
-    try:
-        config = AutoConfig.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"model.path {path}: no model can be loaded from there ({error})") from error
-    _refuse_unsupported(config, path)
+    _supported_config(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype], attn_implementation=ATTENTION)
     return model.to(device).eval()
+
+
+def empty_model(path: str | Path) -> PreTrainedModel:
+    """The model of `path` without its weights: float32 parameters on the meta device, in evaluation mode.
+
+    Raises:
+        DataError: as for load_model.
+    """
+    config = _supported_config(path)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION)
+    with contextlib.suppress(OSError):  # one without it generates as its config says
+        model.generation_config = GenerationConfig.from_pretrained(path)
+    if getattr(model.lm_head, "bias", None) is not None:
+        raise DataError(f"model.path {path}: an output head with a bias is not supported; choose another model")
+    return model.eval()
 
 
 def save_model(
@@ -36,15 +56,29 @@ def save_model(
     tokenizer.save_pretrained(path)
 
 
-def _refuse_unsupported(config: object, path: str | Path) -> None:
-    if not any(name in ARCHITECTURES for name in getattr(config, "architectures", None) or ()):
+def _supported_config(path: str | Path) -> PretrainedConfig:
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"model.path {path}: no model can be loaded from there ({error})") from error
+    _refuse_unsupported(config, path)
+    return config
+
+
+def _refuse_unsupported(config: PretrainedConfig, path: str | Path) -> None:
+    # Caps first: they tell more of a family that has them than its name does.
+    for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if getattr(config, cap, None):
+            raise DataError(
+                f"model.path {path}: {cap} {getattr(config, cap)} ({config.model_type}) is not supported; "
+                "choose a model without soft caps"
+            )
+    if not any(name in ARCHITECTURES for name in config.architectures or ()):
         raise DataError(
-            f"model.path {path}: {getattr(config, 'architectures', None)} is not supported; "
+            f"model.path {path}: {config.architectures} is not supported; "
             f"choose one of {', '.join(sorted(ARCHITECTURES))}"
         )
     windows = "sliding_attention" in (getattr(config, "layer_types", None) or [])
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     if windows or window:
         raise DataError(f"model.path {path}: sliding-window attention is not supported; choose a full-attention model")
-    if getattr(config, "attn_logit_softcapping", None):
-        raise DataError(f"model.path {path}: attention soft caps are not supported; choose another model")

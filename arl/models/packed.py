@@ -6,11 +6,12 @@ its k keys, so the causal mask is aligned to the bottom right. A plain sequence 
 problem list the prompt's tokens, which are stored once, then their own (cf. Prefix Grouper, arXiv 2506.05433).
 
     one segment                       the plain causal call
-    flash attention's types on CUDA   one variable-length call over all segments
+    what flash attention takes        one variable-length call over all segments
     otherwise                         segments of similar size are gathered into padded batches of plain matrix
                                       products; a large one is a fused attention call of its own
 """
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 FLASH_DTYPES = (torch.bfloat16, torch.float16)
+FLASH_WIDTHS = range(8, 257, 8)  # of one head
 LARGE = 256 * 256  # scores of one head above which a fused call beats a stored score matrix
 
 
@@ -65,11 +67,9 @@ class PackedContext:
         assert query.shape[0] == 1 and query.shape[2] == self.num_tokens, "the model must be called on the whole pack"
         assert key.shape[2] == self.num_tokens, "keys beyond the pack: call the model with use_cache=False"
         if len(self._layout[0]) == 2:  # one segment sees itself alone
-            grouped = query.shape[1] != key.shape[1]
-            out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
-            return out.transpose(1, 2)
+            return _attention(query, key, value, scale, None).transpose(1, 2)
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, H, D), (T, H_kv, D)
-        if q.is_cuda and q.dtype in FLASH_DTYPES:
+        if q.is_cuda and q.dtype in FLASH_DTYPES and q.shape[2] in FLASH_WIDTHS:
             self._varlen = self._varlen or _Varlen(*self._layout, q.device)
             return self._varlen.attend(q, k, v, scale)[None]
         self._gathered = self._gathered or _Gathered(*self._layout, q, k)
@@ -82,15 +82,19 @@ class _Varlen:
     def __init__(
         self, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray, device: torch.device
     ) -> None:
-        self._cu = [torch.from_numpy(o).to(device) for o in (query_offsets, key_offsets)]
+        self._cu = [torch.from_numpy(o).to(device, non_blocking=True) for o in (query_offsets, key_offsets)]
         self._longest = [int(np.diff(o).max()) for o in (query_offsets, key_offsets)]
-        self._keys = torch.from_numpy(key_indices).to(device)
+        self._keys = torch.from_numpy(key_indices).to(device, non_blocking=True)
+        from torch.nn.attention import varlen  # a second, which only those who need it wait
+
+        self._function: Any = varlen.varlen_attn
+        self._is_told = "enable_gqa" in inspect.signature(self._function).parameters
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """q (T, H, D), k and v (T, H_kv, D) ─► (T, H, D)."""
-        from torch.nn.attention.varlen import varlen_attn
-
-        out = varlen_attn(
+        # Fewer heads of keys than of queries: torch 2.11 takes them as they come, later ones want to be told.
+        grouped = {"enable_gqa": q.shape[1] != k.shape[1]} if self._is_told else {}
+        out: Tensor = self._function(
             q.contiguous(),
             k.index_select(0, self._keys),
             v.index_select(0, self._keys),
@@ -100,9 +104,8 @@ class _Varlen:
             self._longest[1],
             scale=scale,
             window_size=(-1, 0),
-            enable_gqa=q.shape[1] != k.shape[1],
+            **grouped,
         )
-        assert isinstance(out, Tensor)
         return out
 
 
@@ -171,16 +174,17 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float, bucket: _Bucket) -> Te
         for x, rows in ((q, bucket.query_rows), (k, bucket.key_rows), (v, bucket.key_rows))
     )
     alone = bucket.shape[1] == bucket.shape[2]  # sees itself alone: the plain causal mask, which is faster
-    out = scaled_dot_product_attention(
-        sq,
-        sk,
-        sv,
-        attn_mask=None if alone else ~bucket.hidden,
-        is_causal=alone,
-        scale=scale,
-        enable_gqa=q.shape[1] != k.shape[1],
+    return _attention(sq, sk, sv, scale, None if alone else ~bucket.hidden)[0].transpose(0, 1)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) -> Tensor:
+    """torch's own, (1, H, Q, D), causal without a mask; it stores no scores."""
+    groups = q.shape[1] // k.shape[1]
+    if q.is_cuda and groups > 1 and (q.dtype not in FLASH_DTYPES or mask is not None):
+        k, v, groups = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1), 1  # flash alone takes them fewer
+    return scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=groups > 1
     )
-    return out[0].transpose(0, 1)
 
 
 @dataclass(frozen=True)

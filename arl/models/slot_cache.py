@@ -32,7 +32,8 @@ class _Plan:
 class SlotCache:
     """An AttentionContext over `slots` requests; memory grows by doubling the capacity of all slots together.
 
-    Usage: `plan(...)`, one forward pass with `context=cache`, and `move(...)` when slots are freed.
+    Usage: `plan(...)`, one forward pass with `context=cache`, and `move(...)` when slots are freed; `clear()` gives
+    all memory back, when no slot is in use.
     """
 
     def __init__(self, config: PretrainedConfig, slots: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -42,9 +43,8 @@ class SlotCache:
         self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
         self._num_layers: int = config.num_hidden_layers
         self._slots, self._dtype, self._device = slots, dtype, device
-        self._capacity = 64
         self._limit: int = config.max_position_embeddings
-        self._layers = [self._empty() for _ in range(self._num_layers)]
+        self.clear()
         self._heads = torch.arange(self._kv_heads, device=device)
         self._planned: _Plan | None = None
 
@@ -57,6 +57,10 @@ class SlotCache:
         """(2, slots, H_kv, capacity, D): keys, then values. Zeros, since 0 × a NaN left in memory is NaN."""
         shape = (2, self._slots, self._kv_heads, self._capacity, self._head_dim)
         return torch.zeros(shape, dtype=self._dtype, device=self._device)
+
+    def clear(self) -> None:
+        self._capacity = 0  # the next pass takes what it needs
+        self._layers = [self._empty() for _ in range(self._num_layers)]
 
     @torch.inference_mode()
     def plan(self, lengths: torch.Tensor, longest: int, prompts: PrefixTree | None) -> None:
@@ -84,7 +88,7 @@ class SlotCache:
             return
         old = self._capacity
         while self._capacity < length:
-            self._capacity = min(2 * self._capacity, max(self._limit, length))
+            self._capacity = min(max(64, 2 * self._capacity), max(self._limit, length))
         for i in range(self._num_layers):  # layer by layer, so that the peak is one layer above the result
             grown = self._empty()
             grown[:, :, :, :old] = self._layers[i]

@@ -1,32 +1,14 @@
-"""Tiny models made on the spot: a Llama-shaped causal LM and a character tokenizer, in Hugging Face's format."""
+"""Tiny models made on the spot: Llama-shaped causal LMs in Hugging Face's format."""
 
 from pathlib import Path
 
 import torch
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
-from tokenizers.decoders import Fuse
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from arl.models.characters import character_tokenizer
 from arl.recipe import TinyModel
 
 INITIAL_STD = 0.06  # the usual 0.02 suits wide models; at width 128 it takes five times as long to learn
-PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
-
-
-def character_tokenizer(characters: str) -> PreTrainedTokenizerFast:
-    """One token a character; ids in the order characters, pad, bos, eos; bos is prepended to prompts."""
-    ids = {name: i for i, name in enumerate([*characters, PAD, BOS, EOS])}
-    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=PAD))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    tokenizer.decoder = Fuse()
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, ids[BOS])])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        bos_token=BOS,
-        eos_token=EOS,
-        clean_up_tokenization_spaces=False,
-    )
 
 
 def make_tiny_model(shape: TinyModel, characters: str, seed: int, directory: Path) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import InputError, RecipeError
-from arl.recipe import Recipe
+from arl.recipe import Recipe, Sync
 from arl.recipe_file import differences, load_recipe
 from arl.replay.recording import Recording, read_recording
 
@@ -78,6 +78,7 @@ def _in_one_process(recipe: Recipe, recording: Recording) -> Recipe:
         "clock": "virtual",
         "train": recipe.train.model_copy(update={"ranks": 1, "threads": None}),
         "engine": recipe.engine.model_copy(update={"threads": None}),
+        "sync": Sync(),
     }
     if recipe.clock == "wall":
         seconds = recording.step_seconds

@@ -94,7 +94,8 @@ async def _run(
     """What happened, and the virtual time at its end."""
     recipe, recording, steps = plan.recipe, plan.recording, plan.recipe.train.steps
     async with reported_failures():
-        with publication_directory(recipe, model, origin.directory, origin.plan.lags) as publications:
+        lags, transport = origin.plan.lags, origin.plan.transport
+        with publication_directory(recipe, model, origin.directory, lags, transport) as publications:
             trainer = _trainer(plan, origin, model, publications)
             engine = RecordedEngine(recording.loaded, recipe.virtual.load)
             bound = None if plan.as_recorded else recipe.rollout.staleness
@@ -136,7 +137,8 @@ def _trainer(plan: Replay, origin: Origin, model: Path, publications: Path) -> P
     recipe = plan.recipe
     if plan.paced:
         recipe = recipe.model_copy(update={"virtual": recipe.virtual.model_copy(update={"train_step": 0.0})})
-    trainer = InProcessTrainer(recipe, StartingVersions(str(model)), publications, origin.plan.lags)
+    starting, logs = StartingVersions(str(model)), origin.directory / "logs"
+    trainer = InProcessTrainer(recipe, starting, publications, logs, origin.plan.lags)
     return PacedTrainer(trainer, plan.recording.step_seconds if plan.paced else ())
 
 

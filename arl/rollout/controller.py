@@ -118,7 +118,7 @@ class Controller:
         if self.version == self._steps:
             return
         if self._engine.loaded_version < self.version:  # resumed before the swap that ends the trainer's turn
-            await self._lease.acquire()
+            await self._take_turn()
         async with asyncio.TaskGroup() as tasks:
             for group in self._running.values():
                 self._begin(group, tasks)
@@ -273,8 +273,7 @@ class Controller:
             chosen = await self._next_batch(version)
             if chosen is None:
                 return
-            async with deadline(self._deadlines.swap_and_restart, "controller", "the device lease"):
-                await self._lease.acquire()
+            await self._take_turn()
             waited = now() - started
             batch = Batch(version, self._buffer.take(chosen))
             for due in chosen.elements():
@@ -288,6 +287,10 @@ class Controller:
             self._observer.step_finished(batch, result, waited)
             if self.version < self._steps and self._checkpoints.due(self.version):
                 tasks.create_task(await self._checkpoint(), name=f"checkpoint of version {self.version}")
+
+    async def _take_turn(self) -> None:
+        async with deadline(self._deadlines.swap_and_restart, "controller", "the device lease"):
+            await self._lease.acquire()
 
     async def _checkpoint(self) -> Coroutine[Any, Any, None]:
         """The trainer waits for the copy of its state; everything else goes on, and so does what this returns."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from arl.data.codec import TextCodec
 from arl.engine.base import Engine
+from arl.engine.requests import rest_of
 from arl.errors import DataError
 from arl.types import (
     NOT_SAMPLED,
@@ -149,14 +150,13 @@ class Session:
             self.diverged, self._journal = True, self._journal[:number]
 
     async def _ask(self, turn: _Span, sampling: SamplingParams) -> None:
-        request = GenerateRequest(
+        whole = GenerateRequest(
             request_id=f"{self._episode_id}.{len(self._turns) - 1}",
-            input_ids=tuple(self._token_ids),
-            sampling=msgspec.structs.replace(
-                sampling, max_new_tokens=sampling.max_new_tokens - (turn.end - turn.start)
-            ),
+            input_ids=tuple(self._token_ids[: turn.start]),
+            sampling=sampling,
             affinity=self._affinity,
         )
+        request = rest_of(whole, self._token_ids[turn.start : turn.end])
         async with aclosing(self._engine.generate(request)) as increments:  # type: ignore[type-var]
             async for increment in increments:
                 self._record(turn, increment)

@@ -1,33 +1,29 @@
-"""Weight publication to a directory: what `from_pretrained` loads, complete the moment it has its name.
+"""Weight publication: what engines can load, complete the moment it is announced.
 
-    snapshot (the only part that blocks training) ─► background thread: <dir>/.v<version> ─► rename ─► <dir>/v<version>
-
-Give it a memory-backed file system where there is one: nothing here needs to outlive the run.
+snapshot (the only part that blocks training) ─► background thread: an outlet ─► WeightUpdate
 """
 
-import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from queue import SimpleQueue
 
+import msgspec
 import torch
-from safetensors.torch import save_file
 
+from arl.engine.weights import checksums
+from arl.sync.outlets import Outlet, State
 from arl.types import WeightUpdate
 
 Announce = Callable[[WeightUpdate | Exception], None]
 
 
-def write_weights(directory: Path, version: int, config_json: str, state: dict[str, torch.Tensor]) -> WeightUpdate:
-    """Write config.json and model.safetensors to `directory`/v<version>, all or nothing."""
-    final, temporary = directory / f"v{version}", directory / f".v{version}"
-    temporary.mkdir()
-    (temporary / "config.json").write_text(config_json)
-    save_file(state, temporary / "model.safetensors", metadata={"format": "pt"})
-    temporary.rename(final)
-    return WeightUpdate(version, str(final))
+def put_out(outlet: Outlet, version: int, state: State, checked_as: torch.dtype | None) -> WeightUpdate:
+    """Write `state`, with the checksums that an engine of dtype `checked_as` must find; None: no check."""
+    update = outlet.write(version, state)
+    if checked_as is None:
+        return update
+    return msgspec.structs.replace(update, checksums=checksums(state, checked_as))
 
 
 class Publisher:
@@ -37,26 +33,30 @@ class Publisher:
     exact lag want each in its turn: with `every_version` the trainer waits while there is one in line.
 
     Args:
-        directory: where the versions go.
-        config_json: the model's config.
-        kept: versions on disk. Engines may still load version u while the trainer, whom the staleness gate stops at
-            u + η + 1, publishes later ones: η + 2 are always enough. For an exact lag see arl.rollout.lag.
+        outlet: where the versions go.
+        kept: versions not discarded. Engines may still load version u while the trainer, whom the staleness gate stops
+            at u + η + 1, publishes later ones: η + 2 are always enough. For an exact lag see arl.rollout.lag.
         announce: called in the publishing thread with each WeightUpdate, or with the exception that ended it.
         every_version: none is skipped.
+        checked_as: dtype of engines whose weights are compared; None: they are not.
     """
 
     def __init__(
-        self, directory: Path, config_json: str, kept: int, announce: Announce, every_version: bool = False
+        self,
+        outlet: Outlet,
+        kept: int,
+        announce: Announce,
+        every_version: bool = False,
+        checked_as: torch.dtype | None = None,
     ) -> None:
-        self._directory, self._config_json, self._kept, self._announce = directory, config_json, kept, announce
+        self._outlet, self._kept, self._announce, self._checked_as = outlet, kept, announce, checked_as
         self._every_version, self._place_in_line = every_version, threading.Semaphore(1)
-        directory.mkdir(parents=True, exist_ok=True)
         self._written: deque[WeightUpdate] = deque()
-        self._queue: SimpleQueue[tuple[int, dict[str, torch.Tensor]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[int, State] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="publisher", daemon=True)
         self._thread.start()
 
-    def publish(self, version: int, state: dict[str, torch.Tensor]) -> None:
+    def publish(self, version: int, state: State) -> None:
         """Put a snapshot in line."""
         if self._every_version:
             self._place_in_line.acquire()  # a publisher that failed has said so: nobody waits for this one then
@@ -79,10 +79,10 @@ class Publisher:
                 newer = self._queue.get()
                 ended, item = newer is None, newer or item
             try:
-                self._written.append(write_weights(self._directory, item[0], self._config_json, item[1]))
+                self._written.append(put_out(self._outlet, *item, self._checked_as))
                 self._announce(self._written[-1])
                 while len(self._written) > self._kept:
-                    shutil.rmtree(self._written.popleft().path)
+                    self._outlet.discard(self._written.popleft())
             except Exception as error:
                 self._announce(error)
                 raise

@@ -6,7 +6,7 @@ from arl.types import WeightUpdate
 
 
 class PublishedVersions:
-    """The newest `kept` versions, each in its directory.
+    """The newest `kept` versions; those known from the start are in directories.
 
     >>> versions = PublishedVersions(2, {4: "model"})
     >>> versions.add(WeightUpdate(6, "v6"))
@@ -15,14 +15,14 @@ class PublishedVersions:
     """
 
     def __init__(self, kept: int, known: Mapping[int, str]) -> None:
-        self._kept, self._paths = kept, dict(known)
+        self._kept, self._updates = kept, {version: WeightUpdate(version, path) for version, path in known.items()}
 
     def add(self, update: WeightUpdate) -> None:
-        self._paths[update.version] = update.path
-        for version in sorted(self._paths)[: -self._kept]:
-            del self._paths[version]
+        self._updates[update.version] = update
+        for version in sorted(self._updates)[: -self._kept]:
+            del self._updates[version]
 
     def find(self, version: int) -> WeightUpdate | None:
         """`version` itself, or the next newer one; None: not published yet."""
-        found = min((v for v in self._paths if v >= version), default=None)
-        return None if found is None else WeightUpdate(found, self._paths[found])
+        found = min((v for v in self._updates if v >= version), default=None)
+        return None if found is None else self._updates[found]

@@ -7,20 +7,24 @@ controller (ROUTER, one port)                        rank r (DEALER, and one for
                Published ◄──                         by rank 0's publisher, while the next step may run
     Save ──► … Copied ◄──
                Saved ◄──                             by rank 0, from the thread that writes
+    Join ──► … Joined ◄──                            an engine's group, by rank 0's senders: arl.train.senders
+    Send ──► … Sent ◄──                              by the thread of that group; Leave ends it
     Stop ──► … Stopped ◄──
                Failed ◄──                            instead of any answer: the rank's traceback; it then ends
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from arl import arrays
+from arl.engine.buckets import TensorSpec
 from arl.recipe import Objective, Train
 from arl.train.packer import Shard
-from arl.types import WeightUpdate
+from arl.types import Transport, WeightUpdate
 
 ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank
+SENDERS = "senders"  # role of the thread that waits for Join
 
 
 class _Message(Struct, frozen=True, tag=True):
@@ -49,14 +53,20 @@ class Init(_Message, frozen=True):
     publish_directory: str
     kept_versions: int  # published versions on disk
     collective_seconds: float  # deadline of every collective
+    evidence: str  # directory for what could not be trained
     every_version: bool = False  # publish each version, rather than the newest
+    transport: Transport = "file"
+    bucket_bytes: int = 512 * 10**6
+    broadcast_seconds: float = 60.0  # deadline of every wait for an engine
+    checked_as: str | None = None  # dtype of engines whose weights are compared
+    in_turns: bool = False  # engines use its devices between its steps
 
     def sections(self) -> tuple[Train, Objective]:
         return Train.model_validate(self.train), Objective.model_validate(self.objective)
 
 
 class Ready(_Message, frozen=True):
-    pass
+    tensors: tuple[TensorSpec, ...]  # of every snapshot, in its order
 
 
 class Step(_Message, frozen=True):
@@ -70,6 +80,28 @@ class Stepped(_Message, frozen=True):
 
 class Published(_Message, frozen=True):
     update: WeightUpdate
+
+
+class Join(_Message, frozen=True):
+    group: str  # also the role of the thread that serves it
+    world_size: int
+
+
+class Joined(_Message, frozen=True):
+    port: int
+    backend: Literal["gloo", "nccl"]
+
+
+class Send(_Message, frozen=True):
+    version: int
+
+
+class Sent(_Message, frozen=True):
+    error: str = ""  # why the group is of no more use
+
+
+class Leave(_Message, frozen=True):
+    pass
 
 
 class Save(_Message, frozen=True):
@@ -101,8 +133,8 @@ class Failed(_Message, frozen=True):
     trace: str
 
 
-ToRank = Refused | Ping | Init | Step | Save | Stop
-FromRank = Hello | Ready | Stepped | Published | Copied | Saved | Stopped | Failed
+ToRank = Refused | Ping | Init | Step | Join | Send | Leave | Save | Stop
+FromRank = Hello | Ready | Stepped | Published | Joined | Sent | Copied | Saved | Stopped | Failed
 
 
 def encode(message: Struct) -> bytes:

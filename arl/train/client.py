@@ -23,7 +23,10 @@ from zmq.utils.monitor import recv_monitor_message
 
 from arl.child import RUN_KEY
 from arl.clock import deadline
-from arl.errors import DeadlineError, RunError, TrainerError
+from arl.data.limits import model_flops
+from arl.engine.base import Meeting
+from arl.engine.buckets import TensorSpec, make_buckets
+from arl.errors import DeadlineError, EngineLost, RunError, TrainerError
 from arl.recipe import Deadlines
 from arl.sync.published import PublishedVersions
 from arl.train import channel
@@ -32,12 +35,17 @@ from arl.train.channel import (
     Failed,
     Hello,
     Init,
+    Join,
+    Joined,
+    Leave,
     Ping,
     Published,
     Ready,
     Refused,
     Save,
     Saved,
+    Send,
+    Sent,
     Step,
     Stepped,
     Stop,
@@ -77,11 +85,14 @@ class TrainerClient:
     ) -> None:
         self._init, self._ranks, self._run_key, self._deadlines = init, ranks, run_key, deadlines
         self._train, _ = init.sections()
+        self._flops = model_flops(init.model_path)
         self._version = init.version
         self._peers: dict[bytes, Hello] = {}
         self._one_at_a_time = asyncio.Lock()
         self._awaited: tuple[type[Struct], dict[int, Any], asyncio.Future[None]] | None = None
         self._saving: asyncio.Future[None] | None = None
+        self._threads: dict[str, asyncio.Future[Any]] = {}  # role of rank 0's thread ─► what it is to say
+        self.tensors: tuple[TensorSpec, ...] = ()  # of every version that is published; known when `ready`
         self._published = PublishedVersions(init.kept_versions, {**(published or {}), init.version: init.model_path})
         self._wanted: dict[int, asyncio.Future[WeightUpdate]] = {}
         self._failure: RunError | None = None
@@ -117,7 +128,12 @@ class TrainerClient:
             TrainerError: a rank could not start.
         """
         await self._collect(self._hellos, self._deadlines.startup, "hello")
-        await self._ask([self._init] * self._ranks, Ready, self._deadlines.startup)
+        senders = self._hear_from(channel.SENDERS)
+        first, *_ = await self._ask([self._init] * self._ranks, Ready, self._deadlines.startup)
+        self.tensors = first.tensors
+        if self._init.transport == "broadcast":
+            async with deadline(self._deadlines.startup, "controller", "the threads that broadcast"):
+                await senders
 
     async def step(self, batch: Batch) -> StepResult:
         """See Trainer. Ranks get only their shard.
@@ -128,7 +144,9 @@ class TrainerClient:
         """
         assert batch.version == self._version, f"a batch for version {batch.version} at version {self._version}"
         train = self._train
-        shards, packing = await asyncio.to_thread(pack_batch, batch, train.minibatches, train.capacity, self._ranks)
+        shards, packing = await asyncio.to_thread(
+            pack_batch, batch, train.minibatches, train.capacity, self._ranks, self._flops
+        )
         stepped = await self._ask([Step(shard) for shard in shards], Stepped, self._deadlines.step)
         self._version += 1
         assert {s.version for s in stepped} == {self._version}
@@ -146,6 +164,32 @@ class TrainerClient:
         wanted = self._wanted.setdefault(version, asyncio.get_running_loop().create_future())
         async with deadline(self._deadlines.swap, "controller", f"the published weights of version {version}"):
             return await asyncio.shield(wanted)
+
+    @property
+    def buckets(self) -> list[list[TensorSpec]]:
+        """See WeightSender."""
+        return make_buckets(self.tensors, self._init.bucket_bytes)
+
+    async def join(self, group: str, world_size: int) -> Meeting:
+        """See WeightSender."""
+        try:
+            joined = await self._tell(channel.SENDERS, Join(group, world_size), group)
+        except (DeadlineError, EngineLost) as error:  # no engine has a part in this
+            raise TrainerError(f"trainer rank 0 opens no group for a broadcast: {error}") from error
+        if isinstance(joined, Sent):
+            raise TrainerError(f"group {group}: trainer rank 0 could not open it: {joined.error}")
+        return Meeting("127.0.0.1", joined.port, joined.backend)
+
+    async def send(self, group: str, version: int) -> None:
+        """See WeightSender."""
+        sent = await self._tell(group, Send(version), group)
+        if not isinstance(sent, Sent) or sent.error:
+            raise EngineLost(f"group {group}: rank 0 could not send version {version}: {sent}")
+
+    async def leave(self, group: str) -> None:
+        """See WeightSender."""
+        with contextlib.suppress(zmq.ZMQError):  # the thread has ended with its engine
+            await self._socket.send_multipart([self._identity(group), channel.encode(Leave())])
 
     async def save(self, path: Path) -> None:
         """See Trainer."""
@@ -167,6 +211,25 @@ class TrainerClient:
         """Let the ranks finish what they publish and end."""
         self._watcher.cancel()  # from here on they may leave
         await self._ask([Stop()] * self._ranks, Stopped, self._deadlines.shutdown)
+
+    async def _tell(self, thread: str, message: Struct, answering: str) -> Joined | Sent:
+        """Send `message` to one of rank 0's threads, and wait for what the thread `answering` says."""
+        self._raise_failure()
+        heard = self._hear_from(answering)
+        async with deadline(self._deadlines.swap, "controller", f"rank 0's answer to {message}"):
+            try:
+                await self._socket.send_multipart([self._identity(thread), channel.encode(message)])
+            except zmq.ZMQError as error:
+                raise EngineLost(f"rank 0's thread {thread} has ended") from error
+            answer: Joined | Sent = await heard
+            return answer
+
+    def _hear_from(self, thread: str) -> asyncio.Future[Any]:
+        self._threads[thread] = asyncio.get_running_loop().create_future()
+        return self._threads[thread]
+
+    def _identity(self, thread: str) -> bytes:
+        return next(identity for identity, hello in self._peers.items() if hello.role == thread)
 
     async def _ask(self, messages: Sequence[Struct], answer: type[Any], seconds: float) -> list[Any]:
         """Send message r to rank r and wait for one `answer` from each, in rank order."""
@@ -214,6 +277,8 @@ class TrainerClient:
         known = isinstance(message, Hello) and hmac.compare_digest(message.run_key.encode(), self._run_key.encode())
         if isinstance(message, Hello) and known and 0 <= message.rank < self._ranks:
             self._peers[identity] = message
+            if message.role == channel.SENDERS:
+                self._threads[channel.SENDERS].set_result(None)
             return True
         with contextlib.suppress(zmq.ZMQError):  # a stranger that has left already needs no answer
             await self._socket.send_multipart([identity, channel.encode(Refused("wrong run key or rank"))])
@@ -231,6 +296,10 @@ class TrainerClient:
         elif isinstance(message, Saved):
             if self._saving is not None and not self._saving.done():
                 self._saving.set_result(None)
+        elif isinstance(message, Joined | Sent):
+            heard = self._threads[sender.role]
+            if not heard.done():
+                heard.set_result(message)
         elif sender.role == "trainer" and self._awaited is not None:
             answer, answers, done = self._awaited
             if not isinstance(message, answer):
@@ -269,7 +338,7 @@ class TrainerClient:
         if self._failure is not None:
             return
         self._failure = error
-        waits: list[asyncio.Future[Any]] = [*self._wanted.values()]
+        waits: list[asyncio.Future[Any]] = [*self._wanted.values(), *self._threads.values()]
         waits += [self._awaited[2]] if self._awaited is not None else []
         waits += [self._saving] if self._saving is not None else []
         for wait in waits:

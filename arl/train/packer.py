@@ -13,10 +13,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import Struct
 
+from arl.data.limits import Flops
 from arl.errors import InputError
-from arl.models.prefix_tree import how_many_fit, prefix_tree
+from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
 from arl.train.advantages import grpo_advantages
+from arl.train.balancer import balance
 from arl.types import NOT_SAMPLED, Batch, Trajectory
+
+BY_TOKENS = Flops(token=1.0, key=0.0, score=0.0)  # for one rank, which waits for nobody
 
 
 class MicroBatch(Struct, frozen=True):
@@ -29,10 +33,11 @@ class MicroBatch(Struct, frozen=True):
     key_indices: np.ndarray  # (K,) int32 pack index of every token a segment sees, its own last
     score_positions: np.ndarray  # (M,) int32 pack index whose hidden state predicts the target
     score_targets: np.ndarray  # (M,) int32 token
-    loss_scores: np.ndarray  # (N,) int32 the score of each loss token; equal continuations share one
+    loss_scores: np.ndarray  # (N,) int32 ascending, the score of each loss token; equal continuations share one
     behavior_logprobs: np.ndarray  # (N,) float32
     policy_versions: np.ndarray  # (N,) int32
     advantages: np.ndarray  # (N,) float32
+    sequences: np.ndarray  # (N,) int32, the trajectory of each loss token, 0, 1, … in this pack
 
 
 class Minibatch(Struct, frozen=True):
@@ -40,6 +45,7 @@ class Minibatch(Struct, frozen=True):
 
     micro_batches: tuple[MicroBatch, ...]  # this rank's; every rank has as many, at least one
     loss_tokens: int  # of all ranks, before trajectories without gradient were left out
+    loss_sequences: int  # likewise: trajectories with loss tokens
 
 
 class Shard(Struct, frozen=True):
@@ -59,10 +65,16 @@ class LossSequence(Struct, frozen=True):
     advantage: float
 
 
-def pack_batch(batch: Batch, minibatches: int, capacity: int, ranks: int) -> tuple[tuple[Shard, ...], dict[str, float]]:
+def pack_batch(
+    batch: Batch, minibatches: int, capacity: int, ranks: int, flops: Flops = BY_TOKENS
+) -> tuple[tuple[Shard, ...], dict[str, float]]:
     """Advantages, minibatches, micro-batches and shards of one step, with the packing metrics.
 
     Minibatch m takes groups m, m + minibatches, …: batches are ordered by deadline, so each sees every age.
+
+    Args:
+        capacity: tokens of a micro-batch.
+        flops: of the model, by which micro-batches are balanced over ranks.
 
     Raises:
         InputError: a trajectory longer than `capacity`, or groups that `minibatches` does not divide.
@@ -73,33 +85,28 @@ def pack_batch(batch: Batch, minibatches: int, capacity: int, ranks: int) -> tup
     shards: list[list[Minibatch]] = [[] for _ in range(ranks)]
     for m in range(minibatches):
         members = groups[m::minibatches]
-        loss_tokens = sum(len(s.loss_at) for group in members for s in group)
+        lengths = [len(s.loss_at) for group in members for s in group]
         kept = [[s for s in group if s.advantage != 0.0] for group in members]
-        for shard, micro_batches in zip(shards, pack_groups(kept, capacity, ranks), strict=True):
-            shard.append(Minibatch(micro_batches, loss_tokens))
+        for shard, micro_batches in zip(shards, pack_groups(kept, capacity, ranks, flops), strict=True):
+            shard.append(Minibatch(micro_batches, sum(lengths), sum(n > 0 for n in lengths)))
     packed = tuple(Shard(batch.version, tuple(shard)) for shard in shards)
-    return packed, _report(batch, groups, packed, capacity)
+    return packed, _report(batch, groups, packed, capacity, flops)
 
 
-def pack_groups(groups: Sequence[Sequence[LossSequence]], capacity: int, ranks: int) -> list[tuple[MicroBatch, ...]]:
+def pack_groups(
+    groups: Sequence[Sequence[LossSequence]], capacity: int, ranks: int, flops: Flops = BY_TOKENS
+) -> list[tuple[MicroBatch, ...]]:
     """The micro-batches of one minibatch, for each rank: equally many, at least one, heaviest first.
 
     Raises:
         InputError: a sequence longer than `capacity`.
     """
     bundles = [bundle for group in groups for bundle in _bundles(group, capacity)]
-    sizes = [len(prefix_tree([_stored(s) for s in bundle]).token_ids) for bundle in bundles]
-    bins = _fill(sizes, capacity, ranks)
-    loads = [sum(sizes[i] for i in members) for members in bins]
-    shares: list[list[MicroBatch]] = [[] for _ in range(ranks)]
-    work = [0] * ranks
-    heaviest_first = sorted(range(len(bins)), key=lambda b: -loads[b])
-    for start in range(0, len(bins), ranks):
-        least_loaded = sorted(range(ranks), key=lambda r: work[r])
-        for rank, b in zip(least_loaded, heaviest_first[start : start + ranks], strict=True):
-            shares[rank].append(_join([s for i in bins[b] for s in bundles[i]]))
-            work[rank] += loads[b]
-    return [tuple(share) for share in shares]
+    counts = [_counts(bundle) for bundle in bundles]
+    sizes = np.array([tokens for tokens, _, _ in counts], np.int64)
+    work = np.array([flops.of(*count) for count in counts], np.float64)
+    shares = balance(sizes, work, capacity, ranks)
+    return [tuple(_join([s for i in members for s in bundles[i]]) for members in share) for share in shares]
 
 
 def _with_advantages(batch: Batch) -> list[list[LossSequence]]:
@@ -143,31 +150,16 @@ def _bundles(group: Sequence[LossSequence], capacity: int) -> Iterator[list[Loss
         rest = rest[count:]
 
 
-def _fill(sizes: list[int], capacity: int, ranks: int) -> list[list[int]]:
-    """Bins of at most `capacity`: a multiple of `ranks` of them, as few as first-fit-decreasing needs.
+def _counts(bundle: Sequence[LossSequence]) -> tuple[int, int, int]:
+    """Tokens, keys that they see, and scores, of which equal continuations will share some."""
+    tree = prefix_tree([_stored(s) for s in bundle])
+    return len(tree.token_ids), keys_seen(tree), sum(len(s.loss_at) for s in bundle)
 
-    First-fit-decreasing finds how many; the largest item then goes to the emptiest bin, which evens them out. Where
-    that does not fit, the first-fit bins stand and empty ones complete them.
-    """
-    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
-    packed: list[list[int]] = []
-    room = np.zeros(len(sizes) + 1, np.int64)
-    for i in order:
-        b = int(np.argmax(room[: len(packed)] >= sizes[i])) if packed else 0
-        if not packed or room[b] < sizes[i]:
-            b = len(packed)
-            packed.append([])
-            room[b] = capacity
-        packed[b].append(i)
-        room[b] -= sizes[i]
-    count = max(1, -(-len(packed) // ranks)) * ranks
-    even: list[list[int]] = [[] for _ in range(count)]
-    load = np.zeros(count, np.int64)
-    for i in order:
-        b = int(load.argmin())
-        even[b].append(i)
-        load[b] += sizes[i]
-    return even if load.max() <= capacity else packed + [[] for _ in range(count - len(packed))]
+
+def keys_seen(tree: PrefixTree | MicroBatch) -> int:
+    """Pairs of a token and a key it sees: the q tokens of a segment with k keys see k − q + 1, …, k of them."""
+    q, k = (np.diff(offsets).astype(np.int64) for offsets in (tree.query_offsets, tree.key_offsets))
+    return int((q * k - q * (q - 1) // 2).sum())
 
 
 def _join(sequences: list[LossSequence]) -> MicroBatch:
@@ -176,6 +168,7 @@ def _join(sequences: list[LossSequence]) -> MicroBatch:
     predecessors = [tree.paths[i, s.loss_at - 1] for i, s in enumerate(sequences)]
     pairs = _joined(predecessors, np.int64) << 32 | _joined([s.token_ids[s.loss_at] for s in sequences], np.int32)
     scored, loss_scores = np.unique(pairs, return_inverse=True)
+    by_score = np.argsort(loss_scores, kind="stable")  # so that a range of scores has a range of loss tokens
     counts = [len(s.loss_at) for s in sequences]
     return MicroBatch(
         token_ids=tree.token_ids,
@@ -185,10 +178,11 @@ def _join(sequences: list[LossSequence]) -> MicroBatch:
         key_indices=tree.key_indices,
         score_positions=(scored >> 32).astype(np.int32),
         score_targets=(scored & 0xFFFFFFFF).astype(np.int32),
-        loss_scores=loss_scores.astype(np.int32),
-        behavior_logprobs=_joined([s.behavior_logprobs for s in sequences], np.float32),
-        policy_versions=_joined([s.policy_versions for s in sequences], np.int32),
-        advantages=np.repeat(np.array([s.advantage for s in sequences], np.float32), counts),
+        loss_scores=loss_scores[by_score].astype(np.int32),
+        behavior_logprobs=_joined([s.behavior_logprobs for s in sequences], np.float32)[by_score],
+        policy_versions=_joined([s.policy_versions for s in sequences], np.int32)[by_score],
+        advantages=np.repeat(np.array([s.advantage for s in sequences], np.float32), counts)[by_score],
+        sequences=np.repeat(np.arange(len(sequences), dtype=np.int32), counts)[by_score],
     )
 
 
@@ -197,15 +191,19 @@ def _joined(arrays: list[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
 
 
 def _report(
-    batch: Batch, groups: list[list[LossSequence]], shards: tuple[Shard, ...], capacity: int
+    batch: Batch, groups: list[list[LossSequence]], shards: tuple[Shard, ...], capacity: int, flops: Flops
 ) -> dict[str, float]:
     sequences = [s for group in groups for s in group]
-    packs = [mb for shard in shards for minibatch in shard.minibatches for mb in minibatch.micro_batches]
-    computed = sum(len(mb.token_ids) for mb in packs)
+    packs = [[mb for minibatch in shard.minibatches for mb in minibatch.micro_batches] for shard in shards]
+    computed = sum(len(mb.token_ids) for share in packs for mb in share)
+    work = np.array(
+        [[flops.of(len(mb.token_ids), keys_seen(mb), len(mb.score_targets)) for mb in share] for share in packs]
+    )
     given = sum(len(t.token_ids) for group in batch.groups for t in group.trajectories)
     return {
         "advantage/zero_fraction": sum(s.advantage == 0.0 for s in sequences) / len(sequences),
-        "packing/efficiency": computed / (capacity * len(packs)),
+        "packing/balance": float(work.max(axis=0).sum() / work.sum(axis=1).mean()),
+        "packing/efficiency": computed / (capacity * work.size),
         "packing/saved_fraction": 1 - computed / given,
         "tokens/trained": float(sum(len(s.loss_at) for s in sequences)),
     }

@@ -8,6 +8,7 @@ the same pairs and computes its own share. Standard output is one JSON object a 
 """
 
 import json
+import os
 import random
 import sys
 import time
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 import torch.distributed as dist
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -22,6 +24,7 @@ from arl.data.tokenizer import load_codec
 from arl.errors import ArlError, DataError, InputError
 from arl.recipe import Train
 from arl.recipe_section import NonNegative, Positive, PositiveFloat, Section
+from arl.train.cost import check_memory
 from arl.train.tuner import Pair, Tuner, encode, say, scheduled
 from arl.train.warmup import WarmupJob, warm_up
 
@@ -57,11 +60,27 @@ def tune_pairs(job: PairsJob) -> None:
     """See PairsJob.
 
     Raises:
-        DataError: a line of the file is not a pair.
+        DataError: a line of the file is not a pair, or the model is not supported.
+        InputError: a pair longer than the capacity, or a model larger than memory.
     """
     codec = load_codec(job.model)
     pairs = [encode(codec, prompt, response) for prompt, response in _read(Path(job.data))]
-    train = Train(dtype=job.dtype, capacity=job.capacity, threads=job.threads, betas=(0.9, 0.98), weight_decay=0.01)
+    longest = max(len(prompt) + len(response) for prompt, response in pairs)
+    if longest > job.capacity:
+        raise InputError(
+            f"capacity {job.capacity}: {job.data} has a pair of {longest} tokens, which a micro-batch must hold: raise "
+            "the capacity, or shorten the pair"
+        )
+    train = Train(
+        dtype=job.dtype,
+        capacity=job.capacity,
+        threads=job.threads,
+        betas=(0.9, 0.98),
+        weight_decay=0.01,
+        ranks=int(os.environ.get("WORLD_SIZE", "1")),
+    )
+    if int(os.environ.get("RANK", "0")) == 0:  # whom the others wait for before they take memory themselves
+        check_memory(job.model, train, torch.cuda.is_available())
     tuner, batches, start = Tuner(job.model, train), _batches(pairs, job), time.perf_counter()
     for step in range(1, job.steps + 1):
         loss = tuner.step(next(batches), scheduled(step - 1, job.learning_rate, job.steps))
@@ -143,8 +162,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from arl.child import die_with_parent
-    from arl.train.worker import leave
+    from arl.child import die_with_parent, leave
 
     die_with_parent()
     leave(main())

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from arl.data.limits import model_flops
 from arl.data.tokenizer import HuggingFaceCodec
+from arl.errors import TrainerError
 from arl.recipe import Train
 from arl.train.fsdp import ShardedModel, init_ranks
 from arl.train.packer import LossSequence, pack_groups
@@ -36,17 +38,17 @@ class Tuner:
     def __init__(self, path: str | Path, train: Train) -> None:
         torch.set_num_threads(train.threads or torch.get_num_threads())
         self.sharded = ShardedModel(path, train, 1.0, init_ranks(COLLECTIVE_SECONDS))
-        self._capacity = train.capacity
+        self._capacity, self._flops = train.capacity, model_flops(str(path))
 
     def step(self, pairs: Sequence[Pair], learning_rate: float) -> float:
         """One update on the same pairs on every rank; returns −logprob, the mean over their response tokens.
 
         Raises:
             InputError: a pair longer than train.capacity.
-            TrainerError: a gradient that is not finite.
+            TrainerError: a loss or gradient that is not finite; the weights are as before.
         """
         groups = [[_loss_sequence(prompt, response)] for prompt, response in pairs]
-        share = pack_groups(groups, self._capacity, dist.get_world_size())[dist.get_rank()]
+        share = pack_groups(groups, self._capacity, dist.get_world_size(), self._flops)[dist.get_rank()]
         tokens = sum(len(response) for _, response in pairs)
         total = torch.zeros((), device=self.sharded.device)
         for i, batch in enumerate(share):
@@ -54,9 +56,10 @@ class Tuner:
             loss = -logprob.index_select(0, self.sharded.tensor(batch.loss_scores)).sum() / tokens
             self.sharded.backward(loss, last=i + 1 == len(share))
             total += loss.detach()
-        self.sharded.update(learning_rate)
-        dist.all_reduce(total)
-        return float(total)
+        update = self.sharded.update(learning_rate, total)
+        if not update.is_finite:
+            raise TrainerError(f"{update}: lower the learning rate, or look at the pairs")
+        return update.loss
 
 
 def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:

@@ -7,7 +7,6 @@ Environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun sets them, A
 with ARL_PARENT_PID the rank dies with that process.
 """
 
-import os
 import sys
 import time
 import traceback
@@ -16,14 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import zmq
-from msgspec import Struct
 
-from arl.child import RUN_KEY, die_with_parent
-from arl.train import channel
+from arl.child import die_with_parent, leave
 from arl.train.channel import (
     Copied,
     Failed,
-    Hello,
     Init,
     Ping,
     Published,
@@ -35,68 +31,61 @@ from arl.train.channel import (
     Stop,
     Stopped,
 )
+from arl.train.link import LINGER_SECONDS, Link
 from arl.types import WeightUpdate
 
 if TYPE_CHECKING:
+    from arl.sync.outlets import Outlet
     from arl.train.fsdp import TrainingState
 
 HELLO_SECONDS = 120.0  # for the controller's first word
-LINGER_SECONDS = 10.0  # for the last message to leave
-
-
-class Link:
-    """A rank's socket to the controller."""
-
-    def __init__(self, role: str) -> None:
-        self.rank = int(os.environ["RANK"])
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, int(LINGER_SECONDS * 1000))
-        self._socket.connect(os.environ[channel.ADDRESS])
-        self.send(Hello(role, self.rank, os.environ[RUN_KEY]))
-
-    def send(self, message: Struct) -> None:
-        self._socket.send(channel.encode(message))
-
-    def receive(self, seconds: float | None = None) -> channel.ToRank:
-        """The controller's next word; without a deadline, the controller's life is ours (see `die_with_parent`)."""
-        if seconds is not None and not self._socket.poll(int(seconds * 1000)):
-            raise TimeoutError(f"the controller said nothing for {seconds:g} s after hello")
-        return channel.decode_to_rank(self._socket.recv())
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-def leave(code: int) -> NoReturn:
-    """End without interpreter teardown, in which gloo's threads sometimes abort."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 class Rank:
     """One trainer rank after Init."""
 
     def __init__(self, link: Link, init: Init) -> None:
+        from arl.models.load import DTYPES
         from arl.sync.publish import Publisher
         from arl.train.learner import Learner
 
         train, objective = init.sections()
         self._link, self._init = link, init
         self.learner = Learner(
-            init.model_path, train, objective, init.temperature, init.version, init.resumed, init.collective_seconds
+            init.model_path,
+            train,
+            objective,
+            init.temperature,
+            init.version,
+            init.resumed,
+            init.collective_seconds,
+            Path(init.evidence),
         )
         self._saver = ThreadPoolExecutor(1, "saver")
         self._announce_save = _Announcer("saver", init.version)
         self._publisher = None
         if link.rank == 0:
             self._publisher = Publisher(
-                Path(init.publish_directory),
-                self.learner.config_json(),
+                self._outlet(),
                 init.kept_versions,
                 _Announcer("publisher", init.version),
                 init.every_version,
+                None if init.checked_as is None else DTYPES[init.checked_as],
             )
+
+    def _outlet(self) -> "Outlet":
+        from arl.sync.outlets import BroadcastOutlet, FileOutlet, IpcOutlet
+        from arl.train.senders import start_senders
+
+        init = self._init
+        if init.transport == "ipc":
+            return IpcOutlet(Path(init.publish_directory), init.bucket_bytes)
+        if init.transport == "broadcast":
+            outlet = BroadcastOutlet(init.bucket_bytes)
+            start_senders(outlet, init.broadcast_seconds)
+            return outlet
+        assert init.transport == "file", f"a process cannot publish by {init.transport}"
+        return FileOutlet(Path(init.publish_directory), self.learner.config_json())
 
     def serve(self) -> None:
         """Consumes the controller's messages; waits for the next; unblocked by it, or by the controller's death."""
@@ -129,6 +118,8 @@ class Rank:
         metrics = self.learner.step(message.shard)
         start = time.perf_counter()
         state = self.learner.snapshot()
+        if self._init.in_turns:
+            self.learner.sharded.give_back()
         if self._publisher is not None:
             self._publisher.publish(self.learner.version, state)
         metrics["sync/blocking_seconds"] = time.perf_counter() - start
@@ -163,7 +154,7 @@ def main() -> NoReturn:
         if not isinstance(init, Init):
             raise PermissionError(f"the controller answered {init}")
         rank = Rank(link, init)
-        link.send(Ready())
+        link.send(Ready(rank.learner.tensors()))
         rank.serve()
     except Exception:
         trace = traceback.format_exc()

@@ -4,15 +4,14 @@ snapshot ─► in line (a newer one takes its place, or waits for it) ─► wr
 """
 
 import asyncio
-import shutil
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 
 from arl.clock import now
-from arl.sync.publish import write_weights
+from arl.sync.outlets import Outlet, State
+from arl.sync.publish import put_out
 from arl.sync.published import PublishedVersions
 from arl.types import WeightUpdate
 
@@ -23,35 +22,35 @@ class Publisher:
     """Has no task of its own: whoever publishes or asks brings it to the present first.
 
     Args:
-        directory, config_json, kept, every_version: as of arl.sync.publish.Publisher.
+        outlet, kept, every_version, checked_as: as of arl.sync.publish.Publisher.
         seconds: virtual, from the beginning of a publication until it can be loaded.
         published: version -> directory of what is published already.
     """
 
     def __init__(
         self,
-        directory: Path,
-        config_json: str,
+        outlet: Outlet,
         kept: int,
         seconds: float,
         published: Mapping[int, str],
         every_version: bool = False,
+        checked_as: torch.dtype | None = None,
     ) -> None:
-        self._directory, self._config_json, self._kept, self._seconds = directory, config_json, kept, seconds
+        self._outlet, self._kept, self._seconds, self._checked_as = outlet, kept, seconds, checked_as
         self._published, self._every_version = PublishedVersions(kept, published), every_version
         self._complete = 0.0
         self._in_work: WeightUpdate | None = None
-        self._in_line: tuple[int, dict[str, torch.Tensor]] | None = None
+        self._in_line: tuple[int, State] | None = None
         self._written: deque[WeightUpdate] = deque()
 
-    async def publish(self, version: int, state: dict[str, torch.Tensor]) -> None:
+    async def publish(self, version: int, state: State) -> None:
         """Put a snapshot in line."""
         self._advance()
         while self._every_version and self._in_line is not None:
             await self._completion()
         self.begin(version, state)
 
-    def begin(self, version: int, state: dict[str, torch.Tensor]) -> None:
+    def begin(self, version: int, state: State) -> None:
         """Put a snapshot in line, in the place of one that waits there."""
         self._in_line = version, state
         if self._in_work is None:
@@ -78,10 +77,7 @@ class Publisher:
     def _begin(self, at: float) -> None:
         assert self._in_line is not None
         (version, state), self._in_line = self._in_line, None
-        self._in_work, self._complete = (
-            write_weights(self._directory, version, self._config_json, state),
-            at + self._seconds,
-        )
+        self._in_work, self._complete = put_out(self._outlet, version, state, self._checked_as), at + self._seconds
         self._written.append(self._in_work)
         while len(self._written) > self._kept:
-            shutil.rmtree(self._written.popleft().path)
+            self._outlet.discard(self._written.popleft())

@@ -80,8 +80,9 @@ async def _run(recipe: Recipe, origin: Origin, model: Path, display: ConsoleDisp
     rewards = TimedRewards(InlineRewards(function), recipe.virtual.reward, recipe.reward.workers)
     async with reported_failures():
         versions = origin.versions(model)
-        with publication_directory(recipe, model, origin.directory, origin.plan.lags) as publications:
-            trainer = InProcessTrainer(recipe, versions, publications, origin.plan.lags)
+        lags, transport = origin.plan.lags, origin.plan.transport
+        with publication_directory(recipe, model, origin.directory, lags, transport) as publications:
+            trainer = InProcessTrainer(recipe, versions, publications, origin.directory / "logs", lags)
             async with open_engines(recipe, versions) as engine:
                 run = Run(recipe, origin, engine, trainer, load_codec(str(model)), rewards, display)
                 outcome = await run.train(await run.evaluate_before(), until, evaluate=last)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -23,25 +24,29 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from arl.data.checksum import CHARACTERS
 from arl.data.limits import Limits
-from arl.engine.base import Engine
+from arl.engine.base import Engine, WeightSender
 from arl.engine.client import SGLangEngine
 from arl.engine.embedded import EmbeddedEngine
-from arl.errors import InputError
+from arl.engine.weights import read_weights
 from arl.launch import sglang
 from arl.launch.placement import Share
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
 from arl.recipe import TinyModel
 from arl.recipe_engine import EngineConfig
-from arl.types import Completion, GenerateRequest, SamplingParams, WeightUpdate
+from arl.sync.outlets import IpcOutlet, MemoryOutlet
+from arl.types import Completion, GenerateRequest, SamplingParams, Transport, WeightUpdate
+from tests.engine.sender import ThreadSender
 
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 T = TypeVar("T")
 KvPolicy = Literal["recompute", "keep"]
 torch.set_num_threads(1)  # two cores, shared with the server process
 KEY = "a run key"
 VOCAB = len(CHARACTERS) + 3
 EOS = VOCAB - 1
-CONTEXT = TinyModel().context
+SHAPE = TinyModel(intermediate_size=380)  # a width that SGLang pads on a CPU
+CONTEXT = SHAPE.context
 
 
 class Weights:
@@ -61,7 +66,7 @@ class Weights:
 
 def _make(directory: Path, seed: int) -> Weights:
     """Random weights, enlarged so that attention matters to what is sampled."""
-    make_tiny_model(TinyModel(), CHARACTERS, seed, directory)
+    make_tiny_model(SHAPE, CHARACTERS, seed, directory)
     file = directory / "model.safetensors"
     state = {k: v * 4 if v.ndim == 2 else v for k, v in load_file(file).items()}
     save_file(state, file, metadata={"format": "pt"})
@@ -83,10 +88,17 @@ class ServerProcess:
     url: str
     process: subprocess.Popen[str]
     seconds: float  # until it was ready
+    reader: threading.Thread  # of its output, until nobody holds it open
 
     def end(self) -> int:
         self.process.terminate()
         return self.process.wait(timeout=20)
+
+    def listens_on(self) -> set[str]:
+        """The addresses that it and its children listen on."""
+        first = psutil.Process(self.process.pid)
+        sockets = [c for p in (first, *first.children(recursive=True)) for c in p.net_connections("inet")]
+        return {c.laddr.ip for c in sockets if c.status == psutil.CONN_LISTEN}
 
 
 def start(argv: list[str], env: dict[str, str], log: Path) -> ServerProcess:
@@ -100,8 +112,9 @@ def start(argv: list[str], env: dict[str, str], log: Path) -> ServerProcess:
     assert process.stdout is not None
     url = next((line[6:].strip() for line in process.stdout if line.startswith("ready ")), None)
     assert url is not None, f"it ended with {process.wait(timeout=20)}: {log.read_text()[-2000:]}"
-    threading.Thread(target=process.stdout.read, daemon=True).start()
-    return ServerProcess(url, process, time.perf_counter() - begin)
+    reader = threading.Thread(target=process.stdout.read, daemon=True)
+    reader.start()
+    return ServerProcess(url, process, time.perf_counter() - begin, reader)
 
 
 def start_server(model: str, log: Path) -> ServerProcess:
@@ -110,20 +123,18 @@ def start_server(model: str, log: Path) -> ServerProcess:
     return start([*command, "--threads", "1", "--slots", "16", "--stream-interval", "4"], {}, log)
 
 
-@pytest.fixture(scope="session")
-def sglang_python() -> str:
-    try:
-        return sglang.look_at(None).path
-    except InputError as error:
-        pytest.skip(str(error))
-
-
-def start_sglang(python: str, model: str, log: Path) -> ServerProcess:
-    """SGLang's, on one CPU thread."""
+def sglang_command(python: str, model: str) -> tuple[list[str], dict[str, str]]:
+    """argv and environment of SGLang's server, on one CPU thread."""
     share = Share(1, None)
     config = EngineConfig(kind="sglang", slots=16, stream_interval=4)
     argv = sglang.command(config, python, model, 0, share, Limits(VOCAB, CONTEXT), seed=0)
-    return start(argv, sglang.environment(python, share), log)
+    return argv, sglang.environment(python, share)
+
+
+def start_sglang(python: str, model: str, log: Path) -> ServerProcess:
+    """Its temporary files lie beside its log."""
+    argv, env = sglang_command(python, model)
+    return start(argv, env | {"TMPDIR": str(log.parent)}, log)
 
 
 @pytest.fixture(scope="session")
@@ -138,21 +149,33 @@ def server(old: Weights, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 def sglang_server(
     sglang_python: str, old: Weights, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """One for all tests: each takes half a minute to start."""
-    running = start_sglang(sglang_python, old.path, tmp_path_factory.mktemp("sglang") / "log")
+    """One for all tests: each takes half a minute to start. Nothing of it is left when it was asked to end."""
+    home = tmp_path_factory.mktemp("sglang")
+    running = start_sglang(sglang_python, old.path, home / "log")
     yield running
     running.end()
+    running.reader.join(timeout=20)
+    assert not list(home.glob("arl-sglang-*"))
 
 
-def connect(url: str, kv_policy: KvPolicy = "recompute", generate_seconds: float = 30.0) -> SGLangEngine:
+def connect(
+    url: str,
+    kv_policy: KvPolicy = "recompute",
+    generate_seconds: float = 30.0,
+    swap_seconds: float = 10.0,
+    sender: WeightSender | None = None,
+    **more: Any,
+) -> SGLangEngine:
     return SGLangEngine(
         url,
         generate_seconds=generate_seconds,
-        swap_seconds=10.0,
+        swap_seconds=swap_seconds,
         kv_policy=kv_policy,
+        **more,
         key=KEY,
         vocab_size=VOCAB,
         context=CONTEXT,
+        sender=sender,
     )
 
 
@@ -160,7 +183,7 @@ REAL = pytest.param("sglang", marks=pytest.mark.sglang)
 
 
 class Opened(Protocol):
-    def __call__(self, kv_policy: KvPolicy = "recompute") -> AbstractAsyncContextManager[Engine]: ...
+    def __call__(self, kv_policy: KvPolicy = "recompute", **more: bool) -> AbstractAsyncContextManager[Engine]: ...
 
 
 @pytest.fixture(params=["embedded", "server", REAL])
@@ -174,19 +197,50 @@ def repeatable(kind: str) -> dict[str, Any]:
     return {"top_k": 1} if kind == "sglang" else {}
 
 
+@pytest.fixture(scope="session")
+def sender(old: Weights) -> ThreadSender:
+    return ThreadSender(old.path)
+
+
+CARRIED = [
+    *(("embedded", "file"), ("embedded", "memory"), ("server", "file"), ("server", "broadcast")),
+    *(pytest.param("sglang", transport, marks=pytest.mark.sglang) for transport in ("file", "broadcast", "ipc")),
+]
+
+
+class Publish(Protocol):
+    def __call__(self, transport: Transport, version: int, model: str) -> WeightUpdate:
+        """The weights of directory `model` as engines can load them, in many buckets."""
+
+
 @pytest.fixture
-def opened(request: pytest.FixtureRequest, kind: str, old: Weights) -> Opened:
+def publish(sender: ThreadSender, tmp_path: Path) -> Publish:
+    (tmp_path / "ipc").mkdir()
+    memory, ipc = MemoryOutlet(tmp_path, "{}"), IpcOutlet(tmp_path / "ipc", 100_000)
+
+    def published(transport: Transport, version: int, model: str) -> WeightUpdate:
+        if transport == "file":
+            return WeightUpdate(version, model)
+        if transport == "broadcast":
+            return sender.publish(version, model)
+        return (memory if transport == "memory" else ipc).write(version, read_weights(model))
+
+    return published
+
+
+@pytest.fixture
+def opened(request: pytest.FixtureRequest, kind: str, old: Weights, sender: ThreadSender) -> Opened:
     """Each engine, always with the old weights loaded."""
 
     @asynccontextmanager
-    async def embedded(kv_policy: KvPolicy = "recompute") -> AsyncIterator[Engine]:
+    async def embedded(kv_policy: KvPolicy = "recompute", **_: bool) -> AsyncIterator[Engine]:
         model = load_model(old.path, "float32")
         async with EmbeddedEngine(model, slots=16, kv_policy=kv_policy, stream_interval=4) as engine:
             yield engine
 
     @asynccontextmanager
-    async def served(kv_policy: KvPolicy = "recompute") -> AsyncIterator[Engine]:
-        async with connect(url, kv_policy) as engine:
+    async def served(kv_policy: KvPolicy = "recompute", **more: bool) -> AsyncIterator[Engine]:
+        async with connect(url, kv_policy, sender=sender, **more) as engine:
             await engine.update_weights(WeightUpdate(engine.loaded_version + 1, old.path))
             yield engine
 

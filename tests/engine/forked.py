@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import multiprocessing
 import os
 import signal
@@ -21,11 +22,22 @@ from tests.engine.conftest import KEY
 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["arl.engine.server"])
+PASSES = 20
 
 
-def _serve(arguments: list[str], key: str, output: Connection) -> None:
+def _serve(arguments: list[str], key: str, output: Connection, stops: bool) -> None:
+    from arl.engine.runner import ModelRunner
     from arl.engine.server import main
 
+    forward, done = ModelRunner.forward, itertools.count()
+
+    def forward_and_stop(*given: Any) -> Any:
+        if next(done) == PASSES:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return forward(*given)
+
+    if stops:
+        ModelRunner.forward = forward_and_stop  # type: ignore[assignment]
     os.environ |= {RUN_KEY: key, PARENT: str(os.getppid())}
     sys.stdout = os.fdopen(os.dup(output.fileno()), "w")
     output.close()
@@ -33,12 +45,15 @@ def _serve(arguments: list[str], key: str, output: Connection) -> None:
 
 
 class ForkedServer:
-    """What LocalProcess is to the keeper: a real process, with its real death."""
+    """What LocalProcess is to the keeper: a real process, with its real death.
 
-    def __init__(self, role: str, arguments: list[str], key: str) -> None:
+    One that `stops` does so after PASSES: what happens to it then finds its request open, however slow the caller is.
+    """
+
+    def __init__(self, role: str, arguments: list[str], key: str, stops: bool) -> None:
         self.role = role
         self._output, theirs = _forks.Pipe(duplex=False)
-        self._process = _forks.Process(target=_serve, args=(arguments, key, theirs), daemon=True)
+        self._process = _forks.Process(target=_serve, args=(arguments, key, theirs, stops), daemon=True)
         self._process.start()
         theirs.close()
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -109,7 +124,9 @@ class Servers:
     slots: int = 8
     generate_seconds: float = 10.0
     swap_seconds: float = 10.0
+    gives_up_memory: bool = False
     max_restarts: int = 1000
+    stopping: int = 0  # so many of the next servers stop by themselves
     on_start: Callable[[int], None] = lambda _: None
     running: dict[int, ForkedServer] = field(default_factory=dict)  # by seat, the newest
     notes: list[str] = field(default_factory=list)
@@ -117,12 +134,19 @@ class Servers:
     async def start(self, seat: int) -> ForkedServer:
         options = ["--threads", "1", "--slots", str(self.slots), "--stream-interval", "4"]
         arguments = ["--model", self.model, "--port", "0", *options]
-        self.running[seat] = ForkedServer(f"engine-{seat}", arguments, KEY)
+        self.running[seat] = ForkedServer(f"engine-{seat}", arguments, KEY, self.stopping > 0)
+        self.stopping -= 1
         self.on_start(seat)
         return self.running[seat]
 
     def connect(self, url: str) -> SGLangEngine:
-        return SGLangEngine(url, generate_seconds=self.generate_seconds, swap_seconds=self.swap_seconds, key=KEY)
+        return SGLangEngine(
+            url,
+            generate_seconds=self.generate_seconds,
+            swap_seconds=self.swap_seconds,
+            gives_up_memory=self.gives_up_memory,
+            key=KEY,
+        )
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Router]:
@@ -145,3 +169,5 @@ class Servers:
 
     def kill(self, seat: int, number: signal.Signals = signal.SIGKILL) -> None:
         os.kill(self.running[seat].pid, number)
+        if number == signal.SIGTERM:
+            os.kill(self.running[seat].pid, signal.SIGCONT)  # else one that has stopped would not hear of it

@@ -9,11 +9,11 @@ import torch
 
 from arl.data.checksum import CHARACTERS
 from arl.models.tiny import make_tiny_model
-from arl.recipe import TinyModel, Train
+from arl.recipe import Train
 from arl.train.fsdp import ShardedModel, init_ranks
 from arl.train.packer import LossSequence, pack_groups
-from arl.types import Completion, WeightUpdate
-from tests.engine.conftest import Opened, ask, complete, within
+from arl.types import Completion, Transport
+from tests.engine.conftest import CARRIED, SHAPE, Opened, Publish, ask, complete, within
 
 PROMPTS = [tuple((5 * i + 3 * j) % 13 for j in range(10 + i)) for i in range(64)]
 
@@ -23,7 +23,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two models as a run begins with them."""
     directories = [tmp_path_factory.mktemp(f"model{seed}") for seed in (2, 3)]
     for seed, directory in enumerate(directories, 2):
-        make_tiny_model(TinyModel(), CHARACTERS, seed, directory)
+        make_tiny_model(SHAPE, CHARACTERS, seed, directory)
     return directories
 
 
@@ -33,19 +33,20 @@ def trainers(weights: list[Path]) -> list[ShardedModel]:
     return [ShardedModel(directory, Train(), 1.0, device) for directory in weights]
 
 
+@pytest.mark.parametrize(("kind", "transport"), CARRIED, indirect=["kind"])
 def test_engine_and_trainer_agree_before_and_after_a_swap(
-    opened: Opened, weights: list[Path], trainers: list[ShardedModel]
+    opened: Opened, publish: Publish, transport: Transport, weights: list[Path], trainers: list[ShardedModel]
 ) -> None:
     """64 requests with a swap in their midst; each token is compared under the version it carries."""
 
     async def scenario() -> tuple[list[Completion], int]:
         async with opened() as engine:
             first = engine.loaded_version + 1
-            await engine.update_weights(WeightUpdate(first, str(weights[0])))
+            await engine.update_weights(publish(transport, first, str(weights[0])))
             requests = [ask(f"r{i}", prompt, 150, seed=i) for i, prompt in enumerate(PROMPTS)]
             calls = [asyncio.create_task(complete(engine, request)) for request in requests]
             await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-            await engine.update_weights(WeightUpdate(first + 1, str(weights[1])))
+            await engine.update_weights(publish(transport, first + 1, str(weights[1])))
             return await asyncio.gather(*calls), first
 
     answers, first = within(scenario)

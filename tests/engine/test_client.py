@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -21,9 +22,9 @@ Answer = Callable[[dict[str, Any], web.StreamResponse], Awaitable[None]]
 
 @asynccontextmanager
 async def talking_to(
-    answer: Answer, aborted: asyncio.Event | None = None, **options: Any
+    answer: Answer, aborted: asyncio.Event | None = None, broken: str = "", **options: Any
 ) -> AsyncIterator[tuple[SGLangEngine, list[Any]]]:
-    """A client of a server that accepts every command and streams whatever `answer` writes."""
+    """A client of a server that accepts every command but the `broken` one and streams whatever `answer` writes."""
     seen: list[Any] = []
 
     async def generate(request: web.Request) -> web.StreamResponse:
@@ -38,13 +39,20 @@ async def talking_to(
         seen.append(request.path)
         if aborted is not None and request.path == "/abort_request":
             aborted.set()
-        return web.json_response({})
+        return web.json_response({}, status=500 if request.path == broken else 200)
 
     async def info(_: web.Request) -> web.Response:
         return web.json_response({"model_path": "m", "weight_version": "0", "vocab_size": 16, "context_length": 64})
 
     app = web.Application()
-    app.add_routes([web.post("/generate", generate), web.get("/model_info", info), web.post("/{_}", command)])
+    app.add_routes(
+        [
+            web.post("/generate", generate),
+            web.get("/model_info", info),
+            web.get("/v1/loads", command),
+            web.post("/{_}", command),
+        ]
+    )
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     try:
@@ -215,7 +223,7 @@ async def _interrupted(said: list[int], sampling: dict[str, Any]) -> tuple[Compl
         await engine.update_weights(WeightUpdate(1, "weights"))
         await engine.resume()
         answer = await call
-        commands = [path for path in seen if isinstance(path, str)]
+        commands = [path for path, _ in groupby(path for path in seen if isinstance(path, str))]  # aborts are repeated
         assert commands == ["/abort_request", "/flush_cache", "/update_weights_from_disk"]
         return answer, len(bodies)
 
@@ -298,6 +306,94 @@ def test_a_request_aborted_in_the_servers_line_repeats_no_token() -> None:
             return (await call).token_ids
 
     assert within(scenario) == (1, 2, 7)
+
+
+def test_a_report_that_cannot_be_read_is_an_error_that_quotes_it() -> None:
+    async def scenario() -> None:
+        async with talking_to(refuse) as (engine, _):
+            with pytest.raises(EngineError, match=r"/v1/loads answered 200: .*missing required field.*\{\}"):
+                await engine.report()
+
+    within(scenario)
+
+
+def test_checksums_that_cannot_be_read_are_an_error_that_quotes_them() -> None:
+    async def scenario() -> None:
+        async with talking_to(refuse) as (engine, _):
+            with pytest.raises(EngineError, match=r"/weights_checker: .*missing required field.*\{\}"):
+                await engine.update_weights(WeightUpdate(1, "weights", checksums={"a": "b"}))
+
+    within(scenario)
+
+
+def test_no_weights_are_loaded_over_a_cache_that_could_not_be_flushed() -> None:
+    """Prefixes of the old weights would pass for those of the new ones."""
+
+    async def scenario() -> list[Any]:
+        async with talking_to(refuse, broken="/flush_cache") as (engine, seen):
+            with pytest.raises(EngineError, match=r"/flush_cache answered 500"):
+                await engine.update_weights(WeightUpdate(1, "weights"))
+            return seen
+
+    assert within(scenario) == ["/flush_cache"]
+
+
+GIVE_UP, TAKE_AGAIN = "/release_memory_occupation", "/resume_memory_occupation"
+PAUSE = ["/flush_cache", GIVE_UP]
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_memory_is_given_up_when_idle_and_taken_again_in_the_order_of_its_use(loads: bool) -> None:
+    """Weights that nobody replaces are loaded again: they come back without content. SGLang dies of any other order."""
+
+    async def scenario() -> list[Any]:
+        async with talking_to(answer=refuse, gives_up_memory=True) as (engine, seen):
+            await engine.pause()
+            await engine.pause()
+            if loads:
+                await engine.update_weights(WeightUpdate(1, "weights"))
+                assert seen == [*PAUSE, TAKE_AGAIN, "/update_weights_from_disk"]
+                await engine.pause()
+            await engine.resume()
+            await engine.resume()
+            await engine.update_weights(WeightUpdate(2, "weights"))
+            return seen
+
+    load = "/update_weights_from_disk"
+    assert within(scenario) == [*PAUSE, TAKE_AGAIN, load, TAKE_AGAIN, "/flush_cache", load]
+
+
+async def refuse(_: dict[str, Any], __: web.StreamResponse) -> None:
+    raise AssertionError("nothing was asked")
+
+
+def test_nothing_reaches_a_server_that_a_pause_has_emptied() -> None:
+    """However far a call had come on its way there when the pause began: SGLang dies if it is not idle then."""
+
+    async def scenario(turns: int) -> None:
+        open_there, aborted = 0, asyncio.Event()
+
+        async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+            nonlocal open_there
+            open_there += 1
+            await aborted.wait()
+            open_there -= 1
+            await response.write(event([], "abort") + DONE)
+
+        async with talking_to(write, aborted) as (engine, seen):
+            call = asyncio.create_task(complete(engine, ask("late")))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await engine.pause()
+            asked = len(seen)
+            await engine._http.command("/later", {})
+            assert open_there == 0
+            assert seen[asked:] == ["/later"]
+            call.cancel()
+            await asyncio.wait([call])
+
+    for turns in range(12):
+        within(lambda turns=turns: scenario(turns))  # type: ignore[misc]
 
 
 def test_a_request_that_ends_short_of_its_budget_is_an_error() -> None:

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arl.engine.base import Engine
+from arl.engine.base import Engine, Load
+from arl.engine.client import SGLangEngine
+from arl.engine.embedded import EmbeddedEngine
 from arl.errors import EngineError
 from arl.types import Completion, GenerateRequest, Increment, WeightUpdate
 from tests.engine.conftest import CONTEXT, EOS, VOCAB, KvPolicy, Opened, Weights, ask, complete, within
@@ -111,10 +113,10 @@ def test_a_pause_is_invisible_to_an_open_request(
 
     async def scenario() -> None:
         async with opened(kv_policy) as engine:
-            undisturbed = await complete(engine, ask("plain", tokens=200, **repeatable))
+            undisturbed = await complete(engine, ask("plain", tokens=450, **repeatable))
             said: list[int] = []
             started = asyncio.Event()
-            task = asyncio.create_task(_note(engine, ask("paused", tokens=200, **repeatable), said, started))
+            task = asyncio.create_task(_note(engine, ask("paused", tokens=450, **repeatable), said, started))
             await started.wait()
             await engine.pause()
             await engine.pause()
@@ -122,7 +124,7 @@ def test_a_pause_is_invisible_to_an_open_request(
             for _ in range(50):
                 await asyncio.sleep(0)
             assert engine.busy_seconds == busy
-            assert len(said) < 200
+            assert len(said) < 450
             assert not late.done()
             await engine.resume()
             await task
@@ -136,6 +138,40 @@ async def _note(engine: Engine, request: GenerateRequest, said: list[int], start
     async for increment in engine.generate(request):
         said += increment.token_ids
         started.set()
+
+
+def test_an_engine_that_gives_up_its_memory_between_pause_and_resume_goes_on_as_if_it_had_not(
+    opened: Opened, old: Weights, new: Weights, repeatable: dict[str, Any]
+) -> None:
+    """Twice: a pause after which no weights are loaded, and one in which they are; each begins with a second pause."""
+
+    async def scenario() -> tuple[Completion, Completion, int]:
+        async with opened(gives_up_memory=True) as engine:
+            undisturbed = await complete(engine, ask("plain", tokens=450, **repeatable))
+            said: list[int] = []
+            started, versions = asyncio.Event(), engine.loaded_version
+            task = asyncio.create_task(_note(engine, ask("asleep", tokens=450, **repeatable), said, started))
+            await started.wait()
+            for update in (None, WeightUpdate(versions + 1, old.path)):
+                for _ in range(2):
+                    await engine.pause()
+                assert not task.done()
+                if update is not None:
+                    await engine.update_weights(update)
+                    await engine.pause()
+                for _ in range(2):
+                    await engine.resume()
+            await task
+            assert tuple(said) == undisturbed.token_ids
+            await engine.pause()
+            await engine.update_weights(WeightUpdate(versions + 2, new.path))
+            await engine.resume()
+            return undisturbed, await complete(engine, ask("after", tokens=30)), versions
+
+    before, after, version = within(scenario)
+    assert set(after.policy_versions) == {version + 2}
+    assert_close(before.logprobs, old.logprobs((1, 2, 3), before.token_ids))
+    assert_close(after.logprobs, new.logprobs((1, 2, 3), after.token_ids))
 
 
 async def _swap_midway(engine: Engine, update: WeightUpdate, request: GenerateRequest) -> list[Increment]:
@@ -158,7 +194,7 @@ def test_a_swap_midway_spans_two_versions(opened: Opened, old: Weights, new: Wei
     async def scenario() -> tuple[list[Increment], int]:
         async with opened(kv_policy) as engine:
             version = engine.loaded_version + 1
-            request = ask("swapped", prompt, 300)
+            request = ask("swapped", prompt, 450)
             return await _swap_midway(engine, WeightUpdate(version, new.path), request), version
 
     increments, version = within(scenario)
@@ -166,8 +202,8 @@ def test_a_swap_midway_spans_two_versions(opened: Opened, old: Weights, new: Wei
     logprobs = tuple(p for i in increments for p in i.logprobs)
     versions = [v for i in increments for v in i.policy_versions]
     k = versions.index(version)
-    assert len(ids) == 300
-    assert versions == [version - 1] * k + [version] * (300 - k)
+    assert len(ids) == 450
+    assert versions == [version - 1] * k + [version] * (450 - k)
     assert_close(logprobs[:k], old.logprobs(prompt, ids)[:k])
     fresh = new.logprobs(prompt, ids)[k:]
     if kv_policy == "recompute":
@@ -226,6 +262,36 @@ def test_an_impossible_request_is_refused_by_name_and_harms_no_other(opened: Ope
             assert len((await good).token_ids) == 10
 
     within(scenario)
+
+
+def test_a_replica_reports_what_it_has_to_do(kind: str, opened: Opened) -> None:
+    """SGLang's report may be a few passes old."""
+
+    async def scenario() -> None:
+        async with opened() as engine:
+            assert isinstance(engine, EmbeddedEngine | SGLangEngine)
+            idle = await settled(engine, 0)
+            assert (idle.running, idle.waiting, idle.tokens, idle.slots) == (0, 0, 0, 16)
+            assert idle.capacity >= 16 * CONTEXT
+            crowd = [ask(f"c{i}", (1,) * 50, tokens=400) for i in range(20)]
+            calls = [asyncio.create_task(complete(engine, request)) for request in crowd]
+            busy = await settled(engine, 20)
+            assert busy.tokens >= 20 * 50 if kind == "embedded" else busy.tokens > 0  # SGLang counts a prefix once
+            assert busy.free(0, 0) <= 1 - 20 / 16
+            for call in calls:
+                call.cancel()
+            await settled(engine, 0)
+
+    within(scenario)
+
+
+async def settled(engine: EmbeddedEngine | SGLangEngine, requests: int) -> Load:
+    """Its report when it knows of so many; `within` bounds the wait."""
+    load = await engine.report()
+    while load.running + load.waiting != requests:
+        await asyncio.sleep(0)
+        load = await engine.report()
+    return load
 
 
 def test_an_id_that_is_open_is_refused(opened: Opened) -> None:
@@ -304,8 +370,9 @@ def test_no_prefix_of_the_old_weights_is_served_under_the_new(
     async def scenario() -> tuple[Completion, Completion]:
         async with opened(kv_policy) as engine:
             before = await complete(engine, ask("before", prompt))
-            staying = asyncio.create_task(complete(engine, ask("staying", prompt, 300)))
-            await asyncio.sleep(0.05)
+            spoke = asyncio.Event()
+            staying = asyncio.create_task(_note(engine, ask("staying", prompt, 400), [], spoke))
+            await spoke.wait()
             await engine.update_weights(WeightUpdate(engine.loaded_version + 1, new.path))
             after = await complete(engine, ask("after", prompt))
             await staying

@@ -1,7 +1,10 @@
 """A server that is killed in mid-request: what it had said survives, and nothing of it lives on."""
 
+import contextlib
 import os
 import signal
+import subprocess
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -10,7 +13,19 @@ import pytest
 from arl.engine.base import Engine
 from arl.errors import EngineError
 from arl.types import Increment
-from tests.engine.conftest import Weights, ask, complete, connect, start_server, start_sglang, within
+from tests.engine.conftest import (
+    KEY,
+    ServerProcess,
+    Weights,
+    ask,
+    complete,
+    connect,
+    sglang_command,
+    start_server,
+    start_sglang,
+    within,
+)
+from tests.processes import survivors
 
 
 @pytest.mark.parametrize("kind", ["server", pytest.param("sglang", marks=pytest.mark.sglang)])
@@ -40,4 +55,30 @@ def test_what_a_killed_server_had_said_survives_it(
     within(scenario, 20.0)
     doomed.process.wait(timeout=10)
     assert sum(len(increment.token_ids) for increment in said) >= 1
-    assert not psutil.wait_procs(tree, timeout=10)[1]
+    assert not survivors(tree)
+
+
+@pytest.mark.sglang
+def test_sglangs_processes_listen_on_loopback_alone(sglang_server: ServerProcess) -> None:
+    assert sglang_server.listens_on() == {"127.0.0.1"}
+
+
+@pytest.mark.sglang
+def test_nothing_is_left_of_an_sglang_server_that_is_killed_when_its_children_have_just_begun(
+    sglang_python: str, old: Weights
+) -> None:
+    """They import for seconds before they ask to die with their parent; its sockets lie in a folder of its own."""
+    argv, env = sglang_command(sglang_python, old.path)
+    with tempfile.TemporaryDirectory() as home:  # a short path, for sockets
+        env |= {"ARL_RUN_KEY": KEY, "ARL_PARENT_PID": str(os.getpid()), "TMPDIR": home}
+        doomed = psutil.Popen(argv, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        children: list[psutil.Process] = []
+        while len(children) < 3:  # Python's own, the scheduler, the detokenizer; the guard is nobody's
+            with contextlib.suppress(psutil.TimeoutExpired):
+                raise AssertionError(f"it ended with {doomed.wait(timeout=0.02)}")
+            children = doomed.children(recursive=True)
+        assert list(Path(home).glob("arl-sglang-*/*"))
+        os.killpg(doomed.pid, signal.SIGKILL)  # as a run ends what it has started
+        doomed.communicate(timeout=15)  # the guard holds its output open until it is done
+        assert not survivors(children)
+        assert not list(Path(home).glob("arl-sglang-*"))

@@ -6,7 +6,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
@@ -60,7 +60,6 @@ def _after(sequence: list[int]) -> torch.Tensor:
     return logits.log_softmax(-1)
 
 
-@settings(deadline=None)
 @given(SEQUENCES, SEQUENCES)
 @torch.inference_mode()
 def test_tree_prefill_agrees_with_separate_forwards(first: list[np.ndarray], second: list[np.ndarray]) -> None:

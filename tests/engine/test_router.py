@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arl import clock
+from arl.engine.base import Load
 from arl.engine.router import Replica, Router
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.types import Completion, GenerateRequest, Increment, SwapReport, WeightUpdate
@@ -38,6 +39,7 @@ class Mortal:
         self._router, self._interval, self._swap = router, interval, swap
         self.loaded_version, self.busy_seconds, self.is_paused = version, 0.0, False
         self.given: list[str] = []
+        self.load = Load(0, 0, 100, 0, 10_000)
         self._died, self._running = asyncio.Event(), asyncio.Event()
         self._running.set()
         self._death: RunError = EngineLost("the connection broke")
@@ -80,6 +82,10 @@ class Mortal:
             if reason:
                 return
 
+    async def report(self) -> Load:
+        await self._takes(0.05)
+        return self.load
+
     async def pause(self) -> None:
         await self._takes(0.1)
         self.is_paused = True
@@ -101,17 +107,25 @@ class Mortal:
 
 
 class World:
-    """Requests, swaps and pauses meet a router whose replicas live and die as `rng` says."""
+    """Requests, swaps and pauses meet a router whose replicas live and die as `rng` says.
 
-    def __init__(self, rng: random.Random, seats: int, lifetime: float) -> None:
-        self.rng, self.lifetime = rng, lifetime
+    In turns, weights are published at the end of each pause, and whoever paused has the device meanwhile.
+    """
+
+    def __init__(self, rng: random.Random, seats: int, lifetime: float, in_turns: bool) -> None:
+        self.rng, self.lifetime, self.in_turns = rng, lifetime, in_turns
         self.router = Router([None] * seats)
         self.oldest = 0
+        self.lives: dict[int, Replica | None] = {}  # by seat, until nothing is left of it; None: it is being started
+        self.trains = False
 
     async def run(self, num_requests: int) -> None:
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._seat(i)) for i in range(len(self.router._seats))]
-            background += [tasks.create_task(self._swap()), tasks.create_task(self._turns())]
+            if self.in_turns:
+                background += [tasks.create_task(self._turns())]
+            else:
+                background += [tasks.create_task(self._swap()), tasks.create_task(self._pauses())]
             requests = [tasks.create_task(self._ask(i)) for i in range(num_requests)]
             await asyncio.wait(requests)
             for task in background:
@@ -122,10 +136,13 @@ class World:
     async def _seat(self, seat: int) -> None:
         """What a keeper does."""
         while True:
+            assert not (self.in_turns and self.trains)
+            self.lives[seat] = None
+            await asyncio.sleep(self.rng.choice([0.0, 5.0]))
             engine = Mortal(self.router, interval=self.rng.choice([1, 2, 5]), swap=self.rng.choice([0.0, 1.0, 4.0]))
             death = asyncio.create_task(self._doom(engine))
             try:
-                replica = await self.router.fill(seat, engine)
+                replica = self.lives[seat] = await self.router.fill(seat, engine)
                 assert engine.is_paused == self.router._paused
                 await death
                 if self.rng.random() < 0.5:  # it is told before anybody notices, or somebody notices first
@@ -136,7 +153,9 @@ class World:
             finally:
                 death.cancel()
             self._check()
-            await asyncio.sleep(self.rng.choice([0.0, 1.0, 20.0]))
+            await asyncio.sleep(self.rng.choice([0.0, 1.0, 20.0]))  # until nothing is left of it
+            del self.lives[seat]
+            await self.router.may_start(seat)
 
     async def _doom(self, engine: Mortal) -> None:
         await asyncio.sleep(self.rng.expovariate(1 / self.lifetime))
@@ -152,11 +171,23 @@ class World:
             assert self.router.loaded_version == version
             self._check()
 
-    async def _turns(self) -> None:
+    async def _pauses(self) -> None:
         while True:
             await asyncio.sleep(self.rng.choice([1.0, 40.0]))
             await self.router.pause()
             await asyncio.sleep(self.rng.choice([0.0, 4.0]))
+            await self.router.resume()
+
+    async def _turns(self) -> None:
+        for version in itertools.count(1):
+            await asyncio.sleep(self.rng.choice([1.0, 40.0]))
+            await self.router.pause()
+            self.trains = True
+            assert all(life is not None and not life.lost.is_set() for life in self.lives.values())
+            await asyncio.sleep(self.rng.choice([0.0, 4.0, 50.0]))
+            self.trains = False
+            await self.router.update_weights(WeightUpdate(version, ""))
+            assert self.router.loaded_version == version
             await self.router.resume()
 
     def _check(self) -> None:
@@ -180,12 +211,18 @@ class World:
         assert max(answer.policy_versions) <= self.router.loaded_version + 1
 
 
-@settings(max_examples=120, deadline=None)
-@given(seed=st.integers(0, 2**32), seats=st.integers(1, 4), lifetime=st.sampled_from([6.0, 15.0, 60.0, 1e9]))
+@settings(max_examples=120)
+@given(
+    seed=st.integers(0, 2**32),
+    seats=st.integers(1, 4),
+    lifetime=st.sampled_from([6.0, 15.0, 60.0, 1e9]),
+    in_turns=st.booleans(),
+)
 def test_whenever_replicas_are_lost_every_request_gets_the_tokens_of_an_uninterrupted_one(
-    seed: int, seats: int, lifetime: float
+    seed: int, seats: int, lifetime: float, in_turns: bool
 ) -> None:
-    clock.run(lambda: World(random.Random(seed), seats, lifetime).run(num_requests=24), virtual=True)
+    """And in turns, whoever paused the engines finds nobody else on the device."""
+    clock.run(lambda: World(random.Random(seed), seats, lifetime, in_turns).run(num_requests=24), virtual=True)
 
 
 async def filled(*engines: Mortal) -> tuple[Router, list[Replica]]:
@@ -263,6 +300,28 @@ def test_one_that_comes_back_while_the_others_are_paused_is_paused() -> None:
         assert late.is_paused
         await router.resume()
         assert not late.is_paused
+
+    clock.run(main, virtual=True)
+
+
+@pytest.mark.parametrize("ends", ["update", "resume"])
+def test_a_seat_is_filled_in_the_engines_turn_which_lasts_until_it_is(ends: str) -> None:
+    async def main() -> None:
+        router, (replica,) = await filled(Mortal())
+        await router.pause()
+        router.lose(replica, EngineLost("dead"))
+        may_start = asyncio.create_task(router.may_start(0))
+        await asyncio.sleep(100)
+        assert not may_start.done()
+        swap = asyncio.create_task(router.update_weights(WeightUpdate(1, "")) if ends == "update" else router.resume())
+        await may_start
+        pause = asyncio.create_task(router.pause())
+        await asyncio.sleep(100)
+        assert not pause.done()
+        late = Mortal()
+        await router.fill(0, late)
+        await asyncio.gather(swap, pause)
+        assert late.is_paused
 
     clock.run(main, virtual=True)
 

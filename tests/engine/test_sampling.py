@@ -43,7 +43,7 @@ def test_a_row_that_does_not_truncate_is_drawn_alike_on_both_paths() -> None:
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**20), st.integers(2, 40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_uniform_number_depends_on_seed_and_position_alone(seed: int, position: int, crowd: int) -> None:
     alone = uniforms(np.array([seed], np.uint64), np.array([position]))
     many = uniforms(np.full(crowd, seed, np.uint64), np.arange(position, position + crowd))

@@ -86,10 +86,9 @@ def test_flushing_is_refused_while_requests_are_open(server: ServerProcess) -> N
     """Under in_place nothing is dropped, so an update that asks for it is refused; abort_all ends them."""
 
     async def scenario() -> None:
-        long = {"input_ids": [1], "rid": "long", "sampling_params": {**SAMPLING, "max_new_tokens": 500}}
-        answer = asyncio.create_task(post(server, "/generate", long))
-        await answered(server, "/flush_cache", 400)
         assert (await post(server, "/pause_generation", {"mode": "in_place"}))[0] == 200
+        answer = asyncio.create_task(post(server, "/generate", {"input_ids": [1], "sampling_params": SAMPLING}))
+        await answered(server, "/flush_cache", 400)
         update = {"model_path": "anywhere", "weight_version": "99999", "flush_cache": True}
         assert (await post(server, "/update_weights_from_disk", update))[0] == 400
         assert (await post(server, "/abort_request", {"rid": "unknown"}))[0] == 200
@@ -97,6 +96,30 @@ def test_flushing_is_refused_while_requests_are_open(server: ServerProcess) -> N
         assert (await answer)[1]["meta_info"]["finish_reason"]["type"] == "abort"
         assert (await post(server, "/flush_cache", {}))[0] == 200
         assert (await post(server, "/continue_generation", {}))[0] == 200
+
+    within(scenario)
+
+
+def test_memory_is_given_up_once_and_nothing_generates_without_it(server: ServerProcess) -> None:
+    """SGLang dies of what is refused here."""
+
+    async def scenario() -> None:
+        both = {"tags": ["weights", "kv_cache"]}
+        ask: dict[str, Any] = {"input_ids": [1], "sampling_params": SAMPLING}
+        await post(server, "/pause_generation", {"mode": "in_place"})
+        answer = asyncio.create_task(post(server, "/generate", ask))
+        await answered(server, "/flush_cache", 400)
+        assert (await post(server, "/release_memory_occupation", both))[0] == 400
+        await post(server, "/abort_request", {"abort_all": True})
+        await answer
+        await post(server, "/continue_generation", {})
+        assert (await post(server, "/resume_memory_occupation", both))[0] == 400
+        assert (await post(server, "/release_memory_occupation", both))[0] == 200
+        assert (await post(server, "/generate", ask))[0] == 400
+        assert (await post(server, "/resume_memory_occupation", {"tags": ["weights"]}))[0] == 200
+        assert (await post(server, "/resume_memory_occupation", both))[0] == 400
+        assert (await post(server, "/resume_memory_occupation", {"tags": ["kv_cache"]}))[0] == 200
+        assert (await post(server, "/generate", ask))[0] == 200
 
     within(scenario)
 
@@ -163,4 +186,4 @@ def test_a_server_dies_with_its_parent(old: Weights) -> None:
     orphan = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
     parent.wait(timeout=10)
-    orphan.wait(timeout=30)
+    orphan.wait(timeout=120)  # it asks to die when it has imported torch

@@ -1,10 +1,18 @@
-"""token_logprob against float64."""
+"""packed_logprob and policy_loss, from given logits, against float64."""
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from arl.kernels import logprob as module
-from arl.kernels.logprob import token_logprob, token_logprob_ref
+from arl.kernels.logprob import packed_logprob, packed_logprob_ref
+from arl.kernels.policy_loss import policy_loss, policy_loss_ref
+from tests.kernels.conftest import INTERPRETED, needs_float64
+
+KERNELS = settings.get_profile("kernels")
+INF = float("inf")
+ROUNDING = {torch.bfloat16: 2**-7 if INTERPRETED else 2**-8, torch.float16: 2**-10}  # the interpreter cuts off
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 def case(rows: int, vocab: int, scale: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -13,56 +21,123 @@ def case(rows: int, vocab: int, scale: float, dtype: torch.dtype) -> tuple[torch
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize(("rows", "vocab", "scale"), [(37, 101, 1.0), (1, 16, 3.0), (5, 7, 1e4), (0, 16, 1.0)])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "vocab", "scale"), [(37, 101, 1.0), (1, 16, 3.0), (5, 4099, 1e4), (0, 16, 1.0)])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float64, marks=needs_float64), torch.float32, torch.bfloat16, torch.float16]
+)
 def test_values_and_gradient_equal_the_float64_reference(
-    rows: int,
-    vocab: int,
-    scale: float,
-    dtype: torch.dtype,
-    temperature: float,
-    monkeypatch: pytest.MonkeyPatch,
+    rows: int, vocab: int, scale: float, dtype: torch.dtype, temperature: float
 ) -> None:
-    monkeypatch.setattr(module, "CHUNK_BYTES", 4 * vocab * 8)  # several chunks of eight rows
     logits, targets = case(rows, vocab, scale, dtype)
     exact = logits.detach().double().requires_grad_()
     weights = torch.randn(rows)
-    results = [token_logprob(logits, targets, temperature), token_logprob_ref(exact, targets, temperature)]
+    results = [packed_logprob(logits, targets, temperature), packed_logprob_ref(exact, targets, temperature)]
     for logprob, _ in results:
         (logprob * weights).sum().backward()  # type: ignore[no-untyped-call]
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5 * max(1.0, scale))
+    for ours, theirs in zip(*results, strict=True):  # huge logits cost no precision: differences from the peak
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-6, atol=3e-6)
     assert logits.grad is not None
-    rtol, atol = (2**-8, 1e-6) if dtype == torch.bfloat16 else (1e-4, 1e-5)
-    if scale < 1e3:  # at 1e4, one float32 ulp of a logit is already a millinat
-        torch.testing.assert_close(logits.grad.double(), exact.grad, rtol=rtol, atol=atol)
+    torch.testing.assert_close(logits.grad.double(), exact.grad, rtol=ROUNDING.get(dtype, 1e-4), atol=1e-6)
 
 
+@settings(KERNELS)
+@given(st.integers(0, 20), st.integers(1, 300), st.floats(0.1, 10.0), st.integers(0, 2**31))
+def test_any_shape_agrees_and_no_logprob_exceeds_zero(rows: int, vocab: int, temperature: float, seed: int) -> None:
+    torch.manual_seed(seed)
+    logits = torch.randn(rows, vocab) * 10
+    logits[torch.rand(rows, vocab) < 0.3] = -INF
+    logits[:, 0] = 0.0  # at least one token is allowed
+    targets = torch.randint(vocab, (rows,))
+    logprob, entropy = packed_logprob(logits, targets, temperature)
+    reference = packed_logprob_ref(logits.double(), targets, temperature)
+    torch.testing.assert_close((logprob.double(), entropy.double()), reference, rtol=1e-5, atol=3e-5)
+    assert (logprob <= 0).all()
+    assert (entropy >= 0).all()
+
+
+@needs_float64
 def test_gradcheck_in_float64() -> None:
     logits, targets = case(6, 9, 2.0, torch.float64)
-    assert torch.autograd.gradcheck(lambda x: token_logprob(x, targets, 0.8)[0], (logits,))
+    assert torch.autograd.gradcheck(lambda x: packed_logprob(x, targets, 0.8)[0], (logits,))
 
 
 def test_ruled_out_tokens_have_no_probability_and_no_gradient() -> None:
-    logits = torch.tensor([[0.0, float("-inf"), 1.0], [5.0, float("-inf"), float("-inf")]], requires_grad=True)
-    logprob, entropy = token_logprob(logits, torch.tensor([2, 0]))
-    reference = token_logprob_ref(logits, torch.tensor([2, 0]))
-    torch.testing.assert_close(logprob, reference[0])
-    torch.testing.assert_close(entropy, reference[1])
+    logits = torch.tensor([[0.0, -INF, 1.0], [5.0, -INF, -INF]], requires_grad=True)
+    logprob, entropy = packed_logprob(logits, torch.tensor([2, 0]))
+    reference = packed_logprob_ref(logits, torch.tensor([2, 0]))
+    torch.testing.assert_close((logprob, entropy), reference)
     logprob.sum().backward()  # type: ignore[no-untyped-call]
     assert logits.grad is not None
     assert logits.grad[:, 1].tolist() == [0.0, 0.0]
     assert torch.isfinite(logits.grad).all()
 
 
-def test_logprobs_never_exceed_zero() -> None:
+def test_a_ruled_out_target_is_minus_infinity_and_has_the_gradient_of_log_softmax() -> None:
+    values = torch.tensor([[0.0, -INF, 1.0]])
+    gradients: list[torch.Tensor] = []
+    for function in (packed_logprob, packed_logprob_ref):
+        logits = values.clone().requires_grad_()
+        logprob, _ = function(logits, torch.tensor([1]))
+        assert logprob.tolist() == [-INF]
+        gradients += torch.autograd.grad(logprob.exp() + 2 * logprob, logits)
+    torch.testing.assert_close(gradients[0], gradients[1])
+    assert gradients[0][0, 1] == 2.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_mask_of_the_most_negative_number_is_as_good_as_minus_infinity(dtype: torch.dtype) -> None:
+    targets, results = torch.tensor([0, 1, 39]), []
+    for mask in (torch.finfo(dtype).min, -INF):
+        torch.manual_seed(0)
+        logits = torch.randn(3, 40).to(dtype)
+        logits[:, 8:16] = mask  # all that one lane of the kernel sees
+        results.append(packed_logprob(logits, targets))
+    torch.testing.assert_close(*results)
+
+
+def test_certain_tokens_have_logprob_zero() -> None:
     logits = torch.full((4, 8), -1e4)
     logits[:, 3] = 1e4
-    logprob, entropy = token_logprob(logits, torch.tensor([3, 3, 3, 3]))
-    assert (logprob <= 0).all()
-    assert (entropy >= 0).all()
+    logprob, entropy = packed_logprob(logits, torch.tensor([3, 3, 3, 3]))
+    assert logprob.tolist() == entropy.tolist() == [0.0] * 4
 
 
-def test_nan_logits_stay_visible() -> None:
-    logprob, _ = token_logprob(torch.full((1, 4), float("nan")), torch.tensor([0]))
-    assert torch.isnan(logprob).all()
+@pytest.mark.parametrize("value", [float("nan"), INF, -INF])
+def test_rows_without_a_distribution_stay_visible(value: float) -> None:
+    logits = torch.zeros(2, 4)
+    logits[0] = value
+    logprob, _ = packed_logprob(logits, torch.tensor([0, 0]))
+    assert torch.isnan(logprob).tolist() == [True, False]
+
+
+def test_rows_may_lie_apart_in_memory() -> None:
+    logits = torch.randn(6, 50)[::2, :40]
+    targets = torch.tensor([0, 39, 7])
+    torch.testing.assert_close(packed_logprob(logits, targets), packed_logprob_ref(logits, targets))
+
+
+def test_bfloat16_logits_lose_no_more_than_in_pytorch() -> None:
+    """Ours computes in float32 from the same rounded logits; the error is the logits' own."""
+    torch.manual_seed(0)
+    exact = torch.randn(64, 997, dtype=torch.float64) * 3
+    targets = torch.randint(997, (64,))
+    truth = packed_logprob_ref(exact, targets)[0]
+    ours = packed_logprob(exact.bfloat16(), targets)[0]
+    theirs = torch.log_softmax(exact.bfloat16(), -1).gather(1, targets[:, None])[:, 0]
+    assert (ours - truth).abs().mean() <= (theirs.double() - truth).abs().mean()
+
+
+def test_policy_loss_is_the_objective_of_the_logprobs() -> None:
+    values, targets = case(9, 31, 2.0, torch.float32)
+
+    def objective(logprob: torch.Tensor, rows: slice) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        ratio = torch.exp(logprob + 3)
+        return -ratio.clamp(max=1.2).sum(), (ratio.detach(), (ratio > 1.2).detach())
+
+    results = []
+    for function in (policy_loss, policy_loss_ref):
+        logits = values.detach().clone().requires_grad_()
+        result = function(logits, targets, objective, 0.9)
+        assert not result[1].requires_grad
+        results.append((result, torch.autograd.grad(result[0], logits)))
+    torch.testing.assert_close(results[0], results[1])

@@ -11,6 +11,7 @@ import pytest
 
 from arl.errors import DeadlineError, ProcessDied
 from arl.launch.local import LocalProcesses
+from tests.processes import survivors
 
 READY = "print('ready to serve', flush=True); import time; time.sleep(600)"
 GRANDCHILD = (
@@ -34,9 +35,8 @@ def test_the_whole_tree_is_gone_after_the_block(tmp_path: Path, code: str) -> No
             return [tree, *tree.children(recursive=True)]
 
     tree = asyncio.run(main())
-    gone, alive = psutil.wait_procs(tree, timeout=5)
-    assert not alive
-    assert len(gone) == (2 if code is GRANDCHILD else 1)
+    assert not survivors(tree)
+    assert len(tree) == (2 if code is GRANDCHILD else 1)
 
 
 def test_a_process_that_dies_before_it_is_ready_says_why(tmp_path: Path) -> None:
@@ -105,6 +105,6 @@ def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
         orphan = psutil.Process(int(await process.stdout.readline()))
         process.kill()
         await process.wait()
-        assert not psutil.wait_procs([orphan], timeout=5)[1]
+        assert not survivors([orphan])
 
     asyncio.run(main())

@@ -7,12 +7,12 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from arl.errors import RewardError
 from arl.reward.pool import InlineRewards, RewardPool
 from arl.types import Problem
+from tests.processes import MARK, left_behind
 
 HERE = __name__
 
@@ -36,12 +36,6 @@ def misbehaving(problem: Problem, response: str, truncated: bool) -> float:
     if response == "nan":
         return float("nan")
     return 1.0
-
-
-def alive(word: str) -> list[psutil.Process]:
-    """Processes of this machine whose command line has `word` in it."""
-    everyone = psutil.process_iter(["cmdline"])  # a zombie has none
-    return [p for p in everyone if word in " ".join(p.info["cmdline"] or ())]
 
 
 def score(function: str, tmp_path: Path, *responses: str, timeout: float = 20.0) -> list[float]:
@@ -89,11 +83,11 @@ def forking(problem: Problem, response: str, truncated: bool) -> float:
     return misbehaving(problem, response, truncated)
 
 
-def test_a_hung_worker_goes_with_everything_it_started(tmp_path: Path) -> None:
+def test_a_hung_worker_goes_with_everything_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MARK, str(tmp_path))
     with pytest.raises(RewardError, match="no answer in the time"):
         score("forking", tmp_path, "hang", timeout=3.0)
-    assert not alive("time.sleep(613)")
-    assert not alive(f"{HERE}:forking")
+    assert not left_behind(str(tmp_path))
 
 
 def test_a_reward_that_cannot_be_imported_by_a_worker_is_told_at_once(tmp_path: Path) -> None:
@@ -101,13 +95,15 @@ def test_a_reward_that_cannot_be_imported_by_a_worker_is_told_at_once(tmp_path: 
         score("absent", tmp_path, "x")
 
 
-def test_many_groups_share_few_workers_and_none_is_left_behind(tmp_path: Path) -> None:
+def test_many_groups_share_few_workers_and_none_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MARK, str(tmp_path))
+
     async def main() -> list[list[float]]:
         async with RewardPool(f"{HERE}:half", 2, 20.0, 60.0, tmp_path / "reward.log") as pool:
             return await asyncio.gather(*(pool.score(Problem("?"), ["x" * i], [False]) for i in range(40)))
 
     assert asyncio.run(main()) == [[float(i)] for i in range(40)]
-    assert not alive(f"{HERE}:half")
+    assert not left_behind(str(tmp_path))
 
 
 def test_inline_rewards_judge_as_the_workers_do() -> None:

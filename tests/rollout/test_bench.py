@@ -1,22 +1,27 @@
-"""The controller benchmark runs, holds open what it says, and reports every part."""
+"""The controller's benchmark runs, holds open what it says, and reports every part; so does a checkpoint's."""
 
-import subprocess
-import sys
+import pytest
 
-import msgspec
+from arl.bench import checkpoint
+from arl.bench.controller import bench_controller
+from arl.recipe import TinyModel
 
 
 def test_the_benchmark_reports_throughput_groups_and_memory() -> None:
-    options = ["--concurrent", "256", "--episodes", "8000", "--repeats", "1"]
-    command = [sys.executable, "-m", "arl.cli", "bench", "controller", *options]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=120)
-    report = msgspec.json.decode(done.stdout)
+    report = bench_controller(concurrent=64, episodes=2000, repeats=1)
     throughput = report["throughput"]
-    assert throughput["episodes"] == 8000
+    assert throughput["episodes"] == 2000
     assert throughput["episodes_per_s"] > 0
-    assert throughput["mean_open_episodes"] >= 128
+    assert throughput["mean_open_episodes"] >= 32
     assert len(report["groups"]) == 3
     for groups in report["groups"].values():
-        assert list(groups["cpu_us_per_group"]) == ["32", "256", "2048"]
-        assert groups["ratio_to_fewest"]["32"] == 1.0
+        assert list(groups["cpu_us_per_group"]) == [8, 64, 512]
+        assert groups["ratio_to_fewest"][8] == 1.0
     assert report["memory"]["end_mib"] > 0
+
+
+def test_a_checkpoint_is_written_beside_a_step_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "SHAPE", TinyModel())
+    report = checkpoint.bench_checkpoint(repeats=1)
+    assert report["step_seconds"] > 0
+    assert report["until_sealed_seconds"] > 0

@@ -179,6 +179,21 @@ def failing(one_in: int) -> Env:
     return env
 
 
+def scheduled(s: dict[str, Any], rollout: Rollout, steps: int, **options: Any) -> World:
+    """Lengths 1..9, and the speeds, replicas and failures of schedule `s`."""
+    return World(
+        rollout,
+        steps,
+        lambda seed: 1 + seed % 9,
+        s["step_seconds"],
+        s["swap_seconds"],
+        seconds_of=slow(s["one_in"], s["factor"]),
+        replicas=s["replicas"],
+        env=failing(s["fail_one_in"]),
+        **options,
+    )
+
+
 schedules = st.fixed_dictionaries(
     {
         "problems": st.integers(1, 5),
@@ -213,15 +228,10 @@ def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_grou
         max_failures=10_000,
         max_rejects=10_000,
     )
-    world = World(
+    world = scheduled(
+        s,
         rollout,
         6,
-        lambda seed: 1 + seed % 9,
-        s["step_seconds"],
-        s["swap_seconds"],
-        seconds_of=slow(s["one_in"], s["factor"]),
-        replicas=s["replicas"],
-        env=failing(s["fail_one_in"]),
         keep=lambda problem, _: not s["reject_one_in"] or int(str(problem.prompt)) % s["reject_one_in"] != 0,
         checkpoint_every=s["checkpoint_every"],
         crash_at=s["crash_at"],
@@ -302,9 +312,10 @@ def test_a_resumed_env_that_goes_another_way_generates_anew_from_there() -> None
     rollout = Rollout(problems_per_step=1, group_size=2, staleness=3, max_new_tokens=80, max_failures=1)
     world = World(rollout, 8, lambda seed: 30 + seed % 70, env=moody, checkpoint_every=1, crash_at=90.0).run()
     assert world.episodes.num_diverged > 0
-    for batch in world.trainer.batches:
-        for t in (t for group in batch.groups for t in group.trajectories):
-            assert (t.loss_mask == (t.policy_versions >= 0)).all()
+    assert not world.controller.audit.lost
+    trained = [group.group_id for batch in world.trainer.batches for group in batch.groups]
+    assert sorted(trained) == list(range(8))
+    assert max(world.ages()) <= 3
 
 
 @pytest.mark.parametrize("late", ["wait", "drop"])

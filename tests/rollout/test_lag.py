@@ -13,7 +13,7 @@ from arl.rollout.filters import Filter, keep_all
 from arl.rollout.lag import LagSchedule
 from arl.types import Problem, SwapReport, Trajectory, WeightUpdate
 from tests.fakes import NullObserver, NullTrainer
-from tests.rollout.test_controller import World, failing, slow
+from tests.rollout.test_controller import World, scheduled
 
 STEPS = 7
 
@@ -87,19 +87,8 @@ schedules = st.fixed_dictionaries(
 
 def world(s: dict[str, Any], keep: Filter = keep_all, **options: Any) -> World:
     lags = s["lags"]
-    made = World(
-        Rollout(problems_per_step=lags.shape[1], group_size=2, lag=0, max_failures=10_000),
-        len(lags),
-        lambda seed: 1 + seed % 9,
-        s["step_seconds"],
-        s["swap_seconds"],
-        seconds_of=slow(s["one_in"], s["factor"]),
-        replicas=s["replicas"],
-        env=failing(s["fail_one_in"]),
-        keep=keep,
-        lags=lags,
-        **options,
-    )
+    rollout = Rollout(problems_per_step=lags.shape[1], group_size=2, lag=0, max_failures=10_000)
+    made = scheduled(s, rollout, len(lags), keep=keep, lags=lags, **options)
     made.trainer = RingOfVersions(s["step_seconds"], made.first, int(lags.max()) + 2)
     made.observer = Loads(made.trainer)
     return made

@@ -23,7 +23,7 @@ from arl.rollout.controller import Controller
 from arl.rollout.filters import keep_all
 from arl.types import Batch, SwapReport
 from tests.fakes import NullCheckpoints, NullCodec, NullLease, NullObserver, NullTrainer
-from tests.rollout.test_controller import PATIENT, World, failing, schedules, slow
+from tests.rollout.test_controller import PATIENT, World, scheduled, schedules
 
 STEPS = 6
 
@@ -49,16 +49,7 @@ def recorded(s: dict[str, Any]) -> tuple[World, Recording]:
         max_groups=None if s["spare"] is None else s["problems"] + s["spare"],
         max_failures=10_000,
     )
-    world = World(
-        rollout,
-        STEPS,
-        lambda seed: 1 + seed % 9,
-        s["step_seconds"],
-        s["swap_seconds"],
-        seconds_of=slow(s["one_in"], s["factor"]),
-        replicas=s["replicas"],
-        env=failing(s["fail_one_in"]),
-    )
+    world = scheduled(s, rollout, STEPS)
     world.observer = witness = Witness()
     world.run()
     groups = [RecordedGroup(group, fate, None) for group, fate in witness.lost]

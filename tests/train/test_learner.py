@@ -1,5 +1,6 @@
 """One rank in this process."""
 
+import functools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +11,20 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from arl import arrays
+from arl.data import checksum
 from arl.errors import TrainerError
-from arl.recipe import Objective, Train
-from arl.sync.publish import Publisher, write_weights
+from arl.models.tiny import make_tiny_model
+from arl.recipe import Objective, TinyModel, Train
+from arl.sync.outlets import FileOutlet
+from arl.sync.publish import Publisher
+from arl.train import learner as learner_module
 from arl.train.learner import Learner, learning_rate
-from arl.train.packer import LossSequence, Minibatch, Shard, pack_batch, pack_groups
+from arl.train.packer import LossSequence, Shard, pack_batch, pack_groups
 from arl.types import Batch, WeightUpdate
+from tests.train.gradients import gradient_of
 from tests.train.synthetic import batch
 
 PROXIMALS: tuple[Literal["recompute", "loglinear"], ...] = ("recompute", "loglinear")
@@ -97,8 +105,10 @@ def test_a_few_steps_raise_the_probability_of_rewarded_trajectories(tiny: Path) 
     assert trained.version == 8
 
 
-def test_micro_batches_do_not_change_the_step(tiny: Path) -> None:
-    whole, cut = learner(tiny), learner(tiny)
+@pytest.mark.parametrize("kind", ["decoupled_ppo", "gspo"])
+def test_micro_batches_do_not_change_the_step(tiny: Path, kind: Literal["decoupled_ppo", "gspo"]) -> None:
+    objective = Objective(kind=kind, clip_low=0.2, clip_high=0.2)
+    whole, cut = learner(tiny, objective), learner(tiny, objective)
     given = batch(4, groups=8, size=4)
     a, b = whole.step(shard_of(given)), cut.step(shard_of(given, capacity=64))
     assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
@@ -114,7 +124,8 @@ def test_leaving_out_trajectories_without_gradient_does_not_change_the_gradient(
     everything = []
     for g, kept in zip(given.groups, _kept(given), strict=True):
         everything.append(kept or [_with_zero_advantage(t) for t in g.trajectories])
-    full = Shard(4, (Minibatch(pack_groups(everything, 16_384, 1)[0], short.loss_tokens),))
+    (packs,) = pack_groups(everything, 16_384, ranks=1)
+    full = Shard(4, (msgspec.structs.replace(short, micro_batches=packs),))
     assert len(full.minibatches[0].micro_batches[0].loss_scores) > len(short.micro_batches[0].loss_scores)
     a, b = learner(tiny, minibatches=1), learner(tiny, minibatches=1)
     first, second = a.step(Shard(4, (short,))), b.step(full)
@@ -198,22 +209,131 @@ def test_the_learning_rate_falls_linearly_to_its_share() -> None:
     assert [learning_rate(train, update) for update in (0, 5, 99)] == pytest.approx([0.1, 0.05, 0.05])
 
 
+def test_the_learning_rate_falls_along_a_cosine_to_its_share() -> None:
+    train = Train(learning_rate=0.1, steps=5, minibatches=1, decay_to=0.5, decay="cosine")
+    assert [learning_rate(train, update) for update in (0, 1, 2, 4)] == pytest.approx([0.1, 0.0926777, 0.075, 0.05])
+
+
 def test_the_learning_rate_ramps_linearly(tiny: Path) -> None:
     trained = learner(tiny, learning_rate=0.1, ramp_steps=40)  # at version 4 there have been 8 updates
     assert trained.step(shard_of(batch(4, groups=4, size=4)))["learning_rate"] == pytest.approx(0.025)
 
 
-def test_an_infinite_gradient_names_the_version(tiny: Path) -> None:
+def poisoned(version: int, groups: int = 1, value: float = np.nan) -> Batch:
+    """One trajectory of the first `groups` has no usable logprob."""
+    given = batch(version, groups=4, size=4)
+    for group in given.groups[:groups]:
+        bad = next(t for t in group.trajectories if any(o.reward != t.reward for o in group.trajectories))
+        bad.behavior_logprobs[bad.loss_mask] = value
+    return given
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_an_update_that_is_not_finite_leaves_weights_moments_and_means_alone(tiny: Path, value: float) -> None:
+    """The first of two minibatches is poisoned; the second trains as if it had been alone."""
+    trained, clean = learner(tiny, Objective(kind="ppo")), learner(tiny, Objective(kind="ppo"))
+    shard = shard_of(poisoned(4, value=value))
+    metrics = trained.step(shard)
+    assert metrics["train/skipped_updates"] == 1
+    assert all(np.isfinite(value) for value in metrics.values())
+    clean._updates += 1
+    alone = clean.step(Shard(4, shard.minibatches[1:]))
+    assert metrics["loss"] == pytest.approx(alone["loss"], rel=1e-6)
+    assert metrics["entropy"] == pytest.approx(alone["entropy"], rel=1e-6)
+    assert_same_weights(weights(trained), weights(clean), 0.0)
+
+
+def test_three_updates_in_a_row_that_are_not_finite_end_the_run_with_the_shard_saved(
+    tiny: Path, tmp_path: Path
+) -> None:
+    trained = Learner(tiny, Train(minibatches=2), Objective(), version=4, evidence=tmp_path / "logs")
+    before = weights(trained)
+    assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
+    with pytest.raises(TrainerError, match=r"the loss is nan .* version 5, and 3 updates in a row") as raised:
+        trained.step(shard_of(poisoned(5, groups=4)))
+    (file,) = (tmp_path / "logs").iterdir()
+    assert str(file) in str(raised.value)
+    saved = arrays.decoder(Shard).decode(file.read_bytes())
+    assert np.isnan(saved.minibatches[0].micro_batches[0].behavior_logprobs).any()
+    assert_same_weights(before, weights(trained), 0.0)
+
+
+def test_a_checkpoint_before_any_update_has_moments_of_zero(tiny: Path, tmp_path: Path) -> None:
     trained = learner(tiny)
-    with torch.no_grad():
-        trained.sharded._local[0].fill_(float("nan"))
-    with pytest.raises(TrainerError, match="version 4"):
-        trained.step(shard_of(batch(4, groups=4, size=4)))
+    assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
+    trained.sharded.write(trained.sharded.training_state(), tmp_path / "saved", tokenizer_path=tiny)
+    resumed = Learner(tmp_path / "saved", Train(minibatches=2), Objective(), version=5, resumed=True)
+    for going_on in (trained, resumed):
+        assert going_on.step(shard_of(batch(5, groups=4, size=4)))["train/skipped_updates"] == 0
+    assert_same_weights(weights(trained), weights(resumed), 0.0)
+
+
+def test_a_finite_update_between_others_lets_the_run_go_on(tiny: Path) -> None:
+    trained = learner(tiny)
+    skipped = [trained.step(shard_of(poisoned(v)))["train/skipped_updates"] for v in range(4, 9)]
+    assert skipped == [1] * 5
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_although_its_loss_is(tiny: Path) -> None:
+    trained = learner(tiny, minibatches=1)
+    hook = trained.sharded.model.model.norm.register_full_backward_hook(lambda _, grads, __: (grads[0] * np.inf,))
+    before = weights(trained)
+    metrics = trained.step(shard_of(batch(4, groups=4, size=4), minibatches=1))
+    hook.remove()
+    assert metrics["train/skipped_updates"] == 1
+    assert "loss" not in metrics
+    assert_same_weights(before, weights(trained), 0.0)
+
+
+def test_flops_and_memory_of_a_step_are_logged_and_an_unknown_peak_gives_no_mfu(tiny: Path) -> None:
+    metrics = learner(tiny).step(shard_of(batch(4, groups=4, size=4)))
+    assert metrics["hardware/tflops"] > 0
+    assert 0.05 < metrics["hardware/memory_gb"] < 100
+    assert "hardware/mfu" not in metrics
+
+
+class Asked(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts numbers that the host takes from a tensor, for each of which it waits where the tensor is a GPU's."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.numbers += func.name() in ("aten::_local_scalar_dense", "aten::is_nonzero")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", ["ppo", "decoupled_ppo", "gspo"])
+def test_nobody_waits_for_the_device_until_an_update_has_its_norm(
+    tiny: Path, kind: Literal["ppo", "decoupled_ppo", "gspo"]
+) -> None:
+    objective = Objective(kind=kind, proximal="loglinear", clip_low=0.2, clip_high=0.2)
+    trained = learner(tiny, objective, minibatches=1)
+    (minibatch,) = shard_of(batch(4, groups=4, size=4), minibatches=1, capacity=64).minibatches
+    with Asked() as asked:  # type: ignore[no-untyped-call]
+        gradient_of(trained, minibatch)
+    assert len(minibatch.micro_batches) > 2
+    assert asked.numbers == 1  # the loss, which this test asked for
+
+
+def test_the_mfu_is_of_the_peak_that_a_known_device_promises(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner_module, "peak_flops", lambda *_: 2e12)
+    metrics = learner(tiny).step(shard_of(batch(4, groups=4, size=4)))
+    assert metrics["hardware/mfu"] == pytest.approx(metrics["hardware/tflops"] / 2)
+
+
+def test_compiled_and_checkpointed_blocks_train_as_others_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_tiny_model(TinyModel(hidden_size=8, layers=1, heads=1), checksum.CHARACTERS, 1, tmp_path)
+    shard, plain = shard_of(batch(4, groups=1, size=4), minibatches=1), learner(tmp_path, minibatches=1)
+    # The compiler's own back end takes a minute, and is not what is tested.
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    compiled = learner(tmp_path, minibatches=1, compile=True, checkpointing="full")
+    assert plain.step(shard)["loss"] == pytest.approx(compiled.step(shard)["loss"], rel=1e-5)
+    assert_same_weights(weights(plain), weights(compiled), 1e-5)
 
 
 def test_a_publication_loads_as_the_weights_it_was_made_of(tmp_path: Path, tiny: Path) -> None:
     trained = learner(tiny)
-    update = write_weights(tmp_path, 5, trained.config_json(), trained.snapshot())
+    update = FileOutlet(tmp_path, trained.config_json()).write(5, trained.snapshot())
     again = Learner(update.path, Train(minibatches=2), Objective())
     assert_same_weights(weights(trained), weights(again), 0.0)
 
@@ -228,7 +348,7 @@ def test_a_publisher_of_every_version_lets_one_snapshot_stand_in_line(tmp_path: 
         first.set()
         busy.wait(20)
 
-    publisher = Publisher(tmp_path, trained.config_json(), kept=3, announce=announce, every_version=True)
+    publisher = Publisher(FileOutlet(tmp_path, trained.config_json()), kept=3, announce=announce, every_version=True)
 
     def publish_two_more() -> None:
         publisher.publish(6, trained.snapshot())
@@ -260,7 +380,7 @@ def test_the_publisher_skips_what_a_newer_version_overtook_and_keeps_the_last_fe
         assert (Path(outcome.path) / "model.safetensors").exists()
         busy.wait(20)
 
-    publisher = Publisher(tmp_path, trained.config_json(), kept=2, announce=announce)
+    publisher = Publisher(FileOutlet(tmp_path, trained.config_json()), kept=2, announce=announce)
     publisher.publish(5, trained.snapshot())
     assert first.wait(20)
     for version in (6, 7, 8):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.train.advantages import grpo_advantages
-from arl.train.objectives import decoupled_ppo, loglinear_proximal, naive_ppo
+from arl.train.objectives import decoupled_ppo, gspo, loglinear_proximal, naive_ppo
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.3}
 
@@ -70,12 +70,35 @@ def test_both_agree_when_the_behavior_policy_is_the_proximal_one() -> None:
     assert naive == decoupled
 
 
+def test_gspo_clips_and_weighs_sequences_by_the_geometric_means_over_their_tokens() -> None:
+    sequences = torch.tensor([1, 0, 1])
+    current, proximal = logs(0.8, 0.2, 0.1).requires_grad_(), logs(0.2, 0.1, 0.4)
+    behavior, advantages = logs(0.1, 0.01, 0.05), torch.tensor([1.0, 3.0, 1.0])
+    loss, stats = gspo(current, proximal, behavior, advantages, sequences, **CLIP, behavior_weight_cap=5.0)
+    # sequence 1: u = √(4·¼) = 1, w = √(2·8) = 4, gain 1; sequence 0: u = 2, w = 10 → 5, gain 3.9 (clipped)
+    assert loss.item() == pytest.approx(-(4 * 1 + 5 * 3.9), rel=1e-5)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert current.grad is not None
+    torch.testing.assert_close(current.grad, torch.tensor([-2.0, 0.0, -2.0]))
+    assert stats.clipped.tolist() == stats.capped.tolist() == [False, True, False]
+    torch.testing.assert_close(stats.ratio, torch.tensor([1.0, 2.0, 1.0]))
+    torch.testing.assert_close(stats.behavior_weight, torch.tensor([4.0, 5.0, 4.0]))
+
+
+def test_gspo_of_sequences_of_one_token_is_decoupled_ppo() -> None:
+    current, proximal, behavior = logs(0.3, 0.5, 0.1), logs(0.2, 0.5, 0.4), logs(0.2, 0.1, 0.9)
+    advantages, sequences = torch.tensor([1.0, -1.0, 0.5]), torch.tensor([2, 0, 1])
+    of_sequences, _ = gspo(current, proximal, behavior, advantages, sequences, **CLIP, behavior_weight_cap=5.0)
+    of_tokens, _ = decoupled_ppo(current, proximal, behavior, advantages, **CLIP, behavior_weight_cap=5.0)
+    assert of_sequences.item() == pytest.approx(of_tokens.item())
+
+
 def test_loglinear_moves_from_behavior_to_current_with_age() -> None:
     proximal = loglinear_proximal(
         torch.tensor([-1.0, -1.0, -1.0]), torch.tensor([-2.0, -2.0, -2.0]), torch.tensor([7, 6, 4]), version=7
     )
     torch.testing.assert_close(proximal, torch.tensor([-2.0, -1.5, -1.25]))
-    with pytest.raises(AssertionError, match="future"):
+    with pytest.raises(RuntimeError, match="future"):
         loglinear_proximal(torch.zeros(1), torch.zeros(1), torch.tensor([8]), version=7)
 
 

@@ -3,31 +3,29 @@
 import copy
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen2Config
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedModel,
+    Qwen2Config,
+)
 
 from arl.models import packed
-from arl.models.attention import ATTENTION
+from arl.models.attention import ATTENTION, attention
 from arl.models.packed import PackedContext
 from arl.train.packer import LossSequence, MicroBatch, pack_groups
+from tests.train.families import FAMILIES, SHAPE
 
 CONFIGS = {
-    "llama": LlamaConfig(
-        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4,
-    ),
-    "llama-gqa": LlamaConfig(
-        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2,
-    ),
-    "qwen2-gqa-tied": Qwen2Config(
-        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=1, tie_word_embeddings=True,
-    ),
-}  # fmt: skip
+    **FAMILIES,
+    "llama-all-heads": LlamaConfig(**SHAPE | {"num_key_value_heads": 4}),
+    "qwen2-one-key-head": Qwen2Config(**SHAPE | {"num_key_value_heads": 1}),
+}
 
 
 def model(name: str, attention: str) -> PreTrainedModel:
@@ -39,7 +37,7 @@ def model(name: str, attention: str) -> PreTrainedModel:
     return made
 
 
-def group(rng: random.Random, prompt: int, responses: list[int], vocab: int = 32) -> list[LossSequence]:
+def group(rng: random.Random, prompt: int, responses: list[int], vocab: int = 16) -> list[LossSequence]:
     shared = [rng.randrange(vocab) for _ in range(prompt)]
     made = []
     for length in responses:
@@ -109,7 +107,7 @@ def test_equal_and_nested_responses_are_computed_once_and_counted_each() -> None
     rng = random.Random(3)
     twins = group(rng, 6, [4, 4, 4, 6], vocab=2)
     twins = [*twins, twins[0], twins[3]]
-    assert_packed_equals_alone("llama-gqa", [twins], 1000)
+    assert_packed_equals_alone("llama", [twins], 1000)
     (share,) = pack_groups([twins], 1000, ranks=1)
     assert len(share[0].loss_scores) == sum(len(s.loss_at) for s in twins)
     assert len(share[0].score_positions) < len(share[0].loss_scores)
@@ -118,7 +116,7 @@ def test_equal_and_nested_responses_are_computed_once_and_counted_each() -> None
 def test_long_segments_take_the_fused_path_and_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "LARGE", 64)
     rng = random.Random(5)
-    assert_packed_equals_alone("llama-gqa", [group(rng, 20, [15, 2, 30]), group(rng, 3, [1, 2])], 1000)
+    assert_packed_equals_alone("llama", [group(rng, 20, [15, 2, 30]), group(rng, 3, [1, 2])], 1000)
 
 
 def test_a_model_that_keeps_a_cache_is_refused() -> None:
@@ -129,6 +127,31 @@ def test_a_model_that_keeps_a_cache_is_refused() -> None:
     cache = m(input_ids=tokens, use_cache=True, context=context).past_key_values
     with pytest.raises(AssertionError, match="use_cache=False"):
         m(input_ids=tokens, past_key_values=cache, use_cache=True, context=context)
+
+
+def test_what_silently_computes_another_model_elsewhere_changes_nothing_here() -> None:
+    """A default cache, and a mask of ones: transformers' own packed attention then sees across sequences."""
+    (share,) = pack_groups([group(random.Random(1), 5, [4, 4]), group(random.Random(2), 3, [6])], 1000, ranks=1)
+    batch, m = share[0], model("llama", ATTENTION)
+
+    def logits(**wrong: Any) -> torch.Tensor:
+        context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices)
+        inputs = {"input_ids": torch.from_numpy(batch.token_ids), "position_ids": torch.from_numpy(batch.position_ids)}
+        out: torch.Tensor = m(**{k: v.long()[None] for k, v in inputs.items()}, context=context, **wrong).logits
+        return out
+
+    right = logits(use_cache=False)
+    torch.testing.assert_close(logits(), right, rtol=0, atol=0)
+    ones = torch.ones(1, len(batch.token_ids), dtype=torch.long)
+    torch.testing.assert_close(logits(use_cache=False, attention_mask=ones), right, rtol=0, atol=0)
+
+
+def test_a_mask_that_reaches_the_attention_is_refused() -> None:
+    (share,) = pack_groups([group(random.Random(1), 5, [4, 4])], 1000, ranks=1)
+    context = PackedContext(share[0].query_offsets, share[0].key_offsets, share[0].key_indices)
+    q = torch.zeros(1, 2, len(share[0].token_ids), 4)
+    with pytest.raises(AssertionError, match="a mask would silently override"):
+        attention(torch.nn.Identity(), q, q, q, torch.ones(1), 1.0, context)
 
 
 def test_a_tiny_model_file_gives_the_same_scores_in_bfloat16_within_its_rounding(tiny: Path) -> None:

@@ -5,9 +5,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from arl.data.limits import Flops
 from arl.errors import InputError
 from arl.train import channel
 from arl.train.packer import LossSequence, MicroBatch, pack_batch, pack_groups
@@ -41,15 +42,21 @@ def expected(groups: list[list[LossSequence]]) -> Counter[Token]:
     )
 
 
+def contexts(micro_batch: MicroBatch) -> list[np.ndarray]:
+    """The pack indices that each token sees, its own last."""
+    seen = []
+    starts, ends = micro_batch.key_offsets[:-1], micro_batch.key_offsets[1:]
+    for queries, start, end in zip(np.diff(micro_batch.query_offsets), starts, ends, strict=True):
+        seen += [micro_batch.key_indices[start : end - later] for later in reversed(range(queries))]
+    return seen
+
+
 def found(micro_batch: MicroBatch) -> list[Token]:
     """Every loss token, its context read back through the keys that its predecessor sees."""
-    tokens = []
+    tokens, seen = [], contexts(micro_batch)
     for n, score in enumerate(micro_batch.loss_scores):
         at = micro_batch.score_positions[score]
-        segment = int(np.searchsorted(micro_batch.query_offsets, at, side="right")) - 1
-        start, end = micro_batch.key_offsets[segment : segment + 2]
-        unseen = micro_batch.query_offsets[segment + 1] - 1 - at  # later queries of the segment
-        keys = micro_batch.key_indices[start : end - unseen]
+        keys = seen[at]
         assert keys[-1] == at
         assert micro_batch.position_ids[keys].tolist() == list(range(len(keys)))
         tokens.append(
@@ -64,7 +71,6 @@ def found(micro_batch: MicroBatch) -> list[Token]:
     return tokens
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 8), st.integers(2, 20), st.integers(20, 90), st.integers(1, 5))
 def test_every_loss_token_appears_exactly_once_in_its_own_context(
     seed: int, count: int, vocab: int, capacity: int, ranks: int
@@ -75,6 +81,7 @@ def test_every_loss_token_appears_exactly_once_in_its_own_context(
     assert len(shares[0]) >= 1
     packs = [micro_batch for share in shares for micro_batch in share]
     assert all(0 < len(p.token_ids) <= capacity for p in packs)
+    assert all((np.diff(p.loss_scores) >= 0).all() for p in packs), "a range of scores has a range of loss tokens"
     assert Counter(token for p in packs for token in found(p)) == expected(groups)
 
 
@@ -88,6 +95,38 @@ def test_a_prompt_and_equal_responses_are_stored_once() -> None:
     assert len(pack.token_ids) == 26 + 7  # the last token is only a target
     assert len(pack.score_targets) == 8
     assert len(pack.loss_scores) == 24
+
+
+def test_micro_batches_are_balanced_by_flops_rather_than_tokens() -> None:
+    rng = np.random.default_rng(0)
+
+    def alone(length: int) -> list[LossSequence]:
+        zeros = np.zeros(1, np.float32)
+        tokens = rng.integers(0, 10**6, length).astype(np.int32)
+        return [LossSequence(tokens, np.array([length - 1]), zeros, zeros.astype(np.int32), 1.0)]
+
+    def segments(flops: Flops) -> list[list[int]]:
+        shares = pack_groups(groups, 1200, ranks=2, flops=flops)
+        return [[len(p.query_offsets) - 1 for p in share] for share in shares]
+
+    groups = [alone(length) for length in [601, *[101] * 12]]
+    assert sorted(segments(Flops(token=1.0, key=0.0, score=0.0))) == [[4], [9]]
+    assert sorted(segments(Flops(token=0.0, key=1.0, score=0.0))) == [[1], [12]]
+
+
+def test_the_balance_of_a_step_is_the_slowest_ranks_share_of_the_work() -> None:
+    given_batch, shape = batch(groups=8, size=4), Flops(token=1.0, key=0.5, score=2.0)
+    _, alone = pack_batch(given_batch, minibatches=2, capacity=200, ranks=1, flops=shape)
+    shards, report = pack_batch(given_batch, minibatches=2, capacity=200, ranks=3, flops=shape)
+
+    def work(p: MicroBatch) -> float:
+        seen = sum(len(context) for context in contexts(p))
+        return len(p.token_ids) + 0.5 * seen + 2.0 * len(p.score_targets)
+
+    loads = [[work(p) for minibatch in shard.minibatches for p in minibatch.micro_batches] for shard in shards]
+    assert alone["packing/balance"] == 1.0
+    assert report["packing/balance"] == pytest.approx(sum(map(max, *loads)) / (sum(map(sum, loads)) / 3))
+    assert report["packing/balance"] > 1.0
 
 
 def test_a_trajectory_longer_than_the_capacity_is_refused_with_both_numbers() -> None:

@@ -9,35 +9,20 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 from safetensors.numpy import load_file
 
 from arl.child import RUN_KEY
 from arl.errors import DeadlineError, ProcessDied, TrainerError
-from arl.recipe import Deadlines, Objective, Train
-from arl.train.channel import ADDRESS, Init
+from arl.recipe import Deadlines
+from arl.train.channel import ADDRESS
 from arl.train.client import TrainerClient
-from arl.types import StepResult
+from arl.types import Batch, StepResult
 from tests.train.synthetic import batch
-from tests.train.workers import started
+from tests.train.workers import init, started
 
-DEADLINES = Deadlines(startup=60, step=30, swap=30, shutdown=10)
-
-
-def init(model: Path, published: Path, every_version: bool = False, **train: object) -> Init:
-    section = Train(minibatches=2, threads=1, **train)  # type: ignore[arg-type]
-    return Init(
-        model_path=str(model),
-        train=section.model_dump(mode="json"),
-        objective=Objective().model_dump(mode="json"),
-        temperature=1.0,
-        version=4,
-        resumed=False,
-        publish_directory=str(published),
-        kept_versions=3,
-        collective_seconds=20.0,
-        every_version=every_version,
-    )
+DEADLINES = Deadlines(startup=120, step=30, swap=30, shutdown=10)
 
 
 @contextlib.asynccontextmanager
@@ -74,6 +59,17 @@ def test_two_ranks_train_as_one(tiny: Path, tmp_path: Path) -> None:
             assert a.metrics[name] == pytest.approx(b.metrics[name], rel=1e-4, abs=1e-5), name
     for name, weight in weights_of_one.items():
         np.testing.assert_allclose(weight, weights_of_two[name], atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_listen_on_loopback_alone(tiny: Path, tmp_path: Path, ranks: int) -> None:
+    async def listening() -> set[str]:
+        async with running(tiny, tmp_path, ranks) as (trainer, processes):
+            await trainer.step(batch(4, groups=8, size=4))
+            sockets = [c for p in processes for c in psutil.Process(p.pid).net_connections("inet")]
+            return {c.laddr.ip for c in sockets if c.status == psutil.CONN_LISTEN}
+
+    assert asyncio.run(listening()) == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize(("ranks", "later"), [(1, 1), (1, 2), (2, 1)])
@@ -129,15 +125,27 @@ def test_a_rank_that_hangs_is_named_when_the_deadline_passes(tiny: Path, tmp_pat
     asyncio.run(scene())
 
 
-def test_a_loss_that_is_not_a_number_ends_the_step_with_its_version(tiny: Path, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_a_number_is_skipped_by_both_ranks_and_the_third_one_names_the_file(
+    tiny: Path, tmp_path: Path
+) -> None:
+    """One trajectory is poisoned, so that one rank alone sees it."""
+
+    def poisoned(version: int) -> Batch:
+        given = batch(version, groups=4, size=4)
+        for group in given.groups[:2]:  # the first of either minibatch
+            bad = next(t for t in group.trajectories if any(o.reward != t.reward for o in group.trajectories))
+            bad.behavior_logprobs[bad.loss_mask] = np.nan
+        return given
+
     async def scene() -> None:
-        poisoned = batch(4, groups=4, size=4)
-        for group in poisoned.groups:
-            for trajectory in group.trajectories:
-                trajectory.behavior_logprobs[:] = np.nan
-        async with running(tiny, tmp_path, ranks=1) as (trainer, _):
-            with pytest.raises(TrainerError, match="the loss is nan in the step of version 4"):
-                await trainer.step(poisoned)
+        async with running(tiny, tmp_path / "published", ranks=2) as (trainer, _):
+            assert (await trainer.step(poisoned(4))).metrics["train/skipped_updates"] == 2
+            published = load_file(Path((await trainer.weights(5)).path) / "model.safetensors")
+            original = load_file(tiny / "model.safetensors")
+            assert all(np.array_equal(published[name], original[name]) for name in original)
+            with pytest.raises(TrainerError, match=r"(?s)the loss is nan.*not-finite-version-5-rank-[01]\.msgpack"):
+                await trainer.step(poisoned(5))
+        assert list((tmp_path / "logs").glob("not-finite-version-5-rank-*.msgpack"))
 
     asyncio.run(scene())
 

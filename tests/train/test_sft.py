@@ -15,10 +15,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from arl.data import checksum
 from arl.errors import DataError, InputError, TrainerError
 from arl.recipe import TinyModel, Warmup
+from arl.train import sft
 from arl.train.sft import PairsJob, run, run_job
 from arl.train.tuner import scheduled
 from arl.train.warmup import WarmupJob
 
+SECONDS = 80  # for a process that imports torch, on a busy machine
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=32)
 
 
@@ -46,14 +48,14 @@ def test_the_command_tunes_a_model_on_pairs_and_reports_each_line_as_json(
     )
     (tmp_path / "job.json").write_text(job.model_dump_json())
     command = [sys.executable, "-m", "arl.train.sft", str(tmp_path / "job.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert lines[-2]["loss"] < lines[0]["loss"] - 0.2
     assert lines[-1] == {"output": job.output}
     assert AutoModelForCausalLM.from_pretrained(job.output).dtype == torch.float32
     assert len(AutoTokenizer.from_pretrained(job.output)) == 16
-    again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert again.returncode == 2
     assert "exists already" in again.stderr
 
@@ -93,6 +95,14 @@ def test_an_existing_output_is_never_overwritten(tiny: Path, pairs: Path) -> Non
         run(PairsJob(model=str(tiny), data=str(pairs), steps=1, output=str(tiny)))
 
 
+def test_a_pair_longer_than_the_capacity_is_refused_before_the_model_is_loaded(
+    tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sft, "Tuner", None)
+    with pytest.raises(InputError, match=r"capacity 10: .* has a pair of \d+ tokens"):
+        run(PairsJob(model=str(tiny), data=str(pairs), steps=1, capacity=10, output=str(tmp_path / "out")))
+
+
 def test_the_learning_rate_ramps_then_falls_to_a_tenth() -> None:
     rates = [scheduled(step, 1.0, 800) for step in (0, 24, 400, 800)]
     assert rates == pytest.approx([0.02, 0.5, 0.55, 0.1])
@@ -102,7 +112,7 @@ def test_the_learning_rate_ramps_then_falls_to_a_tenth() -> None:
 def test_the_default_warm_up_reaches_its_target_and_leaves_room_for_rl(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(WarmupJob(model=TinyModel(), task="running_checksum", output=str(tmp_path / "out")))
+    run(WarmupJob(model=TinyModel(), task="running_checksum", seed=3, output=str(tmp_path / "out")))
     *_, a, b, _ = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert a["accuracy"] >= 0.95
     assert 0.15 < b["accuracy"] < 0.4

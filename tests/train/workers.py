@@ -1,4 +1,4 @@
-"""Starts real trainer ranks, as the launcher does."""
+"""Starts real trainer ranks, as the launcher does, and tells them what they need to know."""
 
 import contextlib
 import os
@@ -6,8 +6,31 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from arl.child import PARENT
+from arl.recipe import Objective, Train
+from arl.system import LOOPBACK
+from arl.train.channel import Init
+
+
+def init(model: Path, published: Path, every_version: bool = False, **train: object) -> Init:
+    """Of a trainer at version 4, whose directory exists."""
+    published.mkdir(parents=True, exist_ok=True)
+    section = Train(minibatches=2, threads=1, **train)  # type: ignore[arg-type]
+    return Init(
+        model_path=str(model),
+        train=section.model_dump(mode="json"),
+        objective=Objective().model_dump(mode="json"),
+        temperature=1.0,
+        version=4,
+        resumed=False,
+        publish_directory=str(published),
+        kept_versions=3,
+        collective_seconds=20.0,
+        evidence=str(published.parent / "logs"),
+        every_version=every_version,
+    )
 
 
 def free_port() -> int:
@@ -24,6 +47,7 @@ def started(
     shared = {
         **os.environ,
         **environment,
+        **LOOPBACK,
         PARENT: str(parent or os.getpid()),
         "WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",

@@ -96,7 +96,7 @@ def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(tmp_p
         assert end["sha256"] == whole["sha256"], attempts
         assert contents(end["directory"]) == expected, attempts
     assert killed >= 9
-    assert resumed >= 3
+    assert resumed >= 1
 
 
 @pytest.fixture(scope="module")

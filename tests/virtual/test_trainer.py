@@ -3,23 +3,23 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from arl import clock
 from arl.lags import load_lags
 from arl.metrics.fingerprint import weights_sha256
 from arl.recipe import Deadlines, Recipe
-from arl.train.channel import Init
 from arl.train.client import TrainerClient
 from arl.types import StartingVersions, StepResult
 from arl.virtual.trainer import InProcessTrainer
 from tests.train.synthetic import batch
-from tests.train.workers import started
+from tests.train.workers import init, started
 
 STEPS = range(3)
 
 
-def recipe_for(model: Path, lag: int | None = None, **virtual: float) -> Recipe:
+def recipe_for(model: Path, lag: int | None = None, transport: str = "auto", **virtual: float) -> Recipe:
     return Recipe.model_validate(
         {
             "clock": "virtual",
@@ -28,30 +28,21 @@ def recipe_for(model: Path, lag: int | None = None, **virtual: float) -> Recipe:
             "rollout": {"lag": lag},
             "train": {"minibatches": 2, "threads": 1},
             "virtual": virtual,
+            "sync": {"transport": transport},
         }
     )
 
 
 async def in_process(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
-    trainer = InProcessTrainer(recipe, StartingVersions(str(model)), directory)
+    trainer = InProcessTrainer(recipe, StartingVersions(str(model)), directory, directory / "logs")
     results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
     await trainer.save(directory / "saved")
     return results
 
 
 async def in_a_rank(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
-    init = Init(
-        model_path=str(model),
-        train=recipe.train.model_dump(mode="json"),
-        objective=recipe.objective.model_dump(mode="json"),
-        temperature=1.0,
-        version=0,
-        resumed=False,
-        publish_directory=str(directory),
-        kept_versions=3,
-        collective_seconds=20.0,
-    )
-    async with TrainerClient(init, 1, "secret", Deadlines(startup=60, step=30, swap=30)) as trainer:
+    first = msgspec.structs.replace(init(model, directory), version=0)
+    async with TrainerClient(first, 1, "secret", Deadlines(startup=60, step=30, swap=30)) as trainer:
         with started(trainer.environment, 1) as processes:
             await trainer.ready()
             results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
@@ -77,7 +68,9 @@ def test_a_step_and_its_publication_take_what_they_cost(tiny: Path, tmp_path: Pa
     costs = {"train_step": 1.0, "trained_token": 0.01, "snapshot": 0.5, "publish": 20.0}
 
     async def main() -> tuple[StepResult, list[float]]:
-        trainer = InProcessTrainer(recipe_for(tiny, None, **costs), StartingVersions(str(tiny)), tmp_path)
+        trainer = InProcessTrainer(
+            recipe_for(tiny, None, "auto", **costs), StartingVersions(str(tiny)), tmp_path, tmp_path / "logs"
+        )
         times = []
         for version in (0, 1):
             result = await trainer.step(batch(version, groups=4, size=4))
@@ -94,33 +87,36 @@ def test_a_step_and_its_publication_take_what_they_cost(tiny: Path, tmp_path: Pa
     assert complete == pytest.approx([second, first + 20, first + 40])
 
 
+@pytest.mark.parametrize("transport", ["file", "memory"])
 def test_with_a_lag_every_version_is_published_and_the_trainer_waits_for_a_place_in_line(
-    tiny: Path, tmp_path: Path
+    tiny: Path, tmp_path: Path, transport: str
 ) -> None:
-    recipe = recipe_for(tiny, lag=1, train_step=1.0, trained_token=0.0, snapshot=0.0, publish=20.0)
+    recipe = recipe_for(tiny, lag=1, transport=transport, train_step=1.0, trained_token=0.0, snapshot=0.0, publish=20.0)
 
     async def main() -> list[float]:
-        trainer = InProcessTrainer(recipe, StartingVersions(str(tiny)), tmp_path, load_lags(recipe))
+        trainer = InProcessTrainer(recipe, StartingVersions(str(tiny)), tmp_path, tmp_path / "logs", load_lags(recipe))
         blocked = [
             (await trainer.step(batch(version, groups=4, size=4))).metrics["sync/blocking_seconds"]
             for version in range(4)
         ]
         for version in (2, 3, 4):
             update = await trainer.weights(version)
-            assert (update.version, Path(update.path).name) == (version, f"v{version}")
+            assert (update.version, update.transport, update.state is None) == (version, transport, transport == "file")
+            assert transport == "memory" or Path(update.path).name == f"v{version}"
         return blocked
 
     # Version 1 is written from 1 s to 21 s; 2 stands in line; 3 waits from 3 s until 2 is begun at 21 s; 4 from 22 s.
     assert clock.run(main, virtual=True) == pytest.approx([0, 0, 18, 19])
-    assert {path.name for path in tmp_path.iterdir()} == {"v2", "v3", "v4"}
+    left = {"config.json"} if transport == "memory" else {"v2", "v3", "v4"}
+    assert {path.name for path in tmp_path.iterdir()} == left
 
 
 def test_a_trainer_that_is_told_of_published_versions_gives_them_out(tiny: Path, tmp_path: Path) -> None:
-    recipe = recipe_for(tiny, lag=2)
+    recipe = recipe_for(tiny, lag=2, transport="file")
 
     async def main() -> None:
         versions = StartingVersions(str(tiny), 0, {-2: "older", -1: "old"})
-        trainer = InProcessTrainer(recipe, versions, tmp_path, load_lags(recipe))
+        trainer = InProcessTrainer(recipe, versions, tmp_path, tmp_path / "logs", load_lags(recipe))
         assert [(await trainer.weights(v)).path for v in (-2, -1, 0)] == [
             *("older", "old"),
             str(tmp_path / "v0"),  # whose publication begins again

@@ -18,7 +18,7 @@ from arl.errors import RecipeError, RunError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.files import TrajectoryFiles
 from arl.metrics.fingerprint import weights_sha256
-from arl.metrics.names import EVERY_STEP, ONCE_DROPPED
+from arl.metrics.names import EVERY_STEP, MEASURED, ONCE_DROPPED
 from arl.metrics.summary import Summary, render
 from arl.recipe_file import load_recipe
 from arl.run import train
@@ -197,7 +197,7 @@ def test_a_publisher_slower_than_the_trainer_writes_the_newest_and_skips_the_oth
 
 def test_every_metric_but_the_wall_clocks_is_there(start: Start) -> None:
     ran = start()
-    assert set().union(*_steps(ran)) == EVERY_STEP - {"time/proximal_s"}
+    assert set().union(*_steps(ran)) == EVERY_STEP - (MEASURED - {"time/train_s"})
     recipe = load_recipe(ran.directory / "recipe.yaml")
     assert "virtual s of RL" in render(ran.summary, recipe)
     assert ran.summary.training_seconds == pytest.approx(_steps(ran)[-1]["time_s"], abs=0.1)
@@ -205,7 +205,7 @@ def test_every_metric_but_the_wall_clocks_is_there(start: Start) -> None:
 
 def test_a_run_that_rejects_groups_says_what_it_trains_on(start: Start) -> None:
     ran = start(f"rollout.filter={__name__}:picky")
-    assert set().union(*_steps(ran)) == (EVERY_STEP | ONCE_DROPPED) - {"time/proximal_s"}
+    assert set().union(*_steps(ran)) == (EVERY_STEP | ONCE_DROPPED) - (MEASURED - {"time/train_s"})
     selection = ran.summary.selection
     assert selection.dropped.groups == ran.summary.groups["rejected"] == ran.fates()["rejected"] > 0
     page = render(ran.summary, load_recipe(ran.directory / "recipe.yaml"))

@@ -1,0 +1,69 @@
+"""Safetensors into a sharded model: each rank reads the rows it owns, and never the whole model.
+
+empty_model (meta) ─► shard ─► fill_model: empty shards on the device ─► rows from the files, buffers made anew
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Shard
+from transformers import PreTrainedModel
+
+from arl.errors import DataError
+from arl.models.files import stored_files
+
+
+def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device) -> None:
+    """Give a model on the meta device, sharded or not, its memory on `device` and the weights of `path`, cast.
+
+    Raises:
+        DataError: weights that are not safetensors, are missing or damaged, or of another shape.
+    """
+    model.to_empty(device=device)
+    model.tie_weights()  # a plain module gives each of its ends a tensor of its own
+    _make_buffers(model)
+    files = stored_files(path)
+    parameters = dict(model.named_parameters())
+    if missing := sorted(parameters.keys() - files.keys()):
+        raise DataError(f"model.path {path}: its safetensors lack {missing[0]}, and {len(missing) - 1} others")
+    for file in sorted({files[name] for name in parameters}):
+        try:
+            with safe_open(file, "pt") as tensors:
+                for name in (name for name in parameters if files[name] == file):
+                    _read_rows(tensors.get_slice(name), parameters[name], f"{file}: {name}")
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"model.path {path}: {file.name} cannot be read ({error})") from error
+
+
+def own_rows(parameter: Tensor) -> tuple[int, int]:
+    """First and last + 1 of the rows that this rank holds of `parameter`; FSDP2 cuts as torch.chunk does."""
+    if not isinstance(parameter, DTensor):
+        return 0, len(parameter)
+    (cut,) = [i for i, placement in enumerate(parameter.placements) if isinstance(placement, Shard)]
+    per_rank = -(-len(parameter) // parameter.device_mesh.size(cut))
+    first = min(per_rank * parameter.device_mesh.get_local_rank(cut), len(parameter))
+    return first, min(first + per_rank, len(parameter))
+
+
+@torch.no_grad()
+def _read_rows(stored: Any, parameter: Tensor, what: str) -> None:
+    shape = tuple(stored.get_shape())
+    if shape != tuple(parameter.shape):
+        raise DataError(f"{what} has shape {shape}, and its config.json asks for {tuple(parameter.shape)}")
+    first, end = own_rows(parameter)
+    if first < end:
+        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        local.copy_(stored[first:end], non_blocking=True)  # which has a GPU cast what comes, not the CPU before
+
+
+def _make_buffers(model: PreTrainedModel) -> None:
+    """Rotary frequencies and embedding scales, which no file holds: as `from_pretrained` makes them."""
+    for parameter in model.parameters():
+        parameter._is_hf_initialized = True  # initialization leaves these alone
+    for module in model.modules():
+        if next(module.buffers(recurse=False), None) is not None:
+            model._init_weights(module)

@@ -1,0 +1,62 @@
+"""Hidden states × output head → log-probability and entropy of one token per row; (M, V) logits are never stored.
+
+The forward takes 2·M·V·D FLOPs, the backward 6: it computes the logits again. A loss that is a sum over rows needs
+6 in all: see linear_policy_loss.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from arl.kernels.head import HeadGradient, check_head, logit_chunks
+from arl.kernels.logprob import packed_logprob_ref
+from arl.kernels.rows import row_gradient, row_stats
+
+
+def linear_logprob(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Log-probability of `targets` and entropy under softmax(hidden @ weightᵀ / temperature).
+
+    Args:
+        hidden: (M, D).
+        weight: (V, D), hidden's type.
+        targets: (M,) int64.
+        temperature: > 0.
+
+    Returns:
+        logprob (M,) ≤ 0 and entropy (M,) ≥ 0, float32 (float64 of float64). Only logprob carries a gradient, to hidden
+        and weight.
+    """
+    check_head(hidden, weight, targets)
+    logprob, entropy = _LinearLogprob.apply(hidden, weight, targets, temperature)  # type: ignore[no-untyped-call]
+    return logprob, entropy
+
+
+def linear_logprob_ref(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """The same from all logits at once."""
+    return packed_logprob_ref(hidden @ weight.T, targets, temperature)
+
+
+class _LinearLogprob(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        parts = [row_stats(z, targets[rows], temperature) for rows, z in logit_chunks(hidden, weight)]
+        logprob, entropy, normalizer = (torch.cat(column, -1) for column in zip(*parts, strict=True))
+        ctx.save_for_backward(hidden, weight, targets, normalizer)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropy)
+        return logprob, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets, normalizer = ctx.saved_tensors
+        gradient = HeadGradient(hidden, weight, *ctx.needs_input_grad[:2])
+        for rows, z in logit_chunks(hidden, weight):
+            row_gradient(z, targets[rows], normalizer[:, rows], grad[rows], ctx.temperature, out=z)
+            gradient.add(rows, z)
+        del z  # all that holds the chunk; its memory is that of the rounded d weight
+        return gradient.hidden, None if gradient.weight is None else gradient.weight.to(weight.dtype), None, None

@@ -1,0 +1,99 @@
+"""Hidden states × output head → policy loss, with its gradient made in the forward: 6·M·V·D FLOPs instead of 8.
+
+    rows of hidden ─► logits ─► logprob, entropy ─► objective ─► d loss / d logprob ─► d logits ─► d hidden, d weight
+
+A policy loss is a sum over tokens once advantages, proximal log-probabilities and the normalizer are known, so a
+chunk's gradient needs nothing of the other chunks, and its logits are not computed a second time in the backward.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from arl.kernels.head import HeadGradient, check_head, logit_chunks
+from arl.kernels.policy_loss import LossAndStats, Objective, policy_loss_ref
+from arl.kernels.rows import row_gradient, row_stats
+
+
+def linear_policy_loss(
+    hidden: Tensor, weight: Tensor, targets: Tensor, objective: Objective, temperature: float = 1.0
+) -> LossAndStats:
+    """The loss of one token per row, under softmax(hidden @ weightᵀ / temperature).
+
+    Args:
+        hidden: (M, D).
+        weight: (V, D), hidden's type.
+        targets: (M,) int64.
+        objective: called for each chunk of rows, in order, at least once; see Objective. Anything but logprob that it
+            depends on is a constant.
+        temperature: > 0.
+
+    Returns:
+        loss (), which carries the gradient to hidden and weight; logprob (M,) ≤ 0 and entropy (M,) ≥ 0, float32
+        (float64 of float64), without gradient; and what the objective kept, concatenated over chunks.
+    """
+    check_head(hidden, weight, targets)
+    wanted = [torch.is_grad_enabled() and x.requires_grad for x in (hidden, weight)]
+    results = _LinearPolicyLoss.apply(hidden, weight, targets, objective, temperature, wanted)  # type: ignore[no-untyped-call]
+    loss, logprob, entropy, *kept = results
+    return loss, logprob, entropy, tuple(kept)
+
+
+def linear_policy_loss_ref(
+    hidden: Tensor, weight: Tensor, targets: Tensor, objective: Objective, temperature: float = 1.0
+) -> LossAndStats:
+    """The same from all logits at once."""
+    return policy_loss_ref(hidden @ weight.T, targets, objective, temperature)
+
+
+class _LinearPolicyLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        objective: Objective,
+        temperature: float,
+        wanted: list[bool],
+    ) -> tuple[Tensor, ...]:
+        gradient = HeadGradient(hidden, weight, *wanted)
+        parts = []
+        for rows, z in logit_chunks(hidden, weight):
+            logprob, entropy, normalizer = row_stats(z, targets[rows], temperature)
+            loss, kept, coefficient = _differentiate(objective, logprob, rows, any(wanted))
+            parts.append((loss, logprob, entropy, *kept))
+            if any(wanted):
+                row_gradient(z, targets[rows], normalizer, coefficient, temperature, out=z)
+                gradient.add(rows, z)
+        losses, *vectors = zip(*parts, strict=True)
+        results = torch.stack(losses).sum(), *map(torch.cat, vectors)
+        ctx.save_for_backward(gradient.hidden, gradient.weight)
+        ctx.weight_dtype = weight.dtype
+        ctx.mark_non_differentiable(*results[1:])
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        dhidden, dweight = ctx.saved_tensors
+        return (
+            None if dhidden is None else dhidden * grad,
+            None
+            if dweight is None
+            else torch.mul(dweight, grad, out=torch.empty_like(dweight, dtype=ctx.weight_dtype)),
+            *(None,) * 4,
+        )
+
+
+def _differentiate(
+    objective: Objective, logprob: Tensor, rows: slice, wanted: bool
+) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+    """The objective of these rows, what it kept, and d loss / d logprob (m,)."""
+    with torch.set_grad_enabled(wanted):
+        logprob = logprob.detach().requires_grad_(wanted)
+        loss, kept = objective(logprob, rows)
+        coefficient = torch.autograd.grad(loss, logprob)[0] if wanted else logprob
+    return loss.detach(), tuple(x.detach() for x in kept), coefficient

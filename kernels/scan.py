@@ -1,0 +1,52 @@
+"""A linear recurrence backwards in time, in every segment at once: y_t = x_t + decay_t · y_{t+1}.
+
+Generalized advantage estimation is one: x = r_t + γ V_{t+1} − V_t, decay = γλ (arXiv 1506.02438, eq. 16). The steps
+(decay, x) compose associatively, (a, x) ∘ (b, y) = (ab, x + ay), so ⌈log₂ longest⌉ rounds that double the distance
+do it. Only sums and products: a decay of 0 is as good as any other.
+"""
+
+import torch
+from torch import Tensor
+
+
+def segment_scan(x: Tensor, decay: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """y_t = x_t + decay_t · y_{t+1}, where y after a segment's last element is 0. Without gradient.
+
+    Args:
+        x: (N,) float32 or float64, finite.
+        decay: (N,) like x, |decay| ≤ 1; a segment's last one is not used.
+        cu_seqlens: (B + 1,) int32, where the segments begin, and N; segments may be empty.
+
+    Returns:
+        y (N,) like x.
+    """
+    assert x.ndim == 1 and x.shape == decay.shape and x.dtype == decay.dtype
+    assert cu_seqlens.ndim == 1 and len(cu_seqlens) >= 1 and cu_seqlens.dtype == torch.int32
+    if x.is_cuda:
+        from arl.kernels.triton_scan import segment_scan as compute
+    else:
+        compute = _segment_scan
+    return compute(x.detach(), decay.detach(), cu_seqlens)
+
+
+def segment_scan_ref(x: Tensor, decay: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """The same by a plain loop in float64."""
+    y = torch.zeros(len(x), dtype=torch.float64)
+    for start, stop in zip(cu_seqlens.tolist(), cu_seqlens.tolist()[1:], strict=False):
+        after = 0.0
+        for t in range(stop - 1, start - 1, -1):
+            y[t] = after = x[t].item() + decay[t].item() * after
+    return y
+
+
+def _segment_scan(x: Tensor, decay: Tensor, cu_seqlens: Tensor) -> Tensor:
+    assert cu_seqlens[0] == 0 and cu_seqlens[-1] == len(x)
+    lengths = cu_seqlens.diff().long()
+    y, a = x.clone(), decay.clone()
+    a[cu_seqlens[1:].long()[lengths > 0] - 1] = 0.0  # nothing comes from beyond a segment
+    distance, longest = 1, int(lengths.max()) if len(lengths) else 0
+    while distance < longest:
+        y[:-distance] += a[:-distance] * y[distance:]
+        a[:-distance] *= a[distance:].clone()
+        distance *= 2
+    return y

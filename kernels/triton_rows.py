@@ -1,0 +1,112 @@
+"""The Triton side of `arl.kernels.rows`, which has the formulas. Bound by memory, and written for its bandwidth."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LANES, WIDTH = tl.constexpr(512), tl.constexpr(8)  # of one load of a row: 8 bfloat16 are a thread's 16 bytes
+BLOCK = 4096  # logits whose gradient one program writes
+# Where a chunk begins, in these, is no reason to compile anew: one number of each is read by a program.
+PER_ROW = ["targets", "peak", "log_total", "coefficient"]
+LOG2_E, LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
+
+
+def row_stats(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """See `rows.row_stats`. A target outside [0, V) gives NaN."""
+    _check(logits)
+    num_rows, vocab = logits.shape
+    results = logits.new_empty(4, num_rows, dtype=torch.float32)
+    if num_rows:
+        row_stats_kernel[(num_rows,)](logits, targets, results, logits.stride(0), num_rows, vocab, 1 / temperature)
+    return results[0].clone(), results[1].clone(), results[2:]
+
+
+def row_gradient(
+    logits: Tensor, targets: Tensor, normalizer: Tensor, coefficient: Tensor, temperature: float, out: Tensor
+) -> None:
+    """See `rows.row_gradient`."""
+    _check(logits)
+    _check(out)
+    num_rows, vocab = logits.shape
+    if num_rows:
+        row_gradient_kernel[(num_rows * triton.cdiv(vocab, BLOCK),)](
+            *(logits, targets, normalizer[0].contiguous(), normalizer[1].contiguous(), coefficient.contiguous(), out),
+            *(logits.stride(0), out.stride(0), vocab, 1 / temperature),
+            BLOCK=BLOCK,
+        )
+
+
+def _check(logits: Tensor) -> None:
+    assert logits.dtype in (torch.float32, torch.bfloat16, torch.float16), f"no kernel for {logits.dtype} on CUDA"
+    assert logits.stride(1) == 1 or logits.shape[1] == 1, (
+        f"strides {logits.stride()}: the elements of a row must be adjacent"
+    )
+
+
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=PER_ROW)
+def row_stats_kernel(logits, targets, results, stride, num_rows, vocab, inverse_temperature):
+    """One program a row, one read. Each lane has its own maximum and sums: nothing is exchanged in the loop."""
+    row = tl.program_id(0)
+    logits += row.to(tl.int64) * stride
+    scale = inverse_temperature * LOG2_E
+    peak = tl.full((LANES,), float("-inf"), tl.float32)
+    total = tl.zeros((LANES,), tl.float32)  # Σ 2^u
+    moment = tl.zeros((LANES,), tl.float32)  # Σ u 2^u, with u = (z − peak) · log₂e / temperature
+    columns = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    for start in tl.range(0, vocab, LANES * WIDTH):
+        z = tl.load(logits + start + columns, mask=start + columns < vocab, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(peak, tl.max(z, 1))
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        u = (z - base[:, None]) * scale
+        e = tl.exp2(u)
+        peak, total, moment = _rebase(peak, total, moment, base, scale)
+        total += tl.sum(e, 1)
+        moment += tl.sum(tl.where(u == float("-inf"), 0.0, u) * e, 1)
+        peak = higher
+    top = tl.max(peak, 0)
+    top = tl.where(top == float("-inf"), 0.0, top)
+    peak, total, moment = _rebase(peak, total, moment, top, scale)
+    sum_all = tl.sum(total, 0)
+    log_total = tl.log2(sum_all) * LN_2
+    target = tl.load(targets + row)
+    chosen = tl.load(logits + target, mask=(target >= 0) & (target < vocab), other=float("nan")).to(tl.float32)
+    tl.store(results + row, (chosen - top) * inverse_temperature - log_total)
+    tl.store(results + num_rows + row, log_total - tl.sum(moment, 0) / sum_all * LN_2)
+    tl.store(results + 2 * num_rows + row, top)
+    tl.store(results + 3 * num_rows + row, log_total)
+
+
+@triton.jit
+def _rebase(peak, total, moment, base, scale):
+    """Sums of differences from `peak`, as sums of differences from `base` ≥ peak."""
+    shift = tl.where(peak == float("-inf"), 0.0, (peak - base) * scale)  # an empty sum stays 0
+    factor = tl.exp2(shift)
+    moment = tl.where(factor == 0.0, 0.0, (moment + shift * total) * factor)  # shift may have overflowed to −inf
+    return base, total * factor, moment
+
+
+@triton.jit(do_not_specialize_on_alignment=PER_ROW)
+def row_gradient_kernel(
+    logits,
+    targets,
+    peak,
+    log_total,
+    coefficient,
+    out,
+    stride,
+    out_stride,
+    vocab,
+    inverse_temperature,
+    BLOCK: tl.constexpr,
+):
+    """One program a block of a row. In place is safe: each element is read and written by one thread."""
+    blocks = tl.cdiv(vocab, BLOCK)
+    row = tl.program_id(0) // blocks
+    columns = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    mask = columns < vocab
+    scaled = tl.load(coefficient + row).to(tl.float32) * inverse_temperature
+    z = tl.load(logits + row.to(tl.int64) * stride + columns, mask=mask, other=float("-inf")).to(tl.float32)
+    u = (z - tl.load(peak + row)) * inverse_temperature - tl.load(log_total + row)
+    d = tl.where(columns == tl.load(targets + row), scaled, 0.0) - scaled * tl.exp2(u * LOG2_E)
+    tl.store(out + row.to(tl.int64) * out_stride + columns, d.to(out.dtype.element_ty), mask=mask)

@@ -1,0 +1,209 @@
+"""Which replica a request goes to, in virtual time."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl import clock
+from arl.engine.base import Load
+from arl.engine.router import REPORT_SECONDS, Router
+from arl.errors import EngineLost
+from arl.types import GenerateRequest, Increment, SamplingParams, SwapReport, WeightUpdate
+
+SLOTS, CAPACITY = 20, 2000
+
+
+class Loaded:
+    """A replica that has other things to do as well, and knows what it has been given."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.loaded_version, self.busy_seconds = 0, 0.0
+        self.others, self.their_tokens = rng.randrange(SLOTS), rng.randrange(CAPACITY)
+        self.given: list[str] = []
+        self.reports: list[float] = []
+        self._open: dict[str, tuple[int, asyncio.Event]] = {}
+        self._rng = rng
+
+    def load(self) -> Load:
+        tokens = self.their_tokens + sum(count for count, _ in self._open.values())
+        return Load(self.others, len(self._open), SLOTS, tokens, CAPACITY)
+
+    @property
+    def free(self) -> float:
+        return self.load().free(0, 0)
+
+    async def report(self) -> Load:
+        await asyncio.sleep(self._rng.choice([0.0, 0.01]))
+        self.reports.append(clock.now())
+        return self.load()
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+        over = asyncio.Event()
+        self._open[request.request_id] = len(request.input_ids), over
+        self.given.append(request.request_id)
+        try:
+            await over.wait()
+            yield Increment((1,), (-1.0,), (0,), "stop")
+        finally:
+            del self._open[request.request_id]
+
+    def end(self) -> None:
+        """All that it was given; what others gave it changes."""
+        for _, over in self._open.values():
+            over.set()
+        self.others, self.their_tokens = self._rng.randrange(SLOTS), self._rng.randrange(CAPACITY)
+
+    async def pause(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def update_weights(self, update: WeightUpdate) -> SwapReport:
+        raise AssertionError("these replicas are never given weights")
+
+
+class World:
+    def __init__(self, rng: random.Random, replicas: int) -> None:
+        self.rng = rng
+        self.replicas = [Loaded(rng) for _ in range(replicas)]
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        self.router = Router([None] * len(self.replicas))
+        self.lives = [await self.router.fill(i, replica) for i, replica in enumerate(self.replicas)]
+
+    async def ask(self, group: str, members: int, tokens: int) -> set[int]:
+        """Where the members of a group go."""
+        for i in range(members):
+            name = f"{group}.{i}.{len(self.tasks)}"
+            request = GenerateRequest(name, (1,) * tokens, SamplingParams(1, stop_token_ids=(1,)), group)
+            self.tasks.append(asyncio.create_task(self._complete(request)))
+        await asyncio.sleep(0.1)
+        prefix = f"{group}."
+        return {i for i, r in enumerate(self.replicas) if any(name.startswith(prefix) for name in r.given)}
+
+    async def _complete(self, request: GenerateRequest) -> None:
+        async for _ in self.router.generate(request):
+            pass
+
+    async def close(self) -> None:
+        for replica in self.replicas:
+            replica.end()
+        await asyncio.gather(*self.tasks)
+
+    def lose(self, index: int) -> None:
+        self.router.lose(self.lives[index], EngineLost("it was lost"))
+
+    @property
+    def live(self) -> list[int]:
+        return [i for i, life in enumerate(self.lives) if not life.lost.is_set()]
+
+
+seeds = st.integers(0, 2**32)
+
+
+@given(seed=seeds, replicas=st.integers(2, 5))
+def test_a_group_goes_to_the_live_replica_with_the_most_free_capacity_and_stays_there(seed: int, replicas: int) -> None:
+    async def main() -> None:
+        rng = random.Random(seed)
+        world = World(rng, replicas)
+        await world.open()
+        for group in range(8):
+            await asyncio.sleep(2 * REPORT_SECONDS)  # what was reported is old by now
+            if rng.random() < 0.2 and len(world.live) > 1:
+                world.lose(rng.choice(world.live))
+            free = {i: world.replicas[i].free for i in world.live}
+            homes = await world.ask(f"g{group}", rng.randrange(1, 5), rng.randrange(1, 200))
+            (home,) = homes
+            assert free[home] == max(free.values())
+            assert await world.ask(f"g{group}", rng.randrange(1, 5), 10) == homes, "affinity"
+            if rng.random() < 0.3:
+                for replica in world.replicas:
+                    replica.end()
+        await world.close()
+
+    clock.run(main, virtual=True)
+
+
+@given(seed=seeds, replicas=st.integers(2, 5))
+def test_between_two_reports_the_router_adds_what_it_has_sent_itself(seed: int, replicas: int) -> None:
+    """Nothing else happens meanwhile, so it always knows; and it asks each replica once."""
+
+    async def main() -> None:
+        rng = random.Random(seed)
+        world = World(rng, replicas)
+        await world.open()
+        begin = clock.now()
+        for group in range(6):
+            free = {i: world.replicas[i].free for i in world.live}
+            (home,) = await world.ask(f"g{group}", rng.randrange(1, 5), rng.randrange(1, 200))
+            assert free[home] == max(free.values())
+        assert clock.now() - begin < REPORT_SECONDS
+        assert [len(replica.reports) for replica in world.replicas] == [1] * replicas
+        await world.close()
+
+    clock.run(main, virtual=True)
+
+
+def test_groups_that_arrive_together_share_one_question_and_are_spread() -> None:
+    async def main() -> None:
+        world = World(random.Random(0), 4)
+        for replica in world.replicas:
+            replica.others = replica.their_tokens = 0
+        await world.open()
+        await asyncio.gather(*(world.ask(f"g{group}", 4, 10) for group in range(16)))
+        assert [len(replica.given) for replica in world.replicas] == [16] * 4
+        assert [len(replica.reports) for replica in world.replicas] == [1] * 4
+        await world.close()
+
+    clock.run(main, virtual=True)
+
+
+def test_an_only_replica_is_never_asked() -> None:
+    async def main() -> None:
+        world = World(random.Random(0), 2)
+        await world.open()
+        world.lose(0)
+        for group in range(4):
+            await world.ask(f"g{group}", 2, 10)
+            await asyncio.sleep(2 * REPORT_SECONDS)
+        assert not world.replicas[1].reports
+        await world.close()
+
+    clock.run(main, virtual=True)
+
+
+def test_replicas_that_answer_more_slowly_than_answers_are_good_for_are_asked_once() -> None:
+    class Slow(Loaded):
+        async def report(self) -> Load:
+            await asyncio.sleep(1.2 if self is world.replicas[0] else 2.5)
+            return await super().report()
+
+    async def main() -> None:
+        world.replicas = [Slow(random.Random(i)) for i in range(2)]
+        await world.open()
+        await world.ask("g", 3, 10)
+        await asyncio.sleep(3)
+        assert sorted(len(replica.given) for replica in world.replicas) == [0, 3]
+        await world.close()
+
+    world = World(random.Random(0), 2)
+    clock.run(main, virtual=True)
+
+
+def test_a_replica_that_is_lost_when_asked_is_given_nothing() -> None:
+    class Gone(Loaded):
+        async def report(self) -> Load:
+            raise EngineLost("the connection broke")
+
+    async def main() -> None:
+        world = World(random.Random(0), 2)
+        world.replicas[0] = Gone(random.Random(0))
+        await world.open()
+        assert await world.ask("g", 3, 10) == {1}
+        assert world.live == [1]
+        await world.close()
+
+    clock.run(main, virtual=True)

@@ -1,0 +1,56 @@
+"""One SGLang server over two processes, each with half of every weight; on a CPU, where arl's own recipes use one."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+import pytest
+
+from arl.types import Transport
+from tests.engine.conftest import (
+    Publish,
+    ServerProcess,
+    Weights,
+    ask,
+    complete,
+    connect,
+    sglang_command,
+    start,
+    within,
+)
+from tests.engine.sender import ThreadSender
+from tests.processes import survivors
+
+pytestmark = pytest.mark.sglang
+PROMPT = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def wide_server(sglang_python: str, old: Weights, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    argv, env = sglang_command(sglang_python, old.path)
+    argv[argv.index("--tp-size") + 1] = "2"
+    env["SGLANG_CPU_OMP_THREADS_BIND"] = "0|1"  # SGLang wants to be told where there are fewer NUMA nodes than workers
+    running = start(argv, env, tmp_path_factory.mktemp("wide") / "log")
+    yield running
+    tree = psutil.Process(running.process.pid).children(recursive=True)
+    running.end()
+    assert not survivors(tree)
+
+
+@pytest.mark.parametrize("transport", ["file", "broadcast"])
+def test_all_workers_of_a_server_take_the_weights(
+    wide_server: ServerProcess, sender: ThreadSender, publish: Publish, transport: Transport, old: Weights, new: Weights
+) -> None:
+    async def scenario() -> None:
+        async with connect(wide_server.url, sender=sender, workers=2) as engine:
+            for weights in (new, old):
+                await engine.update_weights(publish(transport, engine.loaded_version + 1, weights.path))
+                said = await complete(engine, ask("any", PROMPT, tokens=50))
+                expected = weights.logprobs(PROMPT, said.token_ids)
+                np.testing.assert_allclose(said.logprobs, expected, rtol=0, atol=2e-4)
+
+    within(scenario)
+
+
+def test_workers_of_a_server_listen_on_loopback_alone(wide_server: ServerProcess) -> None:
+    assert wide_server.listens_on() == {"127.0.0.1"}

@@ -1,0 +1,267 @@
+"""New weights by other ways than a file: what arrives, in which order, and what becomes of those who cannot take it."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import pickle
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from arl.engine.buckets import ITEM_BYTES, TensorSpec, make_buckets
+from arl.engine.groups import listen
+from arl.engine.router import Router
+from arl.engine.weights import checksums, flatten, read_weights, specs_of, unflatten
+from arl.errors import DeadlineError, EngineError, EngineLost
+from arl.models.load import DTYPES
+from arl.sync.outlets import IpcOutlet
+from arl.types import Transport, WeightUpdate
+from tests.engine.conftest import (
+    CARRIED,
+    KvPolicy,
+    Opened,
+    Publish,
+    ServerProcess,
+    Weights,
+    ask,
+    complete,
+    connect,
+    start_server,
+    within,
+)
+from tests.engine.sender import ThreadSender
+from tests.engine.test_server import post
+
+SPECS = st.lists(st.integers(1, 60), min_size=1, max_size=30).map(
+    lambda sizes: [TensorSpec(str(i), "bfloat16", (size,)) for i, size in enumerate(sizes)]
+)
+
+
+@given(SPECS, st.integers(1, 100))
+def test_buckets_hold_every_tensor_once_in_order_and_none_could_have_taken_more(
+    specs: list[TensorSpec], limit: int
+) -> None:
+    buckets = make_buckets(specs, limit)
+    assert [spec for bucket in buckets for spec in bucket] == specs
+    for bucket in buckets:
+        assert len(bucket) == 1 or sum(spec.num_bytes for spec in bucket) <= limit
+    for bucket, following in itertools.pairwise(buckets):
+        assert sum(spec.num_bytes for spec in bucket) + following[0].num_bytes > limit
+
+
+@given(SPECS, st.sampled_from(sorted(ITEM_BYTES)))
+def test_a_flat_bucket_gives_its_tensors_back(specs: list[TensorSpec], dtype: str) -> None:
+    state = {spec.name: torch.randn(spec.shape).to(DTYPES[dtype]) for spec in specs}
+    flat = torch.empty(sum(spec.num_bytes for spec in specs_of(state)), dtype=torch.uint8)
+    back = unflatten(flatten(state, specs_of(state), flat), specs_of(state))
+    assert list(back) == list(state)
+    assert all(torch.equal(back[name], state[name]) for name in state)
+
+
+@pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
+@pytest.mark.parametrize(
+    ("kind", "transport"), [case for case in CARRIED if "file" not in str(case)], indirect=["kind"]
+)
+def test_a_request_in_mid_generation_takes_the_new_weights_whatever_carries_them(
+    opened: Opened, publish: Publish, transport: Transport, kv_policy: KvPolicy, old: Weights, new: Weights
+) -> None:
+    async def scenario() -> None:
+        async with opened(kv_policy) as engine:
+            version = engine.loaded_version + 1
+            spoke, said = asyncio.Event(), list[tuple[int, float, int]]()
+
+            async def listen() -> None:
+                async for new in engine.generate(ask("open", tokens=450)):
+                    said.extend(zip(new.token_ids, new.logprobs, new.policy_versions, strict=True))
+                    spoke.set()
+
+            open_request = asyncio.create_task(listen())
+            await spoke.wait()
+            await engine.update_weights(publish(transport, version, new.path))
+            await open_request
+            ids, logprobs, versions = zip(*said, strict=True)
+            assert set(versions) == {version - 1, version}
+            assert list(versions) == sorted(versions)
+            expected = np.where(
+                np.array(versions) == version, new.logprobs((1, 2, 3), ids), old.logprobs((1, 2, 3), ids)
+            )
+            compared = (
+                slice(None) if kv_policy == "recompute" else slice(versions.index(version))
+            )  # the old cache shows
+            np.testing.assert_allclose(np.array(logprobs)[compared], expected[compared], rtol=0, atol=2e-4)
+            after = await complete(engine, ask("after", tokens=50))
+            np.testing.assert_allclose(after.logprobs, new.logprobs((1, 2, 3), after.token_ids), rtol=0, atol=2e-4)
+
+    within(scenario)
+
+
+def test_buckets_take_effect_together_and_requests_are_served_while_they_come(
+    server: ServerProcess, sender: ThreadSender, old: Weights, new: Weights
+) -> None:
+    """A request that begins and ends between two buckets is of the old version, wholly."""
+
+    async def scenario() -> None:
+        async with connect(server.url, sender=sender) as engine, connect(server.url) as other:
+            version = engine.loaded_version + 2
+            await engine.update_weights(WeightUpdate(version - 1, old.path))
+            between, go_on = asyncio.Event(), asyncio.Event()
+            deliver = sender.send
+
+            async def send(group: str, version: int) -> None:
+                between.set()
+                await go_on.wait()
+                await deliver(group, version)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sender, "send", send)
+                swap = asyncio.create_task(engine.update_weights(sender.publish(version, new.path)))
+                await between.wait()
+                during = await complete(other, ask("during", tokens=50))
+                assert not swap.done()
+                go_on.set()
+                report = await swap
+            assert set(during.policy_versions) == {version - 1}
+            np.testing.assert_allclose(during.logprobs, old.logprobs((1, 2, 3), during.token_ids), rtol=0, atol=2e-4)
+            assert report.pause_seconds < report.seconds
+
+    within(scenario)
+
+
+def test_groups_meet_where_only_this_machine_can_come() -> None:
+    store, port = listen(5.0)
+    listening = [
+        c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN" and c.laddr.port == port
+    ]
+    assert listening == ["127.0.0.1"], store
+
+
+@contextlib.asynccontextmanager
+async def two_servers(old: Weights, directory: Path, sender: ThreadSender) -> AsyncIterator[list[ServerProcess]]:
+    servers = [start_server(old.path, directory / f"log{i}") for i in range(2)]
+    try:
+        yield servers
+    finally:
+        for server in servers:
+            server.process.kill()
+            server.process.wait()
+
+
+@pytest.mark.parametrize(("number", "loss"), [(signal.SIGKILL, EngineLost), (signal.SIGSTOP, DeadlineError)])
+def test_an_engine_lost_in_mid_broadcast_is_given_up_and_harms_no_other(
+    number: signal.Signals, loss: type[Exception], old: Weights, new: Weights, tmp_path: Path
+) -> None:
+    sender = ThreadSender(old.path)
+    update = sender.publish(1, new.path)
+
+    async def scenario() -> None:
+        async with (
+            two_servers(old, tmp_path, sender) as servers,
+            connect(servers[0].url, swap_seconds=2.0 if loss is DeadlineError else 30.0, sender=sender) as doomed,
+            connect(servers[1].url, sender=sender) as other,
+        ):
+            router = Router([None, None])
+            seat, _ = await router.fill(0, doomed), await router.fill(1, other)
+            first: list[str] = []
+
+            def strike(group: str) -> None:
+                first.append(group)
+                if doomed._loader._group == group:
+                    os.kill(servers[0].process.pid, number)
+
+            sender.on_bucket = strike
+            report = await router.update_weights(update)
+            assert report.version == other.loaded_version == 1
+            assert doomed.loaded_version == 0
+            assert seat.lost.is_set()
+            assert isinstance(seat.loss, loss)
+            assert doomed._loader._group in first
+            after = await complete(router, ask("after", tokens=20))
+            np.testing.assert_allclose(after.logprobs, new.logprobs((1, 2, 3), after.token_ids), rtol=0, atol=2e-4)
+
+    within(scenario)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"names": ["stranger"]}, "stranger is no parameter of this model"),
+        ({"shapes": [[3]]}, r"has shape \(3,\), the model's is"),
+        ({"dtypes": ["complex64"]}, "dtype complex64: choose one of"),
+        ({"dtypes": []}, "1 names, 0 dtypes and 1 shapes"),
+        ({"load_format": "flat"}, "only flattened_bucket is understood"),
+        ({"group_name": "theirs"}, "group theirs is not one of"),
+    ],
+)
+def test_a_bucket_that_cannot_be_taken_is_refused_before_it_is_waited_for(
+    server: ServerProcess, old: Weights, change: dict[str, object], rule: str
+) -> None:
+    spec = specs_of(read_weights(old.path))[0]
+    body: dict[str, object] = {"names": [spec.name], "dtypes": [spec.dtype], "shapes": [list(spec.shape)]}
+    body |= {"group_name": "ours"}
+    body |= {"load_format": "flattened_bucket", "flush_cache": False}
+    status, answer = within(lambda: post(server, "/update_weights_from_distributed", body | change))
+    assert status == 400
+    with pytest.raises(EngineError, match=rule):
+        raise EngineError(answer["error"]["message"])
+
+
+def test_a_version_without_its_buckets_changes_nothing(server: ServerProcess, sender: ThreadSender) -> None:
+    body: dict[str, object] = {"names": [], "dtypes": [], "shapes": [], "group_name": ""}
+    body |= {"load_format": "flattened_bucket", "weight_version": "1000000", "flush_cache": False}
+    status, answer = within(lambda: post(server, "/update_weights_from_distributed", body))
+    assert status == 400
+    assert "is missing: these are not weights of this model" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(("kind", "transport"), CARRIED, indirect=["kind"])
+def test_checked_weights_pass_when_equal_and_name_the_tensor_that_is_not(
+    opened: Opened, publish: Publish, transport: Transport, new: Weights, tmp_path: Path
+) -> None:
+    state = read_weights(new.path)
+    corrupted = tmp_path / "corrupted"
+    corrupted.mkdir()
+    name = "model.layers.1.mlp.up_proj.weight"
+    other = {**load_file(Path(new.path) / "model.safetensors")}
+    other[name][3, 5] += 1e-6
+    save_file(other, corrupted / "model.safetensors")
+    expected = checksums(state, torch.float32)
+
+    async def scenario() -> None:
+        async with opened() as engine:
+            version = engine.loaded_version + 1
+            good, bad = publish(transport, version, new.path), publish(transport, version + 1, str(corrupted))
+            await engine.update_weights(msgspec.structs.replace(good, checksums=expected))
+            with pytest.raises(
+                EngineError, match=rf"{name} of version {version + 1} is not what the trainer published"
+            ):
+                await engine.update_weights(msgspec.structs.replace(bad, checksums=expected))
+
+    within(scenario)
+
+
+def test_what_one_engine_writes_into_tensors_it_was_handed_the_next_does_not_see(new: Weights, tmp_path: Path) -> None:
+    """SGLang's Gemma adds one to its norms where they lie, before it copies them."""
+    state = read_weights(new.path)
+    update = IpcOutlet(tmp_path, 100_000).write(1, state)
+    for _ in range(2):
+        for handles in sorted(Path(update.path).glob("*.handles")):
+            for name, tensor in pickle.loads(handles.read_bytes()):
+                assert torch.equal(tensor, state[name])
+                tensor.add_(1.0)
+
+
+def test_checksums_are_of_the_engines_dtype(new: Weights) -> None:
+    state = read_weights(new.path)
+    rounded = {name: tensor.bfloat16() for name, tensor in state.items()}
+    assert checksums(state, torch.bfloat16) == checksums(rounded, torch.bfloat16)
+    assert checksums(state, torch.float32) != checksums(rounded, torch.float32)

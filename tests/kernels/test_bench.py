@@ -1,0 +1,32 @@
+"""`arl bench kernels`, small."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from arl.bench.kernels import bench_kernels
+from tests.kernels.conftest import INTERPRETED
+
+
+@pytest.fixture
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="sized for a CPU and PyTorch")
+def test_every_contestant_is_measured_or_said_to_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)  # compiling takes half a minute
+    measured = bench_kernels(rows=4096, vocab=5003, widths=[4], repeats=1)
+    losses = measured["from_hidden"]["4"]["policy_loss"]
+    assert {name for name, row in losses.items() if isinstance(row, str)} == {
+        *("PyTorch, compiled chunks", "Liger-Kernel", "CCE, exact"),
+    }
+    ours, eager = losses["arl linear_policy_loss"], losses["PyTorch, eager"]
+    assert ours["peak_bytes"] < 2**27 < 3 * 4 * 4096 * 5003 < eager["peak_bytes"]  # chunks, not three times all logits
+    for row in (ours, eager, *measured["from_logits"]["forward"].values()):
+        assert row["seconds"] > 0 and len(row["repeats"]) == 1

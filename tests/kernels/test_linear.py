@@ -1,0 +1,249 @@
+"""linear_logprob and linear_policy_loss, fused behind the output head, against all logits at once in float64."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from arl.kernels import head
+from arl.kernels.linear_logprob import linear_logprob, linear_logprob_ref
+from arl.kernels.linear_policy_loss import linear_policy_loss, linear_policy_loss_ref
+from arl.kernels.logprob import packed_logprob
+from arl.kernels.policy_loss import LossAndStats, Objective, policy_loss
+from arl.train.objectives import TokenStats, decoupled_ppo
+from tests.kernels.conftest import INTERPRETED, needs_float64
+
+KERNELS = settings.get_profile("kernels")
+pytestmark = pytest.mark.usefixtures("small_chunks")
+own_memory = pytest.mark.skipif(INTERPRETED, reason="the interpreter makes copies of its own")
+
+
+def inputs(rows: int, vocab: int, width: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(rows * 7919 + vocab)
+    hidden, weight = torch.randn(rows, width).to(dtype), (torch.randn(vocab, width) / width**0.5).to(dtype)
+    return hidden.requires_grad_(), weight.requires_grad_(), torch.randint(vocab, (rows,))
+
+
+def ppo(behavior: Tensor, advantages: Tensor) -> Objective:
+    """arl's objective on the rows of a chunk."""
+    proximal = behavior + 0.1 * advantages
+
+    def objective(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+        parts = (x[rows].to(logprob.dtype) for x in (proximal, behavior, advantages))
+        return decoupled_ppo(logprob, *parts, clip_low=0.2, clip_high=0.28, behavior_weight_cap=1.1)
+
+    return objective
+
+
+def ppo_near(hidden: Tensor, weight: Tensor, targets: Tensor) -> Objective:
+    """Of a behavior policy near this one, so that some ratios are clipped and some weights capped."""
+    behavior = linear_logprob_ref(hidden.detach().double(), weight.detach().double(), targets)[0]
+    advantages = torch.randint(-8, 9, (len(targets),)) / 4.0  # no weight so near its cap that rounding decides
+    return ppo((behavior + 0.2 * torch.randn(len(targets))).clamp(max=0.0).float(), advantages)
+
+
+def with_gradients(
+    function: Callable[..., LossAndStats], tensors: tuple[Tensor, Tensor, Tensor], objective: Objective
+) -> tuple[LossAndStats, tuple[Tensor, ...]]:
+    result = function(*tensors, objective, 0.8)
+    return result, torch.autograd.grad(3 * result[0], tensors[:2])
+
+
+def doubled(tensors: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    hidden, weight, targets = tensors
+    return hidden.detach().double().requires_grad_(), weight.detach().double().requires_grad_(), targets
+
+
+@settings(KERNELS)
+@given(st.integers(0, 60), st.integers(2, 200), st.integers(1, 16))
+def test_the_fused_decoupled_objective_equals_the_one_from_all_logits(rows: int, vocab: int, width: int) -> None:
+    """Loss, ratio, clip mask, behavior weight, KL, logprob, entropy and both gradients."""
+    tensors = inputs(rows, vocab, width)
+    objective = ppo_near(*tensors)
+    ours, gradients = with_gradients(linear_policy_loss, tensors, objective)
+    exact, exact_gradients = with_gradients(linear_policy_loss_ref, doubled(tensors), objective)
+    stats, exact_stats = TokenStats(*ours[3]), TokenStats(*exact[3])
+    near = ((exact_stats.ratio - 0.8).abs() < 1e-4) | ((exact_stats.ratio - 1.28).abs() < 1e-4)
+    assume(not near.any())  # there rounding decides
+    for ours_field, exact_field in zip(stats, exact_stats, strict=True):
+        assert len(ours_field) == rows
+        torch.testing.assert_close(ours_field.double(), exact_field.double(), rtol=1e-4, atol=1e-5)
+    for one, other in zip((*ours[:3], *gradients), (*exact[:3], *exact_gradients), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+    assert not (ours[1].requires_grad or ours[2].requires_grad)
+
+
+@settings(KERNELS)
+@given(st.integers(0, 60), st.integers(2, 200), st.integers(1, 16), st.floats(0.3, 3.0))
+def test_linear_logprob_equals_the_one_from_all_logits(rows: int, vocab: int, width: int, temperature: float) -> None:
+    tensors = inputs(rows, vocab, width)
+    scale, exact_tensors = torch.randn(rows, dtype=torch.float64), doubled(tensors)
+    ours, exact = linear_logprob(*tensors, temperature), linear_logprob_ref(*exact_tensors, temperature)
+    gradients = torch.autograd.grad((ours[0] * scale).sum(), tensors[:2])
+    exact_gradients = torch.autograd.grad((exact[0] * scale).sum(), exact_tensors[:2])
+    for one, other in zip((*ours, *gradients), (*exact, *exact_gradients), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+
+
+@needs_float64
+def test_float64_is_computed_in_float64() -> None:
+    hidden, weight, targets = tensors = inputs(40, 53, 6, torch.float64)
+    objective = ppo_near(*tensors)
+    results = [with_gradients(f, tensors, objective) for f in (linear_policy_loss, linear_policy_loss_ref)]
+    torch.testing.assert_close(results[0], results[1])
+    assert torch.autograd.gradcheck(lambda h, w: linear_logprob(h, w, targets)[0], (hidden, weight))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_of_logits_may_lie_apart(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = inputs(20, 53, 6, dtype)
+    objective = ppo_near(*tensors)
+    expected = with_gradients(linear_policy_loss, tensors, objective)
+    monkeypatch.setattr(head, "MULTIPLE", {"cpu": 8})
+    torch.testing.assert_close(with_gradients(linear_policy_loss, tensors, objective), expected)
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_only_what_requires_a_gradient_gets_one(frozen: int) -> None:
+    both = inputs(20, 53, 6)
+    objective = ppo_near(*both)
+    expected = torch.autograd.grad(linear_policy_loss(*both, objective)[0], both[:2])[1 - frozen]
+    both[frozen].requires_grad_(False)
+    for loss in (linear_policy_loss(*both, objective)[0], linear_policy_loss_ref(*both, objective)[0]):
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert both[frozen].grad is None
+        torch.testing.assert_close(both[1 - frozen].grad, expected)
+        both[1 - frozen].grad = None
+
+
+def test_without_gradients_nothing_of_the_backward_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, weight, targets = inputs(20, 53, 6)
+    objective = ppo_near(hidden, weight, targets)
+    expected = linear_policy_loss(hidden, weight, targets, objective)
+    monkeypatch.setattr(head.HeadGradient, "add", lambda *_: pytest.fail("a gradient nobody asked for"))
+    with torch.no_grad():
+        torch.testing.assert_close(linear_policy_loss(hidden, weight, targets, objective), expected)
+    torch.testing.assert_close(linear_policy_loss(hidden.detach(), weight.detach(), targets, objective), expected)
+
+
+def test_backward_only_scales_and_may_be_repeated() -> None:
+    hidden, weight, targets = inputs(20, 53, 6)
+    loss = linear_policy_loss(hidden, weight, targets, ppo_near(hidden, weight, targets))[0]
+    once = torch.autograd.grad(loss, (hidden, weight), retain_graph=True)
+    twice = torch.autograd.grad(2 * loss, (hidden, weight))
+    torch.testing.assert_close([2 * x for x in once], list(twice))
+
+
+def test_the_objective_sees_every_row_once_and_in_order() -> None:
+    hidden, weight, targets = inputs(50, 101, 4)
+    seen: list[int] = []
+
+    def objective(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+        seen.extend(range(rows.start, rows.stop))
+        assert len(logprob) == rows.stop - rows.start < 50
+        return logprob.sum(), ()
+
+    loss, logprob, _, kept = linear_policy_loss(hidden, weight, targets, objective)
+    assert seen == list(range(50))
+    assert kept == ()
+    torch.testing.assert_close(loss, logprob.sum())
+
+
+def test_several_tokens_may_share_a_row_and_a_row_may_have_none() -> None:
+    tensors = inputs(50, 101, 4)
+    token_rows = torch.tensor([0, 0, 0, 11, 30, 30, 49])  # sorted
+
+    def objective(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+        start, stop = torch.searchsorted(token_rows, torch.tensor([rows.start, rows.stop])).tolist()
+        current = logprob[token_rows[start:stop] - rows.start]
+        return -current.exp().sum(), (current.detach(),)
+
+    results = [with_gradients(f, tensors, objective) for f in (linear_policy_loss, linear_policy_loss_ref)]
+    torch.testing.assert_close(results[0], results[1])
+
+
+class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The largest number of elements in any storage that an operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.elements: int = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return out
+
+
+def largest_of(function: str, rows: int, dtype: torch.dtype) -> int:
+    hidden, weight, targets = inputs(rows, 1009, 4, dtype)
+    logits = (hidden @ weight.T).detach().requires_grad_()
+    objective = ppo_near(hidden, weight, targets)
+    cases: dict[str, Callable[[], tuple[Any, ...]]] = {
+        "linear_logprob": lambda: linear_logprob(hidden, weight, targets),
+        "linear_policy_loss": lambda: linear_policy_loss(hidden, weight, targets, objective),
+        "packed_logprob": lambda: packed_logprob(logits, targets),
+        "policy_loss": lambda: policy_loss(logits, targets, objective),
+    }
+    trace = LargestTensor()
+    with trace:
+        torch.autograd.backward(cases[function]()[0].sum())
+    return trace.elements
+
+
+@own_memory
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("function", ["linear_logprob", "linear_policy_loss"])
+def test_no_operation_makes_as_many_elements_as_all_logits(function: str, dtype: torch.dtype) -> None:
+    sizes = [largest_of(function, rows, dtype) for rows in (30, 60)]
+    assert sizes == [1009 * 4] * 2  # d weight; a chunk has one row of 1009
+
+
+@own_memory
+@pytest.mark.parametrize("function", ["packed_logprob", "policy_loss"])
+def test_from_given_logits_only_their_gradient_is_as_large(function: str) -> None:
+    assert largest_of(function, 120, torch.float32) == 120 * 1009
+    with torch.no_grad(), LargestTensor() as trace:
+        packed_logprob(torch.zeros(120, 1009), torch.zeros(120, dtype=torch.int64))
+    assert trace.elements <= 120 * 1009  # the zeros above
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter cuts bfloat16 off where the device rounds")
+def test_bfloat16_is_no_less_exact_than_pytorch() -> None:
+    """Root-mean-square errors against float64 of the same inputs, beside those of eager PyTorch in bfloat16."""
+    tensors = inputs(300, 1009, 64, torch.bfloat16)
+    objective = ppo_near(*tensors)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(head, "CHUNK_BYTES", {"cpu": 40 * 1009 * 2})
+        ours, exact, eager = (
+            with_gradients(function, given, objective)
+            for function, given in (
+                (linear_policy_loss, tensors),
+                (linear_policy_loss_ref, doubled(tensors)),
+                (linear_policy_loss_ref, tensors),
+            )
+        )
+    pairs = zip((*ours[0][:3], *ours[1]), (*exact[0][:3], *exact[1]), (*eager[0][:3], *eager[1]), strict=True)
+    for name, (one, truth, other) in zip(("loss", "logprob", "entropy", "hidden", "weight"), pairs, strict=True):
+        error, theirs = ((x.double() - truth).square().mean().sqrt() for x in (one, other))
+        assert error <= 1.5 * theirs + 1e-6, f"{name}: {error:.2e} beside {theirs:.2e}"
+
+
+@pytest.mark.parametrize("wrong", ["dtype", "width", "targets", "temperature"])
+def test_wrong_input_is_refused(wrong: str) -> None:
+    hidden, weight, targets = inputs(5, 11, 4)
+    if wrong == "dtype":
+        weight = weight.bfloat16()
+    if wrong == "width":
+        weight = weight[:, :3]
+    if wrong == "targets":
+        targets = targets[:4]
+    with pytest.raises(AssertionError):
+        linear_logprob(hidden, weight, targets, 0.0 if wrong == "temperature" else 1.0)

@@ -1,0 +1,121 @@
+"""The Triton kernels without a GPU: interpreted, and compiled ahead of time for sm_90."""
+
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.kernels.conftest import INTERPRETED
+
+triton = pytest.importorskip("triton", reason="Triton is not installed here")
+pytestmark = pytest.mark.skipif(INTERPRETED, reason="runs the interpreter itself")
+ROWS = ("logits", "targets", "stride", "vocab")  # divisible by 16 in every real model
+
+
+@pytest.mark.skipif(
+    triton.__version__.startswith("3.6.") and np.lib.NumpyVersion(np.__version__) >= "2.4.0",
+    reason="the interpreter of Triton 3.6 wants numpy < 2.4",
+)
+def test_every_test_here_holds_for_the_interpreted_kernels() -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "pytest", str(Path(__file__).parent), "-p", "no:cacheprovider"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=170)
+    assert done.returncode == 0, done.stdout[-8000:]
+    assert re.search(r"[3-9]\d passed|\d{3} passed", done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_row_statistics_compile_to_wide_loads_without_spills(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from arl.kernels.triton_rows import row_stats_kernel
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    types = {"logits": f"*{dtype}", "targets": "*i64", "results": "*fp32", "inverse_temperature": "fp32"}
+    ptx = compiled(row_stats_kernel, types, (*ROWS, "results"), {}, tmp_path)
+    assert "ld.global.v4.b32" in ptx  # 16 bytes a load
+    loop = ptx[ptx.index("$L__BB") : ptx.rindex("ld.global.v4.b32")]
+    assert "bar.sync" not in loop  # lanes exchange nothing until a row has been read
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_the_row_gradient_compiles_to_wide_accesses_without_spills(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from arl.kernels.triton_rows import BLOCK, row_gradient_kernel
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    types = {"logits": f"*{dtype}", "out": f"*{dtype}", "targets": "*i64", "inverse_temperature": "fp32"}
+    types |= dict.fromkeys(("peak", "log_total", "coefficient"), "*fp32")
+    ptx = compiled(row_gradient_kernel, types, (*ROWS, "out", "out_stride"), {"BLOCK": BLOCK}, tmp_path)
+    assert "ld.global.v4.b32" in ptx
+    assert "st.global.v4.b32" in ptx
+    assert "bar.sync" not in ptx
+    assert dtype == "fp32" or "cvt.rn.bf16" in ptx  # rounded, not cut off
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_the_segment_scan_compiles_without_spills(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from arl.kernels.triton_scan import BLOCK, segment_scan_kernel
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    types = dict.fromkeys(("x", "decay", "y"), f"*{dtype}") | {"cu_seqlens": "*i32"}
+    compiled(segment_scan_kernel, types, ("x", "decay", "y"), {"BLOCK": BLOCK}, tmp_path)
+
+
+def test_where_a_chunk_begins_and_how_long_it_is_is_no_reason_to_compile_anew() -> None:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import make_backend
+    from triton.runtime.jit import create_function_from_signature
+
+    from arl.kernels.triton_rows import BLOCK, row_gradient_kernel, row_stats_kernel
+
+    def variant(kernel: Any, *arguments: object, **constants: int) -> str:
+        bind = create_function_from_signature(kernel.signature, kernel.params, make_backend(GPUTarget("cuda", 90, 32)))
+        return str(bind(*arguments, **constants)[1])
+
+    logits, targets = torch.zeros(9, 16).bfloat16(), torch.zeros(9, dtype=torch.int64)
+    results, normalizer = torch.zeros(4, 9), torch.zeros(2, 9)
+    shape = (16, 16, 16, 1.0)
+    stats, gradient = set(), set()
+    for rows in (slice(0, 1), slice(1, 9), slice(3, 5)):
+        stats.add(variant(row_stats_kernel, logits, targets[rows], results, 16, rows.stop - rows.start, 16, 1.0))
+        peak, log_total = normalizer[:, rows]
+        given = (logits, targets[rows], peak, log_total, results[0, rows], logits)
+        gradient.add(variant(row_gradient_kernel, *given, *shape, BLOCK=BLOCK))
+    assert len(stats) == len(gradient) == 1
+
+
+def compiled(
+    kernel: Any, types: dict[str, str], divisible: Iterable[str], constants: dict[str, int], directory: Path
+) -> str:
+    """PTX for sm_90, which ptxas has taken without spilling a register. Arguments without a type are i32."""
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.compiler import get_ptxas
+    from triton.compiler import ASTSource
+
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
+    places = {name: (kernel.arg_names.index(name),) for name in kernel.arg_names}
+    source = ASTSource(
+        kernel,
+        signature,
+        {places[name]: value for name, value in constants.items()},
+        {places[name]: [["tt.divisibility", 16]] for name in divisible},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # 3.9 warns of a default that changes in 3.10
+        ptx: str = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["ptx"]
+    (directory / "kernel.ptx").write_text(ptx)
+    command = [get_ptxas(90).path, "-v", "--gpu-name=sm_90a", "kernel.ptx", "-o", "kernel.cubin"]
+    report = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True, timeout=100).stderr
+    print(kernel.__name__, *re.findall(r"Used \d+ registers|\d+ bytes spill \w+", report), sep=", ")
+    assert re.findall(r"(\d+) bytes spill", report) == ["0", "0"], report
+    return ptx

@@ -1,0 +1,44 @@
+"""Loss and gradient of one minibatch, without an update."""
+
+import random
+
+import numpy as np
+import torch
+
+from arl.train.fsdp import _full, _local
+from arl.train.learner import Learner, _Totals
+from arl.train.packer import LossSequence, Minibatch
+
+
+def sequences(seed: int) -> list[list[LossSequence]]:
+    """Groups that share a prompt, with tokens outside the loss, ties, and behavior logprobs of another policy."""
+    rng = random.Random(seed)
+    groups = []
+    for _ in range(rng.randint(1, 4)):
+        prompt = [rng.randrange(14) for _ in range(rng.randint(1, 12))]
+        groups.append([_sequence(prompt, rng) for _ in range(rng.randint(1, 4))])
+    return groups
+
+
+def _sequence(prompt: list[int], rng: random.Random) -> LossSequence:
+    tokens = np.array(prompt + [rng.randrange(3) for _ in range(rng.randint(1, 18))], np.int32)
+    after = range(len(prompt), len(tokens))
+    at = np.array(sorted(rng.sample(after, max(1, len(after) - 2))))
+    behavior = np.array([-rng.uniform(1, 4) for _ in at], np.float32)
+    return LossSequence(tokens, at, behavior, np.zeros(len(at), np.int32), rng.choice([-1.5, 0.25, 1.0]))
+
+
+def gradient_of(learner: Learner, minibatch: Minibatch) -> tuple[float, dict[str, torch.Tensor]]:
+    """Summed over ranks; the weights stay as they are. Collective."""
+    sharded, total = learner.sharded, torch.zeros(())
+    totals = _Totals(sharded.device)
+    for i, batch in enumerate(minibatch.micro_batches):
+        loss = learner._policy_loss(batch, None, minibatch, totals)
+        sharded.backward(loss, last=i + 1 == len(minibatch.micro_batches))
+        total += loss.detach()
+    gradient = {name: _full(_local(p.grad), p).clone() for name, p in sharded._shards.items() if p.grad is not None}
+    for parameter in sharded._shards.values():
+        parameter.grad = None
+    if sharded._world > 1:
+        torch.distributed.all_reduce(total)
+    return float(total), gradient

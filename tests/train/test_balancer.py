@@ -1,0 +1,99 @@
+"""Micro-batches fit, are as few as can be promised, and keep the ranks in step."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.errors import InputError
+from arl.train import balancer
+from arl.train.balancer import balance, least_micro_batches, least_time, martello_toth, synchronous_time
+
+CAPACITY = 100
+Items = list[tuple[int, int]]  # tokens, FLOPs
+items = st.lists(st.tuples(st.integers(1, CAPACITY), st.integers(0, 1000)), max_size=60)
+
+
+def arrays(some: Items) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([t for t, _ in some], np.int64), np.array([f for _, f in some], np.float64)
+
+
+def contents(shares: list[list[list[int]]], some: Items) -> list[list[Items]]:
+    return [[sorted(some[i] for i in members) for members in share] for share in shares]
+
+
+@given(items, st.integers(1, 9))
+def test_every_item_is_dealt_once_into_bins_that_fit_and_every_rank_has_as_many(some: Items, ranks: int) -> None:
+    tokens, flops = arrays(some)
+    shares = balance(tokens, flops, CAPACITY, ranks)
+    assert len(shares) == ranks
+    assert len({len(share) for share in shares}) == 1
+    assert shares[0], "a rank without a micro-batch could not move in step"
+    assert sorted(i for share in shares for members in share for i in members) == list(range(len(some)))
+    assert all(tokens[members].sum() <= CAPACITY for share in shares for members in share)
+
+
+@given(items, st.integers(1, 9))
+def test_micro_batches_are_at_most_half_as_many_again_as_the_bound(some: Items, ranks: int) -> None:
+    tokens, flops = arrays(some)
+    count = sum(map(len, balance(tokens, flops, CAPACITY, ranks)))
+    bound = martello_toth(tokens, CAPACITY)
+    assert len(balancer._first_fit(sorted(tokens.tolist(), reverse=True), CAPACITY)) <= 3 * bound / 2
+    assert least_micro_batches(tokens, CAPACITY, ranks) <= count <= max(1, -(-(3 * bound // 2) // ranks)) * ranks
+
+
+@given(items, st.integers(1, 9))
+def test_no_dealing_beats_the_least_time_and_each_rank_begins_with_its_heaviest(some: Items, ranks: int) -> None:
+    tokens, flops = arrays(some)
+    shares = balance(tokens, flops, CAPACITY, ranks)
+    time = synchronous_time(shares, flops)
+    assert least_time(flops, ranks) <= time * (1 + 1e-12)
+    if ranks == 1:
+        assert time == flops.sum()
+    for share in shares:
+        loads = [flops[members].sum() for members in share]
+        assert loads == sorted(loads, reverse=True)
+
+
+@given(items, st.integers(1, 9), st.randoms(use_true_random=False))
+def test_the_same_items_in_any_order_give_the_same_micro_batches(
+    some: Items, ranks: int, shuffler: random.Random
+) -> None:
+    shuffled = list(some)
+    shuffler.shuffle(shuffled)
+    given_, again = (contents(balance(*arrays(x), CAPACITY, ranks), x) for x in (some, shuffled))
+    assert given_ == again
+
+
+def test_the_bound_is_that_of_hand_worked_examples() -> None:
+    assert martello_toth(np.array([], np.int64), 10) == 0
+    assert martello_toth(np.array([10, 10]), 10) == 2
+    assert martello_toth(np.array([6, 6, 6]), 10) == 3, "no two fit together, though all are less than two bins' worth"
+    assert martello_toth(np.array([7, 7, 4, 4]), 10) == 3, "a 4 has no room beside a 7"
+    assert martello_toth(np.array([4, 4, 4]), 10) == 2
+
+
+def test_slack_is_used_to_keep_ranks_in_step() -> None:
+    lengths = np.random.default_rng(0).lognormal(8, 0.9, 512).clip(1, 32_768).astype(np.int64)
+    flops = lengths * 3e9 + lengths.astype(np.float64) ** 2 * 9e4
+    shares = balance(lengths, flops, 32_768, ranks=8)
+    assert sum(map(len, shares)) == least_micro_batches(lengths, 32_768, 8)
+    assert synchronous_time(shares, flops) < 1.05 * least_time(flops, 8)
+
+
+@pytest.mark.parametrize("few", [0, balancer.FEW])
+def test_where_spreading_leaves_an_item_without_room_first_fit_stands(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(balancer, "FEW", few)
+    sizes = [50, 50, 40, 30, 30]  # largest first into the emptier of two: 50+40, 50+30, and no room for a 30
+    assert balancer._spread(range(5), sizes, sizes, 2, 1, CAPACITY) is None
+    ((a, b),) = balance(np.array(sizes), np.array(sizes, np.float64), CAPACITY, ranks=1)
+    assert {tuple(sorted(a)), tuple(sorted(b))} == {(0, 1), (2, 3, 4)}
+
+
+def test_an_item_that_cannot_fit_is_refused_with_both_numbers() -> None:
+    with pytest.raises(InputError, match="101 tokens does not fit a capacity of 100"):
+        balance(np.array([3, 101]), np.array([3.0, 101.0]), CAPACITY, ranks=2)

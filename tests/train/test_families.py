@@ -1,0 +1,214 @@
+"""Every family is filled from safetensors, sharded and scored as transformers would; others are refused by name."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GenerationConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+)
+
+from arl.errors import DataError, InputError
+from arl.models.load import empty_model
+from arl.models.weights import fill_model
+from arl.preflight import preflight
+from arl.recipe import Objective, Recipe, Train
+from arl.train import cost
+from arl.train.cost import bytes_per_rank, check_memory
+from arl.train.fsdp import ShardedModel, init_ranks
+from arl.train.learner import Learner
+from arl.train.packer import LossSequence, Minibatch, pack_groups
+from tests.train.families import FAMILIES, make_family
+from tests.train.gradients import gradient_of, sequences
+from tests.train.world import GSPO
+
+TOLERANCE = 1e-5  # of the gradient's norm, in float32
+LOSS_TOKENS, LOSS_SEQUENCES = 77, 11  # of the minibatch, before anything was left out
+LossOf = Callable[[torch.Tensor, float], torch.Tensor]  # of a sequence's log-ratios (n,) and its advantage
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _alone() -> Iterator[None]:
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: make_family(name, tmp_path_factory.mktemp(name)) for name in FAMILIES}
+
+
+@pytest.fixture(scope="module")
+def learners(models: dict[str, Path]) -> dict[str, Learner]:
+    return {name: Learner(path, Train(minibatches=1), Objective(kind="ppo")) for name, path in models.items()}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 1 << 16), capacity=st.integers(30, 200))
+def test_loss_and_gradient_of_any_packing_are_those_of_the_unpacked_sequences(
+    name: str, learners: dict[str, Learner], models: dict[str, Path], seed: int, capacity: int
+) -> None:
+    _assert_packed_as_unpacked(learners[name], models[name], sequences(seed), capacity, _naive_ppo)
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 1 << 16), capacity=st.integers(30, 200))
+def test_so_are_those_of_an_objective_of_whole_sequences(models: dict[str, Path], seed: int, capacity: int) -> None:
+    learner = Learner(models["qwen2-tied"], Train(minibatches=1), GSPO)
+    _assert_packed_as_unpacked(learner, models["qwen2-tied"], sequences(seed), capacity, _gspo)
+
+
+def _assert_packed_as_unpacked(
+    learner: Learner, path: Path, groups: list[list[LossSequence]], capacity: int, loss_of: LossOf
+) -> None:
+    packs = pack_groups(groups, capacity, ranks=1)[0]
+    loss, gradient = gradient_of(learner, Minibatch(packs, LOSS_TOKENS, LOSS_SEQUENCES))
+    expected_loss, expected = _unpacked(path, groups, loss_of)
+    norm = torch.stack([g.norm() for g in expected.values()]).norm()
+    assume(not 0 < norm < 5e-3)  # where sequences all but cancel, what is left is as large as their rounding
+    difference = torch.stack([(gradient[key] - g).norm() for key, g in expected.items()]).norm()
+    assert gradient.keys() == expected.keys()
+    assert abs(loss - expected_loss) < TOLERANCE * max(1, abs(expected_loss))
+    assert difference <= TOLERANCE * norm  # both are 0 where every token is clipped
+
+
+def _naive_ppo(log_ratio: torch.Tensor, advantage: float) -> torch.Tensor:
+    ratio = log_ratio.exp()
+    edge = 1.2 if advantage > 0 else 0.8
+    assume(bool(((ratio - edge).abs() > 1e-4).all()))  # so near it, rounding decides whether a token has a gradient
+    return -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).sum() / LOSS_TOKENS
+
+
+def _gspo(log_ratio: torch.Tensor, advantage: float) -> torch.Tensor:
+    return _naive_ppo(log_ratio.mean(), advantage) * LOSS_TOKENS / LOSS_SEQUENCES
+
+
+def _unpacked(path: Path, groups: list[list[LossSequence]], loss_of: LossOf) -> tuple[float, dict[str, torch.Tensor]]:
+    """A loss written out, by transformers' own attention and logits, one sequence at a time."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa").eval()
+    total = torch.zeros(())
+    for s in (s for group in groups for s in group):
+        tokens, at = torch.from_numpy(s.token_ids).long(), torch.from_numpy(s.loss_at)
+        logprobs = model(input_ids=tokens[None], use_cache=False).logits[0].log_softmax(-1)[at - 1, tokens[at]]
+        total = total + loss_of(logprobs - torch.from_numpy(s.behavior_logprobs), s.advantage)
+    total.backward()  # type: ignore[no-untyped-call]
+    return total.item(), {name: p.grad for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_model_filled_from_several_files_is_the_one_that_transformers_loads(
+    name: str, models: dict[str, Path], tmp_path: Path
+) -> None:
+    path = make_family(name, tmp_path / "cut", max_shard_size="8KB")
+    assert len(list(path.glob("*.safetensors"))) > 2
+    ours = empty_model(path)
+    fill_model(ours, path, torch.device("cpu"))
+    theirs = AutoModelForCausalLM.from_pretrained(models[name], dtype=torch.float32)
+    for got, expected in ((ours.named_parameters, theirs.named_parameters), (ours.named_buffers, theirs.named_buffers)):
+        a, b = dict(got()), dict(expected())
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_what_is_saved_generates_as_the_model_it_came_from(models: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(models["llama"], tmp_path / "model")
+    GenerationConfig(eos_token_id=[3, 5], temperature=0.7, do_sample=True).save_pretrained(tmp_path / "model")
+    sharded = ShardedModel(tmp_path / "model", Train(), 1.0, init_ranks(60))
+    sharded.save(tmp_path / "saved", tokenizer_path=tmp_path / "model")
+    saved = GenerationConfig.from_pretrained(tmp_path / "saved")
+    assert (saved.eos_token_id, saved.temperature, saved.do_sample) == ([3, 5], 0.7, True)
+
+
+def test_stored_bfloat16_becomes_float32_master_weights(models: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(models["qwen3"], tmp_path, dirs_exist_ok=True)
+    half = {key: tensor.bfloat16() for key, tensor in load_file(tmp_path / "model.safetensors").items()}
+    save_file(half, tmp_path / "model.safetensors")
+    sharded = ShardedModel(tmp_path, Train(), 1.0, init_ranks(60))
+    for key, weight in sharded.full_state(torch.float32).items():
+        torch.testing.assert_close(weight, half[key].float(), rtol=0, atol=0)
+
+
+def test_weights_that_cannot_be_read_are_refused_with_what_is_wrong(models: dict[str, Path], tmp_path: Path) -> None:
+    def refusal(damage: str) -> str:
+        path = tmp_path / damage
+        shutil.copytree(models["llama"], path)
+        file = path / "model.safetensors"
+        tensors = load_file(file)
+        if damage == "torn":
+            file.write_bytes(file.read_bytes()[:-100])
+        elif damage == "bin":
+            torch.save(tensors, path / "pytorch_model.bin")
+            file.unlink()
+        elif damage == "missing":
+            del tensors["model.norm.weight"]
+            save_file(tensors, file)
+        else:
+            save_file(tensors | {"lm_head.weight": torch.zeros(5, 32)}, file)
+        with pytest.raises(DataError) as raised:
+            fill_model(empty_model(path), path, torch.device("cpu"))
+        return str(raised.value)
+
+    assert "cannot be read" in refusal("torn")
+    assert "save_pretrained" in refusal("bin")
+    assert "lack model.norm.weight" in refusal("missing")
+    assert "lm_head.weight has shape (5, 32)" in refusal("shape")
+
+
+@pytest.mark.parametrize(
+    ("config", "rule"),
+    [
+        (Gemma2Config(architectures=["Gemma2ForCausalLM"]), "attn_logit_softcapping 50.0 .gemma2."),
+        (LlamaConfig(architectures=["LlamaForCausalLM"], final_logit_softcapping=30.0), "final_logit_softcapping 30"),
+        (MistralConfig(architectures=["MistralForCausalLM"], sliding_window=4096), "sliding-window attention"),
+        (GPT2Config(architectures=["GPT2LMHeadModel"]), "GPT2LMHeadModel.* is not supported; choose one of Gemma"),
+    ],
+    ids=lambda value: getattr(value, "model_type", ""),
+)
+def test_an_architecture_that_would_be_computed_wrongly_is_refused_by_name(
+    config: AutoConfig, rule: str, tmp_path: Path
+) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(DataError, match=rule):
+        empty_model(tmp_path)
+
+
+def test_a_model_without_safetensors_is_refused_before_anything_starts(models: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(models["llama"], tmp_path, dirs_exist_ok=True)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    recipe = {"model": {"path": str(tmp_path)}, "data": {"task": "running_checksum"}, "rollout": {"max_new_tokens": 8}}
+    with pytest.raises(DataError, match=r"has no model.safetensors; load it with transformers"):
+        preflight(Recipe.model_validate(recipe))
+
+
+def test_a_model_larger_than_memory_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = LlamaConfig(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_key_value_heads=8)
+    large.architectures = ["LlamaForCausalLM"]
+    large.save_pretrained(tmp_path)
+    monkeypatch.setattr(cost, "free_memory", lambda: 256 * 10**9)
+    with pytest.raises(InputError, match=r"take \d{4}\.\d GB with train.ranks 1, and this host has 256.0 GB"):
+        check_memory(tmp_path, Train(), on_gpu=False)
+    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_sharding_and_freeing_what_was_gathered_lower_the_memory_of_a_rank(models: dict[str, Path]) -> None:
+    model = empty_model(models["llama"])
+    parameters = sum(p.numel() for p in model.parameters())
+    assert bytes_per_rank(model, Train()) == 20 * parameters
+    assert bytes_per_rank(model, Train(dtype="bfloat16", ranks=4)) == 3 * parameters + 6 * parameters
+    assert bytes_per_rank(model, Train(ranks=4, shard_ranks=2, reshard=True)) < 12 * parameters

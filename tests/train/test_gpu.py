@@ -1,0 +1,128 @@
+"""The trainer and what it hands over, on an NVIDIA GPU: the types and calls that no CPU runs."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from arl.bench.trainer import _groups
+from arl.models.packed import PackedContext, _Gathered
+from arl.models.prefix_tree import prefix_tree
+from arl.recipe import Objective, Train
+from arl.sync.outlets import BroadcastOutlet, IpcOutlet
+from arl.train.learner import Learner
+from arl.train.packer import Minibatch, Shard, pack_groups
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: pytest -m gpu")]
+VOCAB, TOKENS = 1000, 4096
+OPEN_HANDLES = """
+import pickle, sys, torch
+for name, tensor in pickle.load(open(sys.argv[1], "rb")):
+    print(name, tensor.dtype, tuple(tensor.shape), float(tensor.double().sum()))
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Grouped heads, tied ends, and blocks that are worth a collective of their own."""
+    directory = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCAB,
+        hidden_size=512,
+        intermediate_size=1024,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _alone() -> Iterator[None]:
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(12, 2, 128), (14, 2, 64), (8, 1, 256), (4, 4, 32)])
+def test_flash_attention_over_a_prefix_tree_errs_as_bfloat16_does(heads: int, kv_heads: int, dim: int) -> None:
+    rng = np.random.default_rng(0)
+    prompt = rng.integers(0, 99, 300)
+    tails = [rng.integers(0, 99, n) for n in (1, 40, 700, 129, 128, 65)]
+    tree = prefix_tree([np.concatenate([prompt, tail]).astype(np.int32) for tail in tails])
+    layout = tree.query_offsets, tree.key_offsets, tree.key_indices
+    torch.manual_seed(0)
+    half = [torch.randn(len(tree.token_ids), n, dim, device="cuda").bfloat16() for n in (heads, kv_heads, kv_heads)]
+    weights, scale = torch.randn_like(half[0]), dim**-0.5
+
+    def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+        return PackedContext(*layout).attend(0, q, k, v, scale)[0]
+
+    def gathered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return _Gathered(*layout, q, k).attend(q, k, v, scale)
+
+    results = []
+    for function, dtype in ((flash, torch.bfloat16), (gathered, torch.float32)):
+        inputs = [x.to(dtype).requires_grad_() for x in half]
+        out = function(*inputs)
+        results.append([out, *torch.autograd.grad((out.float() * weights).sum(), inputs)])
+    for ours, exact in zip(*results, strict=True):
+        assert (ours.float() - exact).norm() <= 0.02 * exact.norm()
+
+
+def test_a_step_is_the_same_whatever_is_kept_or_compiled_and_near_that_of_float32(model: Path) -> None:
+    ((batch,),) = pack_groups(_groups(TOKENS, VOCAB), TOKENS, ranks=1)
+    shard = Shard(
+        0, (Minibatch((batch,), loss_tokens=len(batch.loss_scores), loss_sequences=int(batch.sequences.max()) + 1),)
+    )
+    settings: list[dict[str, object]] = [
+        {"dtype": "float32"},
+        {},
+        {"checkpointing": "selective"},
+        {"checkpointing": "full"},
+        {"reshard": True},
+        {"compile": True},
+    ]
+    for setting in settings:
+        train = Train.model_validate({"dtype": "bfloat16", "minibatches": 1} | setting)
+        learner = Learner(model, train, Objective(kind="ppo"))
+        metrics = learner.step(shard)
+        if setting == settings[0]:
+            exact = metrics
+        for name in ("loss", "grad_norm", "entropy"):
+            assert metrics[name] == pytest.approx(exact[name], rel=0.03, abs=1e-3), (setting, name)
+        state = learner.snapshot()
+        assert all(tensor.is_pinned() for tensor in state.values())
+        assert all(bool(tensor.isfinite().all()) for tensor in state.values())
+
+
+def test_another_process_opens_the_handles_of_shared_memory(tmp_path: Path) -> None:
+    state = {"a": torch.arange(12.0).view(3, 4).bfloat16(), "b": torch.full((5,), 3.0).bfloat16()}
+    outlet = IpcOutlet(tmp_path, bucket_bytes=1 << 20)
+    update = outlet.write(1, state)
+    (handles,) = Path(update.path).glob("*.handles")
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN_HANDLES, str(handles)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["a torch.bfloat16 (3, 4) 66.0", "b torch.bfloat16 (5,) 15.0"]
+    outlet.discard(update)
+
+
+def test_what_is_broadcast_waits_in_pages_that_a_gpu_copies_from() -> None:
+    outlet = BroadcastOutlet(bucket_bytes=1 << 10)
+    outlet.write(1, {"a": torch.ones(7), "b": torch.zeros(500)})
+    flats = outlet.flats(1)
+    assert len(flats) == 2
+    assert all(flat.is_pinned() for flat in flats)

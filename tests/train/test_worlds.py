@@ -1,0 +1,110 @@
+"""Whatever the number of ranks and whatever they hold or compute again: the same loss, gradient and weights."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+
+from tests.train import world
+from tests.train.families import make_family
+from tests.train.workers import free_port
+
+SECONDS = 150
+TOLERANCE = 1e-5
+LAYERS = 2
+TRAINED: dict[int, dict[str, dict[str, Any]]] = {
+    2: {
+        "two": {"ranks": 2},
+        "two, cut after use, selective": {"ranks": 2, "reshard": True, "checkpointing": "selective"},
+    },
+    4: {
+        "four": {"ranks": 4, "checkpointing": "full"},
+        "two copies of two": {"ranks": 4, "shard_ranks": 2},
+        "two copies, cut after use": {"ranks": 4, "shard_ranks": 2, "reshard": True, "checkpointing": "full"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_family("qwen2-tied", tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ran(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Path]:
+    """A world of so many processes, after all its cases: told.json, and tensors by the case's name."""
+    ranks, directory = request.param, tmp_path_factory.mktemp("world")
+    cases: dict[str, Any] = {
+        name: {"kind": "trained", "model": str(model), "train": train} for name, train in TRAINED[ranks].items()
+    }
+    cases["gradients"] = {"kind": "gradients", "model": str(model), "train": {"ranks": ranks}, "capacity": 40}
+    for name, reshard in (("held", False), ("cut", True)):
+        cases[name] = {"kind": "collectives", "model": str(model), "train": {"ranks": ranks, "reshard": reshard}}
+    (directory / "cases.json").write_text(json.dumps(cases))
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "CUDA_VISIBLE_DEVICES": "",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    command = [sys.executable, "-m", "tests.train.world", str(directory)]
+    processes = [subprocess.Popen(command, env={**environment, "RANK": str(rank)}) for rank in range(ranks)]
+    try:
+        assert [process.wait(SECONDS) for process in processes] == [0] * ranks
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait(10)
+    return ranks, directory
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path) -> Iterator[tuple[Any, Any]]:
+    """The same in this process: training, and gradients."""
+    yield world.trained(str(model), {}), world.gradients(str(model), {}, capacity=200)
+    dist.destroy_process_group()
+
+
+def test_every_world_trains_to_the_losses_and_weights_of_one_process(ran: tuple[int, Path], alone: Any) -> None:
+    (ranks, directory), ((metrics, weights), _) = ran, alone
+    told = json.loads((directory / "told.json").read_text())
+    for name in TRAINED[ranks]:
+        for ours, theirs in zip(metrics, told[name], strict=True):
+            for metric in ("loss", "grad_norm", "entropy", "ratio/max", "kl/behavior_proximal"):
+                assert theirs[metric] == pytest.approx(ours[metric], rel=TOLERANCE, abs=TOLERANCE), (name, metric)
+        found = load_file(directory / f"{name}.safetensors")
+        assert found.keys() == weights.keys()
+        for key, weight in weights.items():
+            torch.testing.assert_close(found[key], weight, rtol=0, atol=TOLERANCE, msg=f"{name}: {key}")
+
+
+def test_every_world_and_packing_has_the_gradient_of_one_process(ran: tuple[int, Path], alone: Any) -> None:
+    _, directory = ran
+    _, (losses, gradient) = alone
+    found = load_file(directory / "gradients.safetensors")
+    assert json.loads((directory / "told.json").read_text())["gradients"] == pytest.approx(losses, rel=TOLERANCE)
+    for seed, kind in itertools.product(world.SEEDS, ("ppo", "gspo")):
+        keys = [key for key in gradient if key.startswith(f"{seed}.{kind}.")]
+        norm = torch.stack([gradient[key].norm() for key in keys]).norm()
+        difference = torch.stack([(found[key] - gradient[key]).norm() for key in keys]).norm()
+        assert difference <= TOLERANCE * norm
+
+
+def test_an_update_gathers_and_reduces_each_unit_once_however_many_micro_batches_it_has(ran: tuple[int, Path]) -> None:
+    told = json.loads((ran[1] / "told.json").read_text())
+    units, micro_batches = LAYERS + 1, 3
+    assert told["held"] == {"gather": units, "scatter": units}
+    assert told["cut"] == {"gather": micro_batches * (2 * LAYERS + 1), "scatter": micro_batches * units}

@@ -1,0 +1,96 @@
+"""One rank of a gloo world, as torchrun would start it: `python -m tests.train.world DIRECTORY`; see test_worlds."""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from arl.child import leave
+from arl.recipe import Objective, Train
+from arl.train import sharding
+from arl.train.fsdp import init_ranks
+from arl.train.learner import Learner
+from arl.train.packer import Minibatch, pack_batch, pack_groups
+from tests.train.gradients import gradient_of, sequences
+from tests.train.synthetic import batch
+
+STEPS, SEEDS = 3, (1, 2, 3)
+PPO = Objective(kind="ppo")
+GSPO = Objective(kind="gspo", proximal="loglinear", clip_low=0.2, clip_high=0.2)  # π_prox of tokens of age 0 is π_behav
+
+
+def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+    """Metrics of a few steps, and the weights after them."""
+    learner = Learner(model, Train(minibatches=2, capacity=64, **train), Objective())
+    shards = [
+        pack_batch(batch(v, groups=8, size=4, seed=v), 2, 64, dist.get_world_size())[0][dist.get_rank()]
+        for v in range(STEPS)
+    ]
+    return [learner.step(shard) for shard in shards], learner.sharded.full_state(torch.float32)
+
+
+def gradients(model: str, train: dict[str, Any], capacity: int) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Loss and gradient of drawn groups under two objectives, as <seed>.<objective>.<parameter>."""
+    learner, losses = Learner(model, Train(minibatches=1, **train), PPO), list[float]()
+    found: dict[str, torch.Tensor] = {}
+    for seed, objective in itertools.product(SEEDS, (PPO, GSPO)):
+        learner.objective = objective
+        packs = pack_groups(sequences(seed), capacity, dist.get_world_size())[dist.get_rank()]
+        loss, gradient = gradient_of(learner, Minibatch(packs, loss_tokens=50, loss_sequences=9))
+        losses.append(loss)
+        found |= {f"{seed}.{objective.kind}.{name}": tensor for name, tensor in gradient.items()}
+    return losses, found
+
+
+class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts gathers and scatters of torch.distributed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: dict[str, int] = {"gather": 0, "scatter": 0}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            for name in self.counts:
+                self.counts[name] += name in func.name()
+        return func(*args, **(kwargs or {}))
+
+
+def collectives(model: str, train: dict[str, Any]) -> dict[str, int]:
+    """Of one minibatch of three micro-batches, forward and backward."""
+    learner = Learner(model, Train(minibatches=1, **train), PPO)
+    pack = pack_groups(sequences(1), 200, ranks=1)[0][0]
+    counted = Counted()
+    with counted:
+        for last in (False, False, True):
+            learner.sharded.backward(learner.sharded.score(pack)[0].sum(), last)
+    return counted.counts
+
+
+def main(directory: Path) -> None:
+    torch.set_num_threads(1)
+    init_ranks(deadline_seconds=120)
+    sharding.WORTH_A_COLLECTIVE = 1  # every block is a unit of its own, as in a real model
+    told: dict[str, Any] = {}
+    for name, case in json.loads((directory / "cases.json").read_text()).items():
+        kind = case.pop("kind")
+        if kind == "collectives":
+            told[name] = collectives(**case)
+            continue
+        told[name], tensors = (trained if kind == "trained" else gradients)(**case)
+        if dist.get_rank() == 0:
+            save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, directory / f"{name}.safetensors")
+    if dist.get_rank() == 0:
+        (directory / "told.json").write_text(json.dumps(told))
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    leave(0)
