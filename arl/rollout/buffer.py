@@ -33,11 +33,14 @@ class GroupBuffer:
         return +chosen
 
     def take(self, chosen: Counter[int]) -> tuple[TrajectoryGroup, ...]:
-        """Remove and return the groups that `earliest` chose; within a deadline, in order of arrival."""
-        groups = []
+        """Remove and return the groups that `earliest` chose: within a deadline the first to arrive, by their ids.
+
+        Their order decides their minibatch, so it must not tell which of them were quick.
+        """
+        groups: list[TrajectoryGroup] = []
         for deadline in sorted(chosen):
             queue = self._queues[deadline]
-            groups += [queue.popleft() for _ in range(chosen[deadline])]
+            groups += sorted((queue.popleft() for _ in range(chosen[deadline])), key=lambda g: g.group_id)
             if not queue:
                 del self._queues[deadline]
         self._size -= len(groups)
