@@ -28,7 +28,9 @@ def logit_chunks(hidden: Tensor, weight: Tensor) -> Iterator[tuple[slice, Tensor
     buffer = hidden.new_empty(0)
     for rows in chunks(len(hidden), CHUNK_BYTES[hidden.device.type] // (vocab * weight.element_size())):
         if not buffer.numel():  # the first chunk is the longest
-            buffer = hidden.new_empty(rows.stop, -(-vocab // multiple) * multiple)[:, :vocab]
+            buffer = hidden.new_empty(rows.stop, -(-vocab // multiple) * multiple)
+            buffer[:, vocab:] = 0.0  # a product may read it, and multiply by 0: PyTorch's of bfloat16 on a CPU does
+            buffer = buffer[:, :vocab]
         logits = buffer[: rows.stop - rows.start]
         yield rows, torch.mm(hidden[rows], weight.T, out=logits)
 

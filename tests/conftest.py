@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 from arl.errors import InputError
@@ -29,6 +30,12 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Sums are added in one order, whichever tests run, after which others."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

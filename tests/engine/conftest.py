@@ -41,7 +41,6 @@ from tests.engine.sender import ThreadSender
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 T = TypeVar("T")
 KvPolicy = Literal["recompute", "keep"]
-torch.set_num_threads(1)  # two cores, shared with the server process
 KEY = "a run key"
 VOCAB = len(CHARACTERS) + 3
 EOS = VOCAB - 1

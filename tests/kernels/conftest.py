@@ -1,13 +1,19 @@
 """Under TRITON_INTERPRET=1 the tests of this folder run Triton's kernels, interpreted, in place of PyTorch's."""
 
+import math
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from arl.kernels import head, rows, scan
 
+aten = torch.ops.aten
+NEW = {aten.empty.memory_format, aten.new_empty.default, aten.empty_like.default}
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 needs_float64 = pytest.mark.skipif(INTERPRETED, reason="the Triton kernels compute in float32")
 settings.register_profile("kernels", max_examples=8 if INTERPRETED else 60)
@@ -22,6 +28,21 @@ def _triton_in_place_of_pytorch() -> Iterator[None]:
             patch.setattr(rows, "_row_stats", triton_rows.row_stats)
             patch.setattr(rows, "_row_gradient", triton_rows.row_gradient)
             patch.setattr(scan, "_segment_scan", triton_scan.segment_scan)
+        yield
+
+
+class UnwrittenMemoryIsNan(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """So whoever uses what nobody wrote is found."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **kwargs or {})
+        return made.fill_(math.nan) if func in NEW and made.is_floating_point() else made
+
+
+@pytest.fixture
+def unwritten_memory_is_nan() -> Iterator[None]:
+    with UnwrittenMemoryIsNan():  # type: ignore[no-untyped-call]
+        assert torch.ones(1).new_empty(1).isnan()
         yield
 
 

@@ -1,7 +1,6 @@
 """`arl bench kernels`, small."""
 
 import shutil
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,14 +9,6 @@ from arl.bench.kernels import bench_kernels
 from tests.kernels.conftest import INTERPRETED
 
 
-@pytest.fixture
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("_threads")
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="sized for a CPU and PyTorch")
 def test_every_contestant_is_measured_or_said_to_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)  # compiling takes half a minute

@@ -1,16 +1,10 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from arl.data import checksum
 from arl.models.tiny import make_tiny_model
 from arl.recipe import TinyModel
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

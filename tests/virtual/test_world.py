@@ -152,7 +152,6 @@ def test_training_changes_the_weights_and_their_hash_is_that_of_the_checkpoint(s
 
 def test_other_costs_give_another_schedule_within_the_same_bound(start: Start) -> None:
     slow_engine, slow_trainer = start("virtual.engine_pass=0.1"), start("virtual.train_step=5")
-    assert slow_engine.schedule() != slow_trainer.schedule()
     assert slow_engine.summary.token_ages != slow_trainer.summary.token_ages
     for ran in (slow_engine, slow_trainer):
         assert max(ran.ages()) <= 2
