@@ -32,12 +32,17 @@ class Http:
     async def close(self) -> None:
         await self._session.close()
 
+    def _address(self, path: str) -> str:
+        if self._session.closed:  # by whoever saw the server end, while another was busy with it
+            raise EngineLost(f"{self.url}{path}: the client was closed")
+        return self.url + path
+
     async def command(self, path: str, body: Any = None) -> bytes:
         """POST `body`, or GET without one, and expect 200.
 
         Raises:
             EngineError: another status, with what the server said.
-            EngineLost: no connection, or it broke.
+            EngineLost: no connection, or it broke, or was closed.
             DeadlineError: no answer in time.
         """
         status, answer = await self.ask(path, body)
@@ -48,10 +53,10 @@ class Http:
     async def ask(self, path: str, body: Any = None) -> tuple[int, bytes]:
         """Like `command`, but returns any status."""
         data = None if body is None else msgspec.json.encode(body)
-        method = "GET" if body is None else "POST"
+        method, address = "GET" if body is None else "POST", self._address(path)
         async with deadline(self._seconds, "engine client", f"{self.url}{path}"):
             try:
-                async with self._session.request(method, self.url + path, data=data) as response:
+                async with self._session.request(method, address, data=data) as response:
                     return response.status, await response.read()
             except aiohttp.ClientError as error:
                 raise _told(error, self.url + path) from error
@@ -62,10 +67,10 @@ class Http:
 
         Raises:
             EngineError: refused, or not server-sent events.
-            EngineLost: no connection, or it broke.
+            EngineLost: no connection, or it broke, or was closed.
         """
         try:
-            async with self._session.post(self.url + path, data=msgspec.json.encode(body)) as response:
+            async with self._session.post(self._address(path), data=msgspec.json.encode(body)) as response:
                 if response.status != 200:
                     raise EngineError(f"{path} answered {response.status}: {(await response.text())[:500]}")
                 yield _events(response.content)

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from arl.engine.client import SGLangEngine
-from arl.errors import DeadlineError, EngineError
+from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.types import Completion, WeightUpdate
 from tests.engine.conftest import ask, complete, connect, within
 
@@ -404,5 +404,21 @@ def test_a_request_that_ends_short_of_its_budget_is_an_error() -> None:
         async with talking_to(write) as (engine, _):
             with pytest.raises(EngineError, match="3 tokens short of its budget: its context or its cache"):
                 await complete(engine, ask("short", tokens=5))
+
+    within(scenario)
+
+
+@pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
+def test_a_closed_client_tells_its_loss_to_whoever_was_in_the_middle_of_a_swap(kv_policy: str) -> None:
+    """A keeper sees its server dead and closes the client, while the router pauses it, and goes on with others."""
+
+    async def nothing(_: dict[str, Any], response: web.StreamResponse) -> None: ...
+
+    async def scenario() -> None:
+        async with talking_to(nothing, kv_policy=kv_policy) as (engine, _):
+            await engine.aclose()
+            for asked in (engine.update_weights(WeightUpdate(1, "somewhere")), engine.report()):
+                with pytest.raises(EngineLost, match="the client was closed"):
+                    await asked
 
     within(scenario)
