@@ -222,7 +222,7 @@ def publication_directory(
     """
     for home in (MEMORY, run_directory):
         for orphan in orphans(home):
-            shutil.rmtree(orphan)
+            shutil.rmtree(orphan, ignore_errors=True)  # its trainer may still write, dying; the next run ends it
     # The version being written, and one in line.
     kept, bound = kept_versions(recipe, lags), "rollout.staleness" if lags is None else "rollout.lag"
     needed = _float32_bytes(model) * (kept + 2)

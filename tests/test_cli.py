@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 def arl(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "arl.cli", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=800)
 
 
 def test_help_imports_nothing_heavy() -> None:

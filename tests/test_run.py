@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,21 @@ data: {task: running_checksum, size: 2000}
 rollout: {problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 24}
 train: {steps: 5, minibatches: 2}
 reward: {function: "mine:length"}
+deadlines: {reward: 100}
 engine: {slots: 32, stream_interval: 4}
 eval: {problems: 32}
 """
 
 REWARDS = """\
+import os
+
+scored = 0
+
 def length(problem, response, truncated):
+    global scored
+    scored += 1
+    if os.path.exists(gate := f"gate-{scored}"):
+        open(gate).close()  # waits until the test has opened it
     return len(response)
 
 def broken(problem, response, truncated):
@@ -42,14 +51,27 @@ def broken(problem, response, truncated):
 """
 
 
+FIRST = 32 + 1  # score in training
+
+
 class Command:
     """`arl train` in a directory of its own."""
 
-    def __init__(self, directory: Path, *overrides: str, resume: bool = False, recipe: str | None = None) -> None:
-        """Without a `recipe`, a small one that needs no warm-up."""
+    def __init__(
+        self,
+        directory: Path,
+        *overrides: str,
+        resume: bool = False,
+        recipe: str | None = None,
+        gates: Sequence[int] = (),
+    ) -> None:
+        """Without a `recipe`, a small one that needs no warm-up; the scores `gates` wait until they are opened."""
         cache = {"ARL_CACHE": str(directory / "cache")} if recipe is None else {}
         (directory / "recipe.yaml").write_text(recipe or RECIPE)
         (directory / "mine.py").write_text(REWARDS)
+        for number in gates:
+            os.mkfifo(directory / f"gate-{number}")
+        self._gates: list[int] = []  # opened
         flags = [part for override in overrides for part in ("--set", override)]
         flags += ["--resume"] if resume else []
         self.directory = directory
@@ -63,6 +85,10 @@ class Command:
         )
         self.output = ""
         self.weights: set[Path] = set()  # that it was seen to publish in
+
+    def open_gate(self, number: int) -> None:
+        """Let score `number` pass, now and in a run that resumes this one."""
+        self._gates.append(os.open(self.directory / f"gate-{number}", os.O_RDWR))
 
     @property
     def run(self) -> Path:
@@ -101,11 +127,19 @@ class Command:
         """By module; of several, the last."""
         return dict(self.processes())
 
-    def end(self, seconds: float = 170) -> int:
-        """Wait for the command; returns its exit code."""
-        rest, _ = self.process.communicate(timeout=seconds)
-        self.output += rest
-        return self.process.returncode
+    def end(self) -> int:
+        """Wait for the command, as long as a test may take; returns its exit code."""
+        assert self.process.stdout is not None
+        self.output += self.process.stdout.read()
+        return self.process.wait()
+
+    def clear(self) -> None:
+        """Nothing of it is left, whatever has happened."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for gate in self._gates:
+            os.close(gate)
 
     def metrics(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.run / "metrics.jsonl").read_text().splitlines()]
@@ -116,20 +150,19 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     """Start a command; whatever happens, nothing of it is left afterwards."""
     commands = []
 
-    def begin(*overrides: str, resume: bool = False) -> Command:
-        commands.append(Command(tmp_path, *overrides, resume=resume))
+    def begin(*overrides: str, resume: bool = False, gates: Sequence[int] = ()) -> Command:
+        commands.append(Command(tmp_path, *overrides, resume=resume, gates=gates))
         return commands[-1]
 
     yield begin
     for command in commands:
-        if command.process.poll() is None:
-            command.process.kill()
-            command.process.wait()
+        command.clear()
 
 
 def test_a_run_leaves_behind_what_it_promises(start: Callable[..., Command]) -> None:
-    command = start()
+    command = start(gates=[FIRST])
     command.read_until("accuracy before training")
+    command.open_gate(FIRST)
     assert command.end() == 0, command.output
     records = command.metrics()
     steps = [r for r in records if "loss" in r]
@@ -159,8 +192,9 @@ def test_staleness_zero_in_collocated_mode_is_synchronous_rl_by_the_same_code(st
 
 
 def test_with_a_lag_every_token_is_exactly_so_old(start: Callable[..., Command]) -> None:
-    command = start("rollout.staleness=null", "rollout.lag=1", "engine.replicas=2")
+    command = start("rollout.staleness=null", "rollout.lag=1", "engine.replicas=2", gates=[FIRST])
     command.read_until("accuracy before training")
+    command.open_gate(FIRST)
     assert command.end() == 0, command.output
     rows = pq.read_table(command.run / "trajectories").to_pylist()
     ages = {(r["trained_at"], r["trained_at"] - v) for r in rows for v in r["policy_versions"] if v >= 0}
@@ -223,13 +257,15 @@ def assert_everything_was_trained_once(command: Command, steps: int) -> None:
 
 
 def test_a_run_whose_engine_is_killed_or_stopped_goes_on_with_another_one(start: Callable[..., Command]) -> None:
-    command = start("train.steps=60", "eval.problems=8", "deadlines.generate=10", "deadlines.swap=8")
+    gates = [8 + 16 * 20, 8 + 16 * 50]  # neither is passed before its signal
+    command = start("train.steps=60", "eval.problems=8", "deadlines.generate=10", "deadlines.swap=8", gates=gates)
     pids = []
-    for number, step in ((signal.SIGKILL, "step    8"), (signal.SIGSTOP, "step   30")):
+    for number, step, gate in zip((signal.SIGKILL, signal.SIGSTOP), ("step    8", "step   30"), gates, strict=True):
         command.read_until(step)
         server = command.children()["arl.engine.server"]
         pids.append(server.pid)
         server.send_signal(number)
+        command.open_gate(gate)
     assert command.end() == 0, command.output
     assert "Traceback" not in command.output
     for pid, how in zip(pids, ["was killed by SIGKILL", "did not answer in time and was killed"], strict=True):
@@ -249,13 +285,15 @@ def test_weights_that_are_broadcast_and_checked_survive_a_killed_replica_and_the
     command = start(
         *("sync={transport: broadcast, bucket_megabytes: 1, check: true}", "engine.replicas=2", "train.steps=40"),
         *("eval.problems=8", "deadlines.generate=10", "deadlines.swap=8"),
+        gates=[8 + 16 * 30],
     )
     command.read_until("step    8")
     command.children()["arl.engine.server"].kill()
-    command.read_until("step   16")
+    command.read_until("was killed by SIGKILL; restarted in")
     for module, process in command.processes():
         if module == "arl.engine.server":
             process.send_signal(signal.SIGSTOP)
+    command.open_gate(8 + 16 * 30)
     assert command.end() == 0, command.output
     assert "Traceback" not in command.output
     assert "weights travel by broadcast" in command.output
@@ -277,10 +315,11 @@ def test_after_kill_9_a_resumed_run_loses_no_problem_and_trains_none_twice(
     start: Callable[..., Command], victim: str, rule: list[str]
 ) -> None:
     settings = ("train.steps=60", "output.checkpoint_every=5", "eval.problems=0", "engine.max_restarts=0", *rule)
-    command = start(*settings)
+    command = start(*settings, gates=[16 * 30])
     command.read_until("step   17")
     children = command.children()
     (command.process if victim == "the controller" else children[victim]).kill()
+    command.open_gate(16 * 30)
     assert command.end() == (-signal.SIGKILL if victim == "the controller" else 3)
     assert not survivors(list(children.values()))
     resumed = start(*settings, resume=True)

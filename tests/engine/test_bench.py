@@ -12,7 +12,7 @@ import pytest
 def bench(**env: str) -> tuple[dict[str, Any], str]:
     command = [sys.executable, "-m", "arl.cli", "bench", "engine", "--requests", "12", "--repeats", "1"]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=350, env={**os.environ, "COLUMNS": "300", **env}
+        command, capture_output=True, text=True, check=False, timeout=800, env={**os.environ, "COLUMNS": "300", **env}
     )
     assert done.returncode == 0, done.stderr
     return msgspec.json.decode(done.stdout), done.stderr
@@ -41,7 +41,6 @@ def test_the_benchmark_reports_rates_latencies_and_agreement_and_says_that_sglan
 
 
 @pytest.mark.sglang
-@pytest.mark.timeout(400)
 def test_where_there_is_an_sglang_it_is_measured_as_well(sglang_python: str) -> None:
     report, _ = bench(ARL_SGLANG_PYTHON=sglang_python)
     assert report["sglang"].startswith("0.5")

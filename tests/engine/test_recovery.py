@@ -28,7 +28,7 @@ from tests.engine.forked import Servers
 from tests.fakes import NullCheckpoints, NullCodec, NullObserver, NullRewards, NullTrainer
 
 KILLS_EACH = 13  # 52 in the four modes
-LIMITS = Deadlines(startup=20, step=60, swap=10, generate=10)
+LIMITS = Deadlines(startup=120, step=120, swap=10, generate=10)
 
 
 class Ghost(Protocol):
@@ -196,7 +196,7 @@ def test_kill_9_of_engine_servers_again_and_again_changes_nothing_but_time(
     run = Run(tmp_path / "published", old, new, mode)
     servers = Servers(old.path, count=1 if mode == "alone" else 2, gives_up_memory=mode == "collocated")
     killer = Killer(servers, random.Random(mode), KILLS_EACH)
-    within(lambda: run.over(servers.open(), killer), 150)
+    within(lambda: run.over(servers.open(), killer))
     run.check()
     assert killer.kills.total() == KILLS_EACH
     assert killer.kills.keys() >= {"serving", "at a swap"}

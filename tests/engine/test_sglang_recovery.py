@@ -22,7 +22,7 @@ from tests.engine.test_recovery import Run
 from tests.processes import survivors
 from tests.test_run import Command
 
-LIMITS = Deadlines(startup=150, step=400, swap=30, generate=30)
+LIMITS = Deadlines(startup=600, step=800, swap=30, generate=30)
 LAUNCHER, SCHEDULER = "python", "sglang::schedul"  # names, as the kernel cuts them
 
 
@@ -113,14 +113,13 @@ class Script:
 
 
 @pytest.mark.sglang
-@pytest.mark.timeout(600)  # four starts in a row, on cores that others use as well
 def test_kill_9_of_sglang_servers_again_and_again_changes_nothing_but_time(
     sglang_python: str, old: Weights, new: Weights, tmp_path: Path
 ) -> None:
     """Every episode is complete, each token's logprob is that of the version it carries; nothing is trained twice."""
     run = Run(tmp_path / "published", old, new, "two", LIMITS)
     script = Script(old.path, tmp_path / "logs")
-    within(lambda: run.over(script.open(), script), 500)
+    within(lambda: run.over(script.open(), script))
     run.check()
     assert script.kills == ["mid-request", "mid-request", "while starting", "mid-swap", "mid-request"]
     assert sum("before it served" in note for note in script.notes) == 1
@@ -131,7 +130,6 @@ def test_kill_9_of_sglang_servers_again_and_again_changes_nothing_but_time(
 
 
 @pytest.mark.sglang
-@pytest.mark.timeout(600)
 def test_a_run_whose_sglang_server_is_killed_says_so_and_goes_on_with_another_one(
     sglang_python: str, tmp_path: Path
 ) -> None:
@@ -143,10 +141,9 @@ def test_a_run_whose_sglang_server_is_killed_says_so_and_goes_on_with_another_on
         tree = psutil.Process(command.process.pid).children(recursive=True)
         victim = next(p for p in tree if any("sglang_child.py" in word for word in p.cmdline()))
         victim.kill()
-        assert command.end(400) == 0, command.output
+        assert command.end() == 0, command.output
     finally:
-        command.process.kill()
-        command.process.wait()
+        command.clear()
     line = rf"engine-0 \(pid {victim.pid}\) was killed by SIGKILL; restarted in \d+\.\d s at version \d+; \d+ requests"
     assert re.search(line, command.output), command.output
     steps = [record for record in command.metrics() if "loss" in record]

@@ -27,7 +27,7 @@ ROWS = ("logits", "targets", "stride", "vocab")  # divisible by 16 in every real
 def test_every_test_here_holds_for_the_interpreted_kernels() -> None:
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "pytest", str(Path(__file__).parent), "-p", "no:cacheprovider"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=170)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=800)
     assert done.returncode == 0, done.stdout[-8000:]
     assert re.search(r"[3-9]\d passed|\d{3} passed", done.stdout), done.stdout
 
@@ -115,7 +115,7 @@ def compiled(
         ptx: str = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["ptx"]
     (directory / "kernel.ptx").write_text(ptx)
     command = [get_ptxas(90).path, "-v", "--gpu-name=sm_90a", "kernel.ptx", "-o", "kernel.cubin"]
-    report = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True, timeout=100).stderr
+    report = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True, timeout=800).stderr
     print(kernel.__name__, *re.findall(r"Used \d+ registers|\d+ bytes spill \w+", report), sep=", ")
     assert re.findall(r"(\d+) bytes spill", report) == ["0", "0"], report
     return ptx

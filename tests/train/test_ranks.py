@@ -22,7 +22,7 @@ from arl.types import Batch, StepResult
 from tests.train.synthetic import batch
 from tests.train.workers import init, started
 
-DEADLINES = Deadlines(startup=120, step=30, swap=30, shutdown=10)
+DEADLINES = Deadlines(startup=300, step=300, swap=300, shutdown=10)
 
 
 @contextlib.asynccontextmanager

@@ -16,7 +16,7 @@ from tests.engine.conftest import ServerProcess, connect, start_server
 from tests.train.synthetic import batch
 from tests.train.workers import init, started
 
-DEADLINES = Deadlines(startup=120, step=30, swap=30, shutdown=20)
+DEADLINES = Deadlines(startup=300, step=300, swap=300, shutdown=20)
 STUCK = 6.0  # seconds for the engine that stops, which are waited out; nobody else comes near a deadline
 
 

@@ -54,7 +54,7 @@ def in_forks(recipe: Path, runs: list[dict[str, Any]]) -> list[list[dict[str, An
     """See tests.virtual.killing."""
     job = json.dumps({"recipe": str(recipe), "runs": runs})
     command = [sys.executable, "-m", "tests.virtual.killing"]
-    done = subprocess.run(command, input=job, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, input=job, cwd=ROOT, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

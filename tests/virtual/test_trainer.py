@@ -42,7 +42,7 @@ async def in_process(recipe: Recipe, model: Path, directory: Path) -> list[StepR
 
 async def in_a_rank(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
     first = msgspec.structs.replace(init(model, directory), version=0)
-    async with TrainerClient(first, 1, "secret", Deadlines(startup=60, step=30, swap=30)) as trainer:
+    async with TrainerClient(first, 1, "secret", Deadlines(startup=300, step=300, swap=300)) as trainer:
         with started(trainer.environment, 1) as processes:
             await trainer.ready()
             results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]

@@ -1,5 +1,6 @@
 """Whole runs in virtual time: nothing is left to chance, and the costs decide the schedule."""
 
+import asyncio
 import io
 import json
 import os
@@ -21,6 +22,7 @@ from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.names import EVERY_STEP, MEASURED, ONCE_DROPPED
 from arl.metrics.summary import Summary, render
 from arl.recipe_file import load_recipe
+from arl.rollout.env import Session
 from arl.run import train
 from arl.types import Problem, Trajectory
 from arl.virtual.world import train_virtually
@@ -52,6 +54,13 @@ def picky(problem: Problem, trajectories: Sequence[Trajectory]) -> bool:
 
 def broken(problem: Problem, response: str, truncated: bool) -> float:
     raise ValueError("no opinion")
+
+
+async def straggling(problem: Problem, session: Session) -> None:
+    """One turn, and for some problems then something that takes as long as a thousand steps."""
+    await session.generate()
+    if int(problem.id, 16) % 4 == 0:
+        await asyncio.sleep(1.0)
 
 
 class Ran:
@@ -112,7 +121,10 @@ def start(recipe_file: Path) -> Start:
         [],
         ["engine.replicas=2", "engine.kv_policy=keep"],
         ["mode=collocated", "objective.proximal=loglinear"],
-        ["rollout.late=drop", "rollout.staleness=1", "virtual.train_step=0.001", "virtual.engine_pass=0.01"],
+        [
+            *("rollout.late=drop", "rollout.staleness=1", f"rollout.env={__name__}:straggling"),
+            *("virtual.train_step=0.001", "virtual.engine_pass=0.01"),
+        ],
     ],
     ids=["disaggregated", "two replicas", "collocated", "late groups dropped"],
 )
@@ -132,7 +144,7 @@ def test_another_process_with_another_hash_seed_computes_the_same_bits(start: St
     env = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "arl.cli", "train", str(recipe_file)]
     done = subprocess.run(
-        command, cwd=recipe_file.parent, env=env, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=recipe_file.parent, env=env, capture_output=True, text=True, timeout=800, check=False
     )
     assert done.returncode == 0, done.stderr
     assert f"weights    sha256 {here.summary.weights_sha256}" in done.stdout
