@@ -18,6 +18,7 @@ settings.load_profile("untimed")
 
 def pytest_configure(config: pytest.Config) -> None:
     """GPUs are there for `pytest -m gpu`, and for a `test_gpu.py` that is named; other tests compute on the CPU."""
+    torch.set_num_threads(1)  # sums are added in one order, whichever tests run
     named = [Path(argument.partition("::")[0]).name for argument in config.args]
     if config.getoption("markexpr") != "gpu" and set(named) != {"test_gpu.py"}:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -30,12 +31,6 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    """Sums are added in one order, whichever tests run, after which others."""
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

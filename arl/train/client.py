@@ -236,7 +236,7 @@ class TrainerClient:
         async with self._one_at_a_time:
             awaited = self._expect(answer)
             for identity, hello in self._trainers():
-                await self._send(identity, messages[hello.rank])
+                await self._send(identity, hello.rank, messages[hello.rank])
             return await self._collect(awaited, seconds, f"{answer.__name__} of version {self._version}")
 
     def _expect(self, answer: type[Struct]) -> tuple[type[Struct], dict[int, Any], asyncio.Future[None]]:
@@ -321,13 +321,12 @@ class TrainerClient:
                         raise
                     self._fail(TrainerError(f"trainer rank {hello.rank} died at version {self._version}"))
 
-    async def _send(self, identity: bytes, message: Struct) -> None:
+    async def _send(self, identity: bytes, rank: int, message: Struct) -> None:
         try:
             await self._socket.send_multipart([identity, channel.encode(message)])
         except zmq.ZMQError as error:
-            self._fail(
-                TrainerError(f"a trainer process left before it could be sent {type(message).__name__}: {error}")
-            )
+            end = f"trainer rank {rank} died at version {self._version}"
+            self._fail(TrainerError(f"{end}, before it could be sent {type(message).__name__}: {error}"))
             self._raise_failure()
 
     def _trainers(self) -> list[tuple[bytes, Hello]]:

@@ -346,7 +346,7 @@ def test_a_publisher_of_every_version_lets_one_snapshot_stand_in_line(tmp_path: 
         assert isinstance(outcome, WeightUpdate)
         announced.append(outcome.version)
         first.set()
-        busy.wait(20)
+        busy.wait(300)
 
     publisher = Publisher(FileOutlet(tmp_path, trained.config_json()), kept=3, announce=announce, every_version=True)
 
@@ -356,15 +356,15 @@ def test_a_publisher_of_every_version_lets_one_snapshot_stand_in_line(tmp_path: 
         publisher.publish(7, trained.snapshot())
 
     publisher.publish(5, trained.snapshot())
-    assert first.wait(20)
+    assert first.wait(300)
     trainer = threading.Thread(target=publish_two_more)
     trainer.start()
-    assert in_line.wait(20)
+    assert in_line.wait(300)
     trainer.join(0.2)
     assert trainer.is_alive()  # waits for 6 to leave the line
     busy.set()
-    trainer.join(20)
-    publisher.close(20)
+    trainer.join(300)
+    publisher.close(300)
     assert announced == [5, 6, 7]
     assert {path.name for path in tmp_path.iterdir()} == {"v5", "v6", "v7"}
 
@@ -378,16 +378,16 @@ def test_the_publisher_skips_what_a_newer_version_overtook_and_keeps_the_last_fe
         announced.append(outcome.version)
         first.set()
         assert (Path(outcome.path) / "model.safetensors").exists()
-        busy.wait(20)
+        busy.wait(300)
 
     publisher = Publisher(FileOutlet(tmp_path, trained.config_json()), kept=2, announce=announce)
     publisher.publish(5, trained.snapshot())
-    assert first.wait(20)
+    assert first.wait(300)
     for version in (6, 7, 8):
         publisher.publish(version, trained.snapshot())
     busy.set()
     publisher.publish(9, trained.snapshot())
-    publisher.close(20)
+    publisher.close(300)
     assert announced[0] == 5
     assert announced[-1] == 9
     assert 6 not in announced

@@ -20,7 +20,7 @@ from arl.train.sft import PairsJob, run, run_job
 from arl.train.tuner import scheduled
 from arl.train.warmup import WarmupJob
 
-SECONDS = 80  # for a process that imports torch, on a busy machine
+SECONDS = 300  # for a process that imports torch, on a busy machine
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=32)
 
 

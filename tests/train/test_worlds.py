@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +12,10 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 
-from tests.train import world
+from tests.train import workers, world
 from tests.train.families import make_family
-from tests.train.workers import free_port
 
-SECONDS = 150
+SECONDS = 600
 TOLERANCE = 1e-5
 LAYERS = 2
 TRAINED: dict[int, dict[str, dict[str, Any]]] = {
@@ -50,24 +47,9 @@ def ran(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.Te
     for name, reshard in (("held", False), ("cut", True)):
         cases[name] = {"kind": "collectives", "model": str(model), "train": {"ranks": ranks, "reshard": reshard}}
     (directory / "cases.json").write_text(json.dumps(cases))
-    environment = {
-        **os.environ,
-        "WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "CUDA_VISIBLE_DEVICES": "",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
     command = [sys.executable, "-m", "tests.train.world", str(directory)]
-    processes = [subprocess.Popen(command, env={**environment, "RANK": str(rank)}) for rank in range(ranks)]
-    try:
+    with workers.world(command, ranks, {"OMP_NUM_THREADS": "1"}) as processes:
         assert [process.wait(SECONDS) for process in processes] == [0] * ranks
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait(10)
     return ranks, directory
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from arl.child import PARENT
 from arl.recipe import Objective, Train
-from arl.system import LOOPBACK
+from arl.system import LOOPBACK, held_port
 from arl.train.channel import Init
 
 
@@ -27,16 +26,10 @@ def init(model: Path, published: Path, every_version: bool = False, **train: obj
         resumed=False,
         publish_directory=str(published),
         kept_versions=3,
-        collective_seconds=20.0,
+        collective_seconds=300.0,
         evidence=str(published.parent / "logs"),
         every_version=every_version,
     )
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -44,24 +37,29 @@ def started(
     environment: dict[str, str], ranks: int, parent: int | None = None
 ) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """`ranks` workers; killed at the end if they still live."""
-    shared = {
-        **os.environ,
-        **environment,
-        **LOOPBACK,
-        PARENT: str(parent or os.getpid()),
-        "WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    processes = [
-        subprocess.Popen([sys.executable, "-m", "arl.train.worker"], env={**shared, "RANK": str(rank)})
-        for rank in range(ranks)
-    ]
-    try:
+    environment = {**environment, PARENT: str(parent or os.getpid())}
+    with world([sys.executable, "-m", "arl.train.worker"], ranks, environment) as processes:
         yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait(10)
+
+
+@contextlib.contextmanager
+def world(command: list[str], ranks: int, environment: dict[str, str]) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """`ranks` processes that meet, on CPUs; killed at the end if they still live."""
+    with held_port() as port:
+        shared = {
+            **os.environ,
+            **environment,
+            **LOOPBACK,
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        processes = [subprocess.Popen(command, env={**shared, "RANK": str(rank)}) for rank in range(ranks)]
+        try:
+            yield processes
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait(300)

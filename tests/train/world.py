@@ -75,7 +75,7 @@ def collectives(model: str, train: dict[str, Any]) -> dict[str, int]:
 
 def main(directory: Path) -> None:
     torch.set_num_threads(1)
-    init_ranks(deadline_seconds=120)
+    init_ranks(deadline_seconds=300)
     sharding.WORTH_A_COLLECTIVE = 1  # every block is a unit of its own, as in a real model
     told: dict[str, Any] = {}
     for name, case in json.loads((directory / "cases.json").read_text()).items():
