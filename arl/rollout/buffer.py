@@ -33,7 +33,7 @@ class GroupBuffer:
         return +chosen
 
     def take(self, chosen: Counter[int]) -> tuple[TrajectoryGroup, ...]:
-        """Remove and return the groups that `earliest` chose: within a deadline the first to arrive, by their ids.
+        """Remove and return the groups that `earliest` chose: within a deadline the first to arrive, ordered by id.
 
         Their order decides their minibatch, so it must not tell which of them were quick.
         """
