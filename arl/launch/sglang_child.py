@@ -75,9 +75,9 @@ def guard(place: Path) -> None:
     group = os.getpgid(0)
     ours, theirs = os.pipe()
     if (child := os.fork()) == 0:
+        os.setsid()  # before anybody is told that there is a guard
         if os.fork():
             os._exit(0)
-        os.setsid()
         os.close(theirs)
         os.read(ours, 1)  # until the other end is closed, by death
         with contextlib.suppress(ProcessLookupError):

@@ -91,7 +91,7 @@ class ServerProcess:
 
     def end(self) -> int:
         self.process.terminate()
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=120)
 
     def listens_on(self) -> set[str]:
         """The addresses that it and its children listen on."""
@@ -110,7 +110,7 @@ def start(argv: list[str], env: dict[str, str], log: Path) -> ServerProcess:
         )
     assert process.stdout is not None
     url = next((line[6:].strip() for line in process.stdout if line.startswith("ready ")), None)
-    assert url is not None, f"it ended with {process.wait(timeout=20)}: {log.read_text()[-2000:]}"
+    assert url is not None, f"it ended with {process.wait(timeout=120)}: {log.read_text()[-2000:]}"
     reader = threading.Thread(target=process.stdout.read, daemon=True)
     reader.start()
     return ServerProcess(url, process, time.perf_counter() - begin, reader)
@@ -153,7 +153,7 @@ def sglang_server(
     running = start_sglang(sglang_python, old.path, home / "log")
     yield running
     running.end()
-    running.reader.join(timeout=20)
+    running.reader.join(timeout=120)
     assert not list(home.glob("arl-sglang-*"))
 
 

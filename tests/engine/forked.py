@@ -156,7 +156,7 @@ class Servers:
                 keepers = []
                 for seat in range(self.count):
                     start = partial(self.start, seat)
-                    keeper = EngineKeeper(router, seat, start, self.connect, 20, self.max_restarts, self.notes.append)
+                    keeper = EngineKeeper(router, seat, start, self.connect, 300, self.max_restarts, self.notes.append)
                     keepers.append((keeper, tasks.create_task(keeper.keep(await start()))))
                 for keeper, _ in keepers:
                     await keeper.has_served.wait()

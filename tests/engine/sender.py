@@ -12,7 +12,7 @@ from arl.errors import EngineLost
 from arl.sync.outlets import BroadcastOutlet
 from arl.types import WeightUpdate
 
-SECONDS = 5.0
+SECONDS = 60.0
 
 
 class ThreadSender:

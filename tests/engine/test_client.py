@@ -230,7 +230,7 @@ async def _interrupted(said: list[int], sampling: dict[str, Any]) -> tuple[Compl
 
 def test_the_controllers_side_never_imports_torch() -> None:
     imports = "import sys, arl.engine.base, arl.engine.client, arl.engine.router; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", imports], check=False, timeout=30).returncode == 0
+    assert subprocess.run([sys.executable, "-c", imports], check=False, timeout=300).returncode == 0
 
 
 SGLANG = [  # as SGLang streams: no spans before the last increment

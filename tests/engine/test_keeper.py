@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 
+import psutil
 import pytest
 
 from arl.engine.client import SGLangEngine
@@ -24,12 +25,16 @@ def raised(scenario: Callable[[], Awaitable[None]]) -> str:
     return "\n".join(map(str, causes))
 
 
-async def disturbed(router: Router, request: GenerateRequest, disturb: Callable[[], None]) -> tuple[int, ...]:
-    """The tokens of a request that is disturbed after its first increment, by when its server has stopped."""
+async def disturbed(
+    router: Router, request: GenerateRequest, servers: Servers, number: signal.Signals
+) -> tuple[int, ...]:
+    """The tokens of a request whose server gets signal `number` when it has said something, and has then stopped."""
     tokens: tuple[int, ...] = ()
     async for increment in router.generate(request):
         if not tokens:
-            disturb()
+            while psutil.Process(servers.running[0].pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            servers.kill(0, number)
         tokens += increment.token_ids
     return tokens
 
@@ -51,7 +56,7 @@ def test_however_a_server_ends_its_requests_go_on_as_if_it_had_not(
         async with servers.open() as router:
             servers.generate_seconds = 30.0
             pid = servers.running[0].pid
-            tokens = await disturbed(router, LONG, lambda: servers.kill(0, number))
+            tokens = await disturbed(router, LONG, servers, number)
             assert tokens == (await complete(router, LONG)).token_ids
             (note,) = servers.notes
             assert note.startswith(f"engine-0 (pid {pid}) {how}; restarted in ")
@@ -66,7 +71,7 @@ def test_an_idle_server_that_dies_is_replaced_before_anybody_asks(old: Weights) 
         servers = Servers(old.path, count=1)
         async with servers.open() as router:
             servers.kill(0)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(300):
                 await router._seats[0].replica.lost.wait()  # type: ignore[union-attr]
                 await router._any_live.wait()
             assert "0 requests resumed" in servers.notes[0]
@@ -78,6 +83,7 @@ def test_a_server_that_is_silent_at_a_swap_is_replaced_by_one_with_the_new_weigh
     async def scenario() -> None:
         servers = Servers(old.path, count=1, swap_seconds=2.0)
         async with servers.open() as router:
+            servers.swap_seconds = 30.0  # of the next one, which must not miss its own
             servers.kill(0, signal.SIGSTOP)
             assert (await router.update_weights(WeightUpdate(3, new.path))).version == 3
             assert "did not answer in time and was killed; restarted" in servers.notes[0]
@@ -141,6 +147,6 @@ def test_a_server_that_cannot_come_back_ends_it_when_its_restarts_are_spent(old:
         servers = Servers(old.path, count=1, max_restarts=3, stopping=1)
         async with servers.open() as router:
             servers.model = "/nowhere"
-            await disturbed(router, LONG, lambda: servers.kill(0))
+            await disturbed(router, LONG, servers, signal.SIGKILL)
 
     assert "exited with code 2; engine.max_restarts 3 allows no more" in raised(scenario)

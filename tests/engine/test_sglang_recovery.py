@@ -22,7 +22,7 @@ from tests.engine.test_recovery import Run
 from tests.processes import survivors
 from tests.test_run import Command
 
-LIMITS = Deadlines(startup=600, step=800, swap=30, generate=30)
+LIMITS = Deadlines(startup=600, step=1500, swap=30, generate=30)
 LAUNCHER, SCHEDULER = "python", "sglang::schedul"  # names, as the kernel cuts them
 
 
@@ -134,7 +134,13 @@ def test_a_run_whose_sglang_server_is_killed_says_so_and_goes_on_with_another_on
     sglang_python: str, tmp_path: Path
 ) -> None:
     recipe = (Path(__file__).parents[2] / "recipes" / "quickstart-sglang.yaml").read_text()
-    short = ("name=small", "train.steps=8", "eval.problems=64", f"engine.python={sglang_python}")
+    short = (
+        "name=small",
+        "train.steps=8",
+        "eval.problems=64",
+        "deadlines.startup=600",
+        f"engine.python={sglang_python}",
+    )
     command = Command(tmp_path, *short, recipe=recipe)
     try:
         command.read_until("step    2")

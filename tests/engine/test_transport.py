@@ -166,7 +166,7 @@ def test_an_engine_lost_in_mid_broadcast_is_given_up_and_harms_no_other(
     async def scenario() -> None:
         async with (
             two_servers(old, tmp_path, sender) as servers,
-            connect(servers[0].url, swap_seconds=2.0 if loss is DeadlineError else 30.0, sender=sender) as doomed,
+            connect(servers[0].url, swap_seconds=10.0 if loss is DeadlineError else 30.0, sender=sender) as doomed,
             connect(servers[1].url, sender=sender) as other,
         ):
             router = Router([None, None])

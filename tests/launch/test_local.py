@@ -30,7 +30,7 @@ def test_the_whole_tree_is_gone_after_the_block(tmp_path: Path, code: str) -> No
     async def main() -> list[psutil.Process]:
         async with LocalProcesses(tmp_path, patience=0.5) as processes:
             child = await processes.start("child", argv(code), {})
-            assert await child.ready(20) == "to serve"
+            assert await child.ready(120) == "to serve"
             tree = psutil.Process(child.pid)
             return [tree, *tree.children(recursive=True)]
 
@@ -43,7 +43,7 @@ def test_a_process_that_dies_before_it_is_ready_says_why(tmp_path: Path) -> None
     async def main() -> None:
         async with LocalProcesses(tmp_path, patience=1) as processes:
             child = await processes.start("engine-0", argv(FAILING), {})
-            await child.ready(20)
+            await child.ready(120)
 
     with pytest.raises(ProcessDied, match=r"(?s)engine-0 .* exited with code 1.*about to fail.*no such luck"):
         asyncio.run(main())
@@ -74,18 +74,18 @@ def test_the_watcher_names_whoever_is_killed(tmp_path: Path) -> None:
 
 def test_a_grandchild_that_escapes_with_the_pipe_does_not_hold_up_the_end(tmp_path: Path) -> None:
     escape = (
-        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(20)'], "
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
         "start_new_session=True); print('ready', p.pid, flush=True)"
     )
 
     async def main() -> int:
         async with LocalProcesses(tmp_path, patience=1) as processes:
             child = await processes.start("child", argv(escape), {})
-            escaped = int(await child.ready(20))
-            await child.finished(20)
+            escaped = int(await child.ready(120))
+            await child.finished(120)
             return escaped
 
-    psutil.Process(asyncio.run(asyncio.wait_for(main(), 15))).kill()
+    psutil.Process(asyncio.run(asyncio.wait_for(main(), 300))).kill()
 
 
 def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
