@@ -77,12 +77,12 @@ def train(
     check_weights: CheckWeights = False,
 ) -> None:
     """Train a policy with asynchronous RL."""
+    from arl.config.recipe_file import dump_recipe, load_recipe
     from arl.errors import InputError
     from arl.metrics.console import ConsoleDisplay
     from arl.metrics.summary import render
-    from arl.preflight import preflight
-    from arl.recipe_file import dump_recipe, load_recipe
-    from arl.run import train as run
+    from arl.run.preflight import preflight
+    from arl.run.train import train as run
 
     loaded = load_recipe(recipe, [*(set_ or ()), *(["sync.check=true"] if check_weights else [])])
     if dry_run and resume:
@@ -93,7 +93,7 @@ def train(
         return
     with ConsoleDisplay() as display:
         if loaded.clock == "virtual":
-            from arl.virtual.world import train_virtually
+            from arl.run.virtual import train_virtually
 
             summary = train_virtually(loaded, display, recipe if resume else None)
         else:
@@ -108,7 +108,7 @@ def replay(
     """Train again from a run's trajectories, under another objective or rule."""
     from arl.metrics.console import ConsoleDisplay
     from arl.metrics.summary import render
-    from arl.replay.world import replay as train_again
+    from arl.run.replay.replay_world import replay as train_again
 
     with ConsoleDisplay() as display:
         display.note(render(*train_again(run, set_ or (), display)))
@@ -123,8 +123,8 @@ def doctor(
     python: Annotated[str | None, typer.Option(help="Also look for SGLang in this interpreter.")] = None,
 ) -> None:
     """Check this machine and its environments; exit code 2 if something is missing."""
-    from arl.doctor import examine
-    from arl.recipe_file import load_recipe
+    from arl.config.recipe_file import load_recipe
+    from arl.run.doctor import examine
 
     good = True
     for finding in examine(load_recipe(recipe, set_ or ()) if recipe else None, python):
@@ -140,8 +140,8 @@ def eval_(recipe: RecipePath, model: Model, set_: Overrides = None) -> None:
     import msgspec
 
     from arl import clock
-    from arl.evaluate import evaluate_models
-    from arl.recipe_file import load_recipe
+    from arl.config.recipe_file import load_recipe
+    from arl.run.evaluate import evaluate_models
 
     loaded = load_recipe(recipe, [*(set_ or ()), "model.tiny=null", f"model.path={model}"])
     (accuracy,) = clock.run(lambda: evaluate_models(loaded, [Path(model)]))
@@ -177,7 +177,7 @@ def serve(
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
 ) -> None:
     """Serve a model with the embedded engine, over SGLang's HTTP protocol."""
-    from arl.engine.server import main
+    from arl.engine.embedded.server import main
 
     main(["--model", model, "--host", host, "--port", str(port), "--slots", str(slots), "--dtype", dtype])
 
@@ -194,7 +194,7 @@ def engine(
 ) -> None:
     """The embedded engine beside SGLang and Hugging Face generate, and logprobs beside the trainer's."""
     from arl.bench import to_json
-    from arl.bench.engine import bench_engine
+    from arl.bench.engine_bench import bench_engine
 
     typer.echo(to_json(bench_engine(requests, threads, repeats)))
 
@@ -220,8 +220,8 @@ def controller(
 ) -> None:
     """The controller between null engine and null trainer: episodes a second, memory; and what a checkpoint costs."""
     from arl.bench import to_json
-    from arl.bench.checkpoint import bench_checkpoint
-    from arl.bench.controller import bench_controller
+    from arl.bench.checkpoint_bench import bench_checkpoint
+    from arl.bench.controller_bench import bench_controller
 
     measured = bench_controller(concurrent, episodes, repeats)
     typer.echo(to_json(measured | {"checkpoint": bench_checkpoint(repeats)}))
@@ -238,7 +238,7 @@ def kernels(
     import torch
 
     from arl.bench import to_json
-    from arl.bench.kernels import bench_kernels
+    from arl.bench.kernels_bench import bench_kernels
 
     rows_, vocab_, widths = (32_768, 151_936, [1536, 4096]) if torch.cuda.is_available() else (1024, 32_768, [512])
     typer.echo(to_json(bench_kernels(rows or rows_, vocab or vocab_, width or widths, repeats)))
@@ -248,7 +248,7 @@ def kernels(
 def packing(draws: Annotated[int, typer.Option(help="Of each case; equal seeds for every packer.")] = 5) -> None:
     """The balancer of micro-batches beside AReaL's Algorithm 1, Karmarkar-Karp and next-fit; one row a case."""
     from arl.bench import to_json
-    from arl.bench.packing import bench_packing
+    from arl.bench.packing_bench import bench_packing
 
     typer.echo(to_json(bench_packing(draws)))
 
@@ -262,7 +262,7 @@ def trainer(
 ) -> None:
     """One training step on one device: tokens/s, MFU, and what of it is forward and backward."""
     from arl.bench import to_json
-    from arl.bench.trainer import bench_trainer
+    from arl.bench.trainer_bench import bench_trainer
 
     typer.echo(to_json(bench_trainer(steps, threads, checkpointing, compiled)))
 
@@ -271,7 +271,7 @@ def trainer(
 def sync(repeats: Annotated[int, typer.Option(help="Of every swap, interleaved, after one warm-up.")] = 9) -> None:
     """Weight transports: GB/s beside a plain copy of the same bytes, and the pause of a swap under load."""
     from arl.bench import to_json
-    from arl.bench.sync import bench_sync
+    from arl.bench.sync_bench import bench_sync
 
     typer.echo(to_json(bench_sync(repeats)))
 
@@ -299,7 +299,7 @@ def main() -> None:
     code = 1  # of an error that nobody foresaw
 
     def end() -> None:
-        from arl.child import leave
+        from arl.launch.child import leave
 
         leave(code)
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from arl.engine.sglang import server_command
 from arl.errors import InputError
-from arl.launch import sglang
 
 # Examples are not timed: how long one takes is the machine's business.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,6 +37,6 @@ def pytest_unconfigure() -> None:
 def sglang_python() -> str:
     """The interpreter that has SGLang; without one the test is skipped."""
     try:
-        return sglang.look_at(None).path
+        return server_command.look_at(None).path
     except InputError as error:
         pytest.skip(str(error))

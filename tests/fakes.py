@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-from arl import arrays
 from arl.clock import now
+from arl.data import msgpack_arrays
 from arl.engine.base import Load
-from arl.rollout.state import ControllerState
+from arl.rollout.controller_state import ControllerState
 from arl.types import (
     Batch,
     GenerateRequest,
@@ -148,7 +148,7 @@ class NullCheckpoints:
         pass
 
     async def write(self, state: ControllerState) -> None:
-        self.states[state.version] = now(), arrays.encoder().encode(state)
+        self.states[state.version] = now(), msgpack_arrays.encoder().encode(state)
 
 
 class NullLease:

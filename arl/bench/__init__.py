@@ -19,8 +19,8 @@ def stderr_display() -> ConsoleDisplay:
 
 def sglang_version() -> str:
     """Of the SGLang that is found here; "absent", and why on stderr."""
+    from arl.engine.sglang.server_command import look_at
     from arl.errors import InputError
-    from arl.launch.sglang import look_at
 
     try:
         return look_at(None).version

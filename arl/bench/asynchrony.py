@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from arl.bench import stderr_display
+from arl.config.recipe_file import load_recipe
 from arl.metrics.summary import Summary
-from arl.recipe_file import load_recipe
-from arl.run import train
+from arl.run.train import train
 
 SYNCHRONOUS = ["rollout.staleness=0", "mode=collocated", "engine.kv_policy=recompute"]
 LAYOUTS = {

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from arl.engine.base import Load
-from arl.rollout.state import ControllerState
+from arl.rollout.controller_state import ControllerState
 from arl.types import (
     Batch,
     FinishReason,

@@ -21,12 +21,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from arl import clock
 from arl.bench import stderr_display
+from arl.config.recipe_file import load_recipe
 from arl.errors import RunError
-from arl.evaluate import evaluate_models
 from arl.metrics.console import ConsoleDisplay
 from arl.models.load import save_model
-from arl.recipe_file import load_recipe
-from arl.run import train
+from arl.run.evaluate import evaluate_models
+from arl.run.train import train
 
 PEER_SECONDS = 3600.0
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from arl.data.tasks import task_named
+from arl.config.recipe import Data
 from arl.errors import DataError
-from arl.recipe import Data
+from arl.tasks.registry import task_named
 from arl.types import Problem
 
 

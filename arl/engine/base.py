@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from arl.engine.buckets import TensorSpec
+from arl.sync.buckets import TensorSpec
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 

@@ -4,7 +4,7 @@ generate(request) ─► the replica that has its group, else the live one with 
                           │ lost: input + what was said, the rest of the budget, to one that lives
                           └───────────────────────────────────────────────────────────────────────►
 pause, resume, update_weights ─► all live replicas at once
-fill(seat, engine) ◄─ whoever restarts engines (arl.launch.keeper): paused if the others are, newest weights, then live
+fill(seat, engine) ◄─ arl.engine.supervisor: paused if the others are, newest weights, then live
 """
 
 import asyncio

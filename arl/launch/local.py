@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from arl.child import PARENT
 from arl.clock import deadline
 from arl.errors import ProcessDied
+from arl.launch.child import PARENT
 
 LAST_WORDS = 1.0  # seconds for the rest of a dead process's output
 # Processes that share cores must not burn them while waiting for each other.
@@ -168,7 +168,7 @@ class LocalProcesses:
     ) -> LocalProcess:
         """Run `argv` with `env` added to ours; `on_line` is given every line of its output, also logged.
 
-        The death of one that `is_kept` is not watched for: see arl.launch.keeper.
+        The death of one that `is_kept` is not watched for: see arl.engine.supervisor.
         """
         log = self.logs / f"{role}.log"
         # A pipe of our own: asyncio would not see the end of a child before whoever inherited its pipe has ended too.

@@ -10,9 +10,9 @@ import asyncio
 import os
 from typing import NamedTuple
 
+from arl.config.recipe import Recipe
 from arl.engine.base import Engine
 from arl.errors import RecipeError
-from arl.recipe import Recipe
 
 
 class Share(NamedTuple):

@@ -15,9 +15,17 @@ from typing import Protocol, Self
 
 from arl.clock import now
 from arl.metrics.batch import Ages, rollout_metrics
-from arl.metrics.files import METRICS_FILE, TRACE_FILE, TRAINED, TRAJECTORIES, MetricsFile, TraceFile, TrajectoryFiles
 from arl.metrics.names import Record, number
-from arl.metrics.state import RecorderState
+from arl.metrics.recorder_state import RecorderState
+from arl.metrics.run_files import (
+    METRICS_FILE,
+    TRACE_FILE,
+    TRAINED,
+    TRAJECTORIES,
+    MetricsFile,
+    TraceFile,
+    TrajectoryFiles,
+)
 from arl.metrics.trackers import Tracker
 from arl.types import Accuracy, Batch, StepResult, SwapReport, TrajectoryGroup
 

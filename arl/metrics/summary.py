@@ -5,9 +5,9 @@ from collections import Counter
 
 from msgspec import Struct
 
+from arl.config.recipe import Recipe
 from arl.metrics.audit import Selection
 from arl.metrics.names import Record, number
-from arl.recipe import Recipe
 
 
 class Summary(Struct, frozen=True):

@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 from typing import Any, Protocol
 
+from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.metrics.names import Record, number
-from arl.recipe import Recipe
 
 
 class Tracker(Protocol):

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from arl.config.recipe import TinyModel
 from arl.models.characters import character_tokenizer
-from arl.recipe import TinyModel
 
 INITIAL_STD = 0.06  # the usual 0.02 suits wide models; at width 128 it takes five times as long to learn
 

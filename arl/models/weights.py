@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import Shard
 from transformers import PreTrainedModel
 
 from arl.errors import DataError
-from arl.models.files import stored_files
+from arl.models.model_files import stored_files
 
 
 def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device) -> None:

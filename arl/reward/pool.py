@@ -16,9 +16,9 @@ from typing import Self
 
 import msgspec
 
-from arl.child import PARENT
 from arl.clock import deadline
 from arl.errors import DeadlineError, RewardError, RunError
+from arl.launch.child import PARENT
 from arl.reward.worker import Job, RewardFunction, Verdict, frame, score_all
 from arl.types import Problem
 

@@ -15,8 +15,8 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
-from arl.child import die_with_parent
-from arl.imports import import_function
+from arl.config.imports import import_function
+from arl.launch.child import die_with_parent
 from arl.types import Problem
 
 RewardFunction = Callable[[Problem, str, bool], float]

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
+from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Session
-from arl.rollout.state import ControllerState
 from arl.types import Batch, Problem, StepResult, SwapReport, Trajectory, TrajectoryGroup, Turn
 
 
@@ -50,7 +50,7 @@ class Checkpoints(Protocol):
 
 
 class Admission(Protocol):
-    """What may start, and what must be trained when: see arl.rollout.staleness and arl.rollout.lag."""
+    """What may start, and what must be trained when: see arl.rollout.staleness and arl.rollout.exact_lag."""
 
     num_trained: int
 

@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arl.clock import deadline, now
+from arl.config.recipe import Deadlines, Rollout
 from arl.data.problems import ProblemOrder
 from arl.engine.base import Engine
 from arl.errors import Lost, Rejected, RewardError, RunError, leaves
-from arl.recipe import Deadlines, Rollout
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease, Observer
 from arl.rollout.buffer import GroupBuffer
+from arl.rollout.controller_state import ControllerState, RunningGroup
 from arl.rollout.env import Session
 from arl.rollout.filters import Filter
-from arl.rollout.state import ControllerState, RunningGroup
 from arl.train.base import Trainer
 from arl.types import Batch, Problem, Trajectory, TrajectoryGroup, Turn
 

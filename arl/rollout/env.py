@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from arl.data.codec import TextCodec
+from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.engine.requests import rest_of
 from arl.errors import DataError

@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from arl.data.codec import TextCodec
+from arl.config.recipe import Rollout
+from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.errors import RewardError
-from arl.recipe import Rollout
 from arl.rollout.env import Env, Session
 from arl.types import Problem, SamplingParams, Trajectory, Turn
 

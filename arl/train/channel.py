@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from arl import arrays
-from arl.engine.buckets import TensorSpec
-from arl.recipe import Objective, Train
+from arl.config.recipe import Objective, Train
+from arl.data import msgpack_arrays
+from arl.sync.buckets import TensorSpec
 from arl.train.packer import Shard
 from arl.types import Transport, WeightUpdate
 
@@ -151,6 +151,6 @@ def decode_from_rank(data: bytes) -> FromRank:
     return message
 
 
-_encoder = arrays.encoder()
-_to_rank = arrays.decoder(ToRank)
-_from_rank = arrays.decoder(FromRank)
+_encoder = msgpack_arrays.encoder()
+_to_rank = msgpack_arrays.decoder(ToRank)
+_from_rank = msgpack_arrays.decoder(FromRank)

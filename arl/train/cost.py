@@ -5,11 +5,11 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from arl.data.limits import Flops
+from arl.config.recipe import Train
+from arl.data.model_limits import Flops
 from arl.errors import InputError
-from arl.memory import free_memory, peak_resident
+from arl.launch.host_memory import free_memory, peak_resident
 from arl.models.load import DTYPES, empty_model
-from arl.recipe import Train
 from arl.train.packer import MicroBatch, keys_seen
 
 # Dense bfloat16 FLOP/s of one device, from NVIDIA's data sheets; the first name that is part of the device's.

@@ -17,15 +17,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from arl import arrays
-from arl.data.limits import model_flops
-from arl.engine.buckets import TensorSpec
+from arl.config.recipe import Objective, Train
+from arl.data import msgpack_arrays
+from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
-from arl.recipe import Objective, Train
+from arl.sync.buckets import TensorSpec
+from arl.train.algorithms.ppo import TokenStats, decoupled_ppo, gspo, loglinear_proximal, naive_ppo
 from arl.train.cost import peak_flops, peak_memory, training_flops
-from arl.train.fsdp import ShardedModel, Update, init_ranks
-from arl.train.objectives import TokenStats, decoupled_ppo, gspo, loglinear_proximal, naive_ppo
 from arl.train.packer import MicroBatch, Minibatch, Shard
+from arl.train.sharded_model import ShardedModel, Update, init_ranks
 
 MOST_SKIPPED = 3  # updates in a row
 
@@ -188,7 +188,7 @@ class Learner:
         """Keep this rank's shard, and say where it is."""
         self._evidence.mkdir(parents=True, exist_ok=True)
         file = self._evidence / f"not-finite-version-{self.version}-rank-{dist.get_rank()}.msgpack"
-        file.write_bytes(arrays.encoder().encode(shard))
+        file.write_bytes(msgpack_arrays.encoder().encode(shard))
         return (
             f"{update} in the step of version {self.version}, and {MOST_SKIPPED} updates in a row were skipped for "
             f"such numbers: the weights are as before them, what rank {dist.get_rank()} was given is in {file}"

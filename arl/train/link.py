@@ -5,7 +5,7 @@ import os
 import zmq
 from msgspec import Struct
 
-from arl.child import RUN_KEY
+from arl.launch.child import RUN_KEY
 from arl.train import channel
 from arl.train.channel import Hello
 

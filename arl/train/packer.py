@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import Struct
 
-from arl.data.limits import Flops
+from arl.data.model_limits import Flops
 from arl.errors import InputError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
-from arl.train.advantages import grpo_advantages
+from arl.train.algorithms.grpo import grpo_advantages
 from arl.train.balancer import balance
 from arl.types import NOT_SAMPLED, Batch, Trajectory
 

@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 import zmq
 
-from arl.engine.groups import Group, listen
-from arl.sync.outlets import BroadcastOutlet
+from arl.sync.process_group import Group, listen
+from arl.sync.targets import BroadcastOutlet
 from arl.train.channel import SENDERS, Join, Joined, Send, Sent
 from arl.train.link import Link
 

@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 from pydantic import Field, TypeAdapter, ValidationError
 
+from arl.config.recipe import Train
+from arl.config.section import NonNegative, Positive, PositiveFloat, Section
 from arl.data.tokenizer import load_codec
 from arl.errors import ArlError, DataError, InputError
-from arl.recipe import Train
-from arl.recipe_section import NonNegative, Positive, PositiveFloat, Section
 from arl.train.cost import check_memory
 from arl.train.tuner import Pair, Tuner, encode, say, scheduled
 from arl.train.warmup import WarmupJob, warm_up
@@ -162,7 +162,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from arl.child import die_with_parent, leave
+    from arl.launch.child import die_with_parent, leave
 
     die_with_parent()
     leave(main())

@@ -16,10 +16,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers import AttentionInterface, PreTrainedModel
 
+from arl.config.recipe import Train
 from arl.errors import InputError
 from arl.models.attention import ATTENTION, attention
 from arl.models.load import DTYPES
-from arl.recipe import Train
 
 WORTH_A_COLLECTIVE = 1 << 20  # parameters; smaller decoder blocks are gathered together with the root
 # What selective checkpointing keeps: linear layers and fused attention. The rest is cheap to compute again.

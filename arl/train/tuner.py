@@ -12,12 +12,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from arl.data.limits import model_flops
+from arl.config.recipe import Train
+from arl.data.model_limits import model_flops
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import TrainerError
-from arl.recipe import Train
-from arl.train.fsdp import ShardedModel, init_ranks
 from arl.train.packer import LossSequence, pack_groups
+from arl.train.sharded_model import ShardedModel, init_ranks
 from arl.types import Problem
 
 COLLECTIVE_SECONDS = 600.0

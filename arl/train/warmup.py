@@ -17,15 +17,15 @@ from typing import Literal
 import torch
 from transformers import PreTrainedModel
 
+from arl.config.recipe import TinyModel, Train, Warmup
+from arl.config.section import Fraction, NonNegative, Positive, Section
 from arl.data.problems import is_held_out
-from arl.data.tasks import Task, task_named
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
-from arl.engine.embedded import EmbeddedEngine
+from arl.engine.embedded.batching import EmbeddedEngine
 from arl.errors import InputError, TrainerError
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
-from arl.recipe import TinyModel, Train, Warmup
-from arl.recipe_section import Fraction, NonNegative, Positive, Section
+from arl.tasks.registry import Task, task_named
 from arl.train.tuner import Pair, Tuner, encode, say, scheduled
 from arl.types import GenerateRequest, Problem, SamplingParams
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.data import checksum
+from arl.config.recipe import Data
 from arl.data.problems import ProblemOrder, is_held_out, load_problems
 from arl.errors import DataError
-from arl.recipe import Data
+from arl.tasks import running_checksum
 from arl.types import Problem
 
 
@@ -42,11 +42,11 @@ def test_a_put_back_problem_comes_first_and_costs_no_position() -> None:
 @given(st.integers(0, 10_000))
 def test_a_worked_demonstration_is_rewarded_and_a_slip_may_not_be(seed: int) -> None:
     rng = random.Random(seed)
-    problem = checksum.problem(rng, uniform_lengths=True)
-    worked = checksum.demonstration(problem, rng)
-    assert checksum.reward(problem, worked, truncated=False) == 1.0
-    assert checksum.reward(problem, worked, truncated=True) == 0.0
-    assert checksum.reward(problem, worked + "#" + problem.answer, truncated=False) == 0.0
+    problem = running_checksum.problem(rng, uniform_lengths=True)
+    worked = running_checksum.demonstration(problem, rng)
+    assert running_checksum.reward(problem, worked, truncated=False) == 1.0
+    assert running_checksum.reward(problem, worked, truncated=True) == 0.0
+    assert running_checksum.reward(problem, worked + "#" + problem.answer, truncated=False) == 0.0
     assert len(worked.partition("#")[0]) == len(str(problem.prompt).rstrip(".="))
 
 

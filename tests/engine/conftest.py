@@ -1,6 +1,6 @@
 """Two tiny models; the engine in process, as a server process, and SGLang; stock transformers to compare with.
 
-SGLang runs where its interpreter is found (arl.launch.sglang.interpreter), and is skipped elsewhere.
+SGLang runs where its interpreter is found (arl.engine.sglang.server_command.interpreter), and is skipped elsewhere.
 """
 
 import asyncio
@@ -22,21 +22,21 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from arl.data.checksum import CHARACTERS
-from arl.data.limits import Limits
+from arl.config.engine_section import EngineConfig
+from arl.config.recipe import TinyModel
+from arl.data.model_limits import Limits
 from arl.engine.base import Engine, WeightSender
-from arl.engine.client import SGLangEngine
-from arl.engine.embedded import EmbeddedEngine
-from arl.engine.weights import read_weights
-from arl.launch import sglang
+from arl.engine.embedded.batching import EmbeddedEngine
+from arl.engine.http.engine_client import SGLangEngine
+from arl.engine.sglang import server_command
 from arl.launch.placement import Share
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
-from arl.recipe import TinyModel
-from arl.recipe_engine import EngineConfig
-from arl.sync.outlets import IpcOutlet, MemoryOutlet
+from arl.sync.loading import read_weights
+from arl.sync.targets import IpcOutlet, MemoryOutlet
+from arl.tasks.running_checksum import CHARACTERS
 from arl.types import Completion, GenerateRequest, SamplingParams, Transport, WeightUpdate
-from tests.engine.sender import ThreadSender
+from tests.sync.sender import ThreadSender
 
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 T = TypeVar("T")
@@ -118,7 +118,7 @@ def start(argv: list[str], env: dict[str, str], log: Path) -> ServerProcess:
 
 def start_server(model: str, log: Path) -> ServerProcess:
     """The embedded engine's."""
-    command = [sys.executable, "-m", "arl.engine.server", "--model", model, "--port", "0"]
+    command = [sys.executable, "-m", "arl.engine.embedded.server", "--model", model, "--port", "0"]
     return start([*command, "--threads", "1", "--slots", "16", "--stream-interval", "4"], {}, log)
 
 
@@ -126,8 +126,8 @@ def sglang_command(python: str, model: str) -> tuple[list[str], dict[str, str]]:
     """argv and environment of SGLang's server, on one CPU thread."""
     share = Share(1, None)
     config = EngineConfig(kind="sglang", slots=16, stream_interval=4)
-    argv = sglang.command(config, python, model, 0, share, Limits(VOCAB, CONTEXT), seed=0)
-    return argv, sglang.environment(python, share)
+    argv = server_command.command(config, python, model, 0, share, Limits(VOCAB, CONTEXT), seed=0)
+    return argv, server_command.environment(python, share)
 
 
 def start_sglang(python: str, model: str, log: Path) -> ServerProcess:

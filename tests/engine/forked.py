@@ -13,21 +13,21 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from arl.child import PARENT, RUN_KEY
-from arl.engine.client import SGLangEngine
+from arl.engine.http.engine_client import SGLangEngine
 from arl.engine.router import Router
+from arl.engine.supervisor import EngineKeeper
 from arl.errors import ProcessDied
-from arl.launch.keeper import EngineKeeper
+from arl.launch.child import PARENT, RUN_KEY
 from tests.engine.conftest import KEY
 
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["arl.engine.server"])
+_forks.set_forkserver_preload(["arl.engine.embedded.server"])
 PASSES = 20
 
 
 def _serve(arguments: list[str], key: str, output: Connection, stops: bool) -> None:
-    from arl.engine.runner import ModelRunner
-    from arl.engine.server import main
+    from arl.engine.embedded.model_runner import ModelRunner
+    from arl.engine.embedded.server import main
 
     forward, done = ModelRunner.forward, itertools.count()
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from arl.data.checksum import CHARACTERS
+from arl.config.recipe import Train
 from arl.models.tiny import make_tiny_model
-from arl.recipe import Train
-from arl.train.fsdp import ShardedModel, init_ranks
+from arl.tasks.running_checksum import CHARACTERS
 from arl.train.packer import LossSequence, pack_groups
+from arl.train.sharded_model import ShardedModel, init_ranks
 from arl.types import Completion, Transport
 from tests.engine.conftest import CARRIED, SHAPE, Opened, Publish, ask, complete, within
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from arl.engine.client import SGLangEngine
+from arl.engine.http.engine_client import SGLangEngine
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.types import Completion, WeightUpdate
 from tests.engine.conftest import ask, complete, connect, within
@@ -229,7 +229,8 @@ async def _interrupted(said: list[int], sampling: dict[str, Any]) -> tuple[Compl
 
 
 def test_the_controllers_side_never_imports_torch() -> None:
-    imports = "import sys, arl.engine.base, arl.engine.client, arl.engine.router; sys.exit('torch' in sys.modules)"
+    modules = "arl.engine.base, arl.engine.http.engine_client, arl.engine.router"
+    imports = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", imports], check=False, timeout=300).returncode == 0
 
 

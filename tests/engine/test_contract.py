@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from arl.engine.base import Engine, Load
-from arl.engine.client import SGLangEngine
-from arl.engine.embedded import EmbeddedEngine
+from arl.engine.embedded.batching import EmbeddedEngine
+from arl.engine.http.engine_client import SGLangEngine
 from arl.errors import EngineError
 from arl.types import Completion, GenerateRequest, Increment, WeightUpdate
 from tests.engine.conftest import CONTEXT, EOS, VOCAB, KvPolicy, Opened, Weights, ask, complete, within

@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from arl.clock import now, run
-from arl.engine.embedded import EmbeddedEngine
+from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.router import Router
-from arl.engine.weights import load_state, read_weights
 from arl.errors import EngineError
 from arl.models.load import load_model
+from arl.sync.loading import load_state, read_weights
 from arl.types import Completion, GenerateRequest, WeightUpdate
 from tests.engine.conftest import CONTEXT, Weights, ask, complete, within
 

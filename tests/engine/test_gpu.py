@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from arl.engine.embedded import EmbeddedEngine
+from arl.engine.embedded.batching import EmbeddedEngine
 from arl.models.load import load_model
 from arl.types import Completion, WeightUpdate
 from tests.engine.conftest import Weights, ask, complete, within

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from arl.engine import embedded
-from arl.engine.embedded import EmbeddedEngine
+from arl.engine.embedded import batching as embedded
+from arl.engine.embedded.batching import EmbeddedEngine
 from arl.models.attention import ATTENTION
 from arl.models.load import load_model
 from arl.models.prefix_tree import how_many_fit, prefix_tree

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arl.engine.sampling import sample, uniforms
+from arl.engine.embedded.sampling import sample, uniforms
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, -torch.inf])
 DRAWS = 20_000

@@ -9,7 +9,7 @@ import aiohttp
 import psutil
 import pytest
 
-from arl.engine.server import main
+from arl.engine.embedded.server import main
 from tests.engine.conftest import CONTEXT, KEY, VOCAB, ServerProcess, Weights, within
 
 HEADERS = {"Authorization": f"Bearer {KEY}"}
@@ -173,7 +173,7 @@ def test_a_model_that_is_not_there_ends_the_start(capsys: pytest.CaptureFixture[
 
 def test_a_server_dies_with_its_parent(old: Weights) -> None:
     """The parent is killed while its server is still starting."""
-    child = [sys.executable, "-m", "arl.engine.server", "--model", old.path, "--port", "0"]
+    child = [sys.executable, "-m", "arl.engine.embedded.server", "--model", old.path, "--port", "0"]
     script = (
         "import os, subprocess, sys\n"
         "env = {**os.environ, 'ARL_PARENT_PID': str(os.getpid())}\n"

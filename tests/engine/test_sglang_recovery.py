@@ -11,16 +11,16 @@ from typing import Any
 import psutil
 import pytest
 
+from arl.config.recipe import Deadlines, Recipe
 from arl.engine.router import Router
 from arl.launch.local import LocalProcess, LocalProcesses
 from arl.launch.placement import Share
-from arl.recipe import Deadlines, Recipe
-from arl.system import EngineServers, connect_engines
+from arl.run.wall import EngineServers, connect_engines
 from arl.types import StartingVersions
 from tests.engine.conftest import KEY, Weights, within
 from tests.engine.test_recovery import Run
 from tests.processes import survivors
-from tests.test_run import Command
+from tests.run.test_train import Command
 
 LIMITS = Deadlines(startup=600, step=1500, swap=30, generate=30)
 LAUNCHER, SCHEDULER = "python", "sglang::schedul"  # names, as the kernel cuts them
@@ -145,7 +145,7 @@ def test_a_run_whose_sglang_server_is_killed_says_so_and_goes_on_with_another_on
     try:
         command.read_until("step    2")
         tree = psutil.Process(command.process.pid).children(recursive=True)
-        victim = next(p for p in tree if any("sglang_child.py" in word for word in p.cmdline()))
+        victim = next(p for p in tree if any("server_process.py" in word for word in p.cmdline()))
         victim.kill()
         assert command.end() == 0, command.output
     finally:

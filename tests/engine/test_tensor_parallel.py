@@ -19,8 +19,8 @@ from tests.engine.conftest import (
     start,
     within,
 )
-from tests.engine.sender import ThreadSender
 from tests.processes import survivors
+from tests.sync.sender import ThreadSender
 
 pytestmark = pytest.mark.sglang
 PROMPT = (1, 2, 3)

@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from arl.engine.buckets import ITEM_BYTES, TensorSpec, make_buckets
-from arl.engine.groups import listen
 from arl.engine.router import Router
-from arl.engine.weights import checksums, flatten, read_weights, specs_of, unflatten
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.models.load import DTYPES
-from arl.sync.outlets import IpcOutlet
+from arl.sync.buckets import ITEM_BYTES, TensorSpec, make_buckets
+from arl.sync.loading import checksums, flatten, read_weights, specs_of, unflatten
+from arl.sync.process_group import listen
+from arl.sync.targets import IpcOutlet
 from arl.types import Transport, WeightUpdate
 from tests.engine.conftest import (
     CARRIED,
@@ -39,8 +39,8 @@ from tests.engine.conftest import (
     start_server,
     within,
 )
-from tests.engine.sender import ThreadSender
 from tests.engine.test_server import post
+from tests.sync.sender import ThreadSender
 
 SPECS = st.lists(st.integers(1, 60), min_size=1, max_size=30).map(
     lambda sizes: [TensorSpec(str(i), "bfloat16", (size,)) for i, size in enumerate(sizes)]

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from arl.bench.kernels import bench_kernels
+from arl.bench.kernels_bench import bench_kernels
 from tests.kernels.conftest import INTERPRETED
 
 

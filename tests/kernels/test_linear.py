@@ -15,7 +15,7 @@ from arl.kernels.linear_logprob import linear_logprob, linear_logprob_ref
 from arl.kernels.linear_policy_loss import linear_policy_loss, linear_policy_loss_ref
 from arl.kernels.logprob import packed_logprob
 from arl.kernels.policy_loss import LossAndStats, Objective, policy_loss
-from arl.train.objectives import TokenStats, decoupled_ppo
+from arl.train.algorithms.ppo import TokenStats, decoupled_ppo
 from tests.kernels.conftest import INTERPRETED, needs_float64
 
 KERNELS = settings.get_profile("kernels")

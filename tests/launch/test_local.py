@@ -89,7 +89,7 @@ def test_a_grandchild_that_escapes_with_the_pipe_does_not_hold_up_the_end(tmp_pa
 
 
 def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
-    child = f"from arl.child import die_with_parent; die_with_parent(); {READY}"
+    child = f"from arl.launch.child import die_with_parent; die_with_parent(); {READY}"
     parent = (
         "import asyncio, sys; from pathlib import Path; from arl.launch.local import LocalProcesses\n"
         "async def main():\n"

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arl import clock
+from arl.config.recipe import Rollout
 from arl.metrics.audit import Moments, Selection, p_value
 from arl.metrics.recorder import Recorder
-from arl.recipe import Rollout
 from arl.types import Batch, Problem, StepResult, TrajectoryGroup
 from tests.metrics.test_recorder import Silent, trajectory
 from tests.rollout.test_controller import World

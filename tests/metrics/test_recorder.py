@@ -12,12 +12,12 @@ import pytest
 import wandb
 
 from arl import clock
+from arl.config.recipe import Recipe
 from arl.metrics.console import step_line
-from arl.metrics.files import TrajectoryFiles
 from arl.metrics.names import EVALUATION, EVERY_STEP, METRICS, ONCE_DROPPED, Record
 from arl.metrics.recorder import Recorder
+from arl.metrics.run_files import TrajectoryFiles
 from arl.metrics.trackers import WandbTracker
-from arl.recipe import Recipe
 from arl.types import Accuracy, Batch, Problem, StepResult, SwapReport, Trajectory, TrajectoryGroup
 
 

@@ -12,7 +12,7 @@ import pytest
 from arl import clock
 from arl.errors import InputError
 from arl.metrics.recorder import Recorder
-from arl.metrics.state import RecorderState
+from arl.metrics.recorder_state import RecorderState
 from arl.types import StepResult, SwapReport
 from tests.metrics.test_recorder import BATCH, FAILED, Silent
 

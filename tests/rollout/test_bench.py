@@ -2,9 +2,9 @@
 
 import pytest
 
-from arl.bench import checkpoint
-from arl.bench.controller import bench_controller
-from arl.recipe import TinyModel
+from arl.bench import checkpoint_bench as checkpoint
+from arl.bench.controller_bench import bench_controller
+from arl.config.recipe import TinyModel
 
 
 def test_the_benchmark_reports_throughput_groups_and_memory() -> None:

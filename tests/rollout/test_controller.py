@@ -13,19 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arl import arrays, clock
+from arl import clock
+from arl.config.recipe import Deadlines, Rollout
+from arl.data import msgpack_arrays
 from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
 from arl.errors import Rejected, RunError, leaves
-from arl.recipe import Deadlines, Rollout
 from arl.rollout.base import Admission
 from arl.rollout.controller import Controller
+from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Env, Session, single_turn
 from arl.rollout.episodes import Episodes
+from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
-from arl.rollout.lag import LagSchedule
 from arl.rollout.staleness import StalenessGate
-from arl.rollout.state import ControllerState
 from arl.types import Completion, Problem, Trajectory
 from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
 
@@ -99,7 +100,7 @@ class World:
                 clock.run(lambda: asyncio.wait_for(self._main(None), self.crash_at), virtual=True)
             if self.checkpoints.states:
                 start, data = self.checkpoints.states[max(self.checkpoints.states)]
-                state = arrays.decoder(ControllerState).decode(data)
+                state = msgpack_arrays.decoder(ControllerState).decode(data)
             self.trainer.version = state.version if state else 0
             del self.trainer.batches[self.trainer.version :]
         clock.run(lambda: self._main(state), virtual=True, start=start)
@@ -332,14 +333,14 @@ def test_a_restored_controller_is_in_the_state_it_was_restored_from(late: Litera
         env=failing(5),
         keep=lambda problem, _: int(str(problem.prompt)) % 3 != 0,
     ).run()
-    states = [arrays.decoder(ControllerState).decode(data) for _, data in world.checkpoints.states.values()]
+    states = [msgpack_arrays.decoder(ControllerState).decode(data) for _, data in world.checkpoints.states.values()]
     for field in ControllerState.__struct_fields__:
         if field not in artificial:
             assert any(getattr(state, field) for state in states), f"{field} is never anything"
     for state in states:
         filled = msgspec.structs.replace(state, **artificial)
         again = World(rollout, 12, restored=filled)
-        assert arrays.encoder().encode(again.state()) == arrays.encoder().encode(filled)
+        assert msgpack_arrays.encoder().encode(again.state()) == msgpack_arrays.encoder().encode(filled)
 
 
 def test_staleness_zero_is_synchronous() -> None:

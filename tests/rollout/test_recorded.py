@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arl import clock
-from arl.recipe import Rollout
-from arl.replay.recording import RecordedGroup, Recording, lost_at_once
-from arl.replay.seams import (
+from arl.config.recipe import Rollout
+from arl.rollout.controller import Controller
+from arl.rollout.filters import keep_all
+from arl.run.replay.recorded import (
     TOO_NEW,
     TOO_OLD,
     PacedTrainer,
@@ -19,8 +20,7 @@ from arl.replay.seams import (
     RecordedOrder,
     RecordedSchedule,
 )
-from arl.rollout.controller import Controller
-from arl.rollout.filters import keep_all
+from arl.run.replay.recording import RecordedGroup, Recording, lost_at_once
 from arl.types import Batch, SwapReport
 from tests.fakes import NullCheckpoints, NullCodec, NullLease, NullObserver, NullTrainer
 from tests.rollout.test_controller import PATIENT, World, scheduled, schedules

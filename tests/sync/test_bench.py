@@ -2,8 +2,8 @@
 
 import pytest
 
-from arl.bench import sync
-from arl.recipe import TinyModel
+from arl.bench import sync_bench as sync
+from arl.config.recipe import TinyModel
 
 
 def test_each_transport_is_measured_beside_a_plain_copy(monkeypatch: pytest.MonkeyPatch) -> None:

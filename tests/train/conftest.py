@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from arl.data import checksum
+from arl.config.recipe import TinyModel
 from arl.models.tiny import make_tiny_model
-from arl.recipe import TinyModel
+from arl.tasks import running_checksum
 
 
 @pytest.fixture(scope="session")
@@ -12,5 +12,5 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A two-layer, 32-wide Llama over the checksum's vocabulary."""
     directory = tmp_path_factory.mktemp("tiny")
     shape = TinyModel(hidden_size=32, layers=2, heads=4, intermediate_size=64)
-    make_tiny_model(shape, checksum.CHARACTERS, seed=1, directory=directory)
+    make_tiny_model(shape, running_checksum.CHARACTERS, seed=1, directory=directory)
     return directory

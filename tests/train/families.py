@@ -13,8 +13,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from arl.data import checksum
 from arl.models.characters import character_tokenizer
+from arl.tasks import running_checksum
 
 SHAPE = {
     "vocab_size": 17,  # that no world divides
@@ -43,5 +43,5 @@ def make_family(name: str, directory: Path, **saved: object) -> Path:
         for parameter in model.parameters():
             parameter.normal_(std=0.2)
     model.save_pretrained(directory, **saved)
-    character_tokenizer(checksum.CHARACTERS).save_pretrained(directory)
+    character_tokenizer(running_checksum.CHARACTERS).save_pretrained(directory)
     return directory

@@ -5,9 +5,9 @@ import random
 import numpy as np
 import torch
 
-from arl.train.fsdp import _full, _local
 from arl.train.learner import Learner, _Totals
 from arl.train.packer import LossSequence, Minibatch
+from arl.train.sharded_model import _full, _local
 
 
 def sequences(seed: int) -> list[list[LossSequence]]:

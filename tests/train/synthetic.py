@@ -4,14 +4,14 @@ import random
 
 import numpy as np
 
-from arl.data import checksum
+from arl.tasks import running_checksum
 from arl.types import Batch, Trajectory, TrajectoryGroup
 
 BOS, EOS = 14, 15
 
 
 def encode(text: str) -> list[int]:
-    return [checksum.CHARACTERS.index(c) for c in text]
+    return [running_checksum.CHARACTERS.index(c) for c in text]
 
 
 def trajectory(prompt: list[int], response: list[int], reward: float, version: int, rng: random.Random) -> Trajectory:
@@ -33,12 +33,12 @@ def batch(version: int = 4, groups: int = 32, size: int = 8, seed: int = 0, max_
     rng = random.Random(seed)
     made = []
     for g in range(groups):
-        problem = checksum.problem(rng)
+        problem = running_checksum.problem(rng)
         prompt = [BOS, *encode(str(problem.prompt))]
         trajectories = tuple(
             trajectory(
                 prompt,
-                [*encode(checksum.demonstration(problem, rng, blurt=0.4, slip=0.3)), EOS],
+                [*encode(running_checksum.demonstration(problem, rng, blurt=0.4, slip=0.3)), EOS],
                 float(rng.random() < 0.5),
                 version - rng.randint(0, min(max_age, version)),
                 rng,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch.distributed as dist
 
-from arl.bench import trainer
+from arl.bench import trainer_bench as trainer
 
 
 @pytest.fixture(autouse=True)

@@ -20,16 +20,16 @@ from transformers import (
     MistralConfig,
 )
 
+from arl.config.recipe import Objective, Recipe, Train
 from arl.errors import DataError, InputError
 from arl.models.load import empty_model
 from arl.models.weights import fill_model
-from arl.preflight import preflight
-from arl.recipe import Objective, Recipe, Train
+from arl.run.preflight import preflight
 from arl.train import cost
 from arl.train.cost import bytes_per_rank, check_memory
-from arl.train.fsdp import ShardedModel, init_ranks
 from arl.train.learner import Learner
 from arl.train.packer import LossSequence, Minibatch, pack_groups
+from arl.train.sharded_model import ShardedModel, init_ranks
 from tests.train.families import FAMILIES, make_family
 from tests.train.gradients import gradient_of, sequences
 from tests.train.world import GSPO

@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from arl.bench.trainer import _groups
+from arl.bench.trainer_bench import _groups
+from arl.config.recipe import Objective, Train
 from arl.models.packed import PackedContext, _Gathered
 from arl.models.prefix_tree import prefix_tree
-from arl.recipe import Objective, Train
-from arl.sync.outlets import BroadcastOutlet, IpcOutlet
+from arl.sync.targets import BroadcastOutlet, IpcOutlet
 from arl.train.learner import Learner
 from arl.train.packer import Minibatch, Shard, pack_groups
 

@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from arl import arrays
-from arl.data import checksum
+from arl.config.recipe import Objective, TinyModel, Train
+from arl.data import msgpack_arrays
 from arl.errors import TrainerError
 from arl.models.tiny import make_tiny_model
-from arl.recipe import Objective, TinyModel, Train
-from arl.sync.outlets import FileOutlet
-from arl.sync.publish import Publisher
+from arl.sync.publisher import Publisher
+from arl.sync.targets import FileOutlet
+from arl.tasks import running_checksum
 from arl.train import learner as learner_module
 from arl.train.learner import Learner, learning_rate
 from arl.train.packer import LossSequence, Shard, pack_batch, pack_groups
@@ -253,7 +253,7 @@ def test_three_updates_in_a_row_that_are_not_finite_end_the_run_with_the_shard_s
         trained.step(shard_of(poisoned(5, groups=4)))
     (file,) = (tmp_path / "logs").iterdir()
     assert str(file) in str(raised.value)
-    saved = arrays.decoder(Shard).decode(file.read_bytes())
+    saved = msgpack_arrays.decoder(Shard).decode(file.read_bytes())
     assert np.isnan(saved.minibatches[0].micro_batches[0].behavior_logprobs).any()
     assert_same_weights(before, weights(trained), 0.0)
 
@@ -322,7 +322,7 @@ def test_the_mfu_is_of_the_peak_that_a_known_device_promises(tiny: Path, monkeyp
 
 
 def test_compiled_and_checkpointed_blocks_train_as_others_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_tiny_model(TinyModel(hidden_size=8, layers=1, heads=1), checksum.CHARACTERS, 1, tmp_path)
+    make_tiny_model(TinyModel(hidden_size=8, layers=1, heads=1), running_checksum.CHARACTERS, 1, tmp_path)
     shard, plain = shard_of(batch(4, groups=1, size=4), minibatches=1), learner(tmp_path, minibatches=1)
     # The compiler's own back end takes a minute, and is not what is tested.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.train.advantages import grpo_advantages
-from arl.train.objectives import decoupled_ppo, gspo, loglinear_proximal, naive_ppo
+from arl.train.algorithms.grpo import grpo_advantages
+from arl.train.algorithms.ppo import decoupled_ppo, gspo, loglinear_proximal, naive_ppo
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.3}
 

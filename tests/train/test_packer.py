@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.data.limits import Flops
+from arl.data.model_limits import Flops
 from arl.errors import InputError
 from arl.train import channel
 from arl.train.packer import LossSequence, MicroBatch, pack_batch, pack_groups

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from arl.bench import packing
-from arl.bench.packing import CAPACITY, areal, bench_packing, karmarkar_karp, next_fit
+from arl.bench import packing_bench as packing
+from arl.bench.packing_bench import CAPACITY, areal, bench_packing, karmarkar_karp, next_fit
 
 
 def test_every_case_is_one_row_and_only_differencing_may_overfill(monkeypatch: pytest.MonkeyPatch) -> None:

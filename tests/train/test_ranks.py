@@ -13,11 +13,11 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from arl.child import RUN_KEY
+from arl.config.recipe import Deadlines
 from arl.errors import DeadlineError, ProcessDied, TrainerError
-from arl.recipe import Deadlines
+from arl.launch.child import RUN_KEY
 from arl.train.channel import ADDRESS
-from arl.train.client import TrainerClient
+from arl.train.trainer_client import TrainerClient
 from arl.types import Batch, StepResult
 from tests.train.synthetic import batch
 from tests.train.workers import init, started

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from arl.config.recipe import Deadlines
 from arl.errors import DeadlineError, EngineError, EngineLost
-from arl.recipe import Deadlines
-from arl.sync.headers import refuse_other_tensors
-from arl.train.client import TrainerClient
+from arl.sync.verify import refuse_other_tensors
+from arl.train.trainer_client import TrainerClient
 from tests.engine.conftest import ServerProcess, connect, start_server
 from tests.train.synthetic import batch
 from tests.train.workers import init, started

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from arl.data import checksum
+from arl.config.recipe import TinyModel, Warmup
 from arl.errors import DataError, InputError, TrainerError
-from arl.recipe import TinyModel, Warmup
+from arl.tasks import running_checksum
 from arl.train import sft
 from arl.train.sft import PairsJob, run, run_job
 from arl.train.tuner import scheduled
@@ -34,8 +34,8 @@ def _alone() -> Iterator[None]:
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
     rng, path = random.Random(0), tmp_path / "pairs.jsonl"
-    problems = [checksum.problem(rng) for _ in range(40)]
-    rows = [{"prompt": p.prompt, "response": checksum.demonstration(p, rng)} for p in problems]
+    problems = [running_checksum.problem(rng) for _ in range(40)]
+    rows = [{"prompt": p.prompt, "response": running_checksum.demonstration(p, rng)} for p in problems]
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
 

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from arl.child import PARENT
-from arl.recipe import Objective, Train
-from arl.system import LOOPBACK, held_port
+from arl.config.recipe import Objective, Train
+from arl.launch.child import PARENT
+from arl.run.wall import LOOPBACK, held_port
 from arl.train.channel import Init
 
 
@@ -38,7 +38,7 @@ def started(
 ) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """`ranks` workers; killed at the end if they still live."""
     environment = {**environment, PARENT: str(parent or os.getpid())}
-    with world([sys.executable, "-m", "arl.train.worker"], ranks, environment) as processes:
+    with world([sys.executable, "-m", "arl.train.rank"], ranks, environment) as processes:
         yield processes
 
 

@@ -11,12 +11,12 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from arl.child import leave
-from arl.recipe import Objective, Train
+from arl.config.recipe import Objective, Train
+from arl.launch.child import leave
 from arl.train import sharding
-from arl.train.fsdp import init_ranks
 from arl.train.learner import Learner
 from arl.train.packer import Minibatch, pack_batch, pack_groups
+from arl.train.sharded_model import init_ranks
 from tests.train.gradients import gradient_of, sequences
 from tests.train.synthetic import batch
 

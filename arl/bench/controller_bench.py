@@ -1,0 +1,196 @@
+"""`arl bench controller`: what the controller itself costs, in time and in memory. Torch-free.
+
+    ProblemOrder ─► Controller ─► Episodes ─► Session ─► Router ─► null engine
+                      ▲  │                       └► null rewards
+                      └──┴► null trainer
+
+What is not called null is the real thing, on the wall clock, in one process and one thread. The null engine answers a
+few of the oldest requests in every turn of the loop, so as many episodes are open as the staleness gate lets in.
+
+    one long run                             ─► throughput: episodes a second
+                                             └► memory: resident, from its beginning to its end
+    shorter ones, ever more episodes open    ─► groups: microseconds of this process for each, side by side
+"""
+
+import contextlib
+import gc
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from arl import clock
+from arl.bench import stderr_display
+from arl.bench.null import NullCheckpoints, NullCodec, NullEngine, NullObserver, NullRewards, NullTrainer
+from arl.config.recipe import Deadlines, Rollout
+from arl.data.problems import ProblemOrder
+from arl.engine.router import Router
+from arl.launch.placement import NoLease
+from arl.rollout.controller import Controller
+from arl.rollout.env import single_turn
+from arl.rollout.episodes import Episodes
+from arl.rollout.filters import keep_all
+from arl.rollout.staleness import StalenessGate
+from arl.run.gc_pacing import rare_collections
+from arl.types import Batch, Problem, StepResult
+
+GROUP_SIZE, STALENESS = 8, 4
+ANSWERS_PER_TURN = 4  # few, so that the engine holds what is open, and enough to share the cost of a turn
+NUM_PROBLEMS = 1024
+NUM_SAMPLES = 100  # of the resident memory in one run
+WARM = 0.1  # of a run: its memory is compared from here on
+
+
+class Run(Struct, frozen=True):
+    """One run of the controller from its start to its end."""
+
+    concurrent: int  # episodes that the staleness gate keeps open at least, but for the run's beginning and end
+    mean_open: float  # episodes, as the engine saw them
+    episodes: int
+    wall_seconds: float
+    cpu_seconds: float  # of this process
+    resident: list[tuple[int, int]]  # (episodes trained so far, bytes)
+
+    @property
+    def cpu_us_per_group(self) -> float:
+        return self.cpu_seconds * 1e6 * GROUP_SIZE / self.episodes
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+COLLECTORS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "no garbage collector": _no_collections,
+    "garbage collector, rare as in a run": rare_collections,
+    "garbage collector, Python's default": contextlib.nullcontext,
+}
+
+
+def bench_controller(concurrent: int, episodes: int, repeats: int) -> dict[str, Any]:
+    """Measure the long run first, while the process is small, then the sizes in interleaved repeats.
+
+    Args:
+        concurrent: episodes open at a time; the sizes are an eighth of it, itself and eight times as many.
+        episodes: of the long run.
+        repeats: of the shorter ones, each of which fills and empties the largest size four times.
+    """
+    with stderr_display() as display:
+        display.note(f"{concurrent} open, {episodes} episodes")
+        with rare_collections():
+            long = _run(concurrent, episodes)
+        sizes = [concurrent // 8, concurrent, concurrent * 8]
+        runs: dict[str, dict[int, list[Run]]] = {name: {size: [] for size in sizes} for name in COLLECTORS}
+        for repeat in range(repeats):
+            for size in sizes:
+                display.note(f"repeat {repeat}: {size} open")
+                for name, collector in COLLECTORS.items():
+                    with collector():
+                        runs[name][size].append(_run(size, 4 * sizes[-1]))
+    return {
+        "group_size": GROUP_SIZE,
+        "staleness": STALENESS,
+        "throughput": _throughput(long),
+        "groups": {name: _groups(of_name) for name, of_name in runs.items()},
+        "memory": _memory(long.resident),
+    }
+
+
+def _run(concurrent: int, episodes: int) -> Run:
+    """At least `episodes`, in whole steps. The gate lets (η+1)·P groups in, of which fewer than P wait for a step."""
+    problems_per_step = max(concurrent // (STALENESS * GROUP_SIZE), 1)
+    per_step = problems_per_step * GROUP_SIZE
+    steps = -(-episodes // per_step)
+    engine = NullEngine(ANSWERS_PER_TURN)
+    rollout = Rollout(problems_per_step=problems_per_step, group_size=GROUP_SIZE, staleness=STALENESS)
+    router, trainer, sampler = Router([engine]), NullTrainer(), _Sampler(per_step, steps)
+
+    async def main() -> None:
+        controller = Controller(
+            rollout,
+            Deadlines(),
+            steps,
+            steps,
+            router,
+            trainer,
+            StalenessGate(problems_per_step, STALENESS),
+            ProblemOrder([Problem(str(i)) for i in range(NUM_PROBLEMS)], seed=0),
+            Episodes(router, NullCodec(), NullRewards(), single_turn, rollout, seed=0, max_length=1024),
+            keep_all,
+            NoLease(),
+            sampler,
+            NullCheckpoints(),
+        )
+        await controller.run()
+        assert controller.audit.trained == steps * problems_per_step
+
+    wall, cpu = perf_counter(), process_time()
+    clock.run(main)
+    wall, cpu = perf_counter() - wall, process_time() - cpu
+    return Run(concurrent, engine.mean_open, steps * per_step, wall, cpu, sampler.resident)
+
+
+class _Sampler(NullObserver):
+    """Looks at the memory of this process some NUM_SAMPLES times in a run."""
+
+    def __init__(self, episodes_per_step: int, steps: int) -> None:
+        self._per_step, self._interval = episodes_per_step, max(steps // NUM_SAMPLES, 1)
+        self.resident: list[tuple[int, int]] = []
+
+    def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None:
+        if result.version % self._interval == 0:
+            self.resident.append((result.version * self._per_step, _resident_bytes()))
+
+
+def _resident_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+def _throughput(run: Run) -> dict[str, Any]:
+    return {
+        "concurrent_episodes": run.concurrent,
+        "mean_open_episodes": round(run.mean_open),
+        "episodes": run.episodes,
+        "wall_seconds": round(run.wall_seconds, 2),
+        "cpu_seconds": round(run.cpu_seconds, 2),
+        "episodes_per_s": round(run.episodes / run.wall_seconds),
+        "episodes_per_cpu_s": round(run.episodes / run.cpu_seconds),
+    }
+
+
+def _memory(resident: list[tuple[int, int]]) -> dict[str, Any]:
+    """Slope: least squares over the samples of the warm part."""
+    warm = np.array(resident[int(WARM * len(resident)) :], dtype=float)
+    slope = float(np.polyfit(warm[:, 0], warm[:, 1], 1)[0]) if len(warm) > 1 else 0.0
+    mib = [round(size / 2**20, 1) for _, size in resident]
+    return {
+        "warm_after_episodes": int(warm[0, 0]),
+        "warm_mib": round(warm[0, 1] / 2**20, 2),
+        "end_mib": round(warm[-1, 1] / 2**20, 2),
+        "slope_bytes_per_episode": round(slope, 3),
+        "resident_mib": mib,
+    }
+
+
+def _groups(runs: dict[int, list[Run]]) -> dict[str, Any]:
+    """By the number of concurrent episodes."""
+    repeats = {size: [round(run.cpu_us_per_group, 1) for run in of_size] for size, of_size in runs.items()}
+    best = {size: min(values) for size, values in repeats.items()}
+    opened = {size: round(statistics.mean(run.mean_open for run in of_size)) for size, of_size in runs.items()}
+    return {
+        "mean_open_episodes": opened,
+        "cpu_us_per_group": best,
+        "ratio_to_fewest": {size: round(value / best[min(best)], 2) for size, value in best.items()},
+        "repeats": repeats,
+    }

@@ -1,0 +1,217 @@
+"""New weights on their way: each transport beside a plain copy of the same bytes, and what a swap costs in tokens.
+
+    a rank for each transport ─► step ─► publish ─► one engine server takes all of them, in turn, interleaved
+
+GB/s are of the whole way: from the end of a step until the engine serves what it made. The pause is how long no token
+was generated for 32 requests that stay open; most of it is the pass under way, so beside each there is an empty pause,
+without weights. Servers, ranks and clients are those of a run; `memory` has one process.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import statistics
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from arl import clock
+from arl.bench import sglang_version
+from arl.bench.checkpoint_bench import SHAPE, batch_of
+from arl.config.recipe import Recipe, TinyModel
+from arl.engine.base import Engine
+from arl.engine.embedded.batching import EmbeddedEngine
+from arl.launch.local import LocalProcesses
+from arl.launch.placement import Share
+from arl.models.load import load_model
+from arl.models.tiny import make_tiny_model
+from arl.run.wall import EngineServers, new_key, open_trainer, told_deaths
+from arl.sync.loading import read_weights
+from arl.sync.targets import MemoryOutlet, State
+from arl.tasks.running_checksum import CHARACTERS
+from arl.train.trainer_client import TrainerClient
+from arl.types import GenerateRequest, SamplingParams, StartingVersions, WeightUpdate
+
+SHAPES = {"0.4M parameters": TinyModel(), "25M parameters": SHAPE}
+CARRIED = {"embedded": ("file", "broadcast"), "sglang": ("file", "broadcast", "ipc")}
+POLICIES = ("recompute", "keep")
+OPEN, PROMPT, TOKENS = 32, 2 * tuple(range(len(CHARACTERS))), 128
+SHARE = Share(threads=1, gpu=None)
+
+Settle = Callable[[], Awaitable[None]]
+Publish = Callable[[], Awaitable[tuple[WeightUpdate, float]]]  # the next version, and the seconds it took
+
+
+def bench_sync(repeats: int) -> dict[str, Any]:
+    """Medians over `repeats`, after one that warms up; SGLang where its environment is found."""
+    torch.set_num_threads(1)
+    found = sglang_version()
+    document: dict[str, Any] = {"sglang": found, "open_requests": OPEN, "repeats": repeats}
+    for name, shape in SHAPES.items():
+        with tempfile.TemporaryDirectory(prefix="arl-bench-", dir="/dev/shm") as directory:
+            make_tiny_model(shape, CHARACTERS, 0, Path(directory) / "model")
+            document[name] = clock.run(lambda here=Path(directory): _measure(here, repeats, found != "absent"))  # type: ignore[misc]
+    return document
+
+
+async def _measure(directory: Path, repeats: int, has_sglang: bool) -> dict[str, Any]:
+    state = read_weights(directory / "model")
+    found: dict[str, Any] = {"megabytes": round(sum(t.nbytes for t in state.values()) / 1e6, 1)}
+    for policy in POLICIES:
+        async with EmbeddedEngine(
+            load_model(directory / "model", "float32"),
+            slots=OPEN,
+            stream_interval=4,
+            kv_policy=policy,  # type: ignore[arg-type]
+        ) as engine:
+            found[f"one process, {policy}"] = await _swaps(
+                engine, {"memory": _in_memory(directory, state)}, state, repeats
+            )
+    for kind in CARRIED if has_sglang else ("embedded",):
+        async with _system(directory, kind) as (servers, url, ranks):
+            stepped = {transport: _steps(rank) for transport, rank in ranks.items()}
+            for policy in POLICIES:
+                section = servers.recipe.engine.model_copy(update={"kv_policy": policy})
+                recipe = servers.recipe.model_copy(update={"engine": section})
+                connection = dataclasses.replace(servers, recipe=recipe).connect(url, ranks["broadcast"])
+                async with connection as engine:
+                    found[f"{kind}, {policy}"] = await _swaps(engine, stepped, state, repeats)
+    return found
+
+
+@contextlib.asynccontextmanager
+async def _system(directory: Path, kind: str) -> AsyncIterator[tuple[EngineServers, str, dict[str, TrainerClient]]]:
+    """One server, and a rank for each transport that it knows."""
+    recipe = Recipe.model_validate(
+        {
+            "model": {"path": str(directory / "model")},
+            "data": {"task": "running_checksum"},
+            "rollout": {"staleness": 0},
+            "train": {"minibatches": 1},
+            "engine": {"kind": kind, "slots": OPEN, "stream_interval": 4},
+            "deadlines": {"startup": 300},
+        }
+    )
+    versions, key = StartingVersions(str(directory / "model")), new_key()
+    async with (
+        LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes,
+        told_deaths(processes),
+        contextlib.AsyncExitStack() as stack,
+    ):
+        servers = EngineServers(recipe, versions, [SHARE], processes, key)
+        url = await (await servers.start(0)).ready(recipe.deadlines.startup)
+        ranks = {}
+        for transport in CARRIED[kind]:
+            weights = directory / kind / transport
+            weights.mkdir(parents=True)
+            opened = open_trainer(recipe, versions, weights, [SHARE], processes, key, None, transport)  # type: ignore[arg-type]
+            ranks[transport] = await stack.enter_async_context(opened)
+            await ranks[transport].ready()
+        yield servers, url, ranks
+
+
+def _steps(rank: TrainerClient) -> Publish:
+    versions = itertools.count()
+
+    async def publish() -> tuple[WeightUpdate, float]:
+        result = await rank.step(batch_of(next(versions), groups=1))
+        stepped = perf_counter()
+        return await rank.weights(result.version), perf_counter() - stepped
+
+    return publish
+
+
+def _in_memory(directory: Path, state: State) -> Publish:
+    outlet, versions = MemoryOutlet(directory, "{}"), itertools.count(1)
+
+    async def publish() -> tuple[WeightUpdate, float]:
+        return outlet.write(next(versions), state), 0.0
+
+    return publish
+
+
+async def _swaps(engine: Engine, published: Mapping[str, Publish], state: State, repeats: int) -> dict[str, Any]:
+    """Each transport in turn: first with nothing to do, then with open requests; each time beside a plain copy."""
+    idle = await _rounds(engine, published, state, repeats, _at_once)
+    async with _load(engine) as settle:
+        loaded = await _rounds(engine, published, state, repeats, settle)
+    size = sum(tensor.nbytes for tensor in state.values()) / 1e9
+    report: dict[str, Any] = {}
+    for transport in published:
+        publish, swap, _, copy, _ = _medians(idle[transport])
+        _, _, pause, _, empty = _medians(loaded[transport])
+        report[transport] = {
+            "publish_ms": round(1e3 * publish, 2),
+            "swap_ms": round(1e3 * swap, 2),
+            "gigabytes_per_s": round(size / (publish + swap), 2),
+            "plain_copy_gigabytes_per_s": round(size / copy, 2),
+            "share_of_plain_copy": round(copy / (publish + swap), 3),
+            "pause_under_load_ms": round(1e3 * pause, 1),
+            "empty_pause_under_load_ms": round(1e3 * empty, 1),
+            "pause_beyond_that_and_the_plain_copy_ms": round(1e3 * (pause - empty - copy), 1),
+            "pauses_ms": [round(1e3 * row[2], 1) for row in loaded[transport]],
+            "empty_pauses_ms": [round(1e3 * row[4], 1) for row in loaded[transport]],
+        }
+    return report
+
+
+def _medians(rows: list[tuple[float, ...]]) -> tuple[float, ...]:
+    return tuple(statistics.median(column) for column in zip(*rows, strict=True))
+
+
+async def _rounds(
+    engine: Engine, published: Mapping[str, Publish], state: State, repeats: int, settle: Settle
+) -> dict[str, list[tuple[float, ...]]]:
+    """Seconds of each round: publication, swap, its pause, a plain copy just before, an empty pause before that."""
+    rows: dict[str, list[tuple[float, ...]]] = {transport: [] for transport in published}
+    target = {name: torch.empty_like(tensor) for name, tensor in state.items()}
+    for number in range(repeats + 1):
+        for transport, publish in published.items():
+            update, seconds = await publish()
+            await settle()
+            begun = perf_counter()
+            await engine.pause()
+            await engine.resume()
+            empty = perf_counter() - begun
+            await settle()
+            start = perf_counter()
+            for name, tensor in state.items():
+                target[name].copy_(tensor)
+            copied = perf_counter()
+            report = await engine.update_weights(update)
+            if number:
+                rows[transport].append((seconds, report.seconds, report.pause_seconds, copied - start, empty))
+    return rows
+
+
+async def _at_once() -> None:
+    """Nobody is there to settle."""
+
+
+@contextlib.asynccontextmanager
+async def _load(engine: Engine) -> AsyncIterator[Settle]:
+    """32 requests are open all the time; yields what waits until all of them have spoken again."""
+    speaking = [asyncio.Event() for _ in range(OPEN)]
+
+    async def keep_open(slot: int) -> None:
+        for number in itertools.count():
+            sampling = SamplingParams(TOKENS + 2 * slot, seed=slot)
+            async for _ in engine.generate(GenerateRequest(f"{slot}-{number}", PROMPT, sampling)):
+                speaking[slot].set()
+
+    async def settle() -> None:
+        for event in speaking:
+            event.clear()
+        for event in speaking:
+            await event.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        requests = [tasks.create_task(keep_open(slot)) for slot in range(OPEN)]
+        yield settle
+        for request in requests:
+            request.cancel()

@@ -1,0 +1,172 @@
+"""`arl bench trainer`: tokens/s and MFU of whole training steps, and what of their time is forward and backward.
+
+    random weights of a shape ─► safetensors ─► Learner, as a rank has it ─► steps over one pack of trajectories
+                                                            policy_loss and backward are timed inside of each
+
+A step is all that a rank does with a shard: forward, objective, backward, norm, clip, AdamW, metrics. The head's
+gradient is made in the forward, so the two are timed together.
+"""
+
+import contextlib
+import gc
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from arl.config.recipe import Objective, Train
+from arl.errors import InputError
+from arl.train.learner import Learner
+from arl.train.packer import LossSequence, Minibatch, Shard, pack_groups
+from arl.train.sharded_model import ShardedModel
+
+P = ParamSpec("P")
+T = TypeVar("T")
+PROMPT, GROUP = 256, 4  # tokens of a prompt; trajectories of a group
+MEDIAN, SIGMA, LEAST, MOST = 1024, 0.8, 64, 8192  # of a response's length, lognormal
+
+
+def _qwen2(vocab_size: int, hidden: int, mlp: int, layers: int, heads: int) -> Qwen2Config:
+    return Qwen2Config(
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        intermediate_size=mlp,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+
+
+# Qwen2.5's 0.5B and 1.5B, and what a CPU computes in a second or two.
+SHAPES = {
+    "0.5B": _qwen2(151_936, 896, 4864, 24, 14),
+    "1.5B": _qwen2(151_936, 1536, 8960, 28, 12),
+    "tiny": _qwen2(4096, 256, 768, 4, 4),
+}
+ON_GPU = [(shape, tokens) for shape in ("0.5B", "1.5B") for tokens in (16_384, 32_768)]
+ON_CPU = [("tiny", 2048), ("tiny", 4096)]
+
+
+def bench_trainer(steps: int, threads: int, checkpointing: str, compiled: bool) -> dict[str, Any]:
+    """Medians over `steps` steps, after two that warm up, of every shape and pack size for this device.
+
+    Args:
+        threads: of the CPU.
+        checkpointing, compiled: as in the recipe section `train`.
+
+    Raises:
+        InputError: they are impossible there.
+    """
+    gpu = torch.cuda.is_available()
+    settings = {"checkpointing": checkpointing, "compile": compiled, "dtype": "bfloat16" if gpu else "float32"}
+    try:
+        train = Train.model_validate({"minibatches": 1, "threads": threads} | settings)
+    except ValidationError as error:
+        raise InputError(str(error)) from error
+    return {
+        "device": torch.cuda.get_device_name() if gpu else f"CPU, {threads} threads",
+        "train": settings,
+        "rows": [_measure(shape, tokens, train, steps) for shape, tokens in (ON_GPU if gpu else ON_CPU)],
+    }
+
+
+def _measure(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any]:
+    gc.collect()  # the last row's model, parts of which know each other
+    with tempfile.TemporaryDirectory(prefix="arl-bench-") as name:
+        _write_model(shape, Path(name))
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        learner = Learner(name, train, Objective(kind="ppo"))
+    ((batch,),) = pack_groups(_groups(tokens, SHAPES[shape].vocab_size), tokens, ranks=1)
+    minibatch = Minibatch((batch,), loss_tokens=len(batch.loss_scores), loss_sequences=int(batch.sequences.max()) + 1)
+    rows: list[dict[str, float]] = []
+    for version in range(steps + 2):
+        with _timed(learner.sharded) as inside:
+            start = _now()
+            metrics = learner.step(Shard(version, (minibatch,)))
+            seconds = _now() - start
+        rows.append(metrics | {"seconds": seconds, "share": sum(inside) / seconds})
+    medians = {name: statistics.median(row[name] for row in rows[2:]) for name in rows[-1]}
+    mfu = medians.get("hardware/mfu")
+    return {
+        "shape": shape,
+        "packed_tokens": len(batch.token_ids),
+        "scored_tokens": len(batch.score_positions),
+        "step_seconds": round(medians["seconds"], 4),
+        "tokens_per_s": round(len(batch.token_ids) / medians["seconds"], 1),
+        "tflops": round(medians["hardware/tflops"], 4),
+        "mfu": None if mfu is None else round(mfu, 4),
+        "forward_and_backward_share": round(medians["share"], 4),
+        "memory_gb": round(medians["hardware/memory_gb"], 2),
+        "repeats": [round(row["seconds"], 4) for row in rows[2:]],
+    }
+
+
+def _write_model(shape: str, directory: Path) -> None:
+    """Random bfloat16 weights, as a published model's are."""
+    torch.manual_seed(0)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = AutoModelForCausalLM.from_config(SHAPES[shape], dtype=torch.bfloat16)
+    model.save_pretrained(directory)
+
+
+def _groups(tokens: int, vocab_size: int) -> list[list[LossSequence]]:
+    """Groups of trajectories that share a prompt, until the pack is full; the last one is cut to fit."""
+    rng, groups, left = np.random.default_rng(0), list[list[LossSequence]](), tokens
+    while left > PROMPT + LEAST:
+        prompt = rng.integers(0, vocab_size, PROMPT)
+        left -= PROMPT
+        groups.append([])
+        while left >= LEAST and len(groups[-1]) < GROUP:
+            length = min(left, MOST, max(LEAST, int(rng.lognormal(math.log(MEDIAN), SIGMA))))
+            groups[-1].append(_sequence(prompt, length, vocab_size, rng))
+            left -= length
+    return groups
+
+
+def _sequence(prompt: np.ndarray, length: int, vocab_size: int, rng: np.random.Generator) -> LossSequence:
+    return LossSequence(
+        token_ids=np.concatenate([prompt, rng.integers(0, vocab_size, length)]).astype(np.int32),
+        loss_at=np.arange(PROMPT, PROMPT + length),
+        behavior_logprobs=np.full(length, -math.log(vocab_size), np.float32),
+        policy_versions=np.zeros(length, np.int32),
+        advantage=float(rng.normal()),
+    )
+
+
+@contextlib.contextmanager
+def _timed(sharded: ShardedModel) -> Iterator[list[float]]:
+    """Seconds of every forward with its loss, and of every backward."""
+    inside: list[float] = []
+
+    def timed(function: Callable[P, T]) -> Callable[P, T]:
+        def measured(*args: P.args, **kwargs: P.kwargs) -> T:
+            start = _now()
+            result = function(*args, **kwargs)
+            inside.append(_now() - start)
+            return result
+
+        return measured
+
+    with (
+        patch.object(sharded, "policy_loss", timed(sharded.policy_loss)),
+        patch.object(sharded, "backward", timed(sharded.backward)),
+    ):
+        yield inside
+
+
+def _now() -> float:
+    """Seconds, when all that was asked of the device is done."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()

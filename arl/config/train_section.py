@@ -1,0 +1,83 @@
+"""The recipe's sections about the learning side."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from arl.config.section import Beta, Fraction, NonNegative, Positive, PositiveFloat, Section
+
+
+class Objective(Section):
+    """What the trainer maximizes (arXiv 2505.24298, §5), with GRPO advantages (group mean and standard deviation)."""
+
+    kind: Literal["decoupled_ppo", "ppo", "gspo"] = "decoupled_ppo"
+    """decoupled_ppo clips each token around the proximal policy, ppo (naive) around the behavior policy; gspo clips
+    whole trajectories around the proximal one, by means over tokens, which asks for bounds of its own."""
+    proximal: Literal["recompute", "loglinear"] = "recompute"
+    """π_prox by a forward pass before the minibatches, or by A-3PO's interpolation; naive ppo has none."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """ε_low."""
+    clip_high: PositiveFloat = 0.2
+    """ε_high."""
+    behavior_weight_cap: PositiveFloat = 5.0
+    """w = min(π_prox / π_behav, cap)."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Objective":
+        if self.kind == "gspo" and not {"clip_low", "clip_high"} <= self.model_fields_set:
+            raise ValueError(
+                "objective.kind gspo: give clip_low and clip_high (arXiv 2507.18071: 3e-4 and 4e-4); the defaults are "
+                "for tokens, and the mean over a trajectory hardly ever meets them"
+            )
+        return self
+
+
+class Train(Section):
+    """The learning side."""
+
+    steps: Positive = 60
+    """Versions to produce."""
+    minibatches: Positive = 4
+    """Optimizer updates per step; must divide problems_per_step."""
+    learning_rate: PositiveFloat = 1.5e-4
+    """Peak."""
+    ramp_steps: NonNegative = 0
+    """Optimizer updates in which the learning rate rises linearly to its peak."""
+    decay_to: Fraction = 1.0
+    """Share of the peak that is left at the last update; 1: constant."""
+    decay: Literal["linear", "cosine"] = "linear"
+    """The way there."""
+    betas: tuple[Beta, Beta] = (0.9, 0.99)
+    """AdamW's decay of its mean gradient and of its mean squared gradient, per update."""
+    eps: PositiveFloat = 1e-8
+    """AdamW's addition to the root of the mean squared gradient."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """AdamW's decay of the weights, per unit of learning rate."""
+    clip_norm: PositiveFloat = 1.0
+    """Gradient norm bound."""
+    ranks: Positive = 1
+    """FSDP2 world size."""
+    shard_ranks: Positive | None = None
+    """Ranks that share one copy of the weights, neighbors such as one node's, must divide ranks; none: all of them."""
+    reshard: bool = False
+    """Free a block's weights after each use and reduce its gradient after each micro-batch: least memory. false: one
+    all-gather and one reduce-scatter an update, with whole weights and gradients on each rank in between."""
+    checkpointing: Literal["none", "selective", "full"] = "none"
+    """Activations kept for the backward: all; of linear layers and attention; of block boundaries. Others are
+    computed again."""
+    compile: bool = False
+    """torch.compile for each block; not with selective, of whose operations the compiler leaves nothing to be kept."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Compute type; master weights, reductions and optimizer states are float32."""
+    capacity: Positive = 16_384
+    """Packed tokens per micro-batch; must hold the longest trajectory."""
+    threads: Positive | None = None
+    """CPU threads of one rank; none: a fair share of the cores."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Train":
+        if self.shard_ranks is not None and self.ranks % self.shard_ranks:
+            raise ValueError(f"train.shard_ranks {self.shard_ranks} must divide train.ranks {self.ranks}")
+        if self.compile and self.checkpointing == "selective":
+            raise ValueError("train.checkpointing selective: not with train.compile; use full or none")
+        return self

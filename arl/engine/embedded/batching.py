@@ -1,0 +1,318 @@
+"""Continuous batching over a Hugging Face causal LM, in process and without threads.
+
+    submit ─► waiting ─► admit ─► one forward pass (every slot's next token + new prompts) ─► sample ─► Stream
+                 ▲                                                                               │
+                 └───────── retract: back in line with what was generated; the cache is dropped ─┘
+
+`run` is the one loop. Everything else only changes what its next turn will find.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import islice
+from types import TracebackType
+from typing import Literal, Self
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from arl.clock import now
+from arl.engine.base import Load
+from arl.engine.busy_meter import BusyMeter
+from arl.engine.embedded.model_runner import ModelRunner
+from arl.engine.embedded.rows import OpenRequest, Rows, Stream
+from arl.engine.requests import refuse_impossible
+from arl.errors import EngineError
+from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
+from arl.sync.buckets import TensorSpec
+from arl.sync.loading import checksums, load_state, read_weights, refuse_strangers
+from arl.sync.weight_loader import refuse_difference
+from arl.types import FinishReason, GenerateRequest, Increment, SwapReport, WeightUpdate
+
+PauseMode = Literal["abort", "in_place", "retract"]
+PREFILL_TOKENS = 8192  # of new prompts, shared ones counted once, that one pass may hold next to the decoding slots
+
+
+class EmbeddedEngine:
+    """An Engine in this process; `async with EmbeddedEngine(model): …` runs its loop.
+
+    Args:
+        model: built on arl's attention (arl.models.load), in evaluation mode
+        slots: requests decoded together
+        kv_policy: at a swap, rebuild the cache of open requests under the new weights, or keep it
+        stream_interval: tokens between two increments of one request
+        version: of the weights the model holds now
+        step_cost: seconds that a pass of (prefill tokens, decode tokens) takes in virtual time; its results
+            take effect when they are over. None: passes take the time they take
+        load_seconds: that a weight load takes in virtual time, likewise
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        slots: int = 256,
+        kv_policy: Literal["recompute", "keep"] = "recompute",
+        stream_interval: int = 16,
+        version: int = 0,
+        step_cost: Callable[[int, int], float] | None = None,
+        load_seconds: float = 0.0,
+    ) -> None:
+        config = model.config.get_text_config()
+        self.vocab_size: int = config.vocab_size
+        self.context: int = config.max_position_embeddings
+        self._slots, self._interval = slots, stream_interval
+        self._step_cost, self._load_seconds = step_cost, load_seconds
+        self._default_mode: PauseMode = "retract" if kv_policy == "recompute" else "in_place"
+        self._runner = ModelRunner(model, slots)
+        self._rows = Rows(slots, self.context)
+        self._waiting: deque[OpenRequest] = deque()
+        self._open: dict[str, OpenRequest] = {}
+        self._version = version
+        self._paused_since: float | None = None
+        self._any_aborted = False
+        self._meter = BusyMeter()
+        self._boundary = asyncio.Lock()  # held while a pass is under way, and by whoever changes state between two
+        self._wake = asyncio.Event()
+        self._ended: EngineError | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self.run(), name="embedded engine")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.result()
+
+    @property
+    def loaded_version(self) -> int:
+        return self._version
+
+    @property
+    def busy_seconds(self) -> float:
+        return self._meter.seconds
+
+    @property
+    def num_open(self) -> int:
+        return len(self._open)
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+        """See Engine.generate. A pause in mode "abort" ends it with finish reason "abort"."""
+        stream = self.submit([request])
+        try:
+            while True:
+                for _, increment in await stream.take():
+                    yield increment
+                    if increment.finish_reason is not None:
+                        return
+        finally:
+            self.abort([request.request_id])
+
+    def submit(self, requests: Sequence[GenerateRequest]) -> Stream:
+        """Open all of `requests`, or none.
+
+        Raises:
+            EngineError: one of them cannot be served or its id is open already, or the engine has ended.
+        """
+        if self._ended is not None:
+            raise self._ended
+        names = [request.request_id for request in requests]
+        for request in requests:
+            refuse_impossible(request, self.vocab_size, self.context)
+            if request.request_id in self._open or names.count(request.request_id) > 1:
+                raise EngineError(f"request {request.request_id}: this id is open already: ids must be unique")
+        stream = Stream()
+        for index, request in enumerate(requests):
+            opened = OpenRequest(request, stream, index, np.array(request.input_ids, np.int32))
+            self._open[request.request_id] = opened
+            self._waiting.append(opened)
+        self._meter.opened(len(requests))
+        self._wake.set()
+        return stream
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests with what they have, after the pass under way; ids that are not open are ignored."""
+        for name in request_ids:
+            if name in self._open:
+                self._open[name].aborted = self._any_aborted = True
+        if not self._boundary.locked():
+            self._close_aborted()
+        self._wake.set()
+
+    def abort_all(self) -> None:
+        self.abort(list(self._open))
+
+    async def pause(self, mode: PauseMode | None = None) -> None:
+        """Stop after the pass under way; what was generated is streamed. Idempotent.
+
+        Args:
+            mode: "abort" ends open requests with what they have; "in_place" keeps them and their cache;
+                "retract" keeps them and drops the cache, to be rebuilt at resume. None: as kv_policy says
+        """
+        async with self._boundary:
+            if self._paused_since is None:
+                self._paused_since = now()
+                self._meter.pause(True)
+            for row in range(self._rows.count):
+                if self._rows.sent[row] < self._rows.length[row]:
+                    self._rows.emit(row, None)
+            mode = mode or self._default_mode
+            if mode == "abort":
+                self.abort_all()
+                self._close_aborted()
+            elif mode == "retract":
+                self._retract()
+
+    async def resume(self) -> None:
+        async with self._boundary:
+            self._paused_since = None
+            self._meter.pause(False)
+            self._wake.set()
+
+    async def update_weights(self, update: WeightUpdate) -> SwapReport:
+        """See Engine.update_weights.
+
+        Raises:
+            EngineError: the weights are older, incomplete or of another shape; the old ones stay in use.
+        """
+        start, ours = now(), self._paused_since is None
+        await self.pause()
+        paused_since = self._paused_since or start
+        try:
+            await self.load(update)
+        finally:
+            if ours:
+                await self.resume()
+        report = SwapReport(update.version, now() - paused_since, now() - start)
+        if update.checksums:
+            refuse_difference("the engine", update, self.checksums())
+        return report
+
+    async def load(self, update: WeightUpdate) -> None:
+        """Replace the weights between two passes; the cache stays as it is."""
+        async with self._boundary:
+            if update.version < self._version:
+                raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
+            state = read_weights(update.path) if update.state is None else update.state
+            load_state(self._runner.model, state, update.path or f"version {update.version}")
+            if self._load_seconds:
+                await asyncio.sleep(self._load_seconds)
+            self._version = update.version
+
+    def checksums(self) -> dict[str, str]:
+        """sha256 of each weight, in the dtype of the model."""
+        return checksums(dict(self._runner.model.named_parameters()), self._runner.model.dtype)
+
+    def refuse_strangers(self, bucket: Sequence[TensorSpec]) -> None:
+        """Raises EngineError: the model has no such parameter, or one of another shape."""
+        refuse_strangers(self._runner.model, {spec.name: spec.shape for spec in bucket}, "what is to be broadcast")
+
+    async def report(self) -> Load:
+        """See ReplicaEngine.report."""
+        rows = self._rows
+        tokens = int(rows.length[: rows.count].sum()) + sum(len(opened.sequence) for opened in self._waiting)
+        return Load(rows.count, len(self._waiting), self._slots, tokens, self._slots * self.context)
+
+    def give_up_cache(self) -> None:
+        """Hand back the memory of the cache; the next pass takes what it needs. Nothing may be open."""
+        assert not self._open
+        self._runner.clear_cache()
+
+    async def run(self) -> None:
+        """Consumes submitted requests. Waits, when idle or paused, for submit, abort or resume to wake it."""
+        try:
+            while True:
+                self._wake.clear()
+                async with self._boundary:
+                    worked = await self._turn()
+                if worked:
+                    await asyncio.sleep(0)
+                else:
+                    await self._wake.wait()
+        except Exception as error:
+            self._end(EngineError(f"the engine failed: {error!r}"))
+            raise
+        finally:
+            self._end(EngineError("the engine was closed"))
+
+    def _end(self, error: EngineError) -> None:
+        """Nobody may wait for an engine that has ended."""
+        self._ended = self._ended or error
+        for opened in self._open.values():
+            opened.stream.fail(self._ended)
+        self._meter.opened(-len(self._open))
+        self._open.clear()
+
+    async def _turn(self) -> bool:
+        """One pass, if there is work and no pause."""
+        self._close_aborted()
+        if self._paused_since is not None or not (self._rows.count or self._waiting):
+            return False
+        decoded = self._rows.count
+        prompts = self._admit()
+        ids, logprobs = self._runner.forward(self._rows, decoded, prompts)
+        if self._step_cost is not None:
+            await asyncio.sleep(self._step_cost(len(prompts.token_ids) if prompts else 0, decoded))
+        self._take_effect(ids, logprobs)
+        return True
+
+    def _admit(self) -> PrefixTree | None:
+        """Fill free slots in order of arrival. Returns what the new rows hold; None without any."""
+        sequences = [opened.sequence for opened in islice(self._waiting, self._slots - self._rows.count)]
+        if not sequences:
+            return None
+        sequences = sequences[: max(1, how_many_fit(sequences, PREFILL_TOKENS))]
+        for _ in sequences:
+            self._rows.add(self._waiting.popleft())
+        return prefix_tree(sequences)
+
+    def _take_effect(self, ids: np.ndarray, logprobs: np.ndarray) -> None:
+        rows = self._rows
+        stopped, spent = rows.record(ids, logprobs, self._version)
+        gone = stopped | spent
+        due = gone | (rows.length[: rows.count] - rows.sent[: rows.count] >= self._interval)
+        for row in np.flatnonzero(due).tolist():
+            reason: FinishReason | None = "stop" if stopped[row] else "length" if spent[row] else None
+            rows.emit(row, reason)
+        self._remove(gone)
+
+    def _remove(self, gone: np.ndarray) -> None:
+        """Free the rows of mask `gone` (n,): their requests are closed, their slots filled from the end."""
+        if not gone.any():
+            return
+        for row in np.flatnonzero(gone).tolist():
+            del self._open[self._rows.opened[row].request.request_id]
+        self._meter.opened(-int(gone.sum()))
+        source, target = self._rows.remove(gone)
+        if len(source):
+            self._runner.move(source, target, int(self._rows.length[target].max()))
+
+    def _close_aborted(self) -> None:
+        if not self._any_aborted:
+            return
+        self._any_aborted = False
+        waiting = [opened for opened in self._waiting if opened.aborted]
+        for opened in waiting:
+            self._waiting.remove(opened)
+            opened.stream.put(opened.index, Increment((), (), (), "abort"))
+            del self._open[opened.request.request_id]
+        self._meter.opened(-len(waiting))
+        gone = np.array([opened.aborted for opened in self._rows.opened], bool)
+        for row in np.flatnonzero(gone).tolist():
+            self._rows.emit(row, "abort")
+        self._remove(gone)
+
+    def _retract(self) -> None:
+        """Every row back to the head of the line, as a longer prompt; sorted, so that one pass sees equal prefixes."""
+        rows = self._rows
+        for row, opened in enumerate(rows.opened):
+            opened.sequence = rows.tokens[row, : rows.length[row]].copy()
+        self._waiting.extendleft(sorted(rows.opened, key=lambda opened: opened.sequence.tobytes()))
+        rows.remove(np.ones(rows.count, bool))

@@ -1,0 +1,358 @@
+"""The embedded engine as a process that speaks SGLang's HTTP protocol: `python -m arl.engine.embedded.server`.
+
+    POST /generate ─► EmbeddedEngine.submit ─► its Stream ─► server-sent events, one for each increment
+    POST /pause_generation, /continue_generation, /abort_request, /flush_cache
+    POST /release_memory_occupation, /resume_memory_occupation
+    POST /update_weights_from_disk, /init_weights_update_group, /update_weights_from_distributed, /weights_checker
+    GET  /health, /server_info, /model_info, /v1/loads
+
+Requests are answered between two passes of the one loop; only weights that are broadcast arrive in threads, while
+it generates, and take effect all at once. Bad input gets a 4xx.
+"""
+
+import argparse
+import asyncio
+import hmac
+import itertools
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import torch
+from aiohttp import web
+
+from arl.clock import in_thread
+from arl.engine.embedded.batching import EmbeddedEngine
+from arl.engine.http import wire
+from arl.errors import ArlError, EngineError
+from arl.launch.child import RUN_KEY, die_with_parent, leave
+from arl.models.load import DTYPES, load_model
+from arl.sync.process_group import Receiver, bucket_of
+from arl.types import GenerateRequest, Increment, WeightUpdate
+
+Body = TypeVar("Body")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class EngineServer:
+    """HTTP handlers over one EmbeddedEngine."""
+
+    def __init__(self, engine: EmbeddedEngine, model_path: str, eos: tuple[int, ...], key: str | None) -> None:
+        self._engine, self._model_path, self._eos, self._key = engine, model_path, eos, key
+        self._given_up: set[str] = set()
+        self._names = (f"anonymous-{i}" for i in itertools.count())
+        self._receiver = Receiver()
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[self._guard], client_max_size=1 << 28)
+        app.add_routes(
+            [
+                web.post("/generate", self._generate),
+                web.post("/pause_generation", self._pause),
+                web.post("/continue_generation", self._continue),
+                web.post("/abort_request", self._abort),
+                web.post("/update_weights_from_disk", self._update),
+                web.post("/init_weights_update_group", self._join),
+                web.post("/update_weights_from_distributed", self._receive),
+                web.post("/weights_checker", self._check_weights),
+                web.post("/flush_cache", self._flush),
+                web.post("/release_memory_occupation", self._give_up),
+                web.post("/resume_memory_occupation", self._take_again),
+                web.get("/health", self._health),
+                web.get("/server_info", self._server_info),
+                web.get("/model_info", self._model_info),
+                web.get("/v1/loads", self._loads),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Ask for the key, and turn what is wrong with a request into a 4xx that says so."""
+        given = request.headers.get("Authorization", "").encode()
+        if self._key and not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
+            return _error(401, "this server needs its run key: Authorization: Bearer <key>")
+        try:
+            return await handler(request)
+        except (EngineError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            return _error(400, str(error))
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        body = await _read(request, wire.Generate)
+        if self._given_up:
+            raise EngineError("memory is given up: /resume_memory_occupation comes first")
+        requests = self._requests(body)
+        stream = self._engine.submit(requests)
+        try:
+            if body.stream:
+                return await self._stream(request, body, requests, stream.take)
+            return await self._collect(body, requests, stream.take)
+        finally:  # the caller may have gone: nobody reads what is still open
+            self._engine.abort([r.request_id for r in requests])
+
+    def _requests(self, body: wire.Generate) -> list[GenerateRequest]:
+        inputs = [ids for ids in body.input_ids if isinstance(ids, list)]
+        if not inputs:
+            inputs = [[i for i in body.input_ids if isinstance(i, int)]]
+        elif len(inputs) != len(body.input_ids):
+            raise EngineError("input_ids mixes ids and lists of ids")
+        names = body.rid if isinstance(body.rid, list) else [body.rid or next(self._names)]
+        if body.rid is None:
+            names = [next(self._names) for _ in inputs]
+        params = body.sampling_params or wire.Sampling()
+        samplings = params if isinstance(params, list) else [params] * len(inputs)
+        if not len(inputs) == len(names) == len(samplings):
+            counts = f"{len(inputs)} input_ids, {len(names)} rid and {len(samplings)} sampling_params"
+            raise EngineError(f"{counts} do not belong together: give one of each for every request")
+        return [
+            GenerateRequest(name, tuple(ids), sampling.params(self._eos))
+            for name, ids, sampling in zip(names, inputs, samplings, strict=True)
+        ]
+
+    async def _stream(
+        self,
+        request: web.Request,
+        body: wire.Generate,
+        requests: list[GenerateRequest],
+        take: Callable[[], Awaitable[list[tuple[int, Increment]]]],
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        counts = [0] * len(requests)
+        left = len(requests)
+        try:
+            while left:
+                events = []
+                for index, increment in await take():
+                    counts[index] += len(increment.token_ids)
+                    left -= increment.finish_reason is not None
+                    chunk = self._chunk(body, requests[index], index, increment, counts[index])
+                    events.append(_event(msgspec.json.encode(chunk)))
+                await response.write(b"".join(events))
+        except EngineError as error:  # the status line has gone out: say it in the stream
+            await response.write(_event(msgspec.json.encode({"error": {"message": str(error)}})))
+        await response.write(_event(wire.DONE))
+        return response
+
+    async def _collect(
+        self,
+        body: wire.Generate,
+        requests: list[GenerateRequest],
+        take: Callable[[], Awaitable[list[tuple[int, Increment]]]],
+    ) -> web.Response:
+        whole = [Increment((), (), ())] * len(requests)
+        while any(increment.finish_reason is None for increment in whole):
+            for index, new in await take():
+                old = whole[index]
+                whole[index] = Increment(
+                    old.token_ids + new.token_ids,
+                    old.logprobs + new.logprobs,
+                    old.policy_versions + new.policy_versions,
+                    new.finish_reason,
+                )
+        chunks = [
+            self._chunk(body, requests[i], i, increment, len(increment.token_ids)) for i, increment in enumerate(whole)
+        ]
+        single = not isinstance(body.input_ids[0], list)
+        return _json(chunks[0] if single else chunks)
+
+    def _chunk(
+        self, body: wire.Generate, request: GenerateRequest, index: int, new: Increment, count: int
+    ) -> wire.Chunk:
+        finish = None
+        if new.finish_reason is not None:
+            finish = wire.Finish(new.finish_reason)
+            if new.finish_reason == "length":
+                finish.length = count
+            elif new.finish_reason == "stop":
+                finish.matched = new.token_ids[-1]
+            else:
+                finish.message = "aborted"
+        meta = wire.MetaInfo(
+            id=request.request_id,
+            finish_reason=finish,
+            weight_versions=wire.spans(new.policy_versions),
+            prompt_tokens=len(request.input_ids),
+            completion_tokens=count,
+            weight_version=str(self._engine.loaded_version),
+        )
+        if body.return_logprob:
+            meta.output_token_logprobs = [
+                (logprob, token, None) for logprob, token in zip(new.logprobs, new.token_ids, strict=True)
+            ]
+        return wire.Chunk(list(new.token_ids), meta, index)
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        await self._engine.pause((await _read(request, wire.Pause)).mode)
+        return _json({"status": "ok"})
+
+    async def _continue(self, request: web.Request) -> web.Response:
+        await self._engine.resume()
+        return _json({"status": "ok"})
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        body = await _read(request, wire.Abort)
+        if body.abort_all:
+            self._engine.abort_all()
+        else:
+            self._engine.abort([body.rid])
+        return web.Response()
+
+    async def _update(self, request: web.Request) -> web.Response:
+        body = await _read(request, wire.UpdateFromDisk)
+        return await self._load(body.weight_version, body.flush_cache, body.model_path, None)
+
+    async def _join(self, request: web.Request) -> web.Response:
+        await in_thread(self._receiver.join, await _read(request, wire.InitGroup))
+        return _json({"success": True, "message": "joined"})
+
+    async def _receive(self, request: web.Request) -> web.Response:
+        body = await _read(request, wire.UpdateFromDistributed)
+        if body.names:
+            self._engine.refuse_strangers(bucket_of(body))
+            await in_thread(self._receiver.receive, body)
+        if body.weight_version is None:
+            return _json({"success": True, "message": "to take effect with the version"})
+        return await self._load(body.weight_version, body.flush_cache, "", self._receiver.take())
+
+    async def _load(self, version: str, flush_cache: bool, path: str, state: dict[str, Any] | None) -> web.Response:
+        if not version.isdecimal():
+            raise EngineError(f"weight_version {version!r} must be an integer as a string")
+        if flush_cache and self._engine.num_open:
+            raise EngineError("flush_cache is true while requests are open: pause with mode abort, or say false")
+        await self._engine.load(WeightUpdate(int(version), path, state=state))
+        return _json({"success": True, "message": f"serving version {version}"})
+
+    async def _check_weights(self, request: web.Request) -> web.Response:
+        await _read(request, wire.CheckWeights)
+        return _json(wire.Checked([wire.Checksums(await in_thread(self._engine.checksums))]))
+
+    async def _flush(self, request: web.Request) -> web.Response:
+        """Nothing is cached beyond open requests; SGLang refuses while there are any, and so do we."""
+        if self._engine.num_open:
+            raise EngineError(f"{self._engine.num_open} requests are open: the cache cannot be flushed")
+        return web.Response(text="Cache flushed.")
+
+    async def _give_up(self, request: web.Request) -> web.Response:
+        """The cache's memory. The weights stay: new ones are copied into them."""
+        tags = (await _read(request, wire.Memory)).tags
+        if self._engine.num_open:
+            raise EngineError(f"{self._engine.num_open} requests are open: their memory cannot be given up")
+        self._engine.give_up_cache()
+        self._given_up.update(tags)
+        return web.Response()
+
+    async def _take_again(self, request: web.Request) -> web.Response:
+        """Strict, since SGLang dies when asked for what it has."""
+        tags = set((await _read(request, wire.Memory)).tags)
+        if not tags <= self._given_up:
+            raise EngineError(f"{sorted(tags - self._given_up)} were not given up")
+        self._given_up -= tags
+        return web.Response()
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _server_info(self, request: web.Request) -> web.Response:
+        return _json({"open_requests": self._engine.num_open, "busy_seconds": self._engine.busy_seconds})
+
+    async def _loads(self, request: web.Request) -> web.Response:
+        load = await self._engine.report()
+        return _json(wire.Loads([wire.RankLoad(*msgspec.structs.astuple(load))]))
+
+    async def _model_info(self, request: web.Request) -> web.Response:
+        engine = self._engine
+        version = str(engine.loaded_version)
+        return _json(wire.ModelInfo(self._model_path, version, engine.vocab_size, engine.context, stages_weights=True))
+
+
+async def _read(request: web.Request, kind: type[Body]) -> Body:
+    return msgspec.json.decode(await request.read() or b"{}", type=kind)
+
+
+def _json(value: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
+def _error(status: int, message: str) -> web.Response:
+    body = msgspec.json.encode({"error": {"message": message, "code": status}})
+    return web.Response(status=status, body=body, content_type="application/json")
+
+
+async def serve(server: EngineServer, engine: EmbeddedEngine, listener: socket.socket) -> None:
+    """Serve on `listener` until SIGTERM or SIGINT, or until the engine fails."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    runner = web.AppRunner(server.app(), handler_cancellation=True, shutdown_timeout=1.0, access_log=None)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener).start()
+        host, port = listener.getsockname()[:2]
+        print(f"ready http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(engine.run())
+            await ended.wait()
+            await engine.pause("abort")
+            running.cancel()
+    finally:
+        await runner.cleanup()
+
+
+def _listen(host: str, port: int, key: str | None) -> socket.socket:
+    if host not in LOOPBACK and not key:
+        raise EngineError(f"--host {host} is beyond loopback: set ARL_RUN_KEY, or listen on 127.0.0.1")
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
+        )
+    except OSError as error:
+        raise EngineError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser("arl.engine.embedded.server", description=__doc__.splitlines()[0])
+    parser.add_argument("--model", required=True, help="directory with config.json and model.safetensors")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=30000, help="0: any free one, printed when ready")
+    parser.add_argument("--slots", type=int, default=256, help="requests decoded together")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--stream-interval", type=int, default=16, help="tokens between two increments")
+    parser.add_argument("--version", type=int, default=0, help="policy version of these weights")
+    options = parser.parse_args(arguments)
+    die_with_parent()
+    torch.set_num_threads(options.threads)
+    key = os.environ.get(RUN_KEY) or None
+    try:
+        listener = _listen(options.host, options.port, key)
+        model = load_model(options.model, options.dtype, "cuda" if torch.cuda.is_available() else "cpu")
+    except ArlError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    asyncio.run(_main(options, model, listener, key))
+
+
+async def _main(options: argparse.Namespace, model: Any, listener: socket.socket, key: str | None) -> None:
+    eos = model.config.get_text_config().eos_token_id
+    stops = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
+    engine = EmbeddedEngine(
+        model, slots=options.slots, stream_interval=options.stream_interval, version=options.version
+    )
+    await serve(EngineServer(engine, str(Path(options.model)), stops, key), engine, listener)
+
+
+if __name__ == "__main__":
+    main()
+    leave(0)

@@ -1,0 +1,54 @@
+"""What arl changes in SGLang, in whose processes alone this runs; arl/engine/sglang/server_process.py puts it there.
+
+Checksums: `/weights_checker` hashes SGLang's own fused tensors, on CUDA only. Here it answers with the sha256 of every
+weight under the name it was published with, read back out of the fused ones; with one worker.
+Loads: what its processes tell each other through a file lies in a folder that goes with the server, not in /dev/shm.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from torch import Tensor, nn
+
+CHECKSUMS = "sglang.srt.utils.weight_checker.WeightChecker._compute_checksum"
+LOADS = "sglang.srt.managers.load_snapshot.shm_path_for"
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
+
+def register() -> None:
+    """Called by SGLang in each of its processes."""
+    HookRegistry.register(CHECKSUMS, answer, HookType.REPLACE)
+    HookRegistry.register(LOADS, lambda _: str(Path(__file__).with_name("loads")), HookType.REPLACE)
+
+
+def answer(checker: Any) -> dict[str, Any]:
+    found = {name: sha256(value) for name, value in published(checker._get_model())}
+    return {
+        "checksums": found,
+        "per_gpu_checksum": "",
+        "parallelism_info": checker._parallelism_info().model_dump(),
+    }
+
+
+def published(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every weight under its own name; a tied one once. Without what SGLang pads: a vocabulary, on a CPU an MLP."""
+    width = getattr(model.config, "original_intermediate_size", None)
+    for path, module in model.named_modules():
+        parent, _, kind = path.rpartition(".")
+        for name, value in module.named_parameters(recurse=False):
+            if kind in FUSED:
+                rows = value.split(module.output_sizes)
+                for part, own in zip(FUSED[kind], rows, strict=True):
+                    yield f"{parent}.{part}.{name}", own[: width if kind == "gate_up_proj" else None]
+            elif kind == "down_proj":
+                yield f"{path}.{name}", value[:, :width]
+            else:
+                yield f"{path}.{name}", value[: getattr(module, "org_vocab_size", None)]
+
+
+def sha256(value: Tensor) -> str:
+    return hashlib.sha256(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data).hexdigest()

@@ -1,0 +1,170 @@
+"""How old each group is when it is trained, under `rollout.lag`. Torch-free.
+
+    lag: 3 | {dist: FILE} | {trace: RUN} ─► load_lags ─► lags (steps, P) ─► arl.rollout.exact_lag.LagSchedule
+
+Group n = v·P + i, the i-th that step v consumes, has lag min(draw_n, v): no version is older than the first.
+"""
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from arl.config.recipe import LagFile, Recipe
+from arl.config.recipe_file import differences, load_recipe
+from arl.errors import InputError, RecipeError
+
+COLUMNS = ["trained_at", "group_id", "policy_versions", "loss_mask"]
+ROWS = 1024  # trajectories held in memory at a time
+
+
+def load_lags(recipe: Recipe) -> np.ndarray | None:
+    """The lag of every group of the run; None without `rollout.lag`.
+
+    Returns:
+        (steps, P) int32, versions; row v is at most v.
+
+    Raises:
+        InputError: a file that cannot be read or does not say what it should, or a lag that can never be reached.
+    """
+    lag, steps, p = recipe.rollout.lag, recipe.train.steps, recipe.rollout.problems_per_step
+    if lag is None:
+        return None
+    if isinstance(lag, int):
+        _refuse_unreachable(lag, f"rollout.lag {lag}", steps)
+        draws = np.full((steps, p), lag, np.int32)
+    elif lag.dist is not None:
+        weights = _read_weights(Path(lag.dist))
+        _refuse_unreachable(max(weights), f"rollout.lag.dist {lag.dist}", steps)
+        # One random number a draw: draw n is the same in a run of any length.
+        drawn = random.Random(f"lags {recipe.seed}").choices(list(weights), list(weights.values()), k=steps * p)
+        draws = np.array(drawn, np.int32).reshape(steps, p)
+    else:
+        draws = _read_trace(lag, recipe)
+    clamped: np.ndarray = np.minimum(draws, np.arange(steps, dtype=np.int32)[:, None])
+    return clamped
+
+
+def _refuse_unreachable(lag: int, place: str, steps: int) -> None:
+    if lag >= steps:
+        raise InputError(
+            f"{place}: with train.steps {steps} a lag of {lag} would always be cut to the number of its step; "
+            f"give at most {steps - 1}, or more steps"
+        )
+
+
+# ---- a distribution
+
+
+def _read_weights(path: Path) -> dict[int, float]:
+    """Lag -> weight > 0, in the order of lags."""
+    remedy = "give a JSON or YAML mapping of lag to weight, like {0: 0.5, 2: 0.5}"
+    try:
+        # Nodes, not values: JSON's keys are strings, and a doubled key would be lost. JSON may be indented by tabs.
+        node = yaml.compose(path.read_text().expandtabs(), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"rollout.lag.dist {path}: cannot be read ({error}); {remedy}") from error
+    if not isinstance(node, yaml.MappingNode) or not node.value:
+        raise InputError(f"rollout.lag.dist {path}: is no mapping, or an empty one; {remedy}")
+    weights: dict[int, float] = {}
+    for key, value in node.value:
+        place = f"rollout.lag.dist {path}:{key.start_mark.line + 1}"
+        lag, weight = _lag(key.value, place), _weight(value.value, place)
+        if lag in weights:
+            raise InputError(f"{place}: lag {lag} is given twice; keep one")
+        weights[lag] = weight
+    if not any(weights.values()):
+        raise InputError(f"rollout.lag.dist {path}: all weights are 0; give at least one lag a positive weight")
+    largest = max(weights.values())
+    return {lag: weights[lag] / largest for lag in sorted(weights) if weights[lag]}
+
+
+def _lag(text: Any, place: str) -> int:
+    if not (isinstance(text, str) and text.isascii() and text.isdecimal()):
+        raise InputError(f"{place}: the lag {text!r} is no whole number of versions from 0; lags are ages")
+    return int(text)
+
+
+def _weight(text: Any, place: str) -> float:
+    try:
+        weight = float(text)
+    except (TypeError, ValueError):
+        weight = math.nan
+    if not 0 <= weight < math.inf:
+        raise InputError(f"{place}: the weight {text!r} is no finite number from 0; weights are relative frequencies")
+    return weight
+
+
+# ---- a trace
+
+
+def _read_trace(lag: LagFile, recipe: Recipe) -> np.ndarray:
+    """(steps, P) int32: the staleness of each group of a recorded run, by step, in the order of the recording."""
+    assert lag.trace is not None
+    steps, p, directory = recipe.train.steps, recipe.rollout.problems_per_step, Path(lag.trace)
+    place = f"rollout.lag.trace {directory}"
+    if not (directory / "summary.json").is_file():
+        raise InputError(f"{place}: is no finished run, since it has no summary.json; give the directory of one")
+    _refuse_other(directory, recipe, place)
+    recorded = _recorded_staleness(directory, place)
+    num_recorded = len(recorded)
+    if num_recorded < steps:
+        raise InputError(
+            f"{place}: recorded trajectories of {num_recorded} steps, and train.steps is {steps}; lower it, or give a "
+            "longer run that had output.trajectories"
+        )
+    rows = [list(recorded.get(step, {}).values()) for step in range(steps)]
+    odd = next((step for step, row in enumerate(rows) if len(row) != p), None)
+    if odd is not None:
+        raise InputError(f"{place}: its step {odd} has {len(rows[odd])} groups instead of {p}; give an intact run")
+    return np.array(rows, np.int32)
+
+
+def _refuse_other(directory: Path, recipe: Recipe, place: str) -> None:
+    """A trace is of the same model, data and batch: only then does its group n stand for ours."""
+    try:
+        theirs = load_recipe(directory / "recipe.yaml")
+    except RecipeError as error:
+        raise InputError(f"{place}: its recipe cannot be read: {error}; give the run of this version of arl") from error
+    found = next(differences(_identity(theirs), _identity(recipe)), None)
+    if found is not None:
+        field, other, mine = found
+        raise InputError(
+            f"{place}: is of another recipe: {field} is {other!r} there and {mine!r} here; make them equal, or give "
+            "another run"
+        )
+
+
+def _identity(recipe: Recipe) -> dict[str, Any]:
+    rollout = recipe.rollout
+    return {
+        "model": recipe.model.model_dump(mode="json"),
+        "data": recipe.data.model_dump(mode="json"),
+        "rollout": {"problems_per_step": rollout.problems_per_step, "group_size": rollout.group_size},
+    }
+
+
+def _recorded_staleness(directory: Path, place: str) -> dict[int, dict[int, int]]:
+    """Step -> group -> age of its oldest loss token, groups in the order of the recording."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    staleness: dict[int, dict[int, int]] = {}
+    try:
+        for file in sorted((directory / "trajectories").glob("*.parquet")):
+            for rows in pq.ParquetFile(file).iter_batches(ROWS, columns=COLUMNS):
+                steps, groups = rows["trained_at"].to_pylist(), rows["group_id"].to_pylist()
+                for step, group, versions, mask in zip(
+                    steps, groups, rows["policy_versions"], rows["loss_mask"], strict=True
+                ):
+                    if step is None:
+                        continue  # a group that was lost
+                    sampled = versions.values.to_numpy()[mask.values.to_numpy(zero_copy_only=False)]
+                    ages = staleness.setdefault(step, {})
+                    ages[group] = max(ages.get(group, 0), step - int(sampled.min(initial=step)))
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise InputError(f"{place}: its trajectories cannot be read ({error}); give an intact run") from error
+    return staleness

@@ -1,0 +1,273 @@
+"""The controller's seams over a recording: problems, groups, engine and, for the recorded schedule, the admission rule.
+
+admission k ─► the recording's group k ─► its trajectories, when they arrived ─► buffer, or lost as it was
+trainer ─► new version ─► RecordedEngine: loaded when it was loaded
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from arl.clock import deadline, now
+from arl.data.problems import ProblemOrder
+from arl.data.text_codec import TextCodec
+from arl.engine.busy_meter import BusyMeter
+from arl.errors import DeadlineError, Lost
+from arl.metrics.run_files import TRAINED
+from arl.rollout.env import Session
+from arl.rollout.staleness import StalenessGate
+from arl.run.replay.recording import RecordedGroup
+from arl.sync.virtual_publisher import ROUNDING
+from arl.train.base import Trainer
+from arl.types import (
+    Batch,
+    GenerateRequest,
+    Increment,
+    Problem,
+    SamplingParams,
+    StepResult,
+    SwapReport,
+    Trajectory,
+    Turn,
+    WeightUpdate,
+)
+
+TOO_OLD = "too old for this bound"
+TOO_NEW = "sampled by a later version"
+
+
+class RecordedOrder(ProblemOrder):
+    """The problems of a recording, in the order of their admission."""
+
+    def __init__(self, groups: Sequence[RecordedGroup]) -> None:
+        super().__init__([recorded.group.problem for recorded in groups], seed=0)
+
+    def __next__(self) -> Problem:
+        self.position += 1
+        return self._problems[self.position - 1]
+
+
+class RecordedGate(StalenessGate):
+    """The staleness gate, until the last group of a recording.
+
+    A group starts no earlier, in versions, than it did, unless its deadline still covers its newest token: one that
+    is due before that version exists would be waited for in vain.
+    """
+
+    def __init__(self, groups: Sequence[RecordedGroup], problems_per_step: int, staleness: int) -> None:
+        super().__init__(problems_per_step, staleness)
+        self._groups, self._admitted = groups, 0
+
+    def is_open(self, loaded_version: int) -> bool:
+        if self._admitted == len(self._groups) or not super().is_open(loaded_version):
+            return False
+        recorded = self._groups[self._admitted]
+        dispatched, bound = recorded.group.dispatch_version, self.staleness
+        return loaded_version >= dispatched or not recorded.is_scored or recorded.versions[1] <= loaded_version + bound
+
+    def admit(self, loaded_version: int) -> int:
+        deadline = super().admit(loaded_version)
+        self._admitted += 1
+        return deadline
+
+
+class RecordedSchedule(RecordedGate):
+    """The admission rule of a replay that changes no rule: step v consumes what step v consumed, in its order.
+
+    A deadline here is a place in the order of training, v·P + i, so that no tie and no jitter can change a batch;
+    engines load the versions that they loaded. This never gets stuck: every event waits only for events that the
+    recording has before it.
+    """
+
+    def __init__(self, groups: Sequence[RecordedGroup], loaded: Iterable[int], problems_per_step: int) -> None:
+        super().__init__(groups, problems_per_step, staleness=len(groups))  # no bound but the recorded one
+        self._loaded = sorted(loaded)
+
+    def is_open(self, loaded_version: int) -> bool:
+        return super().is_open(loaded_version) and loaded_version >= self._groups[self._admitted].group.dispatch_version
+
+    def admit(self, loaded_version: int) -> int:
+        place = self._groups[self._admitted].place
+        self._admitted += 1
+        place = len(self._groups) if place is None else place  # lost: in no batch
+        self._outstanding[place] += 1
+        self.num_outstanding += 1
+        return place
+
+    def first_blocking(self, version: int, chosen: Counter[int]) -> int | None:
+        last = max(chosen)
+        return None if last < (version + 1) * self.problems_per_step else last
+
+    def next_version(self, loaded_version: int, version: int, running: int) -> int | None:
+        recorded = next((u for u in self._loaded if u > loaded_version), version)
+        return recorded if loaded_version < recorded <= version else None
+
+
+class PacedTrainer:
+    """A Trainer whose steps take recorded seconds, if given, on top of their own; others can wait for its versions."""
+
+    def __init__(self, trainer: Trainer, seconds: Sequence[float] = ()) -> None:
+        self._trainer, self._seconds = trainer, seconds
+        self._version, self._stepping = 0, False
+        self.idle_since = now()  # the end of the last step
+        self._stepped = asyncio.Event()
+
+    async def step(self, batch: Batch) -> StepResult:
+        """See Trainer."""
+        self._stepping = True
+        if self._seconds:
+            await asyncio.sleep(self._seconds[batch.version])
+        result = await self._trainer.step(batch)
+        if self._seconds:
+            timed = result.metrics | {"time/train_s": self._seconds[batch.version]}
+            result = msgspec.structs.replace(result, metrics=timed)
+        self._version, self.idle_since, self._stepping = result.version, now(), False
+        self._stepped.set()
+        self._stepped = asyncio.Event()
+        return result
+
+    async def weights(self, version: int) -> WeightUpdate:
+        """See Trainer."""
+        return await self._trainer.weights(version)
+
+    async def save(self, path: Path) -> None:
+        """See Trainer."""
+        await self._trainer.save(path)
+
+    async def saved(self) -> None:
+        """See Trainer."""
+        await self._trainer.saved()
+
+    async def reached(self, version: int, patience: float) -> bool:
+        """Wait until `version` exists; False: nothing was trained for `patience` seconds."""
+        while self._version < version:
+            left = patience if self._stepping else self.idle_since + patience - now()
+            if left <= ROUNDING:
+                return False
+            with contextlib.suppress(DeadlineError):
+                async with deadline(left, "a recorded group", f"version {version} of this replay's trainer"):
+                    await self._stepped.wait()
+        return True
+
+
+class RecordedEngine:
+    """An Engine that generates nothing, and serves no version before it, or a newer one, was served.
+
+    Args:
+        loaded: version -> clock seconds at which every engine had it.
+        load_seconds: at least, for each.
+    """
+
+    def __init__(self, loaded: dict[int, float], load_seconds: float) -> None:
+        self._loaded, self._load_seconds = loaded, load_seconds
+        self._meter = BusyMeter()
+        self.loaded_version = 0
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds with a recorded group open and no pause."""
+        return self._meter.seconds
+
+    def opened(self, count: int) -> None:
+        """`count` groups more, or fewer when negative."""
+        self._meter.opened(count)
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+        raise AssertionError(f"a recording was asked to generate {request.request_id}")
+
+    async def pause(self) -> None:
+        self._meter.pause(True)
+
+    async def resume(self) -> None:
+        self._meter.pause(False)
+
+    async def update_weights(self, update: WeightUpdate) -> SwapReport:
+        """See Engine."""
+        begin = now()
+        served = min((at for version, at in self._loaded.items() if version >= update.version), default=begin)
+        await asyncio.sleep(max(self._load_seconds, served - begin))
+        self.loaded_version = update.version
+        return SwapReport(update.version, self._load_seconds, now() - begin)
+
+
+class RecordedEpisode(Session):
+    """An episode that has been, as the controller asks for it."""
+
+    def __init__(
+        self, recorded: RecordedGroup, trajectory: Trajectory, engine: RecordedEngine, codec: TextCodec
+    ) -> None:
+        prompt = tuple(trajectory.token_ids[: trajectory.prompt_length].tolist())
+        name = f"g{recorded.group.group_id}"
+        super().__init__(engine, codec, SamplingParams(0), prompt, len(trajectory.token_ids), name, name)
+        self.recorded, self._trajectory = recorded, trajectory
+
+    def trajectory(self, reward: float) -> Trajectory:
+        del reward
+        return self._trajectory
+
+
+class RecordedGroups:
+    """Implements Groups: group k of the controller is group k of the recording, and ends when that ended, or at once.
+
+    Args:
+        patience: seconds without a step after which a version that does not exist never will.
+        bound: η of this replay. What it cannot use is lost: a group with a token from before the loaded version, or
+            from a version after its deadline, or from one that is never made here. None: every group ends as it did.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[RecordedGroup],
+        engine: RecordedEngine,
+        codec: TextCodec,
+        trainer: PacedTrainer,
+        patience: float,
+        bound: int | None,
+    ) -> None:
+        self._groups, self._engine, self._codec, self._trainer = groups, engine, codec, trainer
+        self._patience, self._bound = patience, bound
+        self.tokens_generated = 0  # by groups that have ended
+
+    def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
+        """See arl.rollout.episodes.Episodes."""
+        del problem, journals
+        recorded = self._groups[int(name.removeprefix("g"))]
+        if not recorded.group.trajectories:
+            raise Lost(recorded.fate)
+        return [RecordedEpisode(recorded, t, self._engine, self._codec) for t in recorded.group.trajectories]
+
+    async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
+        """The recorded trajectories, at their time.
+
+        Raises:
+            Lost: it was lost, or cannot be used here.
+        """
+        del problem
+        episode = sessions[0]
+        assert isinstance(episode, RecordedEpisode)
+        recorded = episode.recorded
+        self._engine.opened(1)
+        try:
+            await self._wait(recorded)
+        finally:
+            self._engine.opened(-1)
+            self.tokens_generated += sum(int(t.loss_mask.sum()) for t in recorded.group.trajectories)
+        return recorded.group.trajectories
+
+    async def _wait(self, recorded: RecordedGroup) -> None:
+        finished = recorded.fate == TRAINED or (recorded.fate == "rejected" and recorded.is_scored)
+        if self._bound is None or not finished:
+            await asyncio.sleep(recorded.group.arrival_time - now())
+            if recorded.fate != TRAINED:
+                raise Lost(recorded.fate)
+            return
+        (oldest, newest), loaded = recorded.versions, self._engine.loaded_version
+        if oldest < loaded or newest > loaded + self._bound:
+            raise Lost(TOO_OLD)
+        await asyncio.sleep(recorded.group.arrival_time - now())
+        if not await self._trainer.reached(newest, self._patience):
+            raise Lost(TOO_NEW)

@@ -1,0 +1,98 @@
+"""A Trainer in this process, on virtual time.
+
+Batch ─► pack_batch ─► Learner.step, at once ─► sleep what it costs ─► StepResult
+                               └ snapshot ─► Publisher, while the trainer goes on ─► WeightUpdate
+"""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+
+from arl.clock import now
+from arl.config.recipe import Recipe
+from arl.data.model_limits import model_flops
+from arl.metrics.names import MEASURED
+from arl.models.load import DTYPES
+from arl.sync.published_versions import kept_versions
+from arl.sync.targets import FileOutlet, MemoryOutlet
+from arl.sync.virtual_publisher import Publisher
+from arl.train.learner import Learner
+from arl.train.packer import pack_batch
+from arl.types import Batch, StartingVersions, StepResult, WeightUpdate
+
+
+class InProcessTrainer:
+    """Trainer protocol over one Learner of world size 1.
+
+    Args:
+        recipe: `train`, `objective` and the costs in `virtual`.
+        versions: what it begins with.
+        publications: directory of what is published.
+        logs: directory for the shard of a step that cannot be trained.
+        lags: of the recipe: see arl.rollout.lag_table.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        versions: StartingVersions,
+        publications: Path,
+        logs: Path,
+        lags: np.ndarray | None = None,
+    ) -> None:
+        model, version = Path(versions.model), versions.version
+        self._train, self._costs = recipe.train.model_copy(update={"threads": 1}), recipe.virtual
+        self._model, self._publications, self._flops = model, publications, model_flops(versions.model)
+        self._learner = Learner(
+            model,
+            self._train,
+            recipe.objective,
+            recipe.rollout.temperature,
+            version,
+            resumed=version > 0,
+            evidence=logs,
+        )
+        assert self._learner.sharded.device.type == "cpu", "the virtual world computes on the CPU"
+        outlet = FileOutlet if recipe.sync.transport == "file" else MemoryOutlet
+        self._publisher = Publisher(
+            outlet(publications, self._learner.config_json()),
+            kept_versions(recipe, lags),
+            self._costs.publish,
+            versions.older or {version: versions.model},
+            every_version=lags is not None,
+            checked_as=DTYPES[recipe.engine.dtype] if recipe.sync.check else None,
+        )
+        if versions.older:  # the checkpoint was cut when its publication began: it begins again
+            self._publisher.begin(version, self._learner.snapshot())
+
+    async def step(self, batch: Batch) -> StepResult:
+        """See Trainer. `time/train_s` and `sync/blocking_seconds` are virtual.
+
+        Raises:
+            InputError: a trajectory longer than train.capacity.
+            TrainerError: a loss or gradient that is not finite, too often.
+        """
+        costs = self._costs
+        train = self._train
+        (shard,), packing = pack_batch(batch, train.minibatches, train.capacity, ranks=1, flops=self._flops)
+        computed = self._learner.step(shard)
+        version, state = self._learner.version, self._learner.snapshot()
+        seconds = costs.train_step + costs.trained_token * packing["tokens/trained"]
+        await asyncio.sleep(seconds + costs.snapshot)
+        written = now()
+        await self._publisher.publish(version, state)
+        metrics = {name: value for name, value in computed.items() if name not in MEASURED}
+        metrics |= {"time/train_s": seconds, "sync/blocking_seconds": costs.snapshot + (now() - written)}
+        return StepResult(version, metrics | packing)
+
+    async def weights(self, version: int) -> WeightUpdate:
+        """See Trainer."""
+        return await self._publisher.published(version)
+
+    async def save(self, path: Path) -> None:
+        """See Trainer. Free of cost."""
+        self._learner.sharded.write(self._learner.sharded.training_state(), path, tokenizer_path=self._model)
+
+    async def saved(self) -> None:
+        """See Trainer: it is."""

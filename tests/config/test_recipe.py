@@ -1,0 +1,159 @@
+"""A recipe is refused with file, line, field, value, rule and remedy, or it is right."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from arl.config.recipe import LagFile, Recipe, TinyModel, Warmup
+from arl.config.recipe_file import dump_recipe, load_recipe
+from arl.errors import RecipeError
+
+GOOD = """\
+name: small
+model:
+  tiny: {}
+data: {task: running_checksum}
+train:
+  minibatches: 4
+"""
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+def refusal(path: Path, text: str, *overrides: str) -> str:
+    path.write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path, overrides)
+    return str(caught.value)
+
+
+def test_defaults_fill_whatever_the_file_leaves_out(recipe_file: Path) -> None:
+    recipe = load_recipe(recipe_file)
+    assert recipe.rollout.problems_per_step == 32
+    assert recipe.run_directory == Path("runs/small")
+
+
+def test_a_dumped_recipe_loads_as_the_same_recipe(recipe_file: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(recipe_file, ["train.betas=[0.8, 0.9]"])
+    (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe))
+    assert load_recipe(tmp_path / "dumped.yaml") == recipe
+
+
+@pytest.mark.parametrize("lag", ["3", "0", "{dist: lags.json}", "{trace: runs/small}"])
+def test_a_lag_takes_the_place_of_the_bound_and_loads_again(recipe_file: Path, tmp_path: Path, lag: str) -> None:
+    assert load_recipe(recipe_file).rollout.staleness == 4
+    recipe = load_recipe(recipe_file, [f"rollout.lag={lag}"])
+    assert recipe.rollout.lag == (int(lag) if lag.isdecimal() else LagFile.model_validate(yaml.safe_load(lag)))
+    assert recipe.rollout.staleness is None
+    (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe))
+    assert load_recipe(tmp_path / "dumped.yaml") == recipe
+    bounded = load_recipe(tmp_path / "dumped.yaml", ["rollout.lag=null", "rollout.staleness=2"])
+    assert (bounded.rollout.lag, bounded.rollout.staleness) == (None, 2)
+
+
+def test_overrides_win_in_order_and_may_open_a_section(recipe_file: Path) -> None:
+    recipe = load_recipe(recipe_file, ["rollout.staleness=1", "rollout.staleness=2", "warmup.blurt=0.5"])
+    assert recipe.rollout.staleness == 2
+    assert recipe.warmup is not None
+    assert recipe.warmup.blurt == 0.5
+
+
+def test_an_unknown_key_names_its_line_and_the_nearest_valid_name(recipe_file: Path) -> None:
+    message = refusal(recipe_file, GOOD + "  minibatchs: 2\n")
+    assert message == f"{recipe_file}:7: train.minibatchs: unknown key; did you mean minibatches?"
+
+
+def test_every_mistake_is_reported_at_once(recipe_file: Path) -> None:
+    message = refusal(recipe_file, GOOD + "  steps: 0\nrollout:\n  group_size: many\n")
+    assert f"{recipe_file}:7: train.steps = 0: Input should be greater than 0" in message
+    assert f"{recipe_file}:9: rollout.group_size = 'many'" in message
+
+
+def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
+    assert refusal(recipe_file, GOOD, "rollout.staleness=-1").startswith("--set rollout.staleness=-1: ")
+    assert "write it as section.field=value" in refusal(recipe_file, GOOD, "rollout.staleness")
+    assert "is a value, not a section" in refusal(recipe_file, GOOD, "name.first=x")
+
+
+@pytest.mark.parametrize(
+    ("extra", "rule"),
+    [
+        (
+            "  steps: 3\nrollout: {problems_per_step: 6}\n",
+            "train.minibatches 4 must divide rollout.problems_per_step 6",
+        ),
+        ("rollout: {group_size: 1}\n", "rollout.group_size 1 gives every episode advantage 0"),
+        ("rollout: {max_groups: 8}\n", "rollout.max_groups 8 can never fill a step of 32 problems"),
+        ("rollout: {top_p: 0.9}\n", "rollout.top_p: unknown key"),
+        ("rollout: {staleness: null}\n", "rollout.staleness null: only rollout.lag takes its place"),
+        ("rollout: {lag: 1, staleness: 4}\n", "rollout.staleness 4: rollout.lag is exact; set one of the two to null"),
+        ("rollout: {lag: 1, late: drop}\n", "rollout.late drop: with rollout.lag no group is ever late; use wait"),
+        ("rollout: {lag: 1, max_groups: 64}\n", "rollout.max_groups 64: rollout.lag says what is in flight; leave it"),
+        ("rollout: {lag: 1}\nmode: collocated\n", ":8: mode collocated: with rollout.lag the trainer runs ahead"),
+        ("rollout: {lag: 1}\nengine: {kv_policy: keep}\n", ":8: engine.kv_policy keep: with rollout.lag no swap"),
+        (
+            "rollout: {lag: -1}\n",
+            ":7: rollout.lag -1: give a whole number of versions ≥ 0, {dist: FILE} or {tr",
+        ),
+        ("rollout: {lag: 1.0}\n", ":7: rollout.lag 1.0: give a whole number"),
+        ("rollout: {lag: true}\n", ":7: rollout.lag True: give a whole number"),
+        ("rollout: {lag: uniform}\n", ":7: rollout.lag 'uniform': give a whole number"),
+        ("rollout: {lag: {dits: x}}\n", ":7: rollout.lag {'dits': 'x'}: give a whole number"),
+        ("rollout: {lag: {dist: 5}}\n", ":7: rollout.lag {'dist': 5}: give a whole number"),
+        ("rollout: {lag: {dist: x, trace: y}}\n", ":7: rollout.lag {'dist': 'x', 'trace': 'y'}: give a whole number"),
+        ("  ranks: 2\nclock: virtual\n", "train.ranks 2: clock virtual trains in one process"),
+        ("  ranks: 4\n  shard_ranks: 3\n", "train.shard_ranks 3 must divide train.ranks 4"),
+        (
+            "  compile: true\n  checkpointing: selective\n",
+            "checkpointing selective: not with train.compile; use full or none",
+        ),
+        ("objective: {kind: gspo, clip_low: 3.0e-4}\n", ":7: objective.kind gspo: give clip_low and clip_high"),
+        ("engine: {threads: 4}\nclock: virtual\n", "engine.threads 4: clock virtual computes with one thread"),
+        ("virtual: {load: -1}\n", "virtual.load = -1: Input should be greater than or equal to 0"),
+        ("virtual: {load: .inf}\n", "virtual.load = inf: Input should be a finite number"),
+    ],
+)
+def test_impossible_combinations_are_refused_by_the_rule_they_break(recipe_file: Path, extra: str, rule: str) -> None:
+    assert rule in refusal(recipe_file, GOOD + extra)
+
+
+def test_a_rule_between_fields_points_at_the_line_of_the_field(recipe_file: Path) -> None:
+    assert refusal(recipe_file, GOOD.replace("4", "5")).startswith(f"{recipe_file}:6: train.minibatches 5")
+
+
+def test_a_key_given_twice_is_refused(recipe_file: Path) -> None:
+    assert "recipe.yaml:7: train.minibatches is given twice" in refusal(recipe_file, GOOD + "  minibatches: 2\n")
+
+
+def test_a_missing_file_and_broken_yaml_are_told_apart(recipe_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="cannot be read"):
+        load_recipe(tmp_path / "absent.yaml")
+    assert "not valid YAML" in refusal(recipe_file, "train: [1")
+    assert "a recipe is a mapping" in refusal(recipe_file, "just words")
+
+
+def sections(model: type[BaseModel]) -> set[type[BaseModel]]:
+    """`model` and every section under it, optional ones too."""
+    inner = [part for f in model.model_fields.values() for part in (f.annotation, *get_args(f.annotation))]
+    below = [part for part in inner if isinstance(part, type) and issubclass(part, BaseModel)]
+    return {model}.union(*map(sections, below))
+
+
+def test_every_field_has_a_docstring_and_only_the_two_sources_no_default() -> None:
+    assert {TinyModel, Warmup} < sections(Recipe)
+    required = set()
+    for section in sections(Recipe):
+        for name, field in section.model_fields.items():
+            if field.is_required():
+                required.add(name)
+            if not any(section in sections(Recipe) for section in (field.annotation, *get_args(field.annotation))):
+                assert field.description, f"{section.__name__}.{name} has no docstring"
+    assert required == {"model", "data"}

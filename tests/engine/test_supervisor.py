@@ -1,0 +1,152 @@
+"""Real servers that are killed, stopped, asked to go, or cannot start: replaced, or the end says why."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+
+import psutil
+import pytest
+
+from arl.engine.http.engine_client import SGLangEngine
+from arl.engine.router import Router
+from arl.errors import EngineError, ProcessDied, leaves
+from arl.types import GenerateRequest, SwapReport, WeightUpdate
+from tests.engine.conftest import Weights, ask, complete, within
+from tests.engine.forked import Servers
+
+LONG = ask("long", tokens=400)
+
+
+def raised(scenario: Callable[[], Awaitable[None]]) -> str:
+    with pytest.raises(ExceptionGroup) as caught:
+        within(scenario)
+    causes = list(leaves(caught.value))  # of several servers more than one may fail before the first stops the others
+    assert all(isinstance(cause, ProcessDied) for cause in causes)
+    return "\n".join(map(str, causes))
+
+
+async def disturbed(
+    router: Router, request: GenerateRequest, servers: Servers, number: signal.Signals
+) -> tuple[int, ...]:
+    """The tokens of a request whose server gets signal `number` when it has said something, and has then stopped."""
+    tokens: tuple[int, ...] = ()
+    async for increment in router.generate(request):
+        if not tokens:
+            while psutil.Process(servers.running[0].pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            servers.kill(0, number)
+        tokens += increment.token_ids
+    return tokens
+
+
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [
+        (signal.SIGKILL, "was killed by SIGKILL"),
+        (signal.SIGTERM, "exited with code 0"),
+        (signal.SIGSTOP, "did not answer in time and was killed"),
+    ],
+)
+def test_however_a_server_ends_its_requests_go_on_as_if_it_had_not(
+    old: Weights, number: signal.Signals, how: str
+) -> None:
+    async def scenario() -> None:
+        silence = 2.0 if number == signal.SIGSTOP else 30.0
+        servers = Servers(old.path, count=1, generate_seconds=silence, stopping=1)
+        async with servers.open() as router:
+            servers.generate_seconds = 30.0
+            pid = servers.running[0].pid
+            tokens = await disturbed(router, LONG, servers, number)
+            assert tokens == (await complete(router, LONG)).token_ids
+            (note,) = servers.notes
+            assert note.startswith(f"engine-0 (pid {pid}) {how}; restarted in ")
+            assert note.endswith(" s at version 0; 1 requests resumed")
+            assert router.restarts == 1
+
+    within(scenario)
+
+
+def test_an_idle_server_that_dies_is_replaced_before_anybody_asks(old: Weights) -> None:
+    async def scenario() -> None:
+        servers = Servers(old.path, count=1)
+        async with servers.open() as router:
+            servers.kill(0)
+            async with asyncio.timeout(300):
+                await router._seats[0].replica.lost.wait()  # type: ignore[union-attr]
+                await router._any_live.wait()
+            assert "0 requests resumed" in servers.notes[0]
+
+    within(scenario)
+
+
+def test_a_server_that_is_silent_at_a_swap_is_replaced_by_one_with_the_new_weights(old: Weights, new: Weights) -> None:
+    async def scenario() -> None:
+        servers = Servers(old.path, count=1, swap_seconds=2.0)
+        async with servers.open() as router:
+            servers.swap_seconds = 30.0  # of the next one, which must not miss its own
+            servers.kill(0, signal.SIGSTOP)
+            assert (await router.update_weights(WeightUpdate(3, new.path))).version == 3
+            assert "did not answer in time and was killed; restarted" in servers.notes[0]
+            assert "at version 3" in servers.notes[0]
+            assert set((await complete(router, LONG)).policy_versions) == {3}
+
+    within(scenario)
+
+
+def test_a_server_that_dies_while_it_is_given_weights_is_replaced_whatever_it_had_answered(
+    old: Weights, new: Weights
+) -> None:
+    """As SGLang answers for a moment when a process behind it is gone."""
+
+    async def scenario() -> None:
+        servers = Servers(old.path, count=1)
+        async with servers.open() as router:
+            await router.update_weights(WeightUpdate(1, new.path))
+            with pytest.MonkeyPatch.context() as patch:
+
+                async def answer_and_die(engine: SGLangEngine, update: WeightUpdate) -> SwapReport:
+                    patch.undo()
+                    servers.kill(0)
+                    raise EngineError("an internal error")
+
+                patch.setattr(SGLangEngine, "update_weights", answer_and_die)
+                servers.kill(0)
+                said = await complete(router, LONG)
+            assert set(said.policy_versions) == {1}
+            assert "was killed by SIGKILL before it served" in servers.notes[0]
+
+    within(scenario)
+
+
+def test_one_death_too_many_ends_it(old: Weights) -> None:
+    async def scenario() -> None:
+        servers = Servers(old.path, count=1, max_restarts=1, stopping=2)
+        async with servers.open() as router:
+            kills = 0
+            async for _ in router.generate(LONG):
+                if kills == len(servers.notes):  # the first word of another server
+                    servers.kill(0)
+                    kills += 1
+
+    assert "was killed by SIGKILL; engine.max_restarts 1 allows no more. It has no log." in raised(scenario)
+
+
+def test_a_server_that_never_comes_up_ends_it_at_once(old: Weights) -> None:
+    servers = Servers("/nowhere", count=2)
+
+    async def scenario() -> None:
+        async with servers.open():
+            raise AssertionError("it opened")
+
+    assert "exited with code 2" in raised(scenario)
+    assert not servers.notes
+
+
+def test_a_server_that_cannot_come_back_ends_it_when_its_restarts_are_spent(old: Weights) -> None:
+    async def scenario() -> None:
+        servers = Servers(old.path, count=1, max_restarts=3, stopping=1)
+        async with servers.open() as router:
+            servers.model = "/nowhere"
+            await disturbed(router, LONG, servers, signal.SIGKILL)
+
+    assert "exited with code 2; engine.max_restarts 3 allows no more" in raised(scenario)

@@ -1,0 +1,198 @@
+"""`rollout.lag` is read as it is meant, or refused with the field, the value, the rule and the remedy."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arl.config.recipe import Recipe
+from arl.config.recipe_file import dump_recipe
+from arl.errors import InputError
+from arl.metrics.run_files import TrajectoryFiles
+from arl.rollout.lag_table import load_lags
+from arl.run.preflight import preflight
+from arl.types import Problem, Trajectory, TrajectoryGroup
+
+STEPS, P = 6, 4
+
+
+def recipe(lag: object = None, **fields: object) -> Recipe:
+    values = {
+        "model": {"tiny": {"hidden_size": 32, "heads": 2}},
+        "data": {"task": "running_checksum", "size": 100},
+        "rollout": {"problems_per_step": P, "group_size": 2, "lag": lag},
+        "train": {"steps": STEPS, "minibatches": 2},
+        "eval": {"problems": 0},
+    }
+    return Recipe.model_validate(values | fields)
+
+
+def lags_of(recipe: Recipe) -> np.ndarray:
+    lags = load_lags(recipe)
+    assert lags is not None
+    assert lags.shape == (recipe.train.steps, recipe.rollout.problems_per_step)
+    assert lags.dtype == np.int32
+    return lags
+
+
+Write = Callable[[str], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """A file of this text; returns its name."""
+
+    def written(text: str) -> str:
+        (tmp_path / "lags.yaml").write_text(text)
+        return str(tmp_path / "lags.yaml")
+
+    return written
+
+
+def trajectory(versions: list[int], loss: list[bool]) -> Trajectory:
+    zeros = np.zeros(len(versions), np.float32)
+    ids = np.array(versions, np.int32)
+    return Trajectory(ids, zeros, ids, np.array(loss), prompt_length=1, reward=0.0, truncated=False)
+
+
+def group(number: int, step: int, lag: int) -> TrajectoryGroup:
+    """Its second trajectory is `lag` old; what is older still has no loss."""
+    first = trajectory([-1, step, step], [False, True, True])
+    second = trajectory([-1, 0, step - lag, step], [False, False, True, True])
+    return TrajectoryGroup(number, Problem("p"), (first, second), 0, 0.0, 0, 0.0)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run of STEPS + 1 steps; group i of step v has lag min(v, i), recorded in falling order."""
+    directory = tmp_path / "run"
+    files = TrajectoryFiles(directory / "trajectories", 0)
+    for step in range(STEPS + 1):
+        for i in reversed(range(P)):
+            files.write(group(100 * step + i, step, min(step, i)), "trained", step)
+            files.write(group(100 * step + i + 50, step, min(step, 9)), "rejected", None)
+        if step == 3:
+            files.flush()
+    files.flush()
+    (directory / "recipe.yaml").write_text(dump_recipe(recipe()))
+    (directory / "summary.json").write_text("{}")
+    return directory
+
+
+def test_without_a_lag_there_are_none() -> None:
+    assert load_lags(recipe()) is None
+
+
+def test_a_number_is_the_lag_of_every_group_once_there_are_so_many_versions() -> None:
+    assert lags_of(recipe(2)).tolist() == [[lag] * P for lag in (0, 1, 2, 2, 2, 2)]
+    assert lags_of(recipe(0)).max() == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{0: 0.5, 1: 0.3, 4: 0.2, 9: 0}", '{\n\t"4": 2e-1,\n\t"1": 0.3,\n\t"0": 0.5\n}', "0: 5\n1: 3\n4: 2\n"],
+    ids=["flow", "JSON, indented by tabs", "block"],
+)
+def test_a_distribution_is_drawn_by_seed_and_group_whatever_its_notation(write: Write, text: str) -> None:
+    train = {"steps": 500, "minibatches": 2}
+    lags = lags_of(recipe({"dist": write(text)}, train=train))
+    shares = [np.mean(lags[4:] == lag) for lag in (0, 1, 4)]
+    assert shares == pytest.approx([0.5, 0.3, 0.2], abs=0.05)
+    assert set(np.unique(lags)) == {0, 1, 2, 3, 4}  # 2 and 3: where 4 is cut
+    assert np.array_equal(lags[:6], lags_of(recipe({"dist": write("{0: 0.5, 1: 0.3, 4: 0.2}")})))
+    assert not np.array_equal(lags, lags_of(recipe({"dist": write(text)}, train=train, seed=1)))
+
+
+def test_a_trace_has_the_age_of_the_oldest_loss_token_of_each_group(run: Path) -> None:
+    rows = [[min(step, i) for i in reversed(range(P))] for step in range(STEPS)]
+    assert lags_of(recipe({"trace": str(run)})).tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("", "is no mapping, or an empty one"),
+        ("{}", "is no mapping, or an empty one"),
+        ("[0.5, 0.5]", "is no mapping, or an empty one"),
+        ("{0: 1", "cannot be read"),
+        ("{-1: 1}", "lags.yaml:1: the lag '-1' is no whole number of versions from 0"),
+        ("0: 1\n1.5: 1", "lags.yaml:2: the lag '1.5' is no whole number"),
+        ("{true: 1}", "the lag 'true' is no whole number"),
+        ("{[0]: 1}", "is no whole number"),
+        ("{0: -1}", "the weight '-1' is no finite number from 0"),
+        ("{0: .nan}", "the weight '.nan' is no finite number"),
+        ("{0: nan}", "the weight 'nan' is no finite number"),
+        ("{0: inf}", "the weight 'inf' is no finite number"),
+        ("{0: often}", "the weight 'often' is no finite number"),
+        ("{0: [1]}", "is no finite number"),
+        ("{0: 0, 1: 0.0}", "all weights are 0"),
+        ("{1: 1, '1': 2}", "lag 1 is given twice; keep one"),
+        ("{0: 1, 6: 0.1}", "with train.steps 6 a lag of 6 would always be cut to the number of its step"),
+    ],
+)
+def test_a_bad_distribution_is_refused_by_the_rule_it_breaks(write: Write, text: str, rule: str) -> None:
+    path = write(text)
+    with pytest.raises(InputError) as caught:
+        preflight(recipe({"dist": path}))
+    assert str(caught.value).startswith(f"rollout.lag.dist {path}")
+    assert rule in str(caught.value)
+
+
+def test_a_distribution_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for name in ("absent", "binary"):
+        with pytest.raises(InputError, match=f"rollout.lag.dist .*{name}: cannot be read .*; give a JSON or YAML"):
+            preflight(recipe({"dist": str(tmp_path / name)}))
+
+
+def test_a_lag_that_no_step_can_have_is_refused() -> None:
+    with pytest.raises(InputError, match=r"rollout.lag 6: with train.steps 6 a lag of 6 .* give at most 5, or more"):
+        preflight(recipe(6))
+    assert preflight(recipe(5)).lags is not None
+
+
+def test_a_trace_of_no_finished_run_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"rollout.lag.trace .*absent: is no finished run"):
+        preflight(recipe({"trace": str(tmp_path / "absent")}))
+    (run / "summary.json").unlink()
+    with pytest.raises(InputError, match=r"rollout.lag.trace .*run: is no finished run.* no summary.json; give the"):
+        preflight(recipe({"trace": str(run)}))
+
+
+def test_a_trace_that_is_too_short_or_has_no_trajectories_is_refused(run: Path) -> None:
+    with pytest.raises(InputError, match=r"recorded trajectories of 7 steps, and train.steps is 8; lower it"):
+        preflight(recipe({"trace": str(run)}, train={"steps": 8, "minibatches": 2}))
+    (run / "trajectories" / "000001.parquet").write_text("no parquet")
+    with pytest.raises(InputError, match="its trajectories cannot be read"):
+        preflight(recipe({"trace": str(run)}))
+    for file in (run / "trajectories").iterdir():
+        file.unlink()
+    with pytest.raises(InputError, match="recorded trajectories of 0 steps"):
+        preflight(recipe({"trace": str(run)}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        ({"model": {"tiny": {"hidden_size": 64, "heads": 2}}}, "model.tiny.hidden_size is 64 there and 32 here"),
+        ({"model": {"path": "gpt2"}}, "model.path is 'gpt2' there and None here"),
+        ({"data": {"task": "running_checksum", "size": 101}}, "data.size is 101 there and 100 here"),
+        ({"rollout": {"problems_per_step": 2, "group_size": 2}}, "rollout.problems_per_step is 2 there and 4 here"),
+        ({"rollout": {"problems_per_step": P, "group_size": 8}}, "rollout.group_size is 8 there and 2 here"),
+    ],
+)
+def test_a_trace_of_another_recipe_is_refused_by_the_first_field_that_differs(
+    run: Path, fields: dict[str, object], rule: str
+) -> None:
+    (run / "recipe.yaml").write_text(dump_recipe(recipe(**fields)))
+    with pytest.raises(InputError) as caught:
+        preflight(recipe({"trace": str(run)}))
+    assert f"rollout.lag.trace {run}: is of another recipe: {rule}; make them equal" in str(caught.value)
+
+
+def test_a_trace_whose_recipe_cannot_be_read_is_refused(run: Path) -> None:
+    (run / "recipe.yaml").write_text(json.dumps({"name": "old", "modell": {}}))
+    with pytest.raises(InputError, match=r"(?s)its recipe cannot be read: .*did you mean model"):
+        preflight(recipe({"trace": str(run)}))

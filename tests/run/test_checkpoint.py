@@ -1,0 +1,67 @@
+"""A checkpoint that cannot be written is a failure of the run, told in time."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from arl import clock
+from arl.config.recipe import Recipe
+from arl.errors import DataError, DeadlineError
+from arl.metrics.recorder_state import RecorderState
+from arl.rollout.controller_state import ControllerState
+from arl.run.checkpoint import RunCheckpoints, RunState, seal, verify
+from tests.fakes import NullEngine, NullTrainer
+
+RECIPE = {"model": {"path": "m"}, "data": {"task": "running_checksum"}, "train": {"steps": 9}}
+STATE = ControllerState(2, 2, 0, 0, {}, {}, 0, 0, 0, (), (), ())
+
+
+def cut(state: ControllerState) -> RunState:
+    return RunState({}, "", 0.0, None, state, RecorderState(0.0, 0.0))
+
+
+class SlowTrainer(NullTrainer):
+    async def saved(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+def written_by(trainer: NullTrainer, directory: Path, seconds: float) -> None:
+    recipe = Recipe.model_validate(RECIPE | {"deadlines": {"step": seconds}})
+
+    async def main() -> None:
+        checkpoints = RunCheckpoints(directory, recipe, NullEngine(lambda _: 1, version=2), trainer, cut)
+        await checkpoints.copy(2)
+        await checkpoints.write(STATE)
+
+    clock.run(main)
+
+
+def test_a_write_that_fails_in_its_thread_is_raised_and_leaves_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / ".step_2.partial").write_text("in the way")
+    with pytest.raises(NotADirectoryError):
+        written_by(NullTrainer(), tmp_path, seconds=60.0)
+    assert not (tmp_path / "step_2").exists()
+
+
+def test_a_trainer_that_never_finishes_writing_is_told_at_the_deadline(tmp_path: Path) -> None:
+    with pytest.raises(DeadlineError, match="writing the checkpoint of version 2"):
+        written_by(SlowTrainer(), tmp_path, seconds=0.2)
+
+
+@pytest.mark.parametrize(
+    ("weights", "complete"), [(["model.safetensors"], True), (["model-00001-of-00001.safetensors"], True), ([], False)]
+)
+def test_a_checkpoint_is_complete_with_weights_in_one_file_or_in_many(
+    tmp_path: Path, weights: list[str], complete: bool
+) -> None:
+    partial = tmp_path / ".step_2.partial"
+    partial.mkdir()
+    for name in ("run.msgpack", "config.json", "optimizer.safetensors", *weights):
+        (partial / name).write_text(name)
+    seal(partial, tmp_path / "step_2")
+    if complete:
+        verify(tmp_path / "step_2")
+    else:
+        with pytest.raises(DataError, match=r"manifest.json does not name all of its files"):
+            verify(tmp_path / "step_2")

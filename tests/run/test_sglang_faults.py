@@ -1,0 +1,167 @@
+"""`arl train` with an SGLang that is missing or misbehaves: one message, the log's last lines, nothing left running."""
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arl.config.recipe import Recipe, TinyModel
+from arl.engine.sglang.server_command import CHILD
+from arl.errors import ProcessDied
+from arl.launch.child import RUN_KEY
+from arl.launch.local import LocalProcesses
+from arl.launch.placement import Share
+from arl.models.tiny import make_tiny_model
+from arl.run.wall import EngineServers, connect_engines, new_key, reported_failures, told_deaths
+from arl.tasks.running_checksum import CHARACTERS
+from arl.types import StartingVersions
+from tests.fake_sglang import make_fake_sglang
+from tests.processes import MARK, left_behind
+
+RECIPE = """\
+name: small
+model:
+  tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
+data: {task: running_checksum, size: 2000}
+rollout: {problems_per_step: 4, group_size: 4, max_new_tokens: 24}
+train: {steps: 1, minibatches: 2}
+engine: {kind: sglang}
+eval: {problems: 8}
+deadlines: {shutdown: 2}
+"""
+
+
+def train(directory: Path, *overrides: str) -> tuple[int, str]:
+    """Exit code and output; every process it started is gone by then."""
+    (directory / "recipe.yaml").write_text(RECIPE)
+    flags = [part for override in overrides for part in ("--set", override)]
+    done = subprocess.run(
+        [sys.executable, "-m", "arl.cli", "train", "recipe.yaml", *flags],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=800,
+        env={**os.environ, MARK: str(directory), "ARL_CACHE": str(directory / "cache")},
+    )
+    assert not left_behind(str(directory))
+    assert "Traceback" not in done.stderr.partition("The end of")[0]
+    return done.returncode, done.stderr
+
+
+def test_an_interpreter_without_sglang_is_refused_with_the_commands_that_install_it(tmp_path: Path) -> None:
+    code, output = train(tmp_path, f"engine.python={sys.executable}")
+    assert code == 2
+    assert f"engine.python {sys.executable}: there is no SGLang in it" in output
+    assert "pip install sglang==" in output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_keep_is_refused_by_name_where_sglang_is_too_old_for_it(tmp_path: Path) -> None:
+    code, output = train(tmp_path, f"engine.python={make_fake_sglang(tmp_path, '0.5.17')}", "engine.kv_policy=keep")
+    assert code == 2
+    assert "engine.kv_policy keep: SGLang 0.5.17" in output
+
+
+@pytest.mark.parametrize(
+    ("fault", "message", "last_line"),
+    [
+        ("refuse", "engine-0 (pid", "ValueError: Model architectures ['FancyForCausalLM'] are not supported"),
+        ("garbage", "this is no server-sent event: b'<html>proxy error</html>'", "fake scheduler: got /generate"),
+        ("half", "/generate: ClientPayloadError", "fake scheduler: got /generate"),
+        ("die", "engine-0 (pid", "fake scheduler: out of memory"),
+        ("unversioned", "start SGLang with --weight-version 0", ""),
+    ],
+)
+def test_a_server_that_misbehaves_ends_the_run_with_one_message(
+    tmp_path: Path, fault: str, message: str, last_line: str
+) -> None:
+    code, output = train(tmp_path, f"engine.python={make_fake_sglang(tmp_path)}", f"engine.args=[--fault, {fault}]")
+    assert code == 3
+    assert message in output
+    assert last_line in output
+
+
+def test_a_server_that_is_never_ready_ends_the_run_with_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside nothing else that could miss one."""
+    monkeypatch.setenv(MARK, str(tmp_path))
+    make_tiny_model(TinyModel(), CHARACTERS, 0, tmp_path / "model")
+    engine = {"kind": "sglang", "python": make_fake_sglang(tmp_path), "args": ["--fault", "deaf"]}
+    given = {"model": {"path": "m"}, "data": {"task": "running_checksum"}, "engine": engine}
+    recipe = Recipe.model_validate(given | {"deadlines": {"startup": 1, "shutdown": 2}})
+
+    async def main() -> None:
+        async with reported_failures(), LocalProcesses(tmp_path, 2.0) as processes, told_deaths(processes):
+            versions = StartingVersions(str(tmp_path / "model"))
+            servers = EngineServers(recipe, versions, [Share(1, None)], processes, new_key())
+            async with connect_engines(servers, await servers.start_all(), print):
+                raise AssertionError("it opened")
+
+    with pytest.raises(ProcessDied, match="launcher waited 1 s for engine-0 to be ready"):
+        asyncio.run(main())
+    assert not left_behind(str(tmp_path))
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("[--fancy]", "unrecognized arguments: --fancy"),
+        ("[--quantization, awq]", "Cannot find the config file for awq"),  # when it loads this model
+    ],
+)
+def test_a_real_server_that_refuses_to_start_ends_the_run_with_its_own_words(
+    sglang_python: str, tmp_path: Path, arguments: str, words: str
+) -> None:
+    overrides = (f"engine.python={sglang_python}", f"engine.args={arguments}", "deadlines.startup=600")
+    code, output = train(tmp_path, *overrides)
+    assert code == 3, output
+    assert "arl: engine-0 (pid" in output
+    assert words in output
+
+
+def test_a_server_says_that_it_is_ready_on_a_line_of_its_own_whatever_sglang_is_printing(tmp_path: Path) -> None:
+    argv = [make_fake_sglang(tmp_path), str(CHILD), "--port", "0", "--weight-version", "0", "--fault", "talk"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, RUN_KEY: "k"}) as child:
+        assert child.stdout is not None
+        try:
+            line = next(line for line in child.stdout if b"ready http" in line)
+        finally:
+            child.kill()
+            child.stdout.read()  # until its guard is done
+    assert re.fullmatch(rb"ready http://127\.0\.0\.1:\d+\n", line)
+
+
+def test_a_port_in_use_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, str(CHILD), "--port", str(port)], capture_output=True, text=True, check=False, timeout=300
+        )
+    assert done.returncode == 1
+    assert done.stderr.strip() == f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another port"
+
+
+@pytest.mark.parametrize(
+    ("engine", "complaint"),
+    [
+        ("{kind: sglang, args: [--port, 3]}", "engine.args --port: arl gives it (always a free one)"),
+        ("{kind: sglang, args: [--tp, 2]}", "engine.args --tp: arl gives it (engine.tensor_parallel)"),
+        ("{args: [--sleep-on-idle]}", "engine.args ('--sleep-on-idle',): only with engine.kind sglang"),
+        ("{kind: sglang, tensor_parallel: 2}", "engine.tensor_parallel 2: no GPU is visible"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, complaint: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, output = train(tmp_path, f"engine={engine}")
+    assert code == 2
+    assert complaint in output

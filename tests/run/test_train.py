@@ -1,0 +1,383 @@
+"""Whole runs through the command a person types: real engine server, real trainer ranks, real reward worker."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from arl.config.recipe_file import load_recipe
+from arl.data.problems import ProblemOrder, load_problems
+from arl.metrics.names import EVALUATION, EVERY_STEP
+from arl.run.wall import WEIGHTS
+from tests.processes import survivors
+
+RECIPE = """\
+name: small
+model:
+  tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
+data: {task: running_checksum, size: 2000}
+rollout: {problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 24}
+train: {steps: 5, minibatches: 2}
+reward: {function: "mine:length"}
+deadlines: {reward: 100}
+engine: {slots: 32, stream_interval: 4}
+eval: {problems: 32}
+"""
+
+REWARDS = """\
+import os
+
+scored = 0
+
+def length(problem, response, truncated):
+    global scored
+    scored += 1
+    if os.path.exists(gate := f"gate-{scored}"):
+        open(gate).close()  # waits until the test has opened it
+    return len(response)
+
+def broken(problem, response, truncated):
+    raise ValueError("it is broken")
+"""
+
+
+FIRST = 32 + 1  # score in training
+
+
+class Command:
+    """`arl train` in a directory of its own."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *overrides: str,
+        resume: bool = False,
+        recipe: str | None = None,
+        gates: Sequence[int] = (),
+    ) -> None:
+        """Without a `recipe`, a small one that needs no warm-up; the scores `gates` wait until they are opened."""
+        cache = {"ARL_CACHE": str(directory / "cache")} if recipe is None else {}
+        (directory / "recipe.yaml").write_text(recipe or RECIPE)
+        (directory / "mine.py").write_text(REWARDS)
+        for number in gates:
+            os.mkfifo(directory / f"gate-{number}")
+        self._gates: list[int] = []  # opened
+        flags = [part for override in overrides for part in ("--set", override)]
+        flags += ["--resume"] if resume else []
+        self.directory = directory
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "arl.cli", "train", "recipe.yaml", *flags],
+            cwd=directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "WANDB_SILENT": "true", **cache},
+        )
+        self.output = ""
+        self.weights: set[Path] = set()  # that it was seen to publish in
+
+    def open_gate(self, number: int) -> None:
+        """Let score `number` pass, now and in a run that resumes this one."""
+        self._gates.append(os.open(self.directory / f"gate-{number}", os.O_RDWR))
+
+    @property
+    def run(self) -> Path:
+        return self.directory / "runs" / "small"
+
+    def read_until(self, text: str) -> None:
+        """Consume output up to the first line that contains `text`; look where it publishes then."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
+            if text in line:
+                self.weights |= set(self._held())
+                return
+        raise AssertionError(f"{text!r} never came:\n{self.output}")
+
+    def _held(self) -> Iterator[Path]:
+        """Folders that it has locked: a machine may have other runs, and their folders, than this one."""
+        for file in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                if (folder := Path(os.readlink(file))).name.startswith(WEIGHTS):
+                    yield folder
+
+    def weights_left(self) -> list[Path]:
+        assert self.weights, "nobody looked while it ran"
+        return [folder for folder in self.weights if folder.exists()]
+
+    def processes(self) -> Iterator[tuple[str, psutil.Process]]:
+        """Every process of the run, with the module it runs."""
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile
+                for word in process.cmdline():
+                    if word.startswith("arl."):
+                        yield word, process
+
+    def children(self) -> dict[str, psutil.Process]:
+        """By module; of several, the last."""
+        return dict(self.processes())
+
+    def end(self) -> int:
+        """Wait for the command, as long as a test may take; returns its exit code."""
+        assert self.process.stdout is not None
+        self.output += self.process.stdout.read()
+        return self.process.wait()
+
+    def clear(self) -> None:
+        """Nothing of it is left, whatever has happened."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for gate in self._gates:
+            os.close(gate)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """Start a command; whatever happens, nothing of it is left afterwards."""
+    commands = []
+
+    def begin(*overrides: str, resume: bool = False, gates: Sequence[int] = ()) -> Command:
+        commands.append(Command(tmp_path, *overrides, resume=resume, gates=gates))
+        return commands[-1]
+
+    yield begin
+    for command in commands:
+        command.clear()
+
+
+def test_a_run_leaves_behind_what_it_promises(start: Callable[..., Command]) -> None:
+    command = start(gates=[FIRST])
+    command.read_until("accuracy before training")
+    command.open_gate(FIRST)
+    assert command.end() == 0, command.output
+    records = command.metrics()
+    steps = [r for r in records if "loss" in r]
+    assert [r["step"] for r in steps] == [1, 2, 3, 4, 5]
+    assert all(r["staleness/max"] <= 2 for r in steps)
+    assert any(r["token_age/mean"] > 0 for r in steps)
+    assert set().union(*steps) == EVERY_STEP
+    assert {k for r in records for k in r if k.startswith("eval/")} == EVALUATION
+    rows = pq.read_table(command.run / "trajectories").to_pylist()
+    assert len(rows) == 5 * 16
+    assert max(r["trained_at"] - min(v for v in r["policy_versions"] if v >= 0) for r in rows) <= 2
+    assert json.loads((command.run / "trace.json").read_text())
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+        f.name for f in (command.run / "checkpoints" / "step_5").iterdir()
+    }
+    assert {f.name for f in (command.run / "logs").iterdir()} == {"engine-0.log", "trainer-0.log", "reward.log"}
+    assert "accuracy" in command.output
+    assert "try next" in command.output
+    assert not command.weights_left()
+
+
+def test_staleness_zero_in_collocated_mode_is_synchronous_rl_by_the_same_code(start: Callable[..., Command]) -> None:
+    command = start("mode=collocated", "rollout.staleness=0", "train.steps=3")
+    assert command.end() == 0, command.output
+    steps = [r for r in command.metrics() if "loss" in r]
+    assert [r["staleness/max"] for r in steps] == [0, 0, 0]
+
+
+def test_with_a_lag_every_token_is_exactly_so_old(start: Callable[..., Command]) -> None:
+    command = start("rollout.staleness=null", "rollout.lag=1", "engine.replicas=2", gates=[FIRST])
+    command.read_until("accuracy before training")
+    command.open_gate(FIRST)
+    assert command.end() == 0, command.output
+    rows = pq.read_table(command.run / "trajectories").to_pylist()
+    ages = {(r["trained_at"], r["trained_at"] - v) for r in rows for v in r["policy_versions"] if v >= 0}
+    assert ages == {(0, 0), (1, 1), (2, 1), (3, 1), (4, 1)}
+    assert "exact lag" in command.output
+    assert not command.weights_left()
+
+
+def test_collocated_mode_with_staleness_carries_partial_trajectories_over_a_turn(start: Callable[..., Command]) -> None:
+    command = start("mode=collocated", "rollout.problems_per_step=2", "train.steps=8", "rollout.max_new_tokens=200")
+    assert command.end() == 0, command.output
+    steps = [r for r in command.metrics() if "loss" in r]
+    assert max(r["staleness/max"] for r in steps) in {1, 2}
+    assert sum(r["versions/spanning_fraction"] for r in steps) > 0
+
+
+def test_two_ranks_two_replicas_and_periodic_checkpoints(start: Callable[..., Command]) -> None:
+    command = start("train.ranks=2", "engine.replicas=2", "output.checkpoint_every=2", "train.steps=3")
+    assert command.end() == 0, command.output
+    assert {f.name for f in (command.run / "checkpoints").iterdir()} == {"step_2", "step_3"}
+    assert {"engine-1.log", "trainer-1.log"} <= {f.name for f in (command.run / "logs").iterdir()}
+
+
+def test_at_staleness_0_what_is_sampled_and_trained_repeats_with_the_seed(start: Callable[..., Command]) -> None:
+    """The schedule is determined then. Rounding is not: a request's logits differ in their last bits with its batch."""
+    commands = {name: start("rollout.staleness=0", "train.steps=2", f"name={name}") for name in ("small", "again")}
+    runs = []
+    for name, command in commands.items():
+        assert command.end() == 0, command.output
+        rows = pq.read_table(command.directory / "runs" / name / "trajectories").to_pylist()
+        runs.append({(r["group_id"], r["sample"]): r["token_ids"] for r in rows})
+    assert runs[0].keys() == runs[1].keys()
+    assert sum(ids != runs[1][sample] for sample, ids in runs[0].items()) <= 2  # of 32; with other seeds, most
+
+
+@pytest.mark.parametrize(
+    ("module", "role"), [("arl.engine.embedded.server", "engine-0"), ("arl.train.rank", "trainer-0")]
+)
+def test_kill_9_of_a_process_ends_the_run_with_its_name_and_leaves_nothing(
+    start: Callable[..., Command], module: str, role: str
+) -> None:
+    command = start("train.steps=100000", "engine.max_restarts=0")
+    command.read_until("step    3")
+    children = command.children()
+    assert {"arl.engine.embedded.server", "arl.train.rank", "arl.reward.worker"} <= children.keys()
+    children[module].kill()
+    assert command.end() == 3  # far sooner than at any of its deadlines
+    assert f"arl: {role} (pid {children[module].pid}) was killed by SIGKILL" in command.output
+    assert "Traceback" not in command.output
+    assert not survivors(list(children.values()))
+    assert not command.weights_left()
+
+
+def assert_everything_was_trained_once(command: Command, steps: int) -> None:
+    """All of the problems that so many steps need, in whole groups, none of them too old."""
+    rows = pq.read_table(command.run / "trajectories").to_pylist()
+    groups = {row["group_id"]: row["problem_id"] for row in rows}
+    assert len(rows) == steps * 4 * 4 == 4 * len(groups)
+    assert max(r["trained_at"] - min(v for v in r["policy_versions"] if v >= 0) for r in rows) <= 2
+    order = ProblemOrder(load_problems(load_recipe(command.run / "recipe.yaml").data, 0)[0], 0)
+    assert sorted(groups.values()) == sorted(next(order).id for _ in range(steps * 4))
+
+
+def test_a_run_whose_engine_is_killed_or_stopped_goes_on_with_another_one(start: Callable[..., Command]) -> None:
+    gates = [8 + 16 * 20, 8 + 16 * 50]  # neither is passed before its signal
+    command = start("train.steps=60", "eval.problems=8", "deadlines.generate=10", "deadlines.swap=8", gates=gates)
+    pids = []
+    for number, step, gate in zip((signal.SIGKILL, signal.SIGSTOP), ("step    8", "step   30"), gates, strict=True):
+        command.read_until(step)
+        server = command.children()["arl.engine.embedded.server"]
+        pids.append(server.pid)
+        server.send_signal(number)
+        command.open_gate(gate)
+    assert command.end() == 0, command.output
+    assert "Traceback" not in command.output
+    for pid, how in zip(pids, ["was killed by SIGKILL", "did not answer in time and was killed"], strict=True):
+        line = rf"engine-0 \(pid {pid}\) {how}; restarted in \d+\.\d s at version \d+; \d+ requests resumed"
+        assert re.search(line, command.output), command.output
+    assert [r["engines/restarts"] for r in command.metrics() if "loss" in r][::59] == [0, 2]
+    assert json.loads((command.run / "summary.json").read_text())["groups"] == {"trained": 240, "in flight": 0}
+    assert (command.run / "logs" / "engine-0.log").read_text().count("ready http://") == 3
+    assert_everything_was_trained_once(command, steps=60)
+    assert not command.weights_left()
+
+
+def test_weights_that_are_broadcast_and_checked_survive_a_killed_replica_and_then_none_that_answers(
+    start: Callable[..., Command],
+) -> None:
+    """Every replica, and every one that takes its place, has a group of its own; every weight is compared."""
+    command = start(
+        *("sync={transport: broadcast, bucket_megabytes: 1, check: true}", "engine.replicas=2", "train.steps=40"),
+        *("eval.problems=8", "deadlines.generate=10", "deadlines.swap=8"),
+        gates=[8 + 16 * 30],
+    )
+    command.read_until("step    8")
+    command.children()["arl.engine.embedded.server"].kill()
+    command.read_until("was killed by SIGKILL; restarted in")
+    for module, process in command.processes():
+        if module == "arl.engine.embedded.server":
+            process.send_signal(signal.SIGSTOP)
+    command.open_gate(8 + 16 * 30)
+    assert command.end() == 0, command.output
+    assert "Traceback" not in command.output
+    assert "weights travel by broadcast" in command.output
+    assert "did not answer in time and was killed; restarted in" in command.output
+    assert [r["engines/restarts"] for r in command.metrics() if "loss" in r][-1] >= 1
+    assert_everything_was_trained_once(command, steps=40)
+    assert not command.weights_left()
+
+
+@pytest.mark.parametrize(
+    ("victim", "rule"),
+    [
+        ("arl.engine.embedded.server", ["rollout.staleness=2"]),
+        ("arl.train.rank", ["rollout.staleness=2", "sync.transport=broadcast"]),
+        ("the controller", ["rollout.staleness=null", "rollout.lag=2"]),
+    ],
+)
+def test_after_kill_9_a_resumed_run_loses_no_problem_and_trains_none_twice(
+    start: Callable[..., Command], victim: str, rule: list[str]
+) -> None:
+    settings = ("train.steps=60", "output.checkpoint_every=5", "eval.problems=0", "engine.max_restarts=0", *rule)
+    command = start(*settings, gates=[16 * 30])
+    command.read_until("step   17")
+    children = command.children()
+    (command.process if victim == "the controller" else children[victim]).kill()
+    command.open_gate(16 * 30)
+    assert command.end() == (-signal.SIGKILL if victim == "the controller" else 3)
+    assert not survivors(list(children.values()))
+    resumed = start(*settings, resume=True)
+    assert resumed.end() == 0, resumed.output
+    came_from = re.search(r"from step_(\d+)", resumed.output)
+    assert came_from is not None
+    assert 5 <= int(came_from[1]) <= 55
+    assert [r["step"] for r in resumed.metrics()] == list(range(1, 61))
+    assert_everything_was_trained_once(resumed, steps=60)
+    if victim == "the controller":
+        rows = pq.read_table(resumed.run / "trajectories").to_pylist()
+        ages = {(r["trained_at"], r["trained_at"] - v) for r in rows for v in r["policy_versions"] if v >= 0}
+        assert ages == {(step, min(step, 2)) for step in range(60)}
+    assert json.loads((resumed.run / "trace.json").read_text())
+
+
+def test_ctrl_c_ends_the_run_cleanly(start: Callable[..., Command]) -> None:
+    command = start("train.steps=100000")
+    command.read_until("step    2")
+    children = list(command.children().values())
+    command.process.send_signal(signal.SIGINT)
+    assert command.end() == 130
+    assert "interrupted" in command.output
+    assert "Traceback" not in command.output
+    assert not survivors(children)
+    assert command.metrics()[-1]["step"] >= 2
+
+
+def test_a_killed_controller_takes_everything_with_it_and_the_next_run_clears_its_weights(
+    start: Callable[..., Command],
+) -> None:
+    command = start("train.steps=100000")
+    command.read_until("step    2")
+    children = list(command.children().values())
+    command.process.kill()
+    assert not survivors(children)
+    command.process.wait()
+    assert start("train.steps=1", "eval.problems=0").end() == 0
+    assert not command.weights_left()
+
+
+def test_a_reward_that_always_raises_ends_the_run_with_its_traceback(start: Callable[..., Command]) -> None:
+    command = start("reward.function=mine:broken", "eval.problems=0")
+    assert command.end() == 3
+    assert "groups in a row failed" in command.output
+    assert "it is broken" in command.output
+
+
+def test_wandb_offline_mirrors_the_metrics(start: Callable[..., Command]) -> None:
+    command = start("output.wandb=offline", "train.steps=2", "eval.problems=0")
+    assert command.end() == 0, command.output
+    assert list((command.run / "wandb").glob("offline-run-*/*.wandb"))
+
+
+def test_a_second_run_of_the_same_name_gets_its_own_directory(start: Callable[..., Command]) -> None:
+    for name in ("small", "small-2"):
+        command = start("train.steps=1", "eval.problems=0")
+        assert command.end() == 0, command.output
+        assert (command.directory / "runs" / name / "summary.json").exists()

@@ -1,0 +1,97 @@
+"""Exact lag with the real model: what is trained has the age that was asked for, and repeats to the last bit."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arl.config.recipe_file import load_recipe
+from arl.errors import InputError
+from arl.metrics.summary import render
+from arl.rollout.lag_table import load_lags
+from tests.run.virtual.test_virtual import Ran, Start, recipe_file, start
+
+__all__ = ["recipe_file", "start"]
+EXACT = "rollout.staleness=null"
+
+
+def ages_by_step(ran: Ran) -> list[set[int]]:
+    """Of every trained token."""
+    ages: list[set[int]] = [set() for _ in range(6)]
+    for row in ran.rows():
+        ages[row["trained_at"]] |= {row["trained_at"] - v for v in row["policy_versions"] if v >= 0}
+    return ages
+
+
+def lags_by_step(ran: Ran) -> list[list[int]]:
+    """Of every trained group, sorted; all of its tokens have the same age."""
+    groups: dict[tuple[int, int], set[int]] = {}
+    for row in ran.rows():
+        ages = {row["trained_at"] - v for v in row["policy_versions"] if v >= 0}
+        groups.setdefault((row["trained_at"], row["group_id"]), set()).update(ages)
+    assert all(len(ages) == 1 for ages in groups.values())
+    return [sorted(age for (at, _), ages in groups.items() if at == step for age in ages) for step in range(6)]
+
+
+@pytest.mark.parametrize("speed", ["virtual.train_step=0.001", "virtual.train_step=5", "virtual.engine_pass=0.1"])
+def test_every_token_is_exactly_as_old_as_the_lag_whoever_is_faster(start: Start, speed: str) -> None:
+    ran = start(EXACT, "rollout.lag=2", speed)
+    assert ages_by_step(ran) == [{0}, {1}, {2}, {2}, {2}, {2}]
+    assert ran.summary.trajectories_spanning_versions == 0
+
+
+def test_two_runs_are_bit_identical_and_the_recipe_of_one_loads_again(start: Start) -> None:
+    one, two = start(EXACT, "rollout.lag=2", "engine.replicas=2"), start(EXACT, "rollout.lag=2", "engine.replicas=2")
+    assert one.bytes() == two.bytes()
+    recipe = load_recipe(one.directory / "recipe.yaml")
+    assert (recipe.rollout.lag, recipe.rollout.staleness) == (2, None)
+    assert "by an older policy (exact lag)" in render(one.summary, recipe)
+
+
+def test_lag_zero_is_synchronous(start: Start) -> None:
+    exact, bounded = start(EXACT, "rollout.lag=0"), start("rollout.staleness=0")
+    assert exact.ages() == {0}
+    assert exact.summary.weights_sha256 == bounded.summary.weights_sha256
+
+
+def test_a_publisher_slower_than_the_trainer_still_writes_every_version(start: Start) -> None:
+    ran = start(EXACT, "rollout.lag=2", "virtual.publish=9")
+    swaps = [e["name"] for e in json.loads((ran.directory / "trace.json").read_text()) if "swap" in e["name"]]
+    assert swaps[:3] == ["swap to 1", "swap to 2", "swap to 3"]
+    assert swaps[-1] == "swap to 6"
+    assert ages_by_step(ran) == [{0}, {1}, {2}, {2}, {2}, {2}]
+
+
+def test_each_group_has_the_lag_it_drew_from_a_file(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "lags.json").write_text('{"0": 0.4, "1": 0.3, "4": 0.3}')
+    ran = start(EXACT, f"rollout.lag.dist={tmp_path / 'lags.json'}")
+    drawn = load_lags(load_recipe(ran.directory / "recipe.yaml"))
+    assert drawn is not None
+    assert lags_by_step(ran) == np.sort(drawn, axis=1).tolist()
+    assert {0, 1, 4} <= ran.ages()
+
+
+def test_a_trace_reproduces_the_lags_of_a_recorded_run_at_another_speed(start: Start) -> None:
+    recorded = start(EXACT.replace("null", "3"), "virtual.train_step=0.2")
+    staleness: dict[tuple[int, int], int] = {}
+    for row in recorded.rows():
+        group = row["trained_at"], row["group_id"]
+        oldest = row["trained_at"] - min(v for v in row["policy_versions"] if v >= 0)
+        staleness[group] = max(staleness.get(group, 0), oldest)
+    ran = start(EXACT, f"rollout.lag.trace={recorded.directory}", "virtual.engine_pass=0.1")
+    assert lags_by_step(ran) == [sorted(s for (at, _), s in staleness.items() if at == step) for step in range(6)]
+    assert len(set(staleness.values())) > 1
+
+
+@pytest.mark.parametrize("transport", ["file", "memory"])
+def test_versions_that_have_no_room_are_refused_by_name(
+    start: Start, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    class Full:
+        free = 0
+
+    monkeypatch.setattr("arl.run.wall.shutil.disk_usage", lambda _: Full)
+    monkeypatch.setattr("arl.run.wall.free_memory", lambda: 0)
+    with pytest.raises(InputError, match=r"for 5 versions at a time \(rollout.lag \+ 2\); make room, or lower rollout"):
+        start(EXACT, "rollout.lag=3", f"sync.transport={transport}")

@@ -1,0 +1,231 @@
+"""A finished run is trained again from what it recorded: the same to the last bit, or under other rules."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from arl.config.recipe_file import load_recipe
+from arl.errors import DataError, InputError, RecipeError, RunError
+from arl.metrics.console import ConsoleDisplay
+from arl.metrics.fingerprint import weights_sha256
+from arl.metrics.summary import Summary, render
+from arl.run.replay.replay_plan import plan_replay
+from arl.run.replay.replay_world import replay
+from arl.run.virtual import train_virtually
+from tests.run.test_train import Command
+from tests.run.virtual.test_virtual import RECIPE, Ran
+
+WORLDS = {
+    "disaggregated": "",
+    "two replicas, cache kept": "engine.replicas=2 engine.kv_policy=keep virtual.load=0.05 seed=1",
+    "collocated": "mode=collocated objective.proximal=loglinear virtual.engine_pass=0.02",
+    "late groups dropped": "rollout.late=drop rollout.staleness=1 virtual.train_step=0.001 virtual.engine_pass=0.01",
+    "some groups rejected": "rollout.filter=tests.run.virtual.test_resume:odd rollout.max_groups=6 seed=2",
+    "many ties": "virtual.train_step=0.01 virtual.trained_token=0 virtual.snapshot=0 virtual.engine_pass=0.01 "
+    "virtual.decode_token=0 virtual.prefill_token=0 virtual.publish=0 virtual.load=0 virtual.reward=0",
+    "an exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.1",
+    "in segments, with a slow trainer": "output.checkpoint_every=2 virtual.train_step=1 rollout.staleness=3",
+}
+SAME = ("loss", "grad_norm", "entropy", "reward/mean", "staleness/mean", "learning_rate")
+Record = Callable[..., Ran]
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    """A finished run in virtual time."""
+
+    def begin(*overrides: str) -> Ran:
+        (tmp_path / "recipe.yaml").write_text(RECIPE)
+        recipe = load_recipe(tmp_path / "recipe.yaml", [f"output.directory={tmp_path / 'runs'}", *overrides])
+        return Ran(train_virtually(recipe, silent()))
+
+    return begin
+
+
+def silent() -> ConsoleDisplay:
+    return ConsoleDisplay(Console(file=io.StringIO()))
+
+
+def again(run: Ran, *overrides: str) -> Ran:
+    return Ran(replay(run.directory, overrides, silent())[0])
+
+
+def steps(run: Ran) -> list[dict[str, Any]]:
+    records = [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if "loss" in record]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_same_settings_give_the_same_run_to_the_last_bit(record: Record, world: str) -> None:
+    run = record(*WORLDS[world].split())
+    replayed = again(run)
+    assert replayed.directory.name == "small-replay"
+    assert replayed.summary.weights_sha256 == run.summary.weights_sha256
+    assert replayed.schedule() == run.schedule()
+    assert replayed.summary.groups == run.summary.groups
+    assert replayed.summary.token_ages == run.summary.token_ages
+    assert replayed.summary.accuracy_before == run.summary.accuracy_before
+    assert replayed.summary.accuracy_after == run.summary.accuracy_after
+    assert [[r[name] for name in SAME] for r in steps(replayed)] == [[r[name] for name in SAME] for r in steps(run)]
+    one_pass = 0.05 if world == "collocated" else 1e-6  # a recorded engine has no pass to end before it pauses
+    assert [r["time_s"] for r in steps(replayed)] == pytest.approx([r["time_s"] for r in steps(run)], abs=one_pass)
+    for a, b in zip(run.rows(), replayed.rows(), strict=True):
+        assert {k: a[k] for k in a if "time" not in k and k != "arrival_version"} == {
+            k: b[k] for k in b if "time" not in k and k != "arrival_version"
+        }
+
+
+def test_a_replay_can_be_replayed(record: Record) -> None:
+    run = record()
+    assert again(again(run)).summary.weights_sha256 == run.summary.weights_sha256
+
+
+def test_another_objective_learns_other_weights_from_the_same_batches(record: Record) -> None:
+    run = record()
+    naive = again(run, "objective.kind=ppo", "train.learning_rate=1e-3", "eval.problems=8", "name=naive")
+    assert naive.directory.name == "naive"
+    assert naive.schedule() == run.schedule()
+    assert naive.summary.weights_sha256 != run.summary.weights_sha256
+    assert "behavior_weight/mean" not in steps(naive)[0]
+    assert naive.summary.accuracy_before is not None
+    assert naive.summary.eval_problems == 8
+
+
+def test_fewer_steps_are_the_first_steps(record: Record) -> None:
+    run = record("output.checkpoint_every=3")
+    replayed = again(run, "train.steps=3", "output.checkpoint_every=2")
+    assert replayed.summary.weights_sha256 == weights_sha256(run.directory / "checkpoints" / "step_3")
+    assert replayed.schedule() == [place for place in run.schedule() if place[0] < 3]
+    assert {f.name for f in (replayed.directory / "checkpoints").iterdir()} == {"step_2", "step_3"}
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_under_a_lower_bound_nothing_older_is_trained_and_what_is_lost_is_counted(
+    record: Record, staleness: int
+) -> None:
+    run = record("rollout.staleness=4", "train.steps=10")
+    assert max(run.ages()) > staleness
+    replayed = again(run, f"rollout.staleness={staleness}")
+    summary = replayed.summary
+    assert 0 < summary.steps < 10
+    assert replayed.ages() <= set(range(staleness + 1))
+    assert summary.groups["too old for this bound"] > 0
+    assert summary.groups["trained"] == 4 * summary.steps
+    assert summary.groups["in flight"] < 4  # no batch
+    assert sum(summary.groups.values()) <= sum(run.summary.groups.values())
+    assert replayed.fates() == {fate: count for fate, count in summary.groups.items() if fate != "in flight"}
+    assert summary.weights_sha256 == weights_sha256(replayed.directory / "checkpoints" / f"step_{summary.steps}")
+    assert f"({summary.steps} steps)" in render(summary, load_recipe(replayed.directory / "recipe.yaml"))
+
+
+def test_without_the_filter_its_rejects_are_trained(record: Record) -> None:
+    run = record("rollout.filter=tests.run.virtual.test_resume:odd", "rollout.staleness=1")
+    assert run.summary.groups["rejected"] > 0
+    replayed = again(run, "rollout.filter=null", "rollout.staleness=3")
+    assert replayed.ages() <= {0, 1, 2, 3}
+    recorded = {group for _, group in run.schedule()}
+    assert {group for _, group in replayed.schedule()} - recorded
+
+
+def test_where_nothing_can_be_trained_the_replay_fails_and_says_what_was_lost(record: Record) -> None:
+    run = record("eval.problems=0")
+    with pytest.raises(RunError, match=r"not one step can be trained.*'rejected': "):
+        again(run, "rollout.filter=tests.run.virtual.test_replay:none", "rollout.max_rejects=1000")
+
+
+def none(problem: Any, trajectories: Any) -> bool:
+    """A filter that likes nothing."""
+    return False
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("rollout.group_size=8", "rollout.group_size = 8: the run was recorded with 4"),
+        ("rollout.temperature=0.5", "a recording cannot be changed; a replay may change name, objective"),
+        ("data.size=100", "data.size"),
+        ("engine.replicas=2", "engine.replicas"),
+        ("virtual.engine_pass=1", "virtual.engine_pass"),
+        ("seed=3", "seed = 3"),
+        ("clock=wall", "clock = 'wall'"),
+        ("train.threads=1", "train.threads"),
+        ("train.steps=7", "train.steps 7: .* recorded 6"),
+        ("objective.kind=dpo", "objective.kind = 'dpo'"),
+    ],
+)
+def test_what_a_recording_cannot_give_is_refused_before_anything_is_written(
+    record: Record, override: str, complaint: str
+) -> None:
+    run = record("eval.problems=0")
+    with pytest.raises((RecipeError, InputError), match=complaint):
+        again(run, override)
+    assert [d.name for d in run.directory.parent.iterdir()] == ["small"]
+
+
+def test_a_run_with_an_exact_lag_keeps_its_schedule(record: Record) -> None:
+    run = record("eval.problems=0", "rollout.staleness=null", "rollout.lag=1")
+    with pytest.raises(RecipeError, match=r"virtual.publish = 1.0: the run was recorded with 0.005"):
+        again(run, "virtual.publish=1.0")
+
+
+def test_what_is_no_recording_is_refused(record: Record, tmp_path: Path) -> None:
+    run = record("eval.problems=0").directory
+    with pytest.raises(InputError, match=r"no such: no summary\.json, so no finished run"):
+        plan_replay(tmp_path / "no such", ())
+    with pytest.raises(InputError, match=r"output\.trajectories=false"):
+        plan_replay(record("eval.problems=0", "output.trajectories=false", "name=mute").directory, ())
+    (run / "trace.json").rename(run / "trace")
+    with pytest.raises(DataError, match=r"trace.json: cannot be read"):
+        plan_replay(run, ())
+    (run / "trace").rename(run / "trace.json")
+    (file,) = (run / "trajectories").iterdir()
+    table = pq.read_table(file)
+    pq.write_table(table.slice(4), file)
+    with pytest.raises(DataError, match="are not whole steps of 4"):
+        plan_replay(run, ())
+    pq.write_table(table.drop_columns("fate"), file)
+    with pytest.raises(DataError, match="no column `fate`"):
+        plan_replay(run, ())
+    pq.write_table(table, file)
+    recipe = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(recipe.replace("size: 500", "size: 5"))
+    with pytest.raises(DataError, match="is not in running_checksum; replay with the problems"):
+        plan_replay(run, ())
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    """A run of real processes, on the wall clock; without checkpoints, whose copies count as parts of steps."""
+    command = Command(tmp_path, "output.checkpoint_every=0", "train.steps=8", "rollout.late=drop", "eval.problems=8")
+    yield command
+    command.clear()
+
+
+def test_a_run_of_processes_is_replayed_batch_by_batch(command: Command, tmp_path: Path) -> None:
+    assert command.end() == 0, command.output
+    line = [sys.executable, "-m", "arl.cli", "replay", "runs/small"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "accuracy" in done.stdout
+    recorded, replayed = (Ran(_summary(tmp_path / "runs" / name)) for name in ("small", "small-replay"))
+    assert replayed.schedule() == recorded.schedule()
+    assert replayed.summary.accuracy_before == recorded.summary.accuracy_before
+    assert replayed.summary.token_ages == recorded.summary.token_ages
+    times = [[r["time_s"] for r in steps(run)] for run in (recorded, replayed)]
+    assert times[0] == pytest.approx(times[1], abs=0.5)
+    with pytest.raises(RecipeError, match=r"virtual.train_step"):
+        plan_replay(recorded.directory, ["virtual.train_step=1"])
+
+
+def _summary(run: Path) -> Summary:
+    summary = msgspec.json.decode((run / "summary.json").read_bytes(), type=Summary)
+    return msgspec.structs.replace(summary, directory=str(run))

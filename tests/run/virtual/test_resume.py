@@ -1,0 +1,262 @@
+"""A run that is killed and resumed ends as the run that nothing interrupted: same weights, same files, to the bit."""
+
+import fcntl
+import io
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from arl.config.recipe_file import dump_recipe, load_recipe
+from arl.errors import InputError
+from arl.metrics.console import ConsoleDisplay
+from arl.run.train import train
+from arl.run.virtual import train_virtually
+
+ROOT = Path(__file__).parents[3]
+RECIPE = """\
+name: small
+clock: virtual
+model:
+  tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
+data: {task: running_checksum, size: 500}
+reward: {function: "tests.run.virtual.test_virtual:ones"}
+rollout: {problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 40}
+train: {steps: 6, minibatches: 2}
+engine: {slots: 8, stream_interval: 4}
+output: {checkpoint_every: 2}
+eval: {problems: 4}
+"""
+WORLDS = {
+    "disaggregated": "",
+    "two replicas, cache kept": "engine.replicas=2 engine.kv_policy=keep virtual.load=0.05",
+    "collocated": "mode=collocated",
+    "late groups dropped": "rollout.late=drop rollout.staleness=1 virtual.train_step=0.001 virtual.engine_pass=0.01",
+    "exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.2 virtual.engine_pass=0.001",
+    "some groups rejected": "rollout.filter=tests.run.virtual.test_resume:odd",
+}
+
+
+def odd(problem: Any, trajectories: Any) -> bool:
+    """A filter that rejects every other problem."""
+    return int(problem.id, 16) % 2 == 1
+
+
+def in_forks(recipe: Path, runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """See tests.run.virtual.killing."""
+    job = json.dumps({"recipe": str(recipe), "runs": runs})
+    command = [sys.executable, "-m", "tests.run.virtual.killing"]
+    done = subprocess.run(command, input=job, cwd=ROOT, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def contents(directory: str) -> dict[str, bytes]:
+    """Everything that must be equal."""
+    run = Path(directory)
+    files = [*run.glob("trajectories/*"), run / "metrics.jsonl", run / "trace.json"]
+    files += [f for step in (2, 4, 6) for f in (run / f"checkpoints/step_{step}").rglob("*.safetensors")]
+    return {str(file.relative_to(run)): file.read_bytes() for file in files}
+
+
+def write_recipe(path: Path, overrides: str) -> Path:
+    (path / "plain.yaml").write_text(RECIPE)
+    (path / "recipe.yaml").write_text(dump_recipe(load_recipe(path / "plain.yaml", overrides.split())))
+    return path / "recipe.yaml"
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(tmp_path: Path, world: str) -> None:
+    """9 runs in each of 6 worlds; one of each is killed twice."""
+    recipe, rng = write_recipe(tmp_path, WORLDS[world]), random.Random(world)
+    ((whole,),) = in_forks(recipe, [{"directory": str(tmp_path / "whole"), "kills": []}])
+    expected = contents(whole["directory"])
+    assert len(expected) > 8
+
+    def somewhere(share: float) -> tuple[str, int]:
+        kind = rng.choice(["loop", "file"])
+        return kind, rng.randint(1, int(share * whole["points"][kind]))
+
+    runs = [
+        {"directory": str(tmp_path / str(i)), "kills": [somewhere(1.0), somewhere(0.3)][: 1 + i // 8]} for i in range(9)
+    ]
+    killed, resumed = 0, 0
+    for attempts in in_forks(recipe, runs):
+        killed += sum("killed" in attempt for attempt in attempts)
+        end = attempts[-1]
+        resumed += end["resumed"]
+        assert end["sha256"] == whole["sha256"], attempts
+        assert contents(end["directory"]) == expected, attempts
+    assert killed >= 9
+    assert resumed >= 1
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe whose run was killed at its end: checkpoints 2, 4 and 6 are there, its summary is not."""
+    path = tmp_path_factory.mktemp("killed")
+    recipe = write_recipe(path, "")
+    run(recipe, path / "runs")
+    (path / "runs" / "small" / "summary.json").unlink()
+    return path
+
+
+def run(recipe: Path, directory: Path, *overrides: str, resume: bool = False) -> tuple[str, str]:
+    """The sha256 of its last weights, and what it said."""
+    console = io.StringIO()
+    loaded = load_recipe(recipe, [f"output.directory={directory}", *overrides])
+    summary = train_virtually(
+        loaded, ConsoleDisplay(Console(file=console, width=1000)), resume=recipe if resume else None
+    )
+    return summary.weights_sha256, console.getvalue()
+
+
+@pytest.fixture
+def again(killed: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A recipe, and a copy of its killed run."""
+    shutil.copytree(killed / "runs", tmp_path / "runs")
+    return killed / "recipe.yaml", tmp_path / "runs"
+
+
+DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "torn": ("optimizer.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-7]), "is torn"),
+    "altered": (
+        "model.safetensors",
+        lambda f: f.write_bytes(f.read_bytes()[:-1] + bytes([f.read_bytes()[-1] ^ 1])),
+        "is corrupt",
+    ),
+    "missing": ("run.msgpack", lambda f: f.unlink(), "cannot be read"),
+    "without its manifest": ("manifest.json", lambda f: f.unlink(), "no manifest.json"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(
+    again: tuple[Path, Path], damage: str
+) -> None:
+    recipe, runs = again
+    name, do, message = DAMAGE[damage]
+    expected = pq.read_table(runs / "small" / "trajectories").to_pylist()
+    do(runs / "small" / "checkpoints" / "step_6" / name)
+    sha256, said = run(recipe, runs, resume=True)
+    assert f"step_6: {name}" in said.replace("no manifest.json", "manifest.json")
+    assert message in said
+    assert "resuming" in said
+    assert "from step_4" in said
+    assert sha256 == run(recipe, runs, "name=whole")[0]
+    assert pq.read_table(runs / "small" / "trajectories").to_pylist() == expected
+    assert (runs / "small" / "checkpoints" / "refused_step_6").is_dir()
+
+
+def test_with_every_checkpoint_damaged_there_is_nothing_to_resume(again: tuple[Path, Path]) -> None:
+    recipe, runs = again
+    for checkpoint in (runs / "small" / "checkpoints").iterdir():
+        (checkpoint / "model.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match=r"no intact checkpoint to resume from; start the run anew"):
+        run(recipe, runs, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rollout.staleness=3", "rollout.staleness = 3"),
+        ("clock=wall", r"clock = 'wall': .*step_6 was made with 'virtual'"),
+        ("model.tiny.layers=2", r"model.tiny.layers = 2: .*step_6 was made with 1"),
+        ("seed=1", "seed = 1: .* was made with 0; resume with that, or start a new run"),
+        ("engine.replicas=2", "engine.replicas = 2"),
+        ("data.size=400", "data.size = 400"),
+    ],
+)
+def test_a_checkpoint_of_another_world_or_model_is_refused_and_left_alone(
+    again: tuple[Path, Path], override: str, message: str
+) -> None:
+    recipe, runs = again
+    before = contents(str(runs / "small"))
+    with pytest.raises(InputError, match=message):
+        resume_any_clock(recipe, runs, override)
+    assert contents(str(runs / "small")) == before
+
+
+def resume_any_clock(recipe: Path, runs: Path, override: str) -> None:
+    """As the command does: by the recipe's clock."""
+    loaded = load_recipe(recipe, [f"output.directory={runs}", override])
+    start = train if loaded.clock == "wall" else train_virtually
+    start(loaded, ConsoleDisplay(Console(file=io.StringIO())), resume=recipe)
+
+
+@pytest.mark.parametrize("field", ["deadlines.step=77", "deadlines.swap=5000", "rollout.max_failures=3"])
+def test_what_changes_nothing_that_is_computed_may_change(again: tuple[Path, Path], field: str) -> None:
+    recipe, runs = again
+    expected = contents(str(runs / "small"))
+    shutil.rmtree(runs / "small" / "checkpoints" / "step_6")
+    shutil.rmtree(runs / "small" / "checkpoints" / "step_4")
+    run(recipe, runs, field, resume=True)
+    assert contents(str(runs / "small")) == expected
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "trace.json", "trajectories/000002.parquet"])
+def test_a_checkpoint_whose_files_were_lost_is_refused_and_the_one_before_is_used(
+    again: tuple[Path, Path], file: str
+) -> None:
+    recipe, runs = again
+    (runs / "small" / file).write_bytes((runs / "small" / file).read_bytes()[:900] if file[-1] != "t" else b"")
+    _, said = run(recipe, runs, resume=True) if file[-1] == "t" else ("", fails(recipe, runs))
+    assert f"{runs / 'small' / file} has" in said
+    assert "bytes, and it counts on" in said
+
+
+def fails(recipe: Path, runs: Path) -> str:
+    """What a resume says that finds nothing to go on from."""
+    console = io.StringIO()
+    with pytest.raises(InputError, match="no intact checkpoint"):
+        train_virtually(
+            load_recipe(recipe, [f"output.directory={runs}"]),
+            ConsoleDisplay(Console(file=console, width=1000)),
+            resume=recipe,
+        )
+    return console.getvalue()
+
+
+def test_checkpoints_do_not_make_policies_fresher(tmp_path: Path) -> None:
+    slow = ("virtual.publish=0.5", "virtual.load=0.2", "rollout.staleness=4", "train.steps=12")
+    ages = []
+    for every in (0, 2):
+        recipe = write_recipe(tmp_path, "")
+        run(recipe, tmp_path, *slow, f"output.checkpoint_every={every}", f"name=every-{every}")
+        records = [
+            json.loads(line) for line in (tmp_path / f"every-{every}" / "metrics.jsonl").read_text().splitlines()
+        ]
+        ages.append([r["token_age/mean"] for r in records if "loss" in r])
+    assert sum(ages[1]) == pytest.approx(sum(ages[0]), rel=0.25)
+
+
+def test_a_finished_run_and_one_that_never_was_are_refused(again: tuple[Path, Path], tmp_path: Path) -> None:
+    recipe, runs = again
+    run(recipe, runs, resume=True)
+    with pytest.raises(InputError, match=r"is finished; see its summary.json"):
+        run(recipe, runs, resume=True)
+    with pytest.raises(InputError, match=r"there is no run .*; start it without --resume"):
+        run(recipe, tmp_path / "elsewhere", resume=True)
+
+
+def test_a_run_that_lives_cannot_be_resumed(again: tuple[Path, Path]) -> None:
+    recipe, runs = again
+    with (runs / "small" / "run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="is still running; wait for it, or end it"):
+            run(recipe, runs, resume=True)
+
+
+def test_a_recipe_in_a_run_directory_means_that_run(again: tuple[Path, Path]) -> None:
+    _, runs = again
+    run(runs / "small" / "recipe.yaml", runs, "name=other")
+    _, said = run(runs / "small" / "recipe.yaml", runs, resume=True)
+    assert f"resuming {runs / 'small'} from step_6" in said

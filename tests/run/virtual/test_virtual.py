@@ -1,0 +1,241 @@
+"""Whole runs in virtual time: nothing is left to chance, and the costs decide the schedule."""
+
+import asyncio
+import io
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from arl.config.recipe_file import load_recipe
+from arl.errors import RecipeError, RunError
+from arl.metrics.console import ConsoleDisplay
+from arl.metrics.fingerprint import weights_sha256
+from arl.metrics.names import EVERY_STEP, MEASURED, ONCE_DROPPED
+from arl.metrics.run_files import TrajectoryFiles
+from arl.metrics.summary import Summary, render
+from arl.rollout.env import Session
+from arl.run.train import train
+from arl.run.virtual import train_virtually
+from arl.types import Problem, Trajectory
+
+ROOT = Path(__file__).parents[3]
+RECIPE = f"""\
+name: small
+clock: virtual
+model:
+  tiny: {{hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}}
+data: {{task: running_checksum, size: 500}}
+reward: {{function: "{__name__}:ones"}}
+rollout: {{problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 40}}
+train: {{steps: 6, minibatches: 2}}
+engine: {{slots: 8, stream_interval: 4}}
+eval: {{problems: 16}}
+"""
+
+
+def ones(problem: Problem, response: str, truncated: bool) -> float:
+    """What an untrained model can learn from: it differs within every group."""
+    return response.count("1") + 0.1 * response.count("2")
+
+
+def picky(problem: Problem, trajectories: Sequence[Trajectory]) -> bool:
+    """A filter with no view on what it filters."""
+    return problem.prompt < "5"  # type: ignore[operator]
+
+
+def broken(problem: Problem, response: str, truncated: bool) -> float:
+    raise ValueError("no opinion")
+
+
+async def straggling(problem: Problem, session: Session) -> None:
+    """One turn, and for some problems then something that takes as long as a thousand steps."""
+    await session.generate()
+    if int(problem.id, 16) % 4 == 0:
+        await asyncio.sleep(1.0)
+
+
+class Ran:
+    """A run that has ended."""
+
+    def __init__(self, summary: Summary) -> None:
+        self.summary, self.directory = summary, Path(summary.directory)
+
+    def fates(self) -> dict[str, int]:
+        """Groups by what became of them, from the trajectories themselves."""
+        return Counter(row["fate"] for row in self._rows() if row["sample"] == 0)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Of trained trajectories."""
+        return [row for row in self._rows() if row["fate"] == "trained"]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = pq.read_table(self.directory / "trajectories").to_pylist()
+        return rows
+
+    def ages(self) -> set[int]:
+        """Of every trained token, from the trajectories themselves."""
+        return {row["trained_at"] - v for row in self.rows() for v in row["policy_versions"] if v >= 0}
+
+    def schedule(self) -> list[tuple[int, int]]:
+        """(step, group) in the order of training."""
+        return [(row["trained_at"], row["group_id"]) for row in self.rows() if row["sample"] == 0]
+
+    def bytes(self) -> dict[str, bytes]:
+        """Everything that must repeat."""
+        files = [*self.directory.glob("trajectories/*"), *self.directory.glob("checkpoints/*/model.safetensors")]
+        files += [self.directory / name for name in ("metrics.jsonl", "trace.json")]
+        return {str(file.relative_to(self.directory)): file.read_bytes() for file in files}
+
+
+class Start(Protocol):
+    def __call__(self, *overrides: str) -> Ran: ...
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    return tmp_path / "recipe.yaml"
+
+
+@pytest.fixture
+def start(recipe_file: Path) -> Start:
+    def begin(*overrides: str) -> Ran:
+        recipe = load_recipe(recipe_file, [f"output.directory={recipe_file.parent / 'runs'}", *overrides])
+        return Ran(train_virtually(recipe, ConsoleDisplay(Console(file=io.StringIO()))))
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        [],
+        ["engine.replicas=2", "engine.kv_policy=keep"],
+        ["mode=collocated", "objective.proximal=loglinear"],
+        [
+            *("rollout.late=drop", "rollout.staleness=1", f"rollout.env={__name__}:straggling"),
+            *("virtual.train_step=0.001", "virtual.engine_pass=0.01"),
+        ],
+    ],
+    ids=["disaggregated", "two replicas", "collocated", "late groups dropped"],
+)
+def test_two_runs_are_bit_identical_with_swaps_in_mid_generation(start: Start, world: list[str]) -> None:
+    one, two = start(*world), start(*world)
+    assert one.summary.trajectories_spanning_versions > 0
+    assert one.directory != two.directory
+    assert one.bytes() == two.bytes()
+    assert one.summary.weights_sha256 == two.summary.weights_sha256
+    if "rollout.late=drop" in world:
+        assert one.summary.groups["dropped late, re-queued"] > 0
+        assert {**one.fates(), "in flight": one.summary.groups["in flight"]} == one.summary.groups
+
+
+def test_another_process_with_another_hash_seed_computes_the_same_bits(start: Start, recipe_file: Path) -> None:
+    here = start()
+    env = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "arl.cli", "train", str(recipe_file)]
+    done = subprocess.run(
+        command, cwd=recipe_file.parent, env=env, capture_output=True, text=True, timeout=800, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"weights    sha256 {here.summary.weights_sha256}" in done.stdout
+    there = recipe_file.parent / "runs" / "small-2"
+    assert (there / "metrics.jsonl").read_bytes() == (here.directory / "metrics.jsonl").read_bytes()
+
+
+def test_another_seed_is_another_run(start: Start) -> None:
+    assert start().summary.weights_sha256 != start("seed=1").summary.weights_sha256
+
+
+def test_training_changes_the_weights_and_their_hash_is_that_of_the_checkpoint(start: Start) -> None:
+    ran = start("output.checkpoint_every=3")
+    hashes = [weights_sha256(ran.directory / "checkpoints" / f"step_{step}") for step in (3, 6)]
+    assert hashes[0] != hashes[1] == ran.summary.weights_sha256
+
+
+def test_other_costs_give_another_schedule_within_the_same_bound(start: Start) -> None:
+    slow_engine, slow_trainer = start("virtual.engine_pass=0.1"), start("virtual.train_step=5")
+    assert slow_engine.summary.token_ages != slow_trainer.summary.token_ages
+    for ran in (slow_engine, slow_trainer):
+        assert max(ran.ages()) <= 2
+        assert {age for age, count in ran.summary.token_ages.items() if count} == ran.ages()
+
+
+def test_the_side_that_costs_less_waits_for_the_other(start: Start) -> None:
+    engine_bound, train_bound = start("virtual.engine_pass=0.1").summary, start("virtual.train_step=5").summary
+    assert engine_bound.idle_trainer > 0.8 > 0.2 > engine_bound.idle_engine
+    assert train_bound.idle_engine > 0.8 > 0.2 > train_bound.idle_trainer
+    assert train_bound.training_seconds > 6 * 5
+
+
+def test_staleness_zero_trains_only_what_the_current_version_sampled(start: Start) -> None:
+    ran = start("rollout.staleness=0")
+    assert ran.ages() == {0}
+    assert ran.summary.trajectories_spanning_versions == 0
+
+
+def test_collocated_engines_are_idle_while_the_trainer_steps(start: Start) -> None:
+    ran = start("mode=collocated", "virtual.train_step=1", "virtual.engine_pass=0.02")
+    assert ran.ages() <= {0, 1, 2}
+    assert ran.summary.trajectories_spanning_versions > 0
+    assert ran.summary.idle_engine + ran.summary.idle_trainer > 0.99  # never both at work
+
+
+def test_a_late_swap_costs_a_pause_of_its_load_alone(start: Start) -> None:
+    ran = start("virtual.load=3", "virtual.publish=2")
+    swaps = [r for r in _steps(ran) if r["sync/seconds"]]
+    assert {round(r["sync/pause_seconds"], 6) for r in swaps} == {3.0}
+    assert all(r["sync/seconds"] < 3.1 for r in swaps)
+
+
+def test_a_publisher_slower_than_the_trainer_writes_the_newest_and_skips_the_others(start: Start) -> None:
+    ran = start("virtual.publish=9", "rollout.staleness=3", "train.steps=12")
+    swaps = [event for event in json.loads((ran.directory / "trace.json").read_text()) if "swap" in event["name"]]
+    assert max(ran.ages()) == 3
+    assert ran.summary.training_seconds > 9 * len(swaps)
+    assert swaps[-1]["name"] == "swap to 12"
+    assert len(swaps) < 12
+
+
+def test_every_metric_but_the_wall_clocks_is_there(start: Start) -> None:
+    ran = start()
+    assert set().union(*_steps(ran)) == EVERY_STEP - (MEASURED - {"time/train_s"})
+    recipe = load_recipe(ran.directory / "recipe.yaml")
+    assert "virtual s of RL" in render(ran.summary, recipe)
+    assert ran.summary.training_seconds == pytest.approx(_steps(ran)[-1]["time_s"], abs=0.1)
+
+
+def test_a_run_that_rejects_groups_says_what_it_trains_on(start: Start) -> None:
+    ran = start(f"rollout.filter={__name__}:picky")
+    assert set().union(*_steps(ran)) == (EVERY_STEP | ONCE_DROPPED) - (MEASURED - {"time/train_s"})
+    selection = ran.summary.selection
+    assert selection.dropped.groups == ran.summary.groups["rejected"] == ran.fates()["rejected"] > 0
+    page = render(ran.summary, load_recipe(ran.directory / "recipe.yaml"))
+    assert f"dropped   {selection.dropped.groups:8d}{selection.dropped.length.mean:14.4g}" in page
+
+
+def test_what_ends_a_run_is_told_as_it_is(start: Start) -> None:
+    with pytest.raises(RunError, match=r"groups in a row failed.*\n?[\s\S]*no opinion"):
+        start(f"reward.function={__name__}:broken", "eval.problems=0")
+
+
+def test_what_needs_processes_refuses_a_virtual_clock(recipe_file: Path) -> None:
+    recipe = load_recipe(recipe_file)
+    with pytest.raises(RecipeError, match="clock virtual: processes run on the wall clock"):
+        train(recipe, ConsoleDisplay(Console(file=io.StringIO())))
+
+
+def _steps(ran: Ran) -> list[dict[str, Any]]:
+    records = [json.loads(line) for line in (ran.directory / "metrics.jsonl").read_text().splitlines()]
+    assert len(records) == 6 + 2
+    assert TrajectoryFiles.STEPS_PER_FILE > 6
+    return [r for r in records if "loss" in r]

@@ -1,0 +1,46 @@
+"""The trainer's end of a broadcast, in threads of this process."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from arl.engine.base import Meeting
+from arl.errors import EngineLost
+from arl.sync.buckets import TensorSpec, make_buckets
+from arl.sync.loading import read_weights, specs_of
+from arl.sync.process_group import HOST, Group, listen
+from arl.sync.targets import BroadcastOutlet
+from arl.types import WeightUpdate
+
+SECONDS = 60.0
+
+
+class ThreadSender:
+    """A WeightSender that publishes what lies in directories, in buckets of `bucket_bytes`."""
+
+    def __init__(self, model: str, bucket_bytes: int = 100_000) -> None:
+        self._outlet = BroadcastOutlet(bucket_bytes)
+        self._groups: dict[str, asyncio.Task[Group]] = {}
+        self.on_bucket: Callable[[str], None] = lambda group: None  # called after each
+        self.buckets: Sequence[Sequence[TensorSpec]] = make_buckets(specs_of(read_weights(model)), bucket_bytes)
+
+    def publish(self, version: int, model: str | Path) -> WeightUpdate:
+        return self._outlet.write(version, read_weights(model))
+
+    async def join(self, group: str, world_size: int) -> Meeting:
+        store, port = listen(SECONDS)
+        meeting = asyncio.to_thread(Group, store, group, 0, world_size, "gloo", SECONDS)
+        self._groups[group] = asyncio.create_task(meeting)
+        return Meeting(HOST, port, "gloo")
+
+    async def send(self, group: str, version: int) -> None:
+        try:
+            met = await self._groups[group]
+            for flat in self._outlet.flats(version):
+                await asyncio.to_thread(met.broadcast, flat)
+                self.on_bucket(group)
+        except RuntimeError as error:
+            raise EngineLost(str(error)) from error
+
+    async def leave(self, group: str) -> None:
+        del self._groups[group]

@@ -1,0 +1,127 @@
+"""The trainer of the virtual world computes what the trainer processes compute."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from arl import clock
+from arl.config.recipe import Deadlines, Recipe
+from arl.metrics.fingerprint import weights_sha256
+from arl.rollout.lag_table import load_lags
+from arl.train.in_process import InProcessTrainer
+from arl.train.trainer_client import TrainerClient
+from arl.types import StartingVersions, StepResult
+from tests.train.synthetic import batch
+from tests.train.workers import init, started
+
+STEPS = range(3)
+
+
+def recipe_for(model: Path, lag: int | None = None, transport: str = "auto", **virtual: float) -> Recipe:
+    return Recipe.model_validate(
+        {
+            "clock": "virtual",
+            "model": {"path": str(model)},
+            "data": {"task": "running_checksum"},
+            "rollout": {"lag": lag},
+            "train": {"minibatches": 2, "threads": 1},
+            "virtual": virtual,
+            "sync": {"transport": transport},
+        }
+    )
+
+
+async def in_process(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
+    trainer = InProcessTrainer(recipe, StartingVersions(str(model)), directory, directory / "logs")
+    results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
+    await trainer.save(directory / "saved")
+    return results
+
+
+async def in_a_rank(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
+    first = msgspec.structs.replace(init(model, directory), version=0)
+    async with TrainerClient(first, 1, "secret", Deadlines(startup=300, step=300, swap=300)) as trainer:
+        with started(trainer.environment, 1) as processes:
+            await trainer.ready()
+            results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
+            await trainer.save(directory / "saved")
+            await trainer.saved()
+            await trainer.stop()
+            assert processes[0].wait(20) == 0
+    return results
+
+
+def test_the_same_batches_give_the_same_weights_as_a_trainer_process(tiny: Path, tmp_path: Path) -> None:
+    recipe = recipe_for(tiny)
+    (tmp_path / "virtual").mkdir()
+    ours = clock.run(lambda: in_process(recipe, tiny, tmp_path / "virtual"), virtual=True)
+    theirs = asyncio.run(in_a_rank(recipe, tiny, tmp_path / "real"))
+    assert weights_sha256(tmp_path / "virtual" / "saved") == weights_sha256(tmp_path / "real" / "saved")
+    for a, b in zip(ours, theirs, strict=True):
+        for name in ("loss", "grad_norm", "entropy", "tokens/trained"):
+            assert a.metrics[name] == b.metrics[name]
+
+
+def test_a_step_and_its_publication_take_what_they_cost(tiny: Path, tmp_path: Path) -> None:
+    costs = {"train_step": 1.0, "trained_token": 0.01, "snapshot": 0.5, "publish": 20.0}
+
+    async def main() -> tuple[StepResult, list[float]]:
+        trainer = InProcessTrainer(
+            recipe_for(tiny, None, "auto", **costs), StartingVersions(str(tiny)), tmp_path, tmp_path / "logs"
+        )
+        times = []
+        for version in (0, 1):
+            result = await trainer.step(batch(version, groups=4, size=4))
+            times.append(clock.now())
+        for version in (0, 1, 2):
+            assert (await trainer.weights(version)).version == version
+            times.append(clock.now())
+        return result, times
+
+    result, (first, second, *complete) = clock.run(main, virtual=True)
+    step = 1.5 + 0.01 * result.metrics["tokens/trained"]
+    assert result.metrics["time/train_s"] == pytest.approx(step - 0.5)
+    assert [first, second] == pytest.approx([step, 2 * step])
+    assert complete == pytest.approx([second, first + 20, first + 40])
+
+
+@pytest.mark.parametrize("transport", ["file", "memory"])
+def test_with_a_lag_every_version_is_published_and_the_trainer_waits_for_a_place_in_line(
+    tiny: Path, tmp_path: Path, transport: str
+) -> None:
+    recipe = recipe_for(tiny, lag=1, transport=transport, train_step=1.0, trained_token=0.0, snapshot=0.0, publish=20.0)
+
+    async def main() -> list[float]:
+        trainer = InProcessTrainer(recipe, StartingVersions(str(tiny)), tmp_path, tmp_path / "logs", load_lags(recipe))
+        blocked = [
+            (await trainer.step(batch(version, groups=4, size=4))).metrics["sync/blocking_seconds"]
+            for version in range(4)
+        ]
+        for version in (2, 3, 4):
+            update = await trainer.weights(version)
+            assert (update.version, update.transport, update.state is None) == (version, transport, transport == "file")
+            assert transport == "memory" or Path(update.path).name == f"v{version}"
+        return blocked
+
+    # Version 1 is written from 1 s to 21 s; 2 stands in line; 3 waits from 3 s until 2 is begun at 21 s; 4 from 22 s.
+    assert clock.run(main, virtual=True) == pytest.approx([0, 0, 18, 19])
+    left = {"config.json"} if transport == "memory" else {"v2", "v3", "v4"}
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def test_a_trainer_that_is_told_of_published_versions_gives_them_out(tiny: Path, tmp_path: Path) -> None:
+    recipe = recipe_for(tiny, lag=2, transport="file")
+
+    async def main() -> None:
+        versions = StartingVersions(str(tiny), 0, {-2: "older", -1: "old"})
+        trainer = InProcessTrainer(recipe, versions, tmp_path, tmp_path / "logs", load_lags(recipe))
+        assert [(await trainer.weights(v)).path for v in (-2, -1, 0)] == [
+            *("older", "old"),
+            str(tmp_path / "v0"),  # whose publication begins again
+        ]
+        await trainer.step(batch(0, groups=4, size=4))
+        assert [(await trainer.weights(v)).version for v in (-2, -1, 0, 1)] == [-2, -1, 0, 1]
+
+    clock.run(main, virtual=True)
