@@ -92,7 +92,7 @@ def train(
         typer.echo(dump_recipe(loaded), nl=False)
         return
     with ConsoleDisplay() as display:
-        if loaded.clock == "virtual":
+        if loaded.world == "virtual":
             from arl.run.virtual import train_virtually
 
             summary = train_virtually(loaded, display, recipe if resume else None)

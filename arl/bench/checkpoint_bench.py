@@ -16,10 +16,12 @@ import numpy as np
 from arl import clock
 from arl.config.recipe import Recipe, TinyModel
 from arl.launch.local import LocalProcesses
+from arl.launch.loopback import new_key
 from arl.launch.placement import Share
 from arl.models.tiny import make_tiny_model
 from arl.run.checkpoint import seal
-from arl.run.wall import new_key, open_trainer, told_deaths
+from arl.run.failures import told_deaths
+from arl.run.ranks import open_trainer
 from arl.tasks.running_checksum import CHARACTERS
 from arl.train.trainer_client import TrainerClient
 from arl.types import Batch, Problem, StartingVersions, Trajectory, TrajectoryGroup

@@ -31,7 +31,7 @@ from arl.config.recipe import Deadlines, Rollout
 from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
 from arl.launch.placement import NoLease
-from arl.rollout.controller import Controller
+from arl.rollout.controller import Controller, Segment
 from arl.rollout.env import single_turn
 from arl.rollout.episodes import Episodes
 from arl.rollout.filters import keep_all
@@ -117,19 +117,21 @@ def _run(concurrent: int, episodes: int) -> Run:
 
     async def main() -> None:
         controller = Controller(
-            rollout,
-            Deadlines(),
-            steps,
-            steps,
-            router,
-            trainer,
-            StalenessGate(problems_per_step, STALENESS),
-            ProblemOrder([Problem(str(i)) for i in range(NUM_PROBLEMS)], seed=0),
-            Episodes(router, NullCodec(), NullRewards(), single_turn, rollout, seed=0, max_length=1024),
-            keep_all,
-            NoLease(),
-            sampler,
-            NullCheckpoints(),
+            Segment(
+                rollout=rollout,
+                deadlines=Deadlines(),
+                steps=steps,
+                until=steps,
+                engine=router,
+                trainer=trainer,
+                admission=StalenessGate(problems_per_step, STALENESS),
+                problems=ProblemOrder([Problem(str(i)) for i in range(NUM_PROBLEMS)], seed=0),
+                groups=Episodes(router, NullCodec(), NullRewards(), single_turn, rollout, seed=0, max_length=1024),
+                keep=keep_all,
+                lease=NoLease(),
+                observer=sampler,
+                checkpoints=NullCheckpoints(),
+            )
         )
         await controller.run()
         assert controller.audit.trained == steps * problems_per_step

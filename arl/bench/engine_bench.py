@@ -28,10 +28,12 @@ from arl.bench import sglang_version
 from arl.config.recipe import Recipe, TinyModel, Train
 from arl.engine.base import Engine
 from arl.launch.local import LocalProcesses
+from arl.launch.loopback import new_key
 from arl.launch.placement import Share, visible_gpus
 from arl.models.load import DTYPES
 from arl.models.tiny import make_tiny_model
-from arl.run.wall import EngineServers, new_key, told_deaths
+from arl.run.engines import EngineServers
+from arl.run.failures import told_deaths
 from arl.tasks.running_checksum import CHARACTERS
 from arl.train.packer import LossSequence, pack_groups
 from arl.train.sharded_model import ShardedModel, init_ranks

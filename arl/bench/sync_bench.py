@@ -27,10 +27,13 @@ from arl.config.recipe import Recipe, TinyModel
 from arl.engine.base import Engine
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.launch.local import LocalProcesses
+from arl.launch.loopback import new_key
 from arl.launch.placement import Share
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
-from arl.run.wall import EngineServers, new_key, open_trainer, told_deaths
+from arl.run.engines import EngineServers
+from arl.run.failures import told_deaths
+from arl.run.ranks import open_trainer
 from arl.sync.loading import read_weights
 from arl.sync.targets import MemoryOutlet, State
 from arl.tasks.running_checksum import CHARACTERS

@@ -45,7 +45,7 @@ def place(recipe: Recipe, num_cores: int, gpus: list[str]) -> Placement:
     replicas, ranks, wide = recipe.engine.replicas, recipe.train.ranks, recipe.engine.tensor_parallel
     together = recipe.mode == "collocated"
     needed = max(replicas * wide, ranks) if together else replicas * wide + ranks
-    if recipe.clock == "virtual":
+    if recipe.world == "virtual":
         gpus = []  # one process, on the CPU
     if gpus and len(gpus) < needed:
         raise RecipeError(

@@ -68,37 +68,43 @@ class Audit:
     lost: Counter[str] = field(default_factory=Counter)  # fate -> groups
 
 
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """All that one segment of a run is made of: from its start, or a checkpoint, until version `until`."""
+
+    rollout: Rollout
+    deadlines: Deadlines
+    steps: int  # versions of the whole run; nothing is generated that no step will train
+    until: int  # the version this segment ends with: the last step's, or one whose checkpoint begins the next segment
+    engine: Engine
+    trainer: Trainer
+    admission: Admission
+    problems: ProblemOrder
+    groups: Groups
+    keep: Filter  # which finished groups are trained
+    lease: Lease
+    observer: Observer
+    checkpoints: Checkpoints
+    restored: ControllerState | None = None  # the checkpoint to go on from
+
+
 class Controller:
-    """One segment of a run: from its start, or a checkpoint, until version `until`.
+    """Runs one Segment: admits groups, trains batches, publishes weights."""
 
-    Args:
-        steps: versions of the whole run; nothing is generated that no step will train.
-        until: the version this segment ends with; the last step's, or one whose checkpoint is the next segment's start.
-        keep: the filter of finished groups.
-        restored: the checkpoint to go on from.
-    """
-
-    def __init__(
-        self,
-        rollout: Rollout,
-        deadlines: Deadlines,
-        steps: int,
-        until: int,
-        engine: Engine,
-        trainer: Trainer,
-        admission: Admission,
-        problems: ProblemOrder,
-        groups: Groups,
-        keep: Filter,
-        lease: Lease,
-        observer: Observer,
-        checkpoints: Checkpoints,
-        restored: ControllerState | None = None,
-    ) -> None:
-        self._rollout, self._deadlines, self._steps, self._until = rollout, deadlines, steps, until
-        self._engine, self._trainer, self._lease, self._observer = engine, trainer, lease, observer
-        self._admission, self._problems, self._groups, self._keep = admission, problems, groups, keep
-        self._checkpoints = checkpoints
+    def __init__(self, segment: Segment) -> None:
+        self._rollout = segment.rollout
+        self._deadlines = segment.deadlines
+        self._steps = segment.steps
+        self._until = segment.until
+        self._engine = segment.engine
+        self._trainer = segment.trainer
+        self._admission = segment.admission
+        self._problems = segment.problems
+        self._groups = segment.groups
+        self._keep = segment.keep
+        self._lease = segment.lease
+        self._observer = segment.observer
+        self._checkpoints = segment.checkpoints
         self._buffer = GroupBuffer()
         self._running: dict[int, _Running] = {}
         self._requeues: Counter[str] = Counter()  # problem id -> times put back
@@ -106,8 +112,8 @@ class Controller:
         self._room, self._finished, self._loadable = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.version = 0  # steps finished by the trainer
         self.audit = Audit()
-        if restored is not None:
-            self._restore(restored)
+        if segment.restored is not None:
+            self._restore(segment.restored)
 
     async def run(self) -> None:
         """Train until version `until` and save it; the last one is saved when the engines have loaded it.

@@ -95,7 +95,7 @@ class RunCheckpoints:
         served = min(self._engine.loaded_version, version)
         if self._recipe.rollout.lag is not None:
             return range(served, version)
-        return range(served, min(served + 1, version)) if self._recipe.clock == "virtual" else range(0)
+        return range(served, min(served + 1, version)) if self._recipe.world == "virtual" else range(0)
 
     def write(self, state: ControllerState) -> Coroutine[Any, Any, None]:
         """See Checkpoints."""
@@ -112,7 +112,7 @@ class RunCheckpoints:
 
     async def _off_the_loop(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """In a thread, which virtual time has no place for."""
-        if self._recipe.clock == "virtual":
+        if self._recipe.world == "virtual":
             work(*args, **kwargs)
         else:
             await in_thread(work, *args, **kwargs)

@@ -14,7 +14,7 @@ from arl.engine.sglang.server_command import TESTED, look_at
 from arl.errors import InputError
 from arl.launch.placement import visible_cores, visible_gpus
 from arl.run.preflight import preflight
-from arl.run.wall import MEMORY
+from arl.sync.publication_directory import MEMORY
 
 GIGABYTE = 1e9
 

@@ -15,9 +15,12 @@ from arl.data.tokenizer import load_codec
 from arl.engine.base import Engine
 from arl.errors import InputError
 from arl.launch.local import LocalProcesses
+from arl.launch.loopback import new_key
 from arl.rollout.episodes import Episodes, Rewards
+from arl.run.engines import EngineServers, connect_engines
+from arl.run.failures import reported_failures, told_deaths
 from arl.run.preflight import Plan, preflight
-from arl.run.wall import EngineServers, connect_engines, new_key, open_rewards, reported_failures, told_deaths
+from arl.run.rewards import open_rewards
 from arl.types import Accuracy, Problem, StartingVersions, WeightUpdate
 
 

@@ -17,8 +17,8 @@ from arl.launch.placement import Placement, place, visible_cores, visible_gpus
 from arl.metrics.trackers import check_tracking
 from arl.models.model_files import stored_files
 from arl.rollout.lag_table import load_lags
+from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits
-from arl.run.wall import reward_name
 from arl.sync.choose import choose_transport
 from arl.types import Problem, Transport
 

@@ -121,7 +121,7 @@ def _resumed(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDispla
 
 def _same_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> None:
     """Refuse a checkpoint of another model, world or anything else that decides what is computed."""
-    free = FREE if recipe.clock == "virtual" else FREE + FREE_ON_THE_WALL
+    free = FREE if recipe.world == "virtual" else FREE + FREE_ON_THE_WALL
     for field, a, b in differences(state.recipe, recipe.model_dump(mode="json")):
         if not field.startswith(free):
             raise InputError(

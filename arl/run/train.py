@@ -23,6 +23,7 @@ from arl.data.tokenizer import load_codec
 from arl.engine.router import Router
 from arl.errors import RecipeError
 from arl.launch.local import LocalProcesses
+from arl.launch.loopback import new_key
 from arl.launch.placement import NoLease, SharedDeviceLease
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.fingerprint import weights_sha256
@@ -31,27 +32,22 @@ from arl.metrics.recorder import Recorder
 from arl.metrics.summary import Summary, mean_idle
 from arl.metrics.trackers import make_trackers
 from arl.rollout.base import Admission
-from arl.rollout.controller import Audit, Controller
+from arl.rollout.controller import Audit, Controller, Segment
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.episodes import Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import keep_all
 from arl.rollout.staleness import StalenessGate
 from arl.run.checkpoint import RunCheckpoints, RunState
+from arl.run.engines import EngineServers, connect_engines
 from arl.run.evaluate import evaluate, held_out_episodes, make_episodes
+from arl.run.failures import reported_failures, told_deaths
 from arl.run.gc_pacing import rare_collections
+from arl.run.ranks import open_trainer
 from arl.run.resume import Origin, begin
+from arl.run.rewards import open_rewards
 from arl.run.starting_model import starting_model
-from arl.run.wall import (
-    EngineServers,
-    connect_engines,
-    new_key,
-    open_rewards,
-    open_trainer,
-    publication_directory,
-    reported_failures,
-    told_deaths,
-)
+from arl.sync.publication_directory import publication_directory
 from arl.sync.verify import refuse_other_tensors
 from arl.train.base import Trainer
 from arl.types import Accuracy, StartingVersions
@@ -74,8 +70,8 @@ def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -
     Raises:
         ArlError: the one failure that ended the run; every process of it is gone by then.
     """
-    if recipe.clock != "wall":
-        raise RecipeError(f"clock {recipe.clock}: processes run on the wall clock; set clock: wall, or use `arl train`")
+    if recipe.world != "wall":
+        raise RecipeError(f"world {recipe.world}: processes run on the wall clock; set world: wall, or use `arl train`")
     started = perf_counter()
     with begin(recipe, display, resume) as origin:
         start = origin.time + perf_counter() - started
@@ -196,20 +192,22 @@ class Run:
     def _controller(self, recorder: Recorder, checkpoints: RunCheckpoints, until: int) -> Controller:
         recipe, rollout, state = self._recipe, self._recipe.rollout, self._origin.state
         return Controller(
-            rollout,
-            recipe.deadlines,
-            recipe.train.steps,
-            until,
-            self._engine,
-            self._trainer,
-            self._admission(),
-            ProblemOrder(self._origin.plan.training, recipe.seed),
-            self._episodes,
-            keep_all if rollout.filter is None else import_function(rollout.filter, "rollout.filter"),
-            SharedDeviceLease(self._engine) if recipe.mode == "collocated" else NoLease(),
-            recorder,
-            checkpoints,
-            None if state is None else state.controller,
+            Segment(
+                rollout=rollout,
+                deadlines=recipe.deadlines,
+                steps=recipe.train.steps,
+                until=until,
+                engine=self._engine,
+                trainer=self._trainer,
+                admission=self._admission(),
+                problems=ProblemOrder(self._origin.plan.training, recipe.seed),
+                groups=self._episodes,
+                keep=keep_all if rollout.filter is None else import_function(rollout.filter, "rollout.filter"),
+                lease=SharedDeviceLease(self._engine) if recipe.mode == "collocated" else NoLease(),
+                observer=recorder,
+                checkpoints=checkpoints,
+                restored=None if state is None else state.controller,
+            )
         )
 
     def _admission(self) -> Admission:

@@ -1,4 +1,4 @@
-"""`arl train` with clock: virtual. See arl.virtual.
+"""`arl train` with world: virtual. See arl.virtual.
 
 wall clock      begin: new or resumed ─► warm-up, if it is not cached
 virtual time    engines, trainer, rewards ─► Run: evaluate ─► controller ─► evaluate
@@ -30,10 +30,12 @@ from arl.metrics.summary import Summary
 from arl.models.load import load_model
 from arl.reward.pool import InlineRewards
 from arl.run.checkpoint import load_state, next_checkpoint
+from arl.run.failures import reported_failures, told_deaths
 from arl.run.resume import Origin, begin
+from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_model
 from arl.run.train import Outcome, Run, summarize
-from arl.run.wall import publication_directory, reported_failures, reward_name, told_deaths
+from arl.sync.publication_directory import publication_directory
 from arl.train.in_process import InProcessTrainer
 from arl.types import Problem, StartingVersions
 

@@ -16,7 +16,7 @@ from arl.config.recipe import Deadlines, Rollout
 from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
 from arl.launch.placement import NoLease, SharedDeviceLease
-from arl.rollout.controller import Controller
+from arl.rollout.controller import Controller, Segment
 from arl.rollout.env import single_turn
 from arl.rollout.episodes import Episodes
 from arl.rollout.exact_lag import LagSchedule
@@ -153,19 +153,21 @@ class Run:
             problems = ProblemOrder([Problem(f"{i:04d}") for i in range(60)], seed=0)
             lags = np.minimum(np.arange(self.steps)[:, None], np.ones((1, 3), int))
             self.controller = Controller(
-                self.rollout,
-                self.limits,
-                self.steps,
-                self.steps,
-                engine,
-                self.trainer,
-                LagSchedule(lags) if self.mode == "lag" else StalenessGate(3, self.staleness),
-                problems,
-                episodes,
-                keep_all,
-                SharedDeviceLease(engine) if self.mode == "collocated" else NoLease(),
-                NullObserver(),
-                NullCheckpoints(0, self.steps),
+                Segment(
+                    rollout=self.rollout,
+                    deadlines=self.limits,
+                    steps=self.steps,
+                    until=self.steps,
+                    engine=engine,
+                    trainer=self.trainer,
+                    admission=LagSchedule(lags) if self.mode == "lag" else StalenessGate(3, self.staleness),
+                    problems=problems,
+                    groups=episodes,
+                    keep=keep_all,
+                    lease=SharedDeviceLease(engine) if self.mode == "collocated" else NoLease(),
+                    observer=NullObserver(),
+                    checkpoints=NullCheckpoints(0, self.steps),
+                )
             )
             await self.controller.run()
             self.restarts = router.restarts

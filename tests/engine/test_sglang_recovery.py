@@ -15,7 +15,7 @@ from arl.config.recipe import Deadlines, Recipe
 from arl.engine.router import Router
 from arl.launch.local import LocalProcess, LocalProcesses
 from arl.launch.placement import Share
-from arl.run.wall import EngineServers, connect_engines
+from arl.run.engines import EngineServers, connect_engines
 from arl.types import StartingVersions
 from tests.engine.conftest import KEY, Weights, within
 from tests.engine.test_recovery import Run

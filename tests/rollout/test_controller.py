@@ -20,7 +20,7 @@ from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
 from arl.errors import Rejected, RunError, leaves
 from arl.rollout.base import Admission
-from arl.rollout.controller import Controller
+from arl.rollout.controller import Controller, Segment
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Env, Session, single_turn
 from arl.rollout.episodes import Episodes
@@ -119,20 +119,22 @@ class World:
         self.episodes = Episodes(self.engine, NullCodec(), rewards, self.env, self.rollout, seed=0, max_length=100_000)
         problems = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
         return Controller(
-            self.rollout,
-            self.deadlines,
-            self.steps,
-            self.until,
-            self.engine,
-            self.trainer,
-            self._admission(),
-            problems,
-            self.episodes,
-            self.keep,
-            NullLease(),
-            self.observer,
-            self.checkpoints,
-            restored,
+            Segment(
+                rollout=self.rollout,
+                deadlines=self.deadlines,
+                steps=self.steps,
+                until=self.until,
+                engine=self.engine,
+                trainer=self.trainer,
+                admission=self._admission(),
+                problems=problems,
+                groups=self.episodes,
+                keep=self.keep,
+                lease=NullLease(),
+                observer=self.observer,
+                checkpoints=self.checkpoints,
+                restored=restored,
+            )
         )
 
     def state(self) -> ControllerState:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from arl import clock
 from arl.config.recipe import Rollout
-from arl.rollout.controller import Controller
+from arl.rollout.controller import Controller, Segment
 from arl.rollout.filters import keep_all
 from arl.run.replay.recorded import (
     TOO_NEW,
@@ -81,19 +81,21 @@ class Replayed:
         bound = None if self.as_recorded else staleness
         alike = {"late": "wait", "max_groups": None} if self.as_recorded else {"max_requeues": 0}
         self.controller = Controller(
-            rollout.model_copy(update=alike),
-            PATIENT,
-            STEPS,
-            STEPS,
-            engine,
-            trainer,
-            schedule if self.as_recorded else gate,
-            RecordedOrder(recording.groups),
-            RecordedGroups(recording.groups, engine, NullCodec(), trainer, patience, bound),
-            keep_all,
-            NullLease(),
-            self.observer,
-            NullCheckpoints(0, STEPS),
+            Segment(
+                rollout=rollout.model_copy(update=alike),
+                deadlines=PATIENT,
+                steps=STEPS,
+                until=STEPS,
+                engine=engine,
+                trainer=trainer,
+                admission=schedule if self.as_recorded else gate,
+                problems=RecordedOrder(recording.groups),
+                groups=RecordedGroups(recording.groups, engine, NullCodec(), trainer, patience, bound),
+                keep=keep_all,
+                lease=NullLease(),
+                observer=self.observer,
+                checkpoints=NullCheckpoints(0, STEPS),
+            )
         )
         await self.controller.run()
 

@@ -15,9 +15,11 @@ from arl.engine.sglang.server_command import CHILD
 from arl.errors import ProcessDied
 from arl.launch.child import RUN_KEY
 from arl.launch.local import LocalProcesses
+from arl.launch.loopback import new_key
 from arl.launch.placement import Share
 from arl.models.tiny import make_tiny_model
-from arl.run.wall import EngineServers, connect_engines, new_key, reported_failures, told_deaths
+from arl.run.engines import EngineServers, connect_engines
+from arl.run.failures import reported_failures, told_deaths
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import StartingVersions
 from tests.fake_sglang import make_fake_sglang

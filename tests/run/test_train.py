@@ -18,7 +18,7 @@ import pytest
 from arl.config.recipe_file import load_recipe
 from arl.data.problems import ProblemOrder, load_problems
 from arl.metrics.names import EVALUATION, EVERY_STEP
-from arl.run.wall import WEIGHTS
+from arl.sync.publication_directory import WEIGHTS
 from tests.processes import survivors
 
 RECIPE = """\

@@ -11,7 +11,9 @@ import pytest
 
 from arl.errors import EngineError, ProcessDied
 from arl.launch.local import LocalProcesses
-from arl.run.wall import _make_own, held_port, orphans, reported_failures, told_deaths
+from arl.launch.loopback import held_port
+from arl.run.failures import reported_failures, told_deaths
+from arl.sync.publication_directory import _make_own, orphans
 
 
 def test_a_folder_of_weights_is_its_runs_from_the_first_moment_however_many_clear_up(tmp_path: Path) -> None:

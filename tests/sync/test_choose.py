@@ -27,7 +27,7 @@ def placed(of: Recipe, gpus: list[str]) -> Placement:
 
 SGLANG = {"kind": "sglang"}
 TABLE = [
-    (recipe(clock="virtual"), GPUS, "memory"),
+    (recipe(world="virtual"), GPUS, "memory"),
     (recipe(), [], "file"),
     (recipe(engine=SGLANG), [], "file"),
     (recipe(), GPUS, "broadcast"),
@@ -39,7 +39,7 @@ TABLE = [
     (recipe(mode="collocated", engine=SGLANG | {"tensor_parallel": 2}), GPUS, "file"),
     (recipe(sync={"transport": "broadcast"}), [], "broadcast"),
     (recipe(sync={"transport": "ipc"}, engine=SGLANG), [], "ipc"),
-    (recipe(sync={"transport": "file"}, clock="virtual"), [], "file"),
+    (recipe(sync={"transport": "file"}, world="virtual"), [], "file"),
 ]
 
 
@@ -67,8 +67,8 @@ def test_a_wish_that_these_gpus_cannot_grant_is_refused(given: Recipe, rule: str
 @pytest.mark.parametrize(
     ("sections", "rule"),
     [
-        ({"sync": {"transport": "memory"}}, "sync.transport memory: on clock wall"),
-        ({"sync": {"transport": "broadcast"}, "clock": "virtual"}, "clock virtual has one process"),
+        ({"sync": {"transport": "memory"}}, "sync.transport memory: in world wall"),
+        ({"sync": {"transport": "broadcast"}, "world": "virtual"}, "world virtual has one process"),
         ({"sync": {"transport": "broadcast"}, "rollout": {"lag": 0}}, "with rollout.lag checkpoints keep the files"),
         ({"sync": {"transport": "ipc"}}, "for SGLang with tensor_parallel 1, and this is engine.kind embedded"),
         (

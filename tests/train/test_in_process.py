@@ -22,7 +22,7 @@ STEPS = range(3)
 def recipe_for(model: Path, lag: int | None = None, transport: str = "auto", **virtual: float) -> Recipe:
     return Recipe.model_validate(
         {
-            "clock": "virtual",
+            "world": "virtual",
             "model": {"path": str(model)},
             "data": {"task": "running_checksum"},
             "rollout": {"lag": lag},

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from arl.config.recipe import Objective, Train
 from arl.launch.child import PARENT
-from arl.run.wall import LOOPBACK, held_port
+from arl.launch.loopback import LOOPBACK, held_port
 from arl.train.channel import Init
 
 

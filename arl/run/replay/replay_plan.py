@@ -47,7 +47,7 @@ def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
     file = run / "recipe.yaml"
     recorded, wanted = load_recipe(file), load_recipe(file, overrides)
     changed = list(differences(recorded.model_dump(mode="json"), wanted.model_dump(mode="json")))
-    on_the_wall = recorded.clock == "wall"
+    on_the_wall = recorded.world == "wall"
     costs = () if on_the_wall else COSTS
     _refuse(changed, FREE + (() if recorded.rollout.lag is not None else RULES + costs))
     recording = read_recording(run, recorded)
@@ -75,12 +75,12 @@ def _refuse(changed: Sequence[tuple[str, Any, Any]], allowed: tuple[str, ...]) -
 def _in_one_process(recipe: Recipe, recording: Recording) -> Recipe:
     """With one rank and thread; a run on the wall clock gets costs that are like its own times."""
     alone: dict[str, object] = {
-        "clock": "virtual",
+        "world": "virtual",
         "train": recipe.train.model_copy(update={"ranks": 1, "threads": None}),
         "engine": recipe.engine.model_copy(update={"threads": None}),
         "sync": Sync(),
     }
-    if recipe.clock == "wall":
+    if recipe.world == "wall":
         seconds = recording.step_seconds
         costs = {"train_step": sum(seconds) / len(seconds), "trained_token": 0.0, "snapshot": 0.0}
         costs |= {"publish": recording.publish_seconds, "load": recording.load_seconds}

@@ -20,11 +20,12 @@ from arl.metrics.summary import Summary
 from arl.metrics.trackers import make_trackers
 from arl.reward.pool import InlineRewards
 from arl.rollout.base import Observer
-from arl.rollout.controller import Controller
+from arl.rollout.controller import Controller, Segment
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import keep_all
 from arl.run.checkpoint import next_checkpoint
 from arl.run.evaluate import evaluate, held_out_episodes
+from arl.run.failures import reported_failures
 from arl.run.replay.recorded import (
     PacedTrainer,
     RecordedEngine,
@@ -35,9 +36,10 @@ from arl.run.replay.recorded import (
 )
 from arl.run.replay.replay_plan import Replay, plan_replay
 from arl.run.resume import Origin, begin
+from arl.run.rewards import reward_name
 from arl.run.train import Outcome, summarize
 from arl.run.virtual import model_at_start, open_engines, repeatable
-from arl.run.wall import publication_directory, reported_failures, reward_name
+from arl.sync.publication_directory import publication_directory
 from arl.train.base import Trainer
 from arl.train.in_process import InProcessTrainer
 from arl.types import Accuracy, StartingVersions
@@ -172,19 +174,21 @@ def _controller(
         keep = keep_all if rollout.filter is None else import_function(rollout.filter, "rollout.filter")
         admission = RecordedGate(recording.groups, rollout.problems_per_step, rollout.staleness)
     return Controller(
-        rollout.model_copy(update=rules),
-        recipe.deadlines.model_copy(update=limits),
-        len(recording.step_seconds),
-        recipe.train.steps,
-        engine,
-        trainer,
-        admission,
-        RecordedOrder(recording.groups),
-        groups,
-        keep,
-        SharedDeviceLease(engine) if recipe.mode == "collocated" else NoLease(),
-        observer,
-        checkpoints,
+        Segment(
+            rollout=rollout.model_copy(update=rules),
+            deadlines=recipe.deadlines.model_copy(update=limits),
+            steps=len(recording.step_seconds),
+            until=recipe.train.steps,
+            engine=engine,
+            trainer=trainer,
+            admission=admission,
+            problems=RecordedOrder(recording.groups),
+            groups=groups,
+            keep=keep,
+            lease=SharedDeviceLease(engine) if recipe.mode == "collocated" else NoLease(),
+            observer=observer,
+            checkpoints=checkpoints,
+        )
     )
 
 

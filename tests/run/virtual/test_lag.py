@@ -91,7 +91,7 @@ def test_versions_that_have_no_room_are_refused_by_name(
     class Full:
         free = 0
 
-    monkeypatch.setattr("arl.run.wall.shutil.disk_usage", lambda _: Full)
-    monkeypatch.setattr("arl.run.wall.free_memory", lambda: 0)
+    monkeypatch.setattr("arl.sync.publication_directory.shutil.disk_usage", lambda _: Full)
+    monkeypatch.setattr("arl.sync.publication_directory.free_memory", lambda: 0)
     with pytest.raises(InputError, match=r"for 5 versions at a time \(rollout.lag \+ 2\); make room, or lower rollout"):
         start(EXACT, "rollout.lag=3", f"sync.transport={transport}")

@@ -156,7 +156,7 @@ def none(problem: Any, trajectories: Any) -> bool:
         ("engine.replicas=2", "engine.replicas"),
         ("virtual.engine_pass=1", "virtual.engine_pass"),
         ("seed=3", "seed = 3"),
-        ("clock=wall", "clock = 'wall'"),
+        ("world=wall", "world = 'wall'"),
         ("train.threads=1", "train.threads"),
         ("train.steps=7", "train.steps 7: .* recorded 6"),
         ("objective.kind=dpo", "objective.kind = 'dpo'"),

@@ -24,7 +24,7 @@ from arl.run.virtual import train_virtually
 ROOT = Path(__file__).parents[3]
 RECIPE = """\
 name: small
-clock: virtual
+world: virtual
 model:
   tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
 data: {task: running_checksum, size: 500}
@@ -168,7 +168,7 @@ def test_with_every_checkpoint_damaged_there_is_nothing_to_resume(again: tuple[P
     ("override", "message"),
     [
         ("rollout.staleness=3", "rollout.staleness = 3"),
-        ("clock=wall", r"clock = 'wall': .*step_6 was made with 'virtual'"),
+        ("world=wall", r"world = 'wall': .*step_6 was made with 'virtual'"),
         ("model.tiny.layers=2", r"model.tiny.layers = 2: .*step_6 was made with 1"),
         ("seed=1", "seed = 1: .* was made with 0; resume with that, or start a new run"),
         ("engine.replicas=2", "engine.replicas = 2"),
@@ -188,7 +188,7 @@ def test_a_checkpoint_of_another_world_or_model_is_refused_and_left_alone(
 def resume_any_clock(recipe: Path, runs: Path, override: str) -> None:
     """As the command does: by the recipe's clock."""
     loaded = load_recipe(recipe, [f"output.directory={runs}", override])
-    start = train if loaded.clock == "wall" else train_virtually
+    start = train if loaded.world == "wall" else train_virtually
     start(loaded, ConsoleDisplay(Console(file=io.StringIO())), resume=recipe)
 
 

@@ -30,7 +30,7 @@ from arl.types import Problem, Trajectory
 ROOT = Path(__file__).parents[3]
 RECIPE = f"""\
 name: small
-clock: virtual
+world: virtual
 model:
   tiny: {{hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}}
 data: {{task: running_checksum, size: 500}}
@@ -230,7 +230,7 @@ def test_what_ends_a_run_is_told_as_it_is(start: Start) -> None:
 
 def test_what_needs_processes_refuses_a_virtual_clock(recipe_file: Path) -> None:
     recipe = load_recipe(recipe_file)
-    with pytest.raises(RecipeError, match="clock virtual: processes run on the wall clock"):
+    with pytest.raises(RecipeError, match="world virtual: processes run on the wall clock"):
         train(recipe, ConsoleDisplay(Console(file=io.StringIO())))
 
 

@@ -1,0 +1,45 @@
+"""The recipe's section about the model: where its weights come from."""
+
+from pydantic import model_validator
+
+from arl.config.section import Positive, PositiveFloat, Section
+
+
+class TinyModel(Section):
+    """A Llama-shaped model made on the spot; its vocabulary is the task's."""
+
+    hidden_size: Positive = 128
+    """Width of the residual stream, D."""
+    layers: Positive = 2
+    """Decoder blocks."""
+    heads: Positive = 4
+    """Attention heads; must divide hidden_size."""
+    intermediate_size: Positive = 384
+    """Width of the feed-forward."""
+    rope_theta: PositiveFloat = 1000.0
+    """Base of the rotary embedding."""
+    context: Positive = 512
+    """Longest sequence, tokens."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "TinyModel":
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(
+                f"model.tiny.hidden_size {self.hidden_size} must be a multiple of 2 x heads ({2 * self.heads})"
+            )
+        return self
+
+
+class Model(Section):
+    """Where the weights come from: exactly one of `path` and `tiny`."""
+
+    path: str | None = None
+    """Directory or Hugging Face name of a causal language model with its tokenizer."""
+    tiny: TinyModel | None = None
+    """Make a small model instead; needs a task with its own vocabulary, and usually a warm-up."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Model":
+        if (self.path is None) == (self.tiny is None):
+            raise ValueError("model: give exactly one of model.path and model.tiny")
+        return self

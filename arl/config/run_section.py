@@ -1,0 +1,72 @@
+"""The recipe's sections about a run as a whole: its deadlines, virtual costs and output."""
+
+from typing import Literal
+
+from arl.config.section import Cost, NonNegative, Seconds, Section
+
+
+class Deadlines(Section):
+    """Every wait has one, in seconds; when it passes, the run ends and says who waited on whom.
+
+    An engine that misses one is first restarted, as often as engine.max_restarts allows.
+    """
+
+    startup: Seconds = 120.0
+    """A process, from its start until it is ready."""
+    step: Seconds = 600.0
+    """One training step, and the wait for a batch."""
+    swap: Seconds = 60.0
+    """One weight publication and one swap."""
+    generate: Seconds = 600.0
+    """An engine that produces nothing for an open request: it is killed, and started again."""
+    reward: Seconds = 10.0
+    """One call of the reward function."""
+    shutdown: Seconds = 10.0
+    """A process asked to end, before it is killed."""
+
+    @property
+    def swap_and_restart(self) -> float:
+        """A swap in which an engine falls silent, for `swap`, is started again, and loads the weights."""
+        return self.swap + self.startup + self.swap
+
+
+class VirtualCosts(Section):
+    """What each operation takes under `world: virtual`, in virtual seconds: set them to imitate other hardware.
+
+    The defaults imitate the quickstart on a laptop. An engine pass takes engine_pass + decode_token · rows that
+    decode + prefill_token · prompt tokens; a training step takes train_step + trained_token · loss tokens.
+    """
+
+    engine_pass: Cost = 1e-3
+    """One pass of one replica, whatever it holds; seconds."""
+    decode_token: Cost = 20e-6
+    """Each request that decodes a token in a pass; seconds."""
+    prefill_token: Cost = 20e-6
+    """Each token of a new prompt in a pass, shared prompts once; seconds."""
+    train_step: Cost = 30e-3
+    """One training step, whatever it holds; seconds."""
+    trained_token: Cost = 20e-6
+    """Each loss token of a step; seconds."""
+    snapshot: Cost = 0.5e-3
+    """The copy of the weights after a step, during which the trainer waits; seconds."""
+    publish: Cost = 5e-3
+    """Writing a snapshot where engines can load it, one after the other, while the trainer goes on; seconds."""
+    load: Cost = 5e-3
+    """Loading published weights into one replica, which is paused meanwhile; seconds."""
+    reward: Cost = 0.2e-3
+    """One call of the reward function; reward.workers groups are scored at a time; seconds."""
+
+
+class Output(Section):
+    """What a run leaves behind."""
+
+    directory: str = "runs"
+    """The run directory is <directory>/<name>; a finished run of that name is never overwritten."""
+    checkpoint_every: NonNegative = 0
+    """Steps between saved models; 0: only the last."""
+    trajectories: bool = True
+    """Write every trajectory that was trained or lost to Parquet, with its fate."""
+    wandb: Literal["off", "offline", "online"] = "off"
+    """Mirror metrics.jsonl to Weights & Biases."""
+    wandb_project: str = "arl"
+    """Its project there."""

@@ -1,0 +1,26 @@
+"""Find the reward function of a recipe and open its worker pool."""
+
+from pathlib import Path
+
+from arl.config.recipe import Recipe
+from arl.errors import InputError
+from arl.reward.pool import RewardPool
+from arl.tasks.registry import task_module
+
+
+def reward_name(recipe: Recipe) -> str:
+    """`module:function` of the recipe's reward: its own, or the task's.
+
+    Raises:
+        InputError: neither names one.
+    """
+    if recipe.reward.function is not None:
+        return recipe.reward.function
+    if recipe.data.task is None:
+        raise InputError("reward.function: required with data.path; name a module:function")
+    return f"{task_module(recipe.data.task)}:reward"
+
+
+def open_rewards(recipe: Recipe, directory: Path) -> RewardPool:
+    log, limits = directory / "reward.log", recipe.deadlines
+    return RewardPool(reward_name(recipe), recipe.reward.workers, limits.reward, limits.startup, log)
