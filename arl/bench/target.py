@@ -73,7 +73,9 @@ def _run_ours(
     recipe: Path, model: Path, seed: int, overrides: list[str], directory: Path, display: ConsoleDisplay
 ) -> list[Snapshot]:
     fixed = ["model.tiny=null", f"model.path={model}", "warmup=null", f"seed={seed}", f"output.directory={directory}"]
-    loaded = load_recipe(recipe, [*fixed, "output.checkpoint_every=1", "eval.problems=0", *overrides])
+    loaded = load_recipe(
+        recipe, [*fixed, "output.checkpoint_every=1", "output.keep_checkpoints=1000000", "eval.problems=0", *overrides]
+    )
     summary = train(loaded, display)
     lines = (Path(summary.directory) / "metrics.jsonl").read_text().splitlines()
     steps = [(r["time_s"], r["step"]) for r in map(json.loads, lines)]

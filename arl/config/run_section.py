@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from arl.config.section import Cost, NonNegative, Seconds, Section
+from arl.config.section import Cost, NonNegative, Positive, Seconds, Section
 
 
 class Deadlines(Section):
@@ -62,8 +62,11 @@ class Output(Section):
 
     directory: str = "runs"
     """The run directory is <directory>/<name>; a finished run of that name is never overwritten."""
-    checkpoint_every: NonNegative = 0
-    """Steps between saved models; 0: only the last."""
+    checkpoint_every: NonNegative | None = None
+    """Steps between checkpoints, from which a killed run resumes; the last step always has one. 0: only the last.
+    null: 20, and in world virtual only the last, because there a checkpoint is an event of the schedule."""
+    keep_checkpoints: Positive = 2
+    """Newest checkpoints that are kept; older ones are removed when a newer one is complete."""
     trajectories: bool = True
     """Write every trajectory that was trained or lost to Parquet, with its fate."""
     wandb: Literal["off", "offline", "online"] = "off"

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: complete or not there, and never believed without their checksums.
+"""Write, verify, keep and find the checkpoints of a run.
 
     checkpoints/step_N/   model.safetensors, config.json, tokenizer…   what `from_pretrained` reads
                           optimizer.safetensors                        AdamW's moments
@@ -6,7 +6,10 @@
                           run.msgpack                                  controller, metrics, clock: a RunState
                           manifest.json                                bytes and sha256 of every other file
 
-copy (the trainer waits) ─► cut, one instant of the controller ─► in the background: write, checksum, sync, rename
+copy (the trainer waits) ─► cut, one instant of the controller ─► in the background: write, checksum, sync, rename,
+                                                                   remove the oldest
+
+A checkpoint is complete or not there, because its name comes last. It is used only if its checksums hold.
 """
 
 import asyncio
@@ -35,10 +38,11 @@ P = ParamSpec("P")
 
 MANIFEST, STATE, OLDER = "manifest.json", "run.msgpack", "weights"
 OPTIMIZER = "optimizer.safetensors"
+STEPS_BETWEEN = 20  # checkpoints, unless the recipe says otherwise
 
 
 class RunState(Struct, frozen=True):
-    """All that a run is, at one instant, but for the trainer's tensors."""
+    """Everything that a run is at one instant, except the trainer's tensors."""
 
     recipe: dict[str, Any]  # as JSON
     inputs: str  # sha256 of problems and lags: see Plan.sha256
@@ -54,10 +58,12 @@ class _File(Struct, frozen=True):
 
 
 class RunCheckpoints:
-    """Implements the controller's Checkpoints: every `output.checkpoint_every` steps (0: never), and the last.
+    """Write the controller's checkpoints as `output` says, and remove old ones.
 
     Args:
-        cut: the run at this instant, around the controller's state.
+        cut: returns the state of the whole run at this instant, given the controller's.
+        in_use: the checkpoint that this run was resumed from. It is not removed, because engines that are restarted
+            load their weights from it.
     """
 
     def __init__(
@@ -67,9 +73,14 @@ class RunCheckpoints:
         engine: Engine,
         trainer: Trainer,
         cut: Callable[[ControllerState], RunState],
+        in_use: Path | None = None,
     ) -> None:
-        self._directory, self._recipe, self._engine, self._trainer = directory, recipe, engine, trainer
+        self._directory = directory
+        self._recipe = recipe
+        self._engine = engine
+        self._trainer = trainer
         self._cut = cut
+        self._in_use = in_use
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -77,7 +88,7 @@ class RunCheckpoints:
         return version == next_checkpoint(self._recipe, version - 1)
 
     async def copy(self, version: int) -> None:
-        """See Checkpoints. One checkpoint is written at a time: it waits for the last one."""
+        """See Checkpoints. Waits until the previous checkpoint is written, because only one is written at a time."""
         await self._idle.wait()
         self._idle.clear()
         for older in self._older(version):
@@ -87,10 +98,11 @@ class RunCheckpoints:
         await self._trainer.save(self._partial(version))
 
     def _older(self, version: int) -> range:
-        """Versions that engines begin with when this one is resumed, since nothing could compute them again.
+        """List the older versions that the checkpoint must hold, because nothing could compute them again.
 
-        With exact lag, all that they serve or have yet to serve. In virtual time, what they serve, lest checkpoints
-        made policies fresher. Otherwise engines that begin with the checkpoint's own version serve as well.
+        With an exact lag these are all that engines serve or have yet to serve. In virtual time it is the one that they
+        serve, so that a resumed run does not serve fresher weights than the uninterrupted one. On the wall clock
+        engines begin with the checkpoint's own version.
         """
         served = min(self._engine.loaded_version, version)
         if self._recipe.rollout.lag is not None:
@@ -108,10 +120,19 @@ class RunCheckpoints:
             await self._trainer.saved()
             final = self._directory / f"step_{version}"
             await self._off_the_loop(_write_state, self._partial(version), final, state)
+            await self._off_the_loop(self._remove_old)
         self._idle.set()
 
+    def _remove_old(self) -> None:
+        kept = self._recipe.output.keep_checkpoints
+        for checkpoint in sorted(_checkpoints(self._directory), key=_step)[:-kept]:
+            if checkpoint != self._in_use:
+                removed = checkpoint.with_name(f".{checkpoint.name}.removed")
+                checkpoint.rename(removed)  # first, so that a kill in between leaves no checkpoint with a part missing
+                shutil.rmtree(removed)
+
     async def _off_the_loop(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """In a thread, which virtual time has no place for."""
+        """Run `work` in a thread; in virtual time at once, because threads have no place there."""
         if self._recipe.world == "virtual":
             work(*args, **kwargs)
         else:
@@ -122,19 +143,28 @@ class RunCheckpoints:
 
 
 def next_checkpoint(recipe: Recipe, version: int) -> int:
-    """The first version after `version` that is saved."""
-    every, steps = recipe.output.checkpoint_every, recipe.train.steps
-    return min(steps, (version // every + 1) * every) if every else steps
+    """Return the first version after `version` that is saved."""
+    every = steps_between_checkpoints(recipe)
+    if every == 0:
+        return recipe.train.steps
+    return min(recipe.train.steps, (version // every + 1) * every)
+
+
+def steps_between_checkpoints(recipe: Recipe) -> int:
+    """Return the interval that the recipe asks for; 0: only the last step is saved."""
+    if recipe.output.checkpoint_every is not None:
+        return recipe.output.checkpoint_every
+    return 0 if recipe.world == "virtual" else STEPS_BETWEEN
 
 
 def older_versions(checkpoint: Path, served: int) -> dict[int, str]:
-    """version -> directory of the weights that were saved with it, from what engines `served` when it was cut."""
+    """Map each version that was saved beside `checkpoint`, from `served` on, to the directory of its weights."""
     saved = {int(path.name.removeprefix("v")): str(path) for path in (checkpoint / OLDER).glob("v*")}
     return {version: path for version, path in saved.items() if version >= served}
 
 
 def _copy_model(update: WeightUpdate, target: Path) -> None:
-    """What an engine loads, without what else a checkpoint holds."""
+    """Copy what an engine loads to `target`, and nothing else that a checkpoint holds."""
     target.mkdir(parents=True)
     for file in Path(update.path).iterdir():
         if file.name == "config.json" or "model" in file.name:
@@ -155,7 +185,7 @@ def _write_state(partial: Path, final: Path, state: RunState) -> None:
 
 
 def seal(partial: Path, final: Path) -> None:
-    """Make what is in `partial` the checkpoint `final`: checksums, everything on disk, then the name."""
+    """Turn `partial` into the checkpoint `final`: write checksums, sync everything to disk, then rename."""
     files = {str(file.relative_to(partial)): _File(*_sum(file)) for file in _files(partial)}
     (partial / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(files)))
     for path in [*partial.rglob("*"), partial]:
@@ -166,7 +196,7 @@ def seal(partial: Path, final: Path) -> None:
 
 
 def verify(checkpoint: Path) -> None:
-    """Read every byte of it.
+    """Check the size and the sha256 of every file of `checkpoint`.
 
     Raises:
         DataError: a file is missing, torn or altered; names it.
@@ -192,7 +222,7 @@ def verify(checkpoint: Path) -> None:
 
 
 def newest_intact(directory: Path, note: Callable[[str], None]) -> tuple[Path, RunState]:
-    """The newest checkpoint in `directory` that can be believed, with its state; those that cannot are told.
+    """Find the newest intact checkpoint in `directory` and read its state; `note` is told each damaged one.
 
     Raises:
         DataError: there is none.
@@ -210,9 +240,10 @@ def newest_intact(directory: Path, note: Callable[[str], None]) -> tuple[Path, R
 
 
 def clear_after(checkpoint: Path) -> None:
-    """Remove what was half written, and put aside as refused_step_N what is newer than `checkpoint`."""
-    for partial in checkpoint.parent.glob(".step_*.partial"):
-        shutil.rmtree(partial)
+    """Remove what was half written or half removed; rename what is newer than `checkpoint` to refused_step_N."""
+    for pattern in (".step_*.partial", ".step_*.removed"):
+        for rest in checkpoint.parent.glob(pattern):
+            shutil.rmtree(rest)
     for refused in _checkpoints(checkpoint.parent):
         if _step(refused) > _step(checkpoint):
             aside = refused.with_name(f"refused_{refused.name}")
@@ -221,7 +252,11 @@ def clear_after(checkpoint: Path) -> None:
 
 
 def _refuse_lost_files(run: Path, state: RunState, checkpoint: Path) -> None:
-    """Raises DataError: the run's files end before the checkpoint does."""
+    """Check that the files of the run reach as far as the checkpoint.
+
+    Raises:
+        DataError: one is shorter.
+    """
     recorder = state.recorder
     files = {run / METRICS_FILE: recorder.metrics_bytes, run / TRACE_FILE: recorder.trace_bytes}
     files |= {run / TRAJECTORIES / f"{n:06d}.parquet": 1 for n in range(recorder.num_files)}
@@ -232,7 +267,11 @@ def _refuse_lost_files(run: Path, state: RunState, checkpoint: Path) -> None:
 
 
 def load_state(checkpoint: Path) -> RunState:
-    """Raises DataError: written by another version of arl."""
+    """Read the state of `checkpoint`.
+
+    Raises:
+        DataError: another version of arl wrote it.
+    """
     try:
         state: RunState = msgpack_arrays.decoder(RunState).decode((checkpoint / STATE).read_bytes())
     except msgspec.MsgspecError as error:

@@ -33,10 +33,11 @@ class Plan(Struct, frozen=True):
     transport: Transport
     lags: np.ndarray | None  # (steps, P) int32, versions: see arl.rollout.lag_table; None: staleness is bounded instead
 
-    def sha256(self) -> str:
-        """Of what files and tasks gave: the problems of both sides, and lags."""
+    def sha256(self, steps: int) -> str:
+        """Hash what files and tasks gave: the problems of both splits, and the lags of the first `steps` steps."""
         digest = hashlib.sha256(msgspec.msgpack.encode((self.training, self.held_out)))
-        digest.update(b"" if self.lags is None else self.lags.tobytes())
+        if self.lags is not None:
+            digest.update(self.lags[:steps].tobytes())
         return digest.hexdigest()
 
 

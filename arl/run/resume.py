@@ -1,7 +1,9 @@
-"""Where a run begins: in a directory of its own, or where its last intact checkpoint left it.
+"""Begin a run: in a new directory, or from the last intact checkpoint of an old one.
 
-recipe ─► preflight ─► Origin: a new directory                            everything that can be refused is refused
-                       Origin: the old directory, checkpoint and state    before anything is started or written
+recipe ─► preflight ─► Origin: a new directory
+                       Origin: the old directory, its checkpoint and state      (arl train --resume)
+
+Everything that can be refused is refused here, before anything is started or written.
 """
 
 import contextlib
@@ -18,24 +20,45 @@ from arl.run.checkpoint import RunState, clear_after, newest_intact, older_versi
 from arl.run.preflight import Plan, preflight
 from arl.types import StartingVersions
 
-# What a resumed run may do differently: nothing of it changes what is computed.
+RECIPE = "recipe.yaml"
+LOCK = "run.lock"
+SUMMARY = "summary.json"
+# Fields that a resumed run may change, because they change nothing that is computed.
 FREE = (
-    *("deadlines.", "output.wandb", "output.directory", "engine.threads", "engine.python", "train.threads"),
-    *("rollout.max_failures", "rollout.max_rejects", "engine.max_restarts", "sync."),
+    "deadlines.",
+    "engine.max_restarts",
+    "engine.python",
+    "engine.threads",
+    "output.directory",
+    "output.keep_checkpoints",
+    "output.wandb",
+    "rollout.max_failures",
+    "rollout.max_rejects",
+    "sync.",
+    "train.threads",
 )
-RECIPE, LOCK = "recipe.yaml", "run.lock"
-# In virtual time they change the schedule.
+# Fields that it may change on the wall clock alone, because in virtual time they change the schedule.
 FREE_ON_THE_WALL = (
-    *("engine.replicas", "engine.slots", "engine.tensor_parallel", "engine.args", "output.checkpoint_every"),
-    *("train.ranks", "train.shard_ranks", "train.reshard", "train.checkpointing", "train.compile"),
+    "engine.args",
+    "engine.replicas",
+    "engine.slots",
+    "engine.tensor_parallel",
+    "output.checkpoint_every",
+    "train.checkpointing",
+    "train.compile",
+    "train.ranks",
+    "train.reshard",
+    "train.shard_ranks",
 )
 
 
 @dataclass(frozen=True)
 class Origin:
+    """What a run begins with: a directory, and for a resumed run a checkpoint with its state."""
+
     plan: Plan
     directory: Path
-    checkpoint: Path | None = None  # with its `state`: a resumed run
+    checkpoint: Path | None = None
     state: RunState | None = None
 
     @property
@@ -43,7 +66,7 @@ class Origin:
         return self.state.controller.version if self.state else 0
 
     def versions(self, model: Path) -> StartingVersions:
-        """What trainer and engines begin with, `model` being the trainer's."""
+        """Return the versions that trainer and engines begin with; `model` is the trainer's."""
         return StartingVersions(str(model), self.version, self._older())
 
     def _older(self) -> dict[int, str]:
@@ -53,16 +76,16 @@ class Origin:
 
     @property
     def time(self) -> float:
-        """Clock seconds at which it goes on."""
+        """Clock seconds at which the run goes on."""
         return self.state.time if self.state else 0.0
 
 
 @contextlib.contextmanager
 def begin(recipe: Recipe, display: ConsoleDisplay, resume: Path | None) -> Iterator[Origin]:
-    """A new run directory, or with `resume`, the recipe's file, the newest of its runs.
+    """Make a new run directory; with `resume`, the recipe's file, open the newest run of that recipe instead.
 
     Raises:
-        InputError: whatever can be known to fail; nothing is changed by then.
+        InputError: something that is known to fail before the start; nothing is changed.
     """
     plan = preflight(recipe)
     directory = new_run_directory(recipe) if resume is None else _run_to_resume(recipe, resume)
@@ -76,7 +99,13 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resume: Path | None) -> Itera
 
 
 def new_run_directory(recipe: Recipe) -> Path:
-    """<directory>/<name>, or the first of <name>-2, <name>-3… that does not exist: a run never overwrites another."""
+    """Make <directory>/<name>, or the first of <name>-2, <name>-3… that does not exist yet.
+
+    A run never overwrites another.
+
+    Raises:
+        InputError: the directory cannot be written.
+    """
     for directory in _names(recipe):
         try:
             directory.mkdir(parents=True)
@@ -97,7 +126,11 @@ def _names(recipe: Recipe) -> Iterator[Path]:
 
 
 def _run_to_resume(recipe: Recipe, file: Path) -> Path:
-    """The directory that the recipe's file lies in, if that is a run; else the newest run of this name."""
+    """Return the run in whose directory the recipe's file lies; otherwise the newest run of the recipe's name.
+
+    Raises:
+        InputError: there is no such run.
+    """
     if file.name == RECIPE and (file.parent / LOCK).exists():
         return file.parent
     first = recipe.run_directory
@@ -110,31 +143,57 @@ def _run_to_resume(recipe: Recipe, file: Path) -> Path:
 
 
 def _resumed(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay) -> Origin:
-    if (directory / "summary.json").exists():
-        raise InputError(f"--resume: {directory} is finished; see its summary.json, or start a new run")
     checkpoint, state = newest_intact(directory / "checkpoints", display.note)
-    _same_run(recipe, plan, state, checkpoint)
+    _refuse_other_run(recipe, plan, state, checkpoint)
+    if (directory / SUMMARY).exists():
+        _extend(recipe, directory, state.controller.version)
     clear_after(checkpoint)
+    (directory / RECIPE).write_text(dump_recipe(recipe))
     display.note(f"resuming {directory} from {checkpoint.name}; what its files hold past that is removed")
     return Origin(plan, directory, checkpoint, state)
 
 
-def _same_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> None:
-    """Refuse a checkpoint of another model, world or anything else that decides what is computed."""
+def _extend(recipe: Recipe, directory: Path, version: int) -> None:
+    """Reopen a finished run, whose summary is kept as summary-step_N.json.
+
+    Raises:
+        InputError: the recipe has no steps beyond those that are done.
+    """
+    if recipe.train.steps <= version:
+        raise InputError(
+            f"--resume: {directory} is finished after {version} steps; see its {SUMMARY}, extend it by "
+            f"--set train.steps=N with N > {version}, or start a new run"
+        )
+    (directory / SUMMARY).rename(directory / f"summary-step_{version}.json")
+
+
+def _refuse_other_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> None:
+    """Check that the recipe computes what the checkpoint's run computed; only `train.steps` may grow.
+
+    Raises:
+        InputError: a field that decides what is computed differs.
+        DataError: problems or lags differ.
+    """
     free = FREE if recipe.world == "virtual" else FREE + FREE_ON_THE_WALL
-    for field, a, b in differences(state.recipe, recipe.model_dump(mode="json")):
-        if not field.startswith(free):
+    recorded_steps = state.recipe["train"]["steps"]
+    for field, recorded, wanted in differences(state.recipe, recipe.model_dump(mode="json")):
+        grows = field == "train.steps" and wanted > recorded
+        if not (grows or field.startswith(free)):
             raise InputError(
-                f"{field} = {b!r}: {checkpoint} was made with {a!r}; resume with that, or start a new run without "
-                "--resume"
+                f"{field} = {wanted!r}: {checkpoint} was made with {recorded!r}; resume with that, or start a new run "
+                "without --resume"
             )
-    if plan.sha256() != state.inputs:
+    if plan.sha256(recorded_steps) != state.inputs:
         raise DataError(f"{checkpoint}: was made with other problems or lags than the recipe's files now hold")
 
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Raises InputError: another process runs in this directory."""
+    """Hold the lock of `directory`.
+
+    Raises:
+        InputError: another process runs in it.
+    """
     with (directory / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go of when this process ends, however it ends

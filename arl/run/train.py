@@ -179,7 +179,7 @@ class Run:
         return Outcome(before, after, seconds, recorder, controller.audit)
 
     def _checkpoints(self, recorder: Recorder, before: Accuracy | None) -> RunCheckpoints:
-        recipe, inputs = self._recipe, self._origin.plan.sha256()
+        recipe, inputs = self._recipe, self._origin.plan.sha256(self._recipe.train.steps)
 
         def cut(state: ControllerState) -> RunState:
             dump = recipe.model_dump(mode="json")
@@ -187,7 +187,7 @@ class Run:
 
         directory = self._origin.directory / "checkpoints"
         directory.mkdir(exist_ok=True)
-        return RunCheckpoints(directory, recipe, self._engine, self._trainer, cut)
+        return RunCheckpoints(directory, recipe, self._engine, self._trainer, cut, self._origin.checkpoint)
 
     def _controller(self, recorder: Recorder, checkpoints: RunCheckpoints, until: int) -> Controller:
         recipe, rollout, state = self._recipe, self._recipe.rollout, self._origin.state

@@ -10,7 +10,7 @@ from arl.config.recipe import Recipe
 from arl.errors import DataError, DeadlineError
 from arl.metrics.recorder_state import RecorderState
 from arl.rollout.controller_state import ControllerState
-from arl.run.checkpoint import RunCheckpoints, RunState, seal, verify
+from arl.run.checkpoint import RunCheckpoints, RunState, next_checkpoint, seal, verify
 from tests.fakes import NullEngine, NullTrainer
 
 RECIPE = {"model": {"path": "m"}, "data": {"task": "running_checksum"}, "train": {"steps": 9}}
@@ -65,3 +65,30 @@ def test_a_checkpoint_is_complete_with_weights_in_one_file_or_in_many(
     else:
         with pytest.raises(DataError, match=r"manifest.json does not name all of its files"):
             verify(tmp_path / "step_2")
+
+
+@pytest.mark.parametrize(
+    ("settings", "saved"),
+    [
+        ({}, [20, 40, 50]),
+        ({"world": "virtual"}, [50]),
+        ({"world": "virtual", "output": {"checkpoint_every": 25}}, [25, 50]),
+        ({"output": {"checkpoint_every": 0}}, [50]),
+    ],
+)
+def test_checkpoints_come_at_a_sensible_interval_unless_the_recipe_says_another(
+    settings: dict[str, object], saved: list[int]
+) -> None:
+    recipe = Recipe.model_validate(RECIPE | {"train": {"steps": 50}} | settings)
+    assert sorted({next_checkpoint(recipe, version) for version in range(50)}) == saved
+
+
+def test_the_checkpoint_that_a_run_was_resumed_from_is_kept(tmp_path: Path) -> None:
+    recipe = Recipe.model_validate(RECIPE | {"output": {"keep_checkpoints": 1}})
+    for version in (2, 4, 6):
+        (tmp_path / f"step_{version}").mkdir()
+    checkpoints = RunCheckpoints(
+        tmp_path, recipe, NullEngine(lambda _: 1), NullTrainer(), cut, in_use=tmp_path / "step_2"
+    )
+    checkpoints._remove_old()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step_2", "step_6"]

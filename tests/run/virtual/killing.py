@@ -67,7 +67,7 @@ def attempt(recipe: Path, directory: str, kill: tuple[str, int] | None) -> dict[
     try:
         summary = train_virtually(loaded, display, recipe if (Path(directory) / loaded.name).exists() else None)
     except InputError as error:
-        if "is finished" in str(error):
+        if "is finished after" in str(error):
             summary = msgspec.json.decode(Path(directory, loaded.name, "summary.json").read_bytes(), type=Summary)
         elif "no intact checkpoint" in str(error):
             summary = train_virtually(loaded, display)

@@ -32,7 +32,7 @@ reward: {function: "tests.run.virtual.test_virtual:ones"}
 rollout: {problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 40}
 train: {steps: 6, minibatches: 2}
 engine: {slots: 8, stream_interval: 4}
-output: {checkpoint_every: 2}
+output: {checkpoint_every: 2, keep_checkpoints: 9}
 eval: {problems: 4}
 """
 WORLDS = {
@@ -241,7 +241,7 @@ def test_checkpoints_do_not_make_policies_fresher(tmp_path: Path) -> None:
 def test_a_finished_run_and_one_that_never_was_are_refused(again: tuple[Path, Path], tmp_path: Path) -> None:
     recipe, runs = again
     run(recipe, runs, resume=True)
-    with pytest.raises(InputError, match=r"is finished; see its summary.json"):
+    with pytest.raises(InputError, match=r"is finished after 6 steps; see its summary.json, extend it by --set"):
         run(recipe, runs, resume=True)
     with pytest.raises(InputError, match=r"there is no run .*; start it without --resume"):
         run(recipe, tmp_path / "elsewhere", resume=True)
@@ -260,3 +260,22 @@ def test_a_recipe_in_a_run_directory_means_that_run(again: tuple[Path, Path]) ->
     run(runs / "small" / "recipe.yaml", runs, "name=other")
     _, said = run(runs / "small" / "recipe.yaml", runs, resume=True)
     assert f"resuming {runs / 'small'} from step_6" in said
+
+
+def test_a_finished_run_is_extended_by_more_steps(again: tuple[Path, Path]) -> None:
+    recipe, runs = again
+    run(recipe, runs, resume=True)
+    before = json.loads((runs / "small" / "summary.json").read_text())
+    _, said = run(recipe, runs, "train.steps=9", resume=True)
+    assert f"resuming {runs / 'small'} from step_6" in said
+    after = json.loads((runs / "small" / "summary.json").read_text())
+    assert (before["steps"], after["steps"]) == (6, 9)
+    assert after["groups"] == {"trained": 36, "in flight": 0}
+    assert json.loads((runs / "small" / "summary-step_6.json").read_text()) == before
+    assert load_recipe(runs / "small" / "recipe.yaml").train.steps == 9
+
+
+def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "")
+    run(recipe, tmp_path, "output.checkpoint_every=1", "output.keep_checkpoints=2", "train.steps=5")
+    assert sorted(p.name for p in (tmp_path / "small" / "checkpoints").iterdir()) == ["step_4", "step_5"]
