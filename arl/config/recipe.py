@@ -8,7 +8,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from arl.config.data_section import Data as Data
 from arl.config.data_section import Eval as Eval
@@ -17,6 +17,8 @@ from arl.config.data_section import Warmup as Warmup
 from arl.config.engine_section import EngineConfig as EngineConfig
 from arl.config.model_section import Model as Model
 from arl.config.model_section import TinyModel as TinyModel
+from arl.config.objective_section import AdvantageSection as AdvantageSection
+from arl.config.objective_section import ObjectiveSection as ObjectiveSection
 from arl.config.rollout_section import LagFile as LagFile
 from arl.config.rollout_section import Rollout as Rollout
 from arl.config.run_section import Deadlines as Deadlines
@@ -27,7 +29,6 @@ from arl.config.section import (
     Section,
 )
 from arl.config.sync_section import Sync as Sync
-from arl.config.train_section import Objective as Objective
 from arl.config.train_section import Train as Train
 
 
@@ -49,7 +50,8 @@ class Recipe(Section):
     reward: Reward = Reward()
     engine: EngineConfig = EngineConfig()
     sync: Sync = Sync()
-    objective: Objective = Objective()
+    objective: SerializeAsAny[ObjectiveSection] = Field(default_factory=lambda: ObjectiveSection.model_validate({}))
+    advantage: SerializeAsAny[AdvantageSection] = Field(default_factory=lambda: AdvantageSection.model_validate({}))
     train: Train = Train()
     eval: Eval = Eval()
     deadlines: Deadlines = Deadlines()
@@ -65,8 +67,7 @@ class Recipe(Section):
         p, m = self.rollout.problems_per_step, self.train.minibatches
         if p % m:
             raise ValueError(f"train.minibatches {m} must divide rollout.problems_per_step {p}")
-        if self.rollout.group_size < 2:
-            raise ValueError("rollout.group_size 1 gives every episode advantage 0: use at least 2")
+        self._possible_to_learn()
         if self.model.tiny is not None and self.data.task is None:
             raise ValueError("model.tiny takes its vocabulary from data.task: name a task or give model.path")
         if self.warmup is not None and self.data.task is None:
@@ -83,6 +84,19 @@ class Recipe(Section):
         if self.world == "virtual":
             self._possible_virtually()
         return self
+
+    def _possible_to_learn(self) -> None:
+        size, objective, advantage = self.rollout.group_size, self.objective, self.advantage
+        if size < advantage.smallest_group:
+            raise ValueError(
+                f"rollout.group_size {size} gives every episode advantage 0 under advantage.kind {advantage.kind}: "
+                f"use at least {advantage.smallest_group}"
+            )
+        if objective.scope == "sequence" and advantage.per == "token":
+            raise ValueError(
+                f"advantage.kind {advantage.kind} differs from token to token, and objective.kind {objective.kind} "
+                "takes one advantage for a whole trajectory; choose an objective of scope token, like decoupled_ppo"
+            )
 
     def _possible_with_a_lag(self) -> None:
         if self.mode == "collocated":

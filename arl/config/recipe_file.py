@@ -11,6 +11,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from arl.config.chosen_section import ChosenSection
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 
@@ -40,7 +41,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        raise RecipeError("\n".join(_explain(e, places, path) for e in error.errors())) from error
+        raise RecipeError("\n".join(_explain(e, values, places, path) for e in error.errors())) from error
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -65,6 +66,7 @@ def _apply(values: dict[str, Any], override: str) -> Key:
     key = tuple(dotted.strip().split("."))
     if not equals or not all(key):
         raise RecipeError(f"--set {override}: write it as section.field=value")
+    _drop_fields_of_another_kind(values, key, text)
     section = values
     for part in key[:-1]:
         if section.get(part) is None:
@@ -77,6 +79,19 @@ def _apply(values: dict[str, Any], override: str) -> Key:
     except yaml.YAMLError as error:
         raise RecipeError(f"--set {override}: the value is not valid YAML: {error}") from error
     return key
+
+
+def _drop_fields_of_another_kind(values: dict[str, Any], key: Key, kind: str) -> None:
+    """Empty a section whose kind is changed by an override, because its fields are those of the kind it had."""
+    name = str(key[0])
+    field = Recipe.model_fields.get(name)
+    if key[1:] != ("kind",) or field is None or not isinstance(values.get(name), dict):
+        return
+    section = field.annotation
+    if not isinstance(section, type) or not issubclass(section, ChosenSection):
+        return
+    if values[name].get("kind", section.DEFAULT) != kind.strip():
+        values[name] = {}
 
 
 def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -96,7 +111,7 @@ def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{key}", value
 
 
-def _explain(error: Any, places: dict[Key, str], path: Path) -> str:
+def _explain(error: Any, values: dict[str, Any], places: dict[Key, str], path: Path) -> str:
     key: Key = error["loc"]
     rule = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":  # a rule between fields: its message begins with the field at fault
@@ -104,7 +119,7 @@ def _explain(error: Any, places: dict[Key, str], path: Path) -> str:
         return f"{_place(key, places, path)}: {rule}"
     place = _place(key, places, path)
     if error["type"] == "extra_forbidden":
-        return f"{place}: {_dotted(key)}: unknown key{_nearest(key)}"
+        return f"{place}: {_dotted(key)}: unknown key{_nearest(key, values)}"
     if error["type"] == "missing":
         return f"{place}: {_dotted(key)}: required, and missing"
     return f"{place}: {_dotted(key)} = {error['input']!r}: {rule}"
@@ -114,18 +129,20 @@ def _place(key: Key, places: dict[Key, str], path: Path) -> str:
     return next((places[key[:n]] for n in range(len(key), 0, -1) if key[:n] in places), str(path))
 
 
-def _nearest(key: Key) -> str:
-    names = _valid_names(key[:-1])
+def _nearest(key: Key, values: dict[str, Any]) -> str:
+    names = _valid_names(key[:-1], values)
     close = difflib.get_close_matches(str(key[-1]), names, n=1)
     return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(names)}"
 
 
-def _valid_names(section: Key) -> list[str]:
+def _valid_names(section: Key, values: dict[str, Any]) -> list[str]:
     model: type[BaseModel] = Recipe
     for part in section:
         annotation = model.model_fields[str(part)].annotation
         options = [a for a in (annotation, *get_args(annotation)) if isinstance(a, type)]
         model = next(a for a in options if issubclass(a, BaseModel))
+        if issubclass(model, ChosenSection):
+            model = model.implementation(values[str(part)])
     return list(model.model_fields)
 
 

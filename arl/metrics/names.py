@@ -72,7 +72,7 @@ METRICS: dict[str, Metric] = {
     ),
     "sync/seconds": Metric("s", "last swap: from the call until every engine serves the version"),
     "sync/pause_seconds": Metric("s", "last swap: no token was generated for this long"),
-    # ---- the objective (arl/train/algorithms/ppo.py); under gspo, a token has its trajectory's ratio and weight
+    # ---- the objective (docs/algorithms.md); under gspo, a token has its trajectory's ratio and weight
     "loss": Metric("", "sum over minibatches of the objective's loss / minibatches"),
     "ratio/clip_fraction": Metric(
         "fraction", "computed loss tokens whose clipped term was chosen / computed loss tokens"

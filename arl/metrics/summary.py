@@ -95,7 +95,6 @@ def _hints(summary: Summary, recipe: Recipe) -> list[str]:
         larger = ", or a larger rollout.staleness" if recipe.rollout.lag is None else ""
         hints.append(f"the trainer waits: more engine threads or replicas{larger}")
     elif summary.idle_engine > 0.2:
-        hints.append("the engine waits: more train.threads or ranks, or objective.proximal=loglinear")
-    if recipe.objective.kind == "decoupled_ppo":
-        hints.append("--set objective.kind=ppo --set name=naive: what staleness does without decoupling")
-    return hints
+        cheaper = f", or {recipe.objective.cheaper}" if recipe.objective.cheaper else ""
+        hints.append(f"the engine waits: more train.threads or ranks{cheaper}")
+    return hints + list(recipe.objective.try_next)

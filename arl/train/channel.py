@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from arl.config.recipe import Objective, Train
+from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.sync.buckets import TensorSpec
 from arl.train.packer import Shard
@@ -61,8 +61,8 @@ class Init(_Message, frozen=True):
     checked_as: str | None = None  # dtype of engines whose weights are compared
     in_turns: bool = False  # engines use its devices between its steps
 
-    def sections(self) -> tuple[Train, Objective]:
-        return Train.model_validate(self.train), Objective.model_validate(self.objective)
+    def sections(self) -> tuple[Train, ObjectiveSection]:
+        return Train.model_validate(self.train), ObjectiveSection.model_validate(self.objective)
 
 
 class Ready(_Message, frozen=True):

@@ -130,14 +130,14 @@ def test_bfloat16_logits_lose_no_more_than_in_pytorch() -> None:
 def test_policy_loss_is_the_objective_of_the_logprobs() -> None:
     values, targets = case(9, 31, 2.0, torch.float32)
 
-    def objective(logprob: torch.Tensor, rows: slice) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    def row_loss(logprob: torch.Tensor, rows: slice) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         ratio = torch.exp(logprob + 3)
         return -ratio.clamp(max=1.2).sum(), (ratio.detach(), (ratio > 1.2).detach())
 
     results = []
     for function in (policy_loss, policy_loss_ref):
         logits = values.detach().clone().requires_grad_()
-        result = function(logits, targets, objective, 0.9)
+        result = function(logits, targets, row_loss, 0.9)
         assert not result[1].requires_grad
         results.append((result, torch.autograd.grad(result[0], logits)))
     torch.testing.assert_close(results[0], results[1])

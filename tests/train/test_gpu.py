@@ -13,10 +13,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from arl.bench.trainer_bench import _groups
-from arl.config.recipe import Objective, Train
+from arl.config.recipe import Train
 from arl.models.packed import PackedContext, _Gathered
 from arl.models.prefix_tree import prefix_tree
 from arl.sync.targets import BroadcastOutlet, IpcOutlet
+from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.packer import Minibatch, Shard, pack_groups
 
@@ -96,7 +97,7 @@ def test_a_step_is_the_same_whatever_is_kept_or_compiled_and_near_that_of_float3
     ]
     for setting in settings:
         train = Train.model_validate({"dtype": "bfloat16", "minibatches": 1} | setting)
-        learner = Learner(model, train, Objective(kind="ppo"))
+        learner = Learner(model, train, PPO())
         metrics = learner.step(shard)
         if setting == settings[0]:
             exact = metrics
