@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_limits
-from arl.engine.base import WeightSender
 from arl.engine.http.engine_client import SGLangEngine
 from arl.engine.router import Router
 from arl.engine.sglang import server_command
@@ -18,6 +17,7 @@ from arl.launch.child import RUN_KEY
 from arl.launch.local import LocalProcess, LocalProcesses
 from arl.launch.loopback import LOOPBACK
 from arl.launch.placement import Share
+from arl.sync.weight_sender import WeightSender
 from arl.types import StartingVersions
 
 

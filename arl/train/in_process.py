@@ -14,8 +14,9 @@ from arl.config.recipe import Recipe
 from arl.data.model_limits import model_flops
 from arl.metrics.names import MEASURED
 from arl.models.load import DTYPES
+from arl.sync.file_target import FileTarget
+from arl.sync.memory_target import MemoryTarget
 from arl.sync.published_versions import kept_versions
-from arl.sync.targets import FileOutlet, MemoryOutlet
 from arl.sync.virtual_publisher import Publisher
 from arl.train.learner import Learner
 from arl.train.packer import Packing, pack_batch
@@ -57,9 +58,9 @@ class InProcessTrainer:
             evidence=logs,
         )
         assert self._learner.sharded.device.type == "cpu", "the virtual world computes on the CPU"
-        outlet = FileOutlet if recipe.sync.transport == "file" else MemoryOutlet
+        target = FileTarget if recipe.sync.transport == "file" else MemoryTarget
         self._publisher = Publisher(
-            outlet(publications, self._learner.config_json()),
+            target(publications, self._learner.config_json()),
             kept_versions(recipe, lags),
             self._costs.publish,
             versions.older or {version: versions.model},

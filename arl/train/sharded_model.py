@@ -70,7 +70,7 @@ def _meet(rank: int, seconds: float) -> Store:
     """By torchrun's variables; its agent may listen, else rank 0 does, at MASTER_ADDR alone."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return listen(seconds, host, port)[0]
+        return listen(host, seconds, port)[0]
     return TCPStore(host, port, timeout=timedelta(seconds=seconds))
 
 

@@ -24,11 +24,11 @@ from zmq.utils.monitor import recv_monitor_message
 from arl.clock import deadline
 from arl.config.recipe import AdvantageSection, Deadlines
 from arl.data.model_limits import model_flops
-from arl.engine.base import Meeting
 from arl.errors import DeadlineError, EngineLost, RunError, TrainerError
 from arl.launch.child import RUN_KEY
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.published_versions import PublishedVersions
+from arl.sync.weight_sender import Rendezvous
 from arl.train import channel
 from arl.train.channel import (
     Copied,
@@ -169,7 +169,7 @@ class TrainerClient:
         """See WeightSender."""
         return make_buckets(self.tensors, self._init.bucket_bytes)
 
-    async def join(self, group: str, world_size: int) -> Meeting:
+    async def join(self, group: str, world_size: int) -> Rendezvous:
         """See WeightSender."""
         try:
             joined = await self._tell(channel.SENDERS, Join(group, world_size), group)
@@ -177,7 +177,7 @@ class TrainerClient:
             raise TrainerError(f"trainer rank 0 opens no group for a broadcast: {error}") from error
         if isinstance(joined, Sent):
             raise TrainerError(f"group {group}: trainer rank 0 could not open it: {joined.error}")
-        return Meeting("127.0.0.1", joined.port, joined.backend)
+        return Rendezvous(joined.host, joined.port, joined.backend)
 
     async def send(self, group: str, version: int) -> None:
         """See WeightSender."""

@@ -17,8 +17,8 @@ from arl.config.recipe import TinyModel, Train
 from arl.data import msgpack_arrays
 from arl.errors import TrainerError
 from arl.models.tiny import make_tiny_model
+from arl.sync.file_target import FileTarget
 from arl.sync.publisher import Publisher
-from arl.sync.targets import FileOutlet
 from arl.tasks import running_checksum
 from arl.train import learner as learner_module
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
@@ -333,7 +333,7 @@ def test_compiled_and_checkpointed_blocks_train_as_others_do(tmp_path: Path, mon
 
 def test_a_publication_loads_as_the_weights_it_was_made_of(tmp_path: Path, tiny: Path) -> None:
     trained = learner(tiny)
-    update = FileOutlet(tmp_path, trained.config_json()).write(5, trained.snapshot())
+    update = FileTarget(tmp_path, trained.config_json()).write(5, trained.snapshot())
     again = Learner(update.path, Train(minibatches=2), DecoupledPPO())
     assert_same_weights(weights(trained), weights(again), 0.0)
 
@@ -348,7 +348,7 @@ def test_a_publisher_of_every_version_lets_one_snapshot_stand_in_line(tmp_path: 
         first.set()
         busy.wait(300)
 
-    publisher = Publisher(FileOutlet(tmp_path, trained.config_json()), kept=3, announce=announce, every_version=True)
+    publisher = Publisher(FileTarget(tmp_path, trained.config_json()), kept=3, announce=announce, every_version=True)
 
     def publish_two_more() -> None:
         publisher.publish(6, trained.snapshot())
@@ -380,7 +380,7 @@ def test_the_publisher_skips_what_a_newer_version_overtook_and_keeps_the_last_fe
         assert (Path(outcome.path) / "model.safetensors").exists()
         busy.wait(300)
 
-    publisher = Publisher(FileOutlet(tmp_path, trained.config_json()), kept=2, announce=announce)
+    publisher = Publisher(FileTarget(tmp_path, trained.config_json()), kept=2, announce=announce)
     publisher.publish(5, trained.snapshot())
     assert first.wait(300)
     for version in (6, 7, 8):

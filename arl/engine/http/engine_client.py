@@ -22,7 +22,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from arl.clock import deadline, now
-from arl.engine.base import Load, WeightSender
+from arl.engine.base import Load
 from arl.engine.busy_meter import BusyMeter
 from arl.engine.http import wire
 from arl.engine.http.calls import Call, decode
@@ -30,6 +30,7 @@ from arl.engine.http.connection import Http
 from arl.engine.requests import refuse_impossible, rest_of
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.sync.weight_loader import WeightLoader
+from arl.sync.weight_sender import WeightSender
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 ABORT_AGAIN_SECONDS = 0.05  # for a call that reached the server's line just behind the abort
