@@ -21,7 +21,8 @@ from arl.types import StartingVersions
 # What a resumed run may do differently: nothing of it changes what is computed.
 FREE = (
     *("deadlines.", "output.wandb", "output.directory", "engine.threads", "engine.python", "train.threads"),
-    *("rollout.max_failures", "rollout.max_rejects", "engine.max_restarts", "sync."),
+    *("rollout.failure_window", "rollout.max_failed_share", "rollout.reject_window", "rollout.max_rejected_share"),
+    *("output.trackers", "engine.max_restarts", "sync."),
 )
 RECIPE, LOCK = "recipe.yaml", "run.lock"
 # In virtual time they change the schedule.
