@@ -134,7 +134,7 @@ def _run(concurrent: int, episodes: int) -> Run:
             )
         )
         await controller.run()
-        assert controller.audit.trained == steps * problems_per_step
+        assert controller.ledger.trained == steps * problems_per_step
 
     wall, cpu = perf_counter(), process_time()
     clock.run(main)

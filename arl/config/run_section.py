@@ -70,6 +70,8 @@ class Output(Section):
     trajectories: bool = True
     """Write every trajectory that was trained or lost to Parquet, with its fate."""
     wandb: Literal["off", "offline", "online"] = "off"
-    """Mirror metrics.jsonl to Weights & Biases."""
+    """Mirror metrics.jsonl to Weights & Biases; online goes offline, and says so, where there is no network."""
     wandb_project: str = "arl"
-    """Its project there."""
+    """The project there; the run has the name of its directory."""
+    trackers: tuple[str, ...] = ()
+    """More trackers, each `module:attribute`, called with an arl.metrics.base.TrackedRun: see docs/extending.md."""

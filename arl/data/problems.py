@@ -6,8 +6,7 @@ task or jsonl ─► load_problems ─► held out | training ─► ProblemOrde
 import hashlib
 import json
 import random
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,7 @@ def _is_chat(prompt: Any) -> bool:
 
 
 class ProblemOrder:
-    """Training problems for ever: each epoch in its own deterministic shuffle; put-back problems come first.
+    """Training problems for ever: each epoch in its own deterministic shuffle.
 
     >>> order = ProblemOrder([Problem("a"), Problem("b")], seed=0)
     >>> sorted(next(order).prompt for _ in range(2))
@@ -86,31 +85,19 @@ class ProblemOrder:
         assert problems
         self._problems, self._seed = problems, seed
         self._epoch, self._shuffled = -1, problems
-        self._put_back: deque[Problem] = deque()
-        self.position = 0  # problems handed out in order, put-back ones not counted
+        self.position = 0  # problems handed out
 
     def __iter__(self) -> "ProblemOrder":
         return self
 
-    @property
-    def waiting(self) -> tuple[Problem, ...]:
-        """What was put back, in line."""
-        return tuple(self._put_back)
-
-    def restore(self, position: int, waiting: Sequence[Problem]) -> None:
-        """Go on from there."""
-        self.position, self._put_back = position, deque(waiting)
+    def restore(self, position: int) -> None:
+        """Go on from a checkpoint, after so many problems."""
+        self.position = position
 
     def __next__(self) -> Problem:
-        if self._put_back:
-            return self._put_back.popleft()
         epoch, index = divmod(self.position, len(self._problems))
         if epoch != self._epoch:
             self._epoch, self._shuffled = epoch, list(self._problems)
             random.Random(f"epoch {epoch} {self._seed}").shuffle(self._shuffled)
         self.position += 1
         return self._shuffled[index]
-
-    def put_back(self, problem: Problem) -> None:
-        """Hand `problem` out again before anything new."""
-        self._put_back.append(problem)

@@ -14,7 +14,7 @@ from arl.data.problems import load_problems
 from arl.engine.sglang.server_command import look_at
 from arl.errors import DataError, InputError
 from arl.launch.placement import Placement, place, visible_cores, visible_gpus
-from arl.metrics.trackers import check_tracking
+from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
 from arl.rollout.lag_table import load_lags
 from arl.run.rewards import reward_name
@@ -52,7 +52,7 @@ def preflight(recipe: Recipe) -> Plan:
     import_function(recipe.rollout.env, "rollout.env")
     if recipe.rollout.filter is not None:
         import_function(recipe.rollout.filter, "rollout.filter")
-    check_tracking(recipe)
+    check_trackers(recipe)
     lags = load_lags(recipe)
     training, held_out = load_problems(recipe.data, recipe.seed)
     if recipe.eval.problems and not held_out:

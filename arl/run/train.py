@@ -32,11 +32,12 @@ from arl.metrics.recorder import Recorder
 from arl.metrics.summary import Summary, mean_idle
 from arl.metrics.trackers import make_trackers
 from arl.rollout.base import Admission
-from arl.rollout.controller import Audit, Controller, Segment
+from arl.rollout.controller import Controller, Segment
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.episodes import Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import keep_all
+from arl.rollout.ledger import Ledger
 from arl.rollout.staleness import StalenessGate
 from arl.run.checkpoint import RunCheckpoints, RunState
 from arl.run.engines import EngineServers, connect_engines
@@ -61,7 +62,7 @@ class Outcome:
     after: Accuracy | None
     training_seconds: float
     recorder: Recorder
-    audit: Audit
+    ledger: Ledger
 
 
 def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -> Summary:
@@ -151,7 +152,7 @@ class Run:
     async def train(self, before: Accuracy | None, until: int, evaluate: bool) -> Outcome:
         """Train until version `until`, save it, and perhaps evaluate it; `before` is the first one's accuracy."""
         recipe, engine, episodes, state = self._recipe, self._engine, self._episodes, self._origin.state
-        trackers = make_trackers(recipe, self._origin.directory)
+        trackers = make_trackers(recipe, self._origin.directory, self._display.note)
         with Recorder(
             self._origin.directory,
             recipe.output.trajectories,
@@ -160,7 +161,7 @@ class Run:
             lambda: engine.busy_seconds,
             lambda: episodes.tokens_generated,
             lambda: engine.restarts,
-            lambda: controller.audit.admitted,
+            lambda: controller.ledger.admitted,
             None if state is None else state.recorder,
         ) as recorder:
             if before is not None and state is None:
@@ -176,7 +177,7 @@ class Run:
             after = await self._evaluate("after training") if evaluate else None
             if after is not None:
                 recorder.evaluated(after)
-        return Outcome(before, after, seconds, recorder, controller.audit)
+        return Outcome(before, after, seconds, recorder, controller.ledger)
 
     def _checkpoints(self, recorder: Recorder, before: Accuracy | None) -> RunCheckpoints:
         recipe, inputs = self._recipe, self._origin.plan.sha256(self._recipe.train.steps)
@@ -235,8 +236,7 @@ class Run:
 
 def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float) -> Summary:
     """The run in a page, also written to its summary.json; `seconds` is the whole command's, on the run's clock."""
-    before, after, recorder, audit = outcome.before, outcome.after, outcome.recorder, outcome.audit
-    in_flight = audit.admitted - audit.trained - audit.lost.total()
+    before, after, recorder, ledger = outcome.before, outcome.after, outcome.recorder, outcome.ledger
     steps = [record for record in recorder.records if "tokens/trained" in record]
     summary = Summary(
         directory=str(directory),
@@ -249,7 +249,7 @@ def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float)
         tokens_trained=int(sum(number(record, "tokens/trained") for record in steps)),
         token_ages=dict(sorted(recorder.token_ages.items())),
         trajectories_spanning_versions=recorder.num_spanning,
-        groups={"trained": audit.trained, **audit.lost, "in flight": in_flight},
+        groups={"trained": ledger.trained, **ledger.lost, "in flight": ledger.in_flight},
         selection=recorder.selection,
         selection_bias=recorder.selection.warnings(),
         idle_trainer=mean_idle(steps, "trainer"),

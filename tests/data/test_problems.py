@@ -31,14 +31,6 @@ def test_an_epoch_hands_out_every_problem_once_and_the_next_one_in_another_order
     assert first != second
 
 
-def test_a_put_back_problem_comes_first_and_costs_no_position() -> None:
-    order = ProblemOrder([Problem("a"), Problem("b")], seed=0)
-    taken = next(order)
-    order.put_back(taken)
-    assert next(order) == taken
-    assert order.position == 1
-
-
 @given(st.integers(0, 10_000))
 def test_a_worked_demonstration_is_rewarded_and_a_slip_may_not_be(seed: int) -> None:
     rng = random.Random(seed)

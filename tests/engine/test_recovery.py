@@ -173,7 +173,7 @@ class Run:
             self.restarts = router.restarts
 
     def check(self) -> None:
-        audit = self.controller.audit
+        audit = self.controller.ledger
         groups = [group for batch in self.trainer.batches for group in batch.groups]
         assert (audit.admitted, audit.trained, audit.lost) == (3 * self.steps, 3 * self.steps, Counter())
         assert sorted(group.group_id for group in groups) == list(range(3 * self.steps))

@@ -46,7 +46,7 @@ LATE = Rollout(problems_per_step=4, group_size=2, staleness=1, late="drop", max_
 
 def test_dropping_late_groups_is_found_to_select_short_ones() -> None:
     world = World(LATE, 40, length_of=stragglers, step_seconds=50.0).run()
-    selection, audit = selection_of(world), world.controller.audit
+    selection, audit = selection_of(world), world.controller.ledger
     (warning,) = selection.warnings()
     assert warning.startswith("mean length differs: trained ")
     assert selection.dropped.length.mean > 2 * selection.trained.length.mean

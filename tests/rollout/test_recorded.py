@@ -21,9 +21,9 @@ from arl.run.replay.recorded import (
     RecordedSchedule,
 )
 from arl.run.replay.recording import RecordedGroup, Recording, lost_at_once
-from arl.types import Batch, SwapReport
+from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, Batch, SwapReport
 from tests.fakes import NullCheckpoints, NullCodec, NullLease, NullObserver, NullTrainer
-from tests.rollout.test_controller import PATIENT, World, scheduled, schedules
+from tests.rollout.test_controller import NEVER_ENDED_BY_FAILURES, PATIENT, World, scheduled, schedules
 
 STEPS = 6
 
@@ -47,7 +47,7 @@ def recorded(s: dict[str, Any]) -> tuple[World, Recording]:
         staleness=s["staleness"],
         late=s["late"],
         max_groups=None if s["spare"] is None else s["problems"] + s["spare"],
-        max_failures=10_000,
+        **NEVER_ENDED_BY_FAILURES,
     )
     world = scheduled(s, rollout, STEPS)
     world.observer = witness = Witness()
@@ -122,8 +122,8 @@ def test_on_any_schedule_the_recorded_rules_give_the_recorded_batches(s: dict[st
     step_seconds = s["step_seconds"] if other is None else other
     replayed = Replayed(recording, world.rollout, as_recorded=True, step_seconds=step_seconds)
     assert ids(replayed.trainer.batches) == ids(world.trainer.batches)
-    assert replayed.controller.audit.trained == world.controller.audit.trained
-    assert set(replayed.controller.audit.lost) <= set(world.controller.audit.lost)
+    assert replayed.controller.ledger.trained == world.controller.ledger.trained
+    assert set(replayed.controller.ledger.lost) <= set(world.controller.ledger.lost)
 
 
 @given(schedules, schedules)
@@ -136,12 +136,12 @@ def test_under_any_rules_the_bound_holds_and_every_group_is_accounted_for(
     cap = None if other["spare"] is None else p + other["spare"]
     rules = {"staleness": other["staleness"], "late": other["late"], "max_groups": cap}
     replayed = Replayed(recording, world.rollout.model_copy(update=rules), False, other["step_seconds"])
-    controller, audit = replayed.controller, replayed.controller.audit
+    controller, ledger = replayed.controller, replayed.controller.ledger
     assert all(0 <= age <= other["staleness"] for age in replayed.ages())
-    assert audit.trained == controller.version * p
-    in_flight = audit.admitted - audit.trained - audit.lost.total()
+    assert ledger.trained == controller.version * p
+    in_flight = ledger.in_flight
     assert in_flight == 0 if controller.version == STEPS else 0 <= in_flight < p
-    assert audit.lost.keys() <= {TOO_OLD, TOO_NEW, "failed", "dropped late, re-queued", "dropped late, given up"}
+    assert ledger.lost.keys() <= {TOO_OLD, TOO_NEW, FAILED, FAILED_REQUEUED, LATE_REQUEUED, LATE}
 
 
 @given(schedules)
@@ -152,4 +152,4 @@ def test_a_larger_bound_and_a_slower_trainer_lose_nothing_that_was_trained(s: di
     wider = world.rollout.model_copy(update={"staleness": s["staleness"] + 2})
     replayed = Replayed(recording, wider, False, s["step_seconds"] * 3 + 40)
     assert replayed.controller.version == STEPS
-    assert replayed.controller.audit.lost.keys() <= {"failed"}
+    assert replayed.controller.ledger.lost.keys() <= {FAILED, FAILED_REQUEUED}

@@ -92,7 +92,7 @@ def replay(run: Path, overrides: Sequence[str], display: ConsoleDisplay) -> tupl
         model = clock.run(lambda: model_at_start(recipe, origin.directory, display))
         before = plan.recording.before or clock.run(lambda: _accuracy(recipe, origin, model, 0), virtual=True)
         outcome, end = clock.run(lambda: _run(plan, origin, model, before, display), virtual=True, start=start)
-        steps = {"steps": outcome.audit.trained // recipe.rollout.problems_per_step}
+        steps = {"steps": outcome.ledger.trained // recipe.rollout.problems_per_step}
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=steps)})
         return summarize(recipe, origin.directory, outcome, end - start), recipe
 
@@ -113,12 +113,12 @@ async def _run(
             with Recorder(
                 origin.directory,
                 recipe.output.trajectories,
-                make_trackers(recipe, origin.directory),
+                make_trackers(recipe, origin.directory, display.note),
                 _Quiet(display),
                 lambda: engine.busy_seconds,
                 lambda: groups.tokens_generated,
                 lambda: 0,
-                lambda: controller.audit.admitted,
+                lambda: controller.ledger.admitted,
             ) as recorder:
                 if before is not None:
                     recorder.evaluated(before)
@@ -129,7 +129,7 @@ async def _run(
                 seconds = recorder.seconds if version == steps else trainer.idle_since - recording.start
                 if not version:
                     raise RunError(
-                        f"not one step can be trained under these settings; lost: {dict(controller.audit.lost)}. "
+                        f"not one step can be trained under these settings; lost: {dict(controller.ledger.lost)}. "
                         "Replay with a bound and rules that are nearer to the recorded ones"
                     )
                 await models.copy(version)
@@ -138,7 +138,7 @@ async def _run(
                     recorder.evaluated(after)
     if version < steps:
         display.note(f"the recording had no batch left after {version} of {steps} steps")
-    return Outcome(before, after, seconds, recorder, controller.audit), clock.now()
+    return Outcome(before, after, seconds, recorder, controller.ledger), clock.now()
 
 
 def _trainer(plan: Replay, origin: Origin, model: Path, publications: Path) -> PacedTrainer:
