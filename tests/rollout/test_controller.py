@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arl import clock
@@ -28,6 +28,7 @@ from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.staleness import StalenessGate
 from arl.types import Completion, Problem, Trajectory
+from tests.examples import examples
 from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
 
 PATIENT = Deadlines(step=1e6, swap=1e5, generate=1e6)
@@ -217,7 +218,7 @@ schedules = st.fixed_dictionaries(
 
 
 @given(schedules)
-@settings(max_examples=2000, deadline=None)
+@examples(10)
 def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_group_is_accounted_for(
     s: dict[str, Any],
 ) -> None:
