@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-
-
-def arl(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "arl.cli", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=800)
+from tests.forks import ROOT, arl
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,10 +16,11 @@ from arl.kernels.linear_policy_loss import linear_policy_loss, linear_policy_los
 from arl.kernels.logprob import packed_logprob
 from arl.kernels.policy_loss import LossAndStats, RowLoss, policy_loss
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from tests.kernels.conftest import INTERPRETED, needs_float64
+from tests.examples import examples
+from tests.kernels.conftest import INTERPRETED, PROPORTION, needs_float64
 from tests.train.columns import token_columns
 
-KERNELS = settings.get_profile("kernels")
+KERNELS = examples(PROPORTION)
 pytestmark = pytest.mark.usefixtures("small_chunks")
 own_memory = pytest.mark.skipif(INTERPRETED, reason="the interpreter makes copies of its own")
 
@@ -62,7 +63,7 @@ def doubled(tensors: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Ten
     return hidden.detach().double().requires_grad_(), weight.detach().double().requires_grad_(), targets
 
 
-@settings(KERNELS)
+@KERNELS
 @given(st.integers(0, 60), st.integers(2, 200), st.integers(1, 16))
 def test_the_fused_decoupled_objective_equals_the_one_from_all_logits(rows: int, vocab: int, width: int) -> None:
     """Loss, ratio, clip mask, behavior weight, KL, logprob, entropy and both gradients."""
@@ -84,7 +85,7 @@ def test_the_fused_decoupled_objective_equals_the_one_from_all_logits(rows: int,
     assert not (ours[1].requires_grad or ours[2].requires_grad)
 
 
-@settings(KERNELS)
+@KERNELS
 @given(st.integers(0, 60), st.integers(2, 200), st.integers(1, 16), st.floats(0.3, 3.0))
 def test_linear_logprob_equals_the_one_from_all_logits(rows: int, vocab: int, width: int, temperature: float) -> None:
     tensors = inputs(rows, vocab, width)

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arl import clock
@@ -16,6 +16,7 @@ from arl.config.recipe import Rollout
 from arl.metrics.audit import Moments, Selection, p_value
 from arl.metrics.recorder import Recorder
 from arl.types import Batch, Problem, StepResult, TrajectoryGroup
+from tests.examples import examples
 from tests.metrics.test_recorder import Silent, trajectory
 from tests.rollout.test_controller import World
 
@@ -128,7 +129,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(1)
 @given(EVENTS)
 def test_every_admitted_group_is_trained_dropped_or_in_flight(events: list[tuple[str, int]]) -> None:
     """Groups of random length, some lost before their first token, in any order."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arl import clock
@@ -31,6 +31,7 @@ from arl.rollout.filters import Filter, keep_all
 from arl.rollout.problem_queue import Attempt
 from arl.rollout.staleness import StalenessGate
 from arl.types import FAILED, FAILED_REQUEUED, LATE_REQUEUED, REJECTED, Completion, Problem, Trajectory
+from tests.examples import examples
 from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
 
 NEVER_ENDED_BY_FAILURES: dict[str, Any] = {"failure_window": 10_000, "reject_window": 10_000}
@@ -221,7 +222,7 @@ schedules = st.fixed_dictionaries(
 
 
 @given(schedules)
-@settings(max_examples=2000, deadline=None)
+@examples(10)
 def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_group_is_accounted_for(
     s: dict[str, Any],
 ) -> None:

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Rollout
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.types import Problem, SwapReport, Trajectory, WeightUpdate
+from tests.examples import examples
 from tests.fakes import NullObserver, NullTrainer
 from tests.rollout.test_controller import NEVER_ENDED_BY_FAILURES, World, scheduled
 
@@ -104,7 +105,7 @@ def trained_lags(ran: World) -> list[list[int]]:
 
 
 @given(schedules)
-@settings(max_examples=300, deadline=None)
+@examples(2)
 def test_on_any_schedule_every_token_is_exactly_as_old_as_was_drawn(s: dict[str, Any]) -> None:
     ran = world(s, rejecting(s["reject_one_in"])).run()
     assert trained_lags(ran) == np.sort(s["lags"], axis=1).tolist()
@@ -116,7 +117,7 @@ def test_on_any_schedule_every_token_is_exactly_as_old_as_was_drawn(s: dict[str,
 
 
 @given(schedules, st.integers(1, STEPS - 1))
-@settings(max_examples=100, deadline=None)
+@examples(1)
 def test_a_run_that_is_cut_and_resumed_anywhere_keeps_every_lag(s: dict[str, Any], cut: int) -> None:
     first = world(s, rejecting(s["reject_one_in"]), until=cut).run()
     state = first.controller.state()

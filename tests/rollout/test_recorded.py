@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arl import clock
@@ -22,6 +22,7 @@ from arl.run.replay.recorded import (
 )
 from arl.run.replay.recording import RecordedGroup, Recording, lost_at_once
 from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, Batch, SwapReport
+from tests.examples import examples
 from tests.fakes import NullCheckpoints, NullCodec, NullLease, NullObserver, NullTrainer
 from tests.rollout.test_controller import NEVER_ENDED_BY_FAILURES, PATIENT, World, scheduled, schedules
 
@@ -115,7 +116,7 @@ def ids(batches: Sequence[Batch]) -> list[list[int]]:
 
 
 @given(schedules, st.sampled_from([None, 0.0, 5.0]))
-@settings(max_examples=500, deadline=None)
+@examples(3)
 def test_on_any_schedule_the_recorded_rules_give_the_recorded_batches(s: dict[str, Any], other: float | None) -> None:
     """Even where steps take other times than they took, as those of a wall clock always do a little."""
     world, recording = recorded(s)
@@ -127,7 +128,7 @@ def test_on_any_schedule_the_recorded_rules_give_the_recorded_batches(s: dict[st
 
 
 @given(schedules, schedules)
-@settings(max_examples=500, deadline=None)
+@examples(3)
 def test_under_any_rules_the_bound_holds_and_every_group_is_accounted_for(
     s: dict[str, Any], other: dict[str, Any]
 ) -> None:
@@ -145,7 +146,7 @@ def test_under_any_rules_the_bound_holds_and_every_group_is_accounted_for(
 
 
 @given(schedules)
-@settings(max_examples=300, deadline=None)
+@examples(2)
 def test_a_larger_bound_and_a_slower_trainer_lose_nothing_that_was_trained(s: dict[str, Any]) -> None:
     every_version_is_served = {"step_seconds": s["step_seconds"] + s["replicas"] * s["swap_seconds"] + 0.1}
     world, recording = recorded({**s, "late": "wait"} | every_version_is_served)

@@ -23,6 +23,7 @@ from arl.run.failures import reported_failures, told_deaths
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import StartingVersions
 from tests.fake_sglang import make_fake_sglang
+from tests.forks import arl
 from tests.processes import MARK, left_behind
 
 RECIPE = """\
@@ -42,15 +43,8 @@ def train(directory: Path, *overrides: str) -> tuple[int, str]:
     """Exit code and output; every process it started is gone by then."""
     (directory / "recipe.yaml").write_text(RECIPE)
     flags = [part for override in overrides for part in ("--set", override)]
-    done = subprocess.run(
-        [sys.executable, "-m", "arl.cli", "train", "recipe.yaml", *flags],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=800,
-        env={**os.environ, MARK: str(directory), "ARL_CACHE": str(directory / "cache")},
-    )
+    env = {**os.environ, MARK: str(directory), "ARL_CACHE": str(directory / "cache")}
+    done = arl("train", "recipe.yaml", *flags, cwd=directory, env=env)
     assert not left_behind(str(directory))
     assert "Traceback" not in done.stderr.partition("The end of")[0]
     return done.returncode, done.stderr
@@ -75,7 +69,7 @@ def test_keep_is_refused_by_name_where_sglang_is_too_old_for_it(tmp_path: Path) 
     [
         ("refuse", "engine-0 (pid", "ValueError: Model architectures ['FancyForCausalLM'] are not supported"),
         ("garbage", "this is no server-sent event: b'<html>proxy error</html>'", "fake scheduler: got /generate"),
-        ("half", "/generate: ClientPayloadError", "fake scheduler: got /generate"),
+        pytest.param("half", "/generate: ClientPayloadError", "fake scheduler: got /generate", marks=pytest.mark.slow),
         ("die", "engine-0 (pid", "fake scheduler: out of memory"),
         ("unversioned", "start SGLang with --weight-version 0", ""),
     ],

@@ -32,6 +32,7 @@ from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence
 from arl.train.packer import Minibatch, pack_groups
 from arl.train.sharded_model import ShardedModel, init_ranks
+from tests.examples import examples
 from tests.train.families import FAMILIES, make_family
 from tests.train.gradients import gradient_of, sequences
 from tests.train.world import SEQUENCES
@@ -59,7 +60,7 @@ def learners(models: dict[str, Path]) -> dict[str, Learner]:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(examples(0.2), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 16), capacity=st.integers(30, 200))
 def test_loss_and_gradient_of_any_packing_are_those_of_the_unpacked_sequences(
     name: str, learners: dict[str, Learner], models: dict[str, Path], seed: int, capacity: int
@@ -67,7 +68,7 @@ def test_loss_and_gradient_of_any_packing_are_those_of_the_unpacked_sequences(
     _assert_packed_as_unpacked(learners[name], models[name], sequences(seed), capacity, _naive_ppo)
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(examples(0.3), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 16), capacity=st.integers(30, 200))
 def test_so_are_those_of_an_objective_of_whole_sequences(models: dict[str, Path], seed: int, capacity: int) -> None:
     learner = Learner(models["qwen2-tied"], Train(minibatches=1), SEQUENCES)

@@ -51,6 +51,15 @@ def record(tmp_path: Path) -> Record:
     return begin
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """One finished run for all tests that leave it as it is."""
+    directory = tmp_path_factory.mktemp("recorded")
+    (directory / "recipe.yaml").write_text(RECIPE)
+    overrides = [f"output.directory={directory / 'runs'}", "eval.problems=0"]
+    return Ran(train_virtually(load_recipe(directory / "recipe.yaml", overrides), silent()))
+
+
 def silent() -> ConsoleDisplay:
     return ConsoleDisplay(Console(file=io.StringIO()))
 
@@ -163,9 +172,9 @@ def none(problem: Any, trajectories: Any) -> bool:
     ],
 )
 def test_what_a_recording_cannot_give_is_refused_before_anything_is_written(
-    record: Record, override: str, complaint: str
+    recorded: Ran, override: str, complaint: str
 ) -> None:
-    run = record("eval.problems=0")
+    run = recorded
     with pytest.raises((RecipeError, InputError), match=complaint):
         again(run, override)
     assert [d.name for d in run.directory.parent.iterdir()] == ["small"]

@@ -5,8 +5,6 @@ import io
 import json
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,9 @@ from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.run.train import train
 from arl.run.virtual import train_virtually
+from tests.forks import forks
+from tests.run.virtual import killing
 
-ROOT = Path(__file__).parents[3]
 RECIPE = """\
 name: small
 world: virtual
@@ -52,11 +51,14 @@ def odd(problem: Any, trajectories: Any) -> bool:
 
 def in_forks(recipe: Path, runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """See tests.run.virtual.killing."""
-    job = json.dumps({"recipe": str(recipe), "runs": runs})
-    command = [sys.executable, "-m", "tests.run.virtual.killing"]
-    done = subprocess.run(command, input=job, cwd=ROOT, capture_output=True, text=True, timeout=800, check=False)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    job = {"recipe": str(recipe), "runs": runs}
+    reader, writer = forks.Pipe(duplex=False)
+    process = forks.Process(target=killing.run_all, args=(job, writer))
+    process.start()
+    writer.close()
+    ended = [reader.recv() for _ in runs]
+    process.join()
+    return ended
 
 
 def contents(directory: str) -> dict[str, bytes]:
@@ -73,21 +75,28 @@ def write_recipe(path: Path, overrides: str) -> Path:
     return path / "recipe.yaml"
 
 
+@pytest.mark.parametrize("num_runs", [3, pytest.param(9, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("world", WORLDS)
-def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(tmp_path: Path, world: str) -> None:
-    """9 runs in each of 6 worlds; one of each is killed twice."""
+def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(
+    tmp_path: Path, world: str, num_runs: int
+) -> None:
+    """Each run is killed in a part of its time of its own; the last one is killed twice."""
     recipe, rng = write_recipe(tmp_path, WORLDS[world]), random.Random(world)
     ((whole,),) = in_forks(recipe, [{"directory": str(tmp_path / "whole"), "kills": []}])
     expected = contents(whole["directory"])
     assert len(expected) > 8
 
-    def somewhere(share: float) -> tuple[str, int]:
+    def somewhere(begin: float, end: float) -> tuple[str, int]:
         kind = rng.choice(["loop", "file"])
-        return kind, rng.randint(1, int(share * whole["points"][kind]))
+        points = whole["points"][kind]
+        return kind, rng.randint(1 + int(begin * points), int(end * points))
 
-    runs = [
-        {"directory": str(tmp_path / str(i)), "kills": [somewhere(1.0), somewhere(0.3)][: 1 + i // 8]} for i in range(9)
-    ]
+    runs = []
+    for i in range(num_runs):
+        kills = [somewhere(i / num_runs, (i + 1) / num_runs)]
+        if i == num_runs - 1:
+            kills.append(somewhere(0.0, 0.3))
+        runs.append({"directory": str(tmp_path / str(i)), "kills": kills})
     killed, resumed = 0, 0
     for attempts in in_forks(recipe, runs):
         killed += sum("killed" in attempt for attempt in attempts)
@@ -95,7 +104,7 @@ def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(tmp_p
         resumed += end["resumed"]
         assert end["sha256"] == whole["sha256"], attempts
         assert contents(end["directory"]) == expected, attempts
-    assert killed >= 9
+    assert killed >= num_runs
     assert resumed >= 1
 
 
