@@ -26,7 +26,6 @@ class WandbTracker:
         import wandb  # importing it takes a second, so only this path does
 
         self._wandb: Any = wandb
-        self._settings: Any = wandb.Settings(silent=True, init_timeout=START_SECONDS)
         if run.config["output"]["wandb"] == "online":
             self._run = self._go_online(run)
         else:
@@ -34,7 +33,7 @@ class WandbTracker:
 
     def _go_online(self, run: TrackedRun) -> Any:
         """Register the run at the server, or go offline if that fails."""
-        url = str(self._settings.base_url)
+        url = str(self._wandb.setup().settings.base_url)  # of the environment, or of `wandb login --host`
         why = None if is_reachable(url) else f"no network, {url} does not answer"
         if why is None:
             try:
@@ -55,7 +54,7 @@ class WandbTracker:
             config=run.config,
             dir=run.directory,
             mode=mode,
-            settings=self._settings,
+            settings=self._wandb.Settings(silent=True, init_timeout=START_SECONDS),
         )
 
     def log(self, record: Record) -> None:

@@ -422,7 +422,7 @@ def test_a_run_whose_every_episode_fails_ends_soon_and_names_the_first_cause() -
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=15, deadline=None)
+@examples(0.2)
 def test_a_run_of_which_one_episode_in_a_hundred_raises_finishes(seed: int) -> None:
     """Failures are a hundred times faster than successes, and so outrun them."""
     draw = random.Random(seed)

@@ -35,7 +35,7 @@ WORLDS = {
     "an exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.1",
     "in segments, with a slow trainer": "output.checkpoint_every=2 virtual.train_step=1 rollout.staleness=3",
 }
-SAME = ("loss", "grad_norm", "entropy", "reward/mean", "staleness/mean", "learning_rate")
+SAME = ("loss", "grad_norm", "entropy", "reward/trained_mean", "staleness/mean", "learning_rate")
 Record = Callable[..., Ran]
 
 
@@ -148,7 +148,7 @@ def test_without_the_filter_its_rejects_are_trained(record: Record) -> None:
 def test_where_nothing_can_be_trained_the_replay_fails_and_says_what_was_lost(record: Record) -> None:
     run = record("eval.problems=0")
     with pytest.raises(RunError, match=r"not one step can be trained.*'rejected': "):
-        again(run, "rollout.filter=tests.run.virtual.test_replay:none", "rollout.max_rejects=1000")
+        again(run, "rollout.filter=tests.run.virtual.test_replay:none", "rollout.reject_window=1000")
 
 
 def none(problem: Any, trajectories: Any) -> bool:

@@ -201,7 +201,7 @@ def resume_any_clock(recipe: Path, runs: Path, override: str) -> None:
     start(loaded, ConsoleDisplay(Console(file=io.StringIO())), resume=recipe)
 
 
-@pytest.mark.parametrize("field", ["deadlines.step=77", "deadlines.swap=5000", "rollout.max_failures=3"])
+@pytest.mark.parametrize("field", ["deadlines.step=77", "deadlines.swap=5000", "rollout.max_failed_share=0.3"])
 def test_what_changes_nothing_that_is_computed_may_change(again: tuple[Path, Path], field: str) -> None:
     recipe, runs = again
     expected = contents(str(runs / "small"))

@@ -19,7 +19,7 @@ from arl.config.recipe_file import load_recipe
 from arl.errors import RecipeError, RunError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.fingerprint import weights_sha256
-from arl.metrics.names import EVERY_STEP, MEASURED, ONCE_DROPPED
+from arl.metrics.names import EVERY_STEP, MEASURED
 from arl.metrics.run_files import TrajectoryFiles
 from arl.metrics.summary import Summary, render
 from arl.rollout.env import Session
@@ -216,15 +216,17 @@ def test_every_metric_but_the_wall_clocks_is_there(start: Start) -> None:
 
 def test_a_run_that_rejects_groups_says_what_it_trains_on(start: Start) -> None:
     ran = start(f"rollout.filter={__name__}:picky")
-    assert set().union(*_steps(ran)) == (EVERY_STEP | ONCE_DROPPED) - (MEASURED - {"time/train_s"})
+    rejected = {"audit/length_rejected", "audit/reward_rejected"}
+    assert set().union(*_steps(ran)) == (EVERY_STEP | rejected) - (MEASURED - {"time/train_s"})
     selection = ran.summary.selection
-    assert selection.dropped.groups == ran.summary.groups["rejected"] == ran.fates()["rejected"] > 0
+    assert selection.rejected.groups == ran.summary.groups["rejected"] == ran.fates()["rejected"] > 0
     page = render(ran.summary, load_recipe(ran.directory / "recipe.yaml"))
-    assert f"dropped   {selection.dropped.groups:8d}{selection.dropped.length.mean:14.4g}" in page
+    assert f"rejected  {selection.rejected.groups:8d}{selection.rejected.length.mean:14.4g}" in page
+    assert "warning" not in page
 
 
 def test_what_ends_a_run_is_told_as_it_is(start: Start) -> None:
-    with pytest.raises(RunError, match=r"groups in a row failed.*\n?[\s\S]*no opinion"):
+    with pytest.raises(RunError, match=r"problems in order of admission failed.*\n?[\s\S]*no opinion"):
         start(f"reward.function={__name__}:broken", "eval.problems=0")
 
 
