@@ -54,8 +54,8 @@ def test_check_weights_is_a_setting_of_the_recipe() -> None:
         ("train.steps=none", "train.steps = 'none'"),
         ("data.task=sudoku", "data.task 'sudoku' is not a task; known: long_tail, running_checksum"),
         ("reward.function=nowhere:score", "cannot import nowhere"),
-        ("reward.function=json:score", "json has no function score"),
-        ("rollout.env=json", "write it as module:function"),
+        ("reward.function=json:score", "json has no attribute score"),
+        ("rollout.env=json", "write it as module:attribute"),
         ("train.capacity=20", "rollout.max_new_tokens 48, 74 in all: raise train.capacity to 74 or more"),
     ],
 )
