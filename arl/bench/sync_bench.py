@@ -32,7 +32,7 @@ from arl.launch.placement import Share
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers
-from arl.run.failures import told_deaths
+from arl.run.failures import explain_deaths
 from arl.run.ranks import open_trainer
 from arl.sync.loading import read_weights
 from arl.sync.memory_target import MemoryTarget
@@ -104,7 +104,7 @@ async def _system(directory: Path, kind: str) -> AsyncIterator[tuple[EngineServe
     versions, key = StartingVersions(str(directory / "model")), new_key()
     async with (
         LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes,
-        told_deaths(processes),
+        explain_deaths(processes),
         contextlib.AsyncExitStack() as stack,
     ):
         servers = EngineServers(recipe, versions, [SHARE], processes, key)

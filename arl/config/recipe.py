@@ -30,6 +30,8 @@ from arl.config.section import (
 )
 from arl.config.sync_section import Sync as Sync
 from arl.config.train_section import Train as Train
+from arl.config.worlds import WorldTraits, world_traits
+from arl.errors import RecipeError
 
 
 class Recipe(Section):
@@ -41,8 +43,9 @@ class Recipe(Section):
     """Everything but timing repeats with it."""
     mode: Literal["disaggregated", "collocated"] = "disaggregated"
     """Engines and trainer run at once on their own devices, or take turns on the same."""
-    world: Literal["wall", "virtual"] = "wall"
-    """Processes on wall time; or everything in one process, on the CPU, in virtual time: bit-reproducible."""
+    world: str = "wall"
+    """wall: processes on the wall clock. virtual: everything in one process, on the CPU, in virtual time, repeatable to
+    the last bit. Or a class of yours, as module:attribute: see arl.run.world."""
     model: Model
     data: Data
     warmup: Warmup | None = None
@@ -57,6 +60,15 @@ class Recipe(Section):
     deadlines: Deadlines = Deadlines()
     virtual: VirtualCosts = VirtualCosts()
     output: Output = Output()
+
+    @property
+    def world_traits(self) -> WorldTraits:
+        """What kind of world it is.
+
+        Raises:
+            RecipeError: there is no such world.
+        """
+        return world_traits(self.world)
 
     @property
     def run_directory(self) -> Path:
@@ -75,14 +87,15 @@ class Recipe(Section):
         if self.mode == "collocated" and self.engine.kv_policy == "keep":
             raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
         engine, exact = self.engine, self.rollout.lag is not None
-        self.sync.refuse_impossible(self.world, engine.kind, engine.tensor_parallel, exact)
+        traits = self._known_world()
+        self.sync.refuse_impossible(self.world, traits.one_process, engine.kind, engine.tensor_parallel, exact)
         if exact:
             self._possible_with_a_lag()
         cap = self.rollout.max_groups
         if cap is not None and cap < p:
             raise ValueError(f"rollout.max_groups {cap} can never fill a step of {p} problems")
-        if self.world == "virtual":
-            self._possible_virtually()
+        if traits.one_process:
+            self._possible_in_one_process()
         return self
 
     def _possible_to_learn(self) -> None:
@@ -98,17 +111,24 @@ class Recipe(Section):
                 "takes one advantage for a whole trajectory; choose an objective of scope token, like decoupled_ppo"
             )
 
+    def _known_world(self) -> WorldTraits:
+        try:
+            return self.world_traits
+        except RecipeError as error:
+            raise ValueError(str(error)) from error
+
     def _possible_with_a_lag(self) -> None:
         if self.mode == "collocated":
             raise ValueError("mode collocated: with rollout.lag the trainer runs ahead of engines; use disaggregated")
         if self.engine.kv_policy == "keep":
             raise ValueError("engine.kv_policy keep: with rollout.lag no swap meets an open request; use recompute")
 
-    def _possible_virtually(self) -> None:
+    def _possible_in_one_process(self) -> None:
+        here = f"world {self.world}"
         if self.engine.kind != "embedded":
-            raise ValueError(f"engine.kind {self.engine.kind}: world virtual generates in this process; use embedded")
+            raise ValueError(f"engine.kind {self.engine.kind}: {here} generates in this process; use embedded")
         if self.train.ranks > 1:
-            raise ValueError(f"train.ranks {self.train.ranks}: world virtual trains in one process; use 1 rank")
+            raise ValueError(f"train.ranks {self.train.ranks}: {here} trains in one process; use 1 rank")
         for field, threads in (("train", self.train.threads), ("engine", self.engine.threads)):
             if threads not in (None, 1):
-                raise ValueError(f"{field}.threads {threads}: world virtual computes with one thread; leave it out")
+                raise ValueError(f"{field}.threads {threads}: {here} computes with one thread; leave it out")

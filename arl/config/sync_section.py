@@ -23,14 +23,16 @@ class Sync(Section):
     def bucket_bytes(self) -> int:
         return self.bucket_megabytes * 10**6
 
-    def refuse_impossible(self, world: str, engine: str, tensor_parallel: int, has_lag: bool) -> None:
+    def refuse_impossible(
+        self, world: str, one_process: bool, engine: str, tensor_parallel: int, has_lag: bool
+    ) -> None:
         """Raises ValueError: nothing could carry the weights, or check them."""
         sent = self.transport in ("broadcast", "ipc")
         named = f"sync.transport {self.transport}"
-        if self.transport == "memory" and world == "wall":
-            raise ValueError(f"{named}: in world wall engines are other processes; use auto")
-        if sent and world == "virtual":
-            raise ValueError(f"{named}: world virtual has one process, and nothing to send to; use memory or file")
+        if self.transport == "memory" and not one_process:
+            raise ValueError(f"{named}: in world {world} engines are other processes; use auto")
+        if sent and one_process:
+            raise ValueError(f"{named}: world {world} has one process, and nothing to send to; use memory or file")
         if sent and has_lag:
             raise ValueError(f"{named}: with rollout.lag checkpoints keep the files that engines serve; use file")
         if self.transport == "ipc" and (engine != "sglang" or tensor_parallel > 1):

@@ -53,7 +53,7 @@ def render(summary: Summary, recipe: Recipe) -> str:
             f"accuracy   {summary.accuracy_before:.3f} → {summary.accuracy_after:.3f}"
             f"   on {summary.eval_problems} held-out problems, temperature {recipe.eval.temperature:g}"
         )
-    unit = "virtual s" if recipe.world == "virtual" else "s"
+    unit = recipe.world_traits.time_unit
     rate = summary.tokens_trained / max(summary.training_seconds, 1e-9)
     lines += [
         f"time       {summary.seconds:.1f} {unit} in all, {summary.training_seconds:.1f} {unit} of RL "

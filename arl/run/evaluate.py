@@ -18,7 +18,7 @@ from arl.launch.local import LocalProcesses
 from arl.launch.loopback import new_key
 from arl.rollout.episodes import Episodes, Rewards
 from arl.run.engines import EngineServers, connect_engines
-from arl.run.failures import reported_failures, told_deaths
+from arl.run.failures import explain_deaths, reported_failures
 from arl.run.preflight import Plan, preflight
 from arl.run.rewards import open_rewards
 from arl.types import Accuracy, Problem, StartingVersions, WeightUpdate
@@ -71,7 +71,7 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
     async with (
         reported_failures(),
         LocalProcesses(logs, recipe.deadlines.shutdown) as processes,
-        told_deaths(processes),
+        explain_deaths(processes),
         open_rewards(recipe, logs) as rewards,
     ):
         servers = EngineServers(recipe, StartingVersions(str(models[0])), plan.placement.engines, processes, key)

@@ -1,6 +1,6 @@
 """Which transport a run uses. Torch-free.
 
-             world virtual   rollout.lag   GPUs, disaggregated   GPUs, collocated with one SGLang   else
+             one process     rollout.lag   GPUs, disaggregated   GPUs, collocated with one SGLang   else
 auto         memory          file          broadcast             ipc                                file
 """
 
@@ -27,7 +27,7 @@ def choose_transport(recipe: Recipe, placement: Placement) -> Transport:
         raise InputError("sync.transport ipc: on GPUs only mode collocated with engine.replicas 1; use broadcast")
     if wanted != "auto":
         return wanted
-    if recipe.world == "virtual":
+    if recipe.world_traits.one_process:
         return "memory"
     if not on_gpus or recipe.rollout.lag is not None:
         return "file"

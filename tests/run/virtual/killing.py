@@ -28,7 +28,7 @@ from arl.config.recipe_file import load_recipe
 from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary
-from arl.run.virtual import train_virtually
+from arl.run.train import train
 
 WRITES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 
@@ -66,12 +66,12 @@ def attempt(recipe: Path, directory: str, kill: tuple[str, int] | None) -> dict[
     console = io.StringIO()
     display = ConsoleDisplay(Console(file=console, width=1000))
     try:
-        summary = train_virtually(loaded, display, recipe if (Path(directory) / loaded.name).exists() else None)
+        summary = train(loaded, display, recipe if (Path(directory) / loaded.name).exists() else None)
     except InputError as error:
         if "is finished after" in str(error):
             summary = msgspec.json.decode(Path(directory, loaded.name, "summary.json").read_bytes(), type=Summary)
         elif "no intact checkpoint" in str(error):
-            summary = train_virtually(loaded, display)
+            summary = train(loaded, display)
         else:
             raise
     return {

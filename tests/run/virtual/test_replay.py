@@ -20,7 +20,7 @@ from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.summary import Summary, render
 from arl.run.replay.replay_plan import plan_replay
 from arl.run.replay.replay_world import replay
-from arl.run.virtual import train_virtually
+from arl.run.train import train
 from tests.run.test_train import Command
 from tests.run.virtual.test_virtual import RECIPE, Ran
 
@@ -46,7 +46,7 @@ def record(tmp_path: Path) -> Record:
     def begin(*overrides: str) -> Ran:
         (tmp_path / "recipe.yaml").write_text(RECIPE)
         recipe = load_recipe(tmp_path / "recipe.yaml", [f"output.directory={tmp_path / 'runs'}", *overrides])
-        return Ran(train_virtually(recipe, silent()))
+        return Ran(train(recipe, silent()))
 
     return begin
 
@@ -57,7 +57,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     directory = tmp_path_factory.mktemp("recorded")
     (directory / "recipe.yaml").write_text(RECIPE)
     overrides = [f"output.directory={directory / 'runs'}", "eval.problems=0"]
-    return Ran(train_virtually(load_recipe(directory / "recipe.yaml", overrides), silent()))
+    return Ran(train(load_recipe(directory / "recipe.yaml", overrides), silent()))
 
 
 def silent() -> ConsoleDisplay:

@@ -17,7 +17,6 @@ from arl.config.recipe_file import dump_recipe, load_recipe
 from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.run.train import train
-from arl.run.virtual import train_virtually
 from tests.forks import forks
 from tests.run.virtual import killing
 
@@ -122,9 +121,7 @@ def run(recipe: Path, directory: Path, *overrides: str, resume: bool = False) ->
     """The sha256 of its last weights, and what it said."""
     console = io.StringIO()
     loaded = load_recipe(recipe, [f"output.directory={directory}", *overrides])
-    summary = train_virtually(
-        loaded, ConsoleDisplay(Console(file=console, width=1000)), resume=recipe if resume else None
-    )
+    summary = train(loaded, ConsoleDisplay(Console(file=console, width=1000)), resume=recipe if resume else None)
     return summary.weights_sha256, console.getvalue()
 
 
@@ -190,15 +187,14 @@ def test_a_checkpoint_of_another_world_or_model_is_refused_and_left_alone(
     recipe, runs = again
     before = contents(str(runs / "small"))
     with pytest.raises(InputError, match=message):
-        resume_any_clock(recipe, runs, override)
+        resume_in_any_world(recipe, runs, override)
     assert contents(str(runs / "small")) == before
 
 
-def resume_any_clock(recipe: Path, runs: Path, override: str) -> None:
-    """As the command does: by the recipe's clock."""
+def resume_in_any_world(recipe: Path, runs: Path, override: str) -> None:
+    """Resume as the command does, in the world that the recipe names."""
     loaded = load_recipe(recipe, [f"output.directory={runs}", override])
-    start = train if loaded.world == "wall" else train_virtually
-    start(loaded, ConsoleDisplay(Console(file=io.StringIO())), resume=recipe)
+    train(loaded, ConsoleDisplay(Console(file=io.StringIO())), resume=recipe)
 
 
 @pytest.mark.parametrize("field", ["deadlines.step=77", "deadlines.swap=5000", "rollout.max_failed_share=0.3"])
@@ -226,7 +222,7 @@ def fails(recipe: Path, runs: Path) -> str:
     """What a resume says that finds nothing to go on from."""
     console = io.StringIO()
     with pytest.raises(InputError, match="no intact checkpoint"):
-        train_virtually(
+        train(
             load_recipe(recipe, [f"output.directory={runs}"]),
             ConsoleDisplay(Console(file=console, width=1000)),
             resume=recipe,

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from arl.config.recipe_file import load_recipe
-from arl.errors import RecipeError, RunError
+from arl.errors import RunError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.names import EVERY_STEP, MEASURED
@@ -24,7 +24,6 @@ from arl.metrics.run_files import TrajectoryFiles
 from arl.metrics.summary import Summary, render
 from arl.rollout.env import Session
 from arl.run.train import train
-from arl.run.virtual import train_virtually
 from arl.types import Problem, Trajectory
 
 ROOT = Path(__file__).parents[3]
@@ -110,7 +109,7 @@ def recipe_file(tmp_path: Path) -> Path:
 def start(recipe_file: Path) -> Start:
     def begin(*overrides: str) -> Ran:
         recipe = load_recipe(recipe_file, [f"output.directory={recipe_file.parent / 'runs'}", *overrides])
-        return Ran(train_virtually(recipe, ConsoleDisplay(Console(file=io.StringIO()))))
+        return Ran(train(recipe, ConsoleDisplay(Console(file=io.StringIO()))))
 
     return begin
 
@@ -228,12 +227,6 @@ def test_a_run_that_rejects_groups_says_what_it_trains_on(start: Start) -> None:
 def test_what_ends_a_run_is_told_as_it_is(start: Start) -> None:
     with pytest.raises(RunError, match=r"problems in order of admission failed.*\n?[\s\S]*no opinion"):
         start(f"reward.function={__name__}:broken", "eval.problems=0")
-
-
-def test_what_needs_processes_refuses_a_virtual_clock(recipe_file: Path) -> None:
-    recipe = load_recipe(recipe_file)
-    with pytest.raises(RecipeError, match="world virtual: processes run on the wall clock"):
-        train(recipe, ConsoleDisplay(Console(file=io.StringIO())))
 
 
 def _steps(ran: Ran) -> list[dict[str, Any]]:
