@@ -74,7 +74,13 @@ class Recipe(Section):
         if self.mode == "collocated" and self.engine.kv_policy == "keep":
             raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
         engine, exact = self.engine, self.rollout.lag is not None
-        self.sync.refuse_impossible(self.world, engine.kind, engine.tensor_parallel, exact)
+        self.sync.refuse_impossible(
+            backend=engine.kind,
+            backend_transports=engine.transports,
+            one_process=self.world == "virtual",
+            tensor_parallel=engine.tensor_parallel,
+            has_lag=exact,
+        )
         if exact:
             self._possible_with_a_lag()
         cap = self.rollout.max_groups
