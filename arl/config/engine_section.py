@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from arl.config.section import NonNegative, Positive, Section
+from arl.types import Transport
 
 Argument = Annotated[str, Field(coerce_numbers_to_str=True)]
 OURS = {  # SGLang's flags that arl gives, and where the value comes from
@@ -50,6 +51,11 @@ class EngineConfig(Section):
     args: tuple[Argument, ...] = ()
     """sglang: more flags for sglang.launch_server, as in [--mem-fraction-static, 0.8]; they win over arl's own choice
     for a machine without GPUs."""
+
+    @property
+    def transports(self) -> tuple[Transport, ...]:
+        """How weights can reach this backend."""
+        return ("file", "broadcast", "ipc") if self.kind == "sglang" else ("file", "broadcast", "memory")
 
     @field_validator("args")
     @classmethod

@@ -88,7 +88,13 @@ class Recipe(Section):
             raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
         engine, exact = self.engine, self.rollout.lag is not None
         traits = self._known_world()
-        self.sync.refuse_impossible(self.world, traits.one_process, engine.kind, engine.tensor_parallel, exact)
+        self.sync.refuse_impossible(
+            backend=engine.kind,
+            backend_transports=engine.transports,
+            one_process=traits.one_process,
+            tensor_parallel=engine.tensor_parallel,
+            has_lag=exact,
+        )
         if exact:
             self._possible_with_a_lag()
         cap = self.rollout.max_groups

@@ -14,7 +14,7 @@ from arl.engine.sglang.server_command import TESTED, look_at
 from arl.errors import InputError
 from arl.launch.placement import visible_cores, visible_gpus
 from arl.run.preflight import preflight
-from arl.sync.publication_directory import MEMORY
+from arl.sync.publication_directory import SHARED_MEMORY
 
 GIGABYTE = 1e9
 
@@ -61,10 +61,12 @@ def _devices() -> Finding:
 
 def _memory() -> Finding:
     """Where weights are handed over; a disk does instead, slowly."""
-    if not MEMORY.is_dir() or not os.access(MEMORY, os.W_OK):
-        return Finding(True, f"no {MEMORY}: weights are handed over on disk, in the run directory")
-    free = shutil.disk_usage(MEMORY).free / GIGABYTE
-    return Finding(True, f"{free:.1f} GB free in {MEMORY}, for weights on their way to engines; beyond it, on disk")
+    if not SHARED_MEMORY.is_dir() or not os.access(SHARED_MEMORY, os.W_OK):
+        return Finding(True, f"no {SHARED_MEMORY}: weights are handed over on disk, in the run directory")
+    free = shutil.disk_usage(SHARED_MEMORY).free / GIGABYTE
+    return Finding(
+        True, f"{free:.1f} GB free in {SHARED_MEMORY}, for weights on their way to engines; beyond it, on disk"
+    )
 
 
 def _startable(recipe: Recipe) -> Finding:

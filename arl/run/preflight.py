@@ -59,7 +59,12 @@ def preflight(recipe: Recipe) -> Plan:
         raise DataError("eval.problems: no problem is held out; raise data.eval_fraction or set eval.problems to 0")
     max_length = check_lengths(recipe, training + held_out)
     placement = place(recipe, visible_cores(), visible_gpus())
-    transport = choose_transport(recipe, placement)
+    transport = choose_transport(
+        recipe,
+        backend_transports=recipe.engine.transports,
+        one_process=recipe.world_traits.one_process,
+        on_gpus=placement.ranks[0].gpu is not None,
+    )
     if recipe.model.path is not None:
         from arl.train.cost import check_memory  # and every model class of transformers, seconds of them
 

@@ -18,7 +18,7 @@ import pytest
 from arl.config.recipe_file import load_recipe
 from arl.data.problems import ProblemOrder, load_problems
 from arl.metrics.names import EVALUATION, EVERY_STEP
-from arl.sync.publication_directory import WEIGHTS
+from arl.sync.publication_directory import PREFIX
 from tests.forks import ForkedCommand
 from tests.processes import survivors
 
@@ -116,7 +116,7 @@ class Command:
         """Folders that it has locked: a machine may have other runs, and their folders, than this one."""
         for file in Path(f"/proc/{self.process.pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                if (folder := Path(os.readlink(file))).name.startswith(WEIGHTS):
+                if (folder := Path(os.readlink(file))).name.startswith(PREFIX):
                     yield folder
 
     def weights_left(self) -> list[Path]:
