@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from arl.engine.sglang import server_command
+from arl.engine.sglang.installed import find_sglang
 from arl.errors import InputError
 
 # Examples are not timed: how long one takes is the machine's business.
@@ -24,6 +24,34 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+NOT_RUN = pytest.StashKey[str]()
+
+
+@pytest.hookimpl(trylast=True)  # after -m has deselected what it deselects
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of a real SGLang where there is none: one line of the summary, instead of a skip each.
+
+    Raises:
+        UsageError: they were asked for by -m.
+    """
+    needing = [item for item in items if item.get_closest_marker("sglang")]
+    if not needing:
+        return
+    try:
+        find_sglang(None)
+    except InputError as error:
+        if "sglang" in config.getoption("markexpr"):
+            raise pytest.UsageError(str(error)) from error
+        items[:] = [item for item in items if item not in needing]
+        config.hook.pytest_deselected(items=needing)
+        config.stash[NOT_RUN] = f"{len(needing)} tests of a real SGLang were not run: {str(error).splitlines()[0]}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if NOT_RUN in config.stash:
+        terminalreporter.write_line(config.stash[NOT_RUN])
+
+
 def pytest_collection_finish() -> None:
     """Else all that is imported is searched for garbage, for 0.2 s, in the middle of some test."""
     gc.freeze()
@@ -35,8 +63,5 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def sglang_python() -> str:
-    """The interpreter that has SGLang; without one the test is skipped."""
-    try:
-        return server_command.look_at(None).path
-    except InputError as error:
-        pytest.skip(str(error))
+    """The interpreter that has SGLang; where there is none, the tests that need it are not run."""
+    return find_sglang(None).path

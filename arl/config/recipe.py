@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from arl.config.capabilities import refuse_unsupported
 from arl.config.data_section import Data as Data
 from arl.config.data_section import Eval as Eval
 from arl.config.data_section import Reward as Reward
@@ -74,6 +75,7 @@ class Recipe(Section):
         if self.mode == "collocated" and self.engine.kv_policy == "keep":
             raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
         engine, exact = self.engine, self.rollout.lag is not None
+        refuse_unsupported(self, engine.capabilities, f"the backend {engine.kind}")
         self.sync.refuse_impossible(self.world, engine.kind, engine.tensor_parallel, exact)
         if exact:
             self._possible_with_a_lag()
@@ -91,8 +93,6 @@ class Recipe(Section):
             raise ValueError("engine.kv_policy keep: with rollout.lag no swap meets an open request; use recompute")
 
     def _possible_virtually(self) -> None:
-        if self.engine.kind != "embedded":
-            raise ValueError(f"engine.kind {self.engine.kind}: world virtual generates in this process; use embedded")
         if self.train.ranks > 1:
             raise ValueError(f"train.ranks {self.train.ranks}: world virtual trains in one process; use 1 rank")
         for field, threads in (("train", self.train.threads), ("engine", self.engine.threads)):
