@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from arl.engine.sglang import server_command
+from arl.engine.sglang.installed import find_sglang
 from arl.errors import InputError
 from tests import examples
 
@@ -47,8 +47,10 @@ def _is_gpu_alone(config: pytest.Config) -> bool:
     return bool(config.option.markexpr == "gpu")
 
 
+@pytest.hookimpl(trylast=True)  # after -m has deselected what it deselects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave slow tests out unless `-m` names them, and begin with whole runs, so that the last tests are short ones."""
+    _leave_out_real_sglang(config, items)
     if "slow" not in config.option.markexpr:
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
@@ -58,6 +60,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items if is_distributed else ():
         if item.path.name not in SPREAD:
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
+NOT_RUN = pytest.StashKey[str]()
+
+
+def _leave_out_real_sglang(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of a real SGLang where there is none: one line of the summary, instead of a skip each.
+
+    Raises:
+        UsageError: they were asked for by -m.
+    """
+    needing = [item for item in items if item.get_closest_marker("sglang")]
+    if not needing:
+        return
+    try:
+        find_sglang(None)
+    except InputError as error:
+        if "sglang" in config.getoption("markexpr"):
+            raise pytest.UsageError(str(error)) from error
+        items[:] = [item for item in items if item not in needing]
+        config.hook.pytest_deselected(items=needing)
+        config.stash[NOT_RUN] = f"{len(needing)} tests of a real SGLang were not run: {str(error).splitlines()[0]}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if NOT_RUN in config.stash:
+        terminalreporter.write_line(config.stash[NOT_RUN])
 
 
 def pytest_collection_finish() -> None:
@@ -71,8 +100,5 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def sglang_python() -> str:
-    """The interpreter that has SGLang; without one the test is skipped."""
-    try:
-        return server_command.look_at(None).path
-    except InputError as error:
-        pytest.skip(str(error))
+    """The interpreter that has SGLang; where there is none, the tests that need it are not run."""
+    return find_sglang(None).path

@@ -177,7 +177,8 @@ def _is_async(function: Any) -> bool:
 
 def _may_be_async(expected: Callable[..., Any]) -> bool:
     returned = str(inspect.signature(expected).return_annotation)
-    return inspect.iscoroutinefunction(expected) or any(word in returned for word in ("Await", "Async", "Coroutine"))
+    awaited = ("Awaitable", "AsyncIterator", "AsyncGenerator", "Coroutine")
+    return inspect.iscoroutinefunction(expected) or any(word in returned for word in awaited)
 
 
 def _no_path(name: str, field: str, built_in: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from arl.config.capabilities import refuse_unsupported
 from arl.config.data_section import Data as Data
 from arl.config.data_section import Eval as Eval
 from arl.config.data_section import Reward as Reward
@@ -87,10 +88,11 @@ class Recipe(Section):
         if self.mode == "collocated" and self.engine.kv_policy == "keep":
             raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
         engine, exact = self.engine, self.rollout.lag is not None
+        refuse_unsupported(self, engine.capabilities, f"the backend {engine.kind}")
         traits = self._known_world()
         self.sync.refuse_impossible(
             backend=engine.kind,
-            backend_transports=engine.transports,
+            backend_transports=engine.capabilities.transports,
             one_process=traits.one_process,
             tensor_parallel=engine.tensor_parallel,
             has_lag=exact,
@@ -131,8 +133,6 @@ class Recipe(Section):
 
     def _possible_in_one_process(self) -> None:
         here = f"world {self.world}"
-        if self.engine.kind != "embedded":
-            raise ValueError(f"engine.kind {self.engine.kind}: {here} generates in this process; use embedded")
         if self.train.ranks > 1:
             raise ValueError(f"train.ranks {self.train.ranks}: {here} trains in one process; use 1 rank")
         for field, threads in (("train", self.train.threads), ("engine", self.engine.threads)):

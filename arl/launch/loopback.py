@@ -5,6 +5,7 @@ import secrets
 import socket
 from collections.abc import Iterator
 
+HOST = "127.0.0.1"
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
-from arl.engine.requests import rest_of
+from arl.engine.continuation import Continuation
 from arl.types import (
     NOT_SAMPLED,
     Completion,
@@ -208,8 +208,11 @@ class Session:
             sampling=sampling,
             affinity=self._affinity,
         )
-        request = rest_of(whole, self._token_ids[turn.start : turn.end])
-        async with aclosing(self._engine.generate(request)) as increments:  # type: ignore[type-var]
+        left = Continuation(whole, self._token_ids[turn.start : turn.end])
+        turn.finish_reason = left.finish(None)
+        if turn.finish_reason is not None:
+            return
+        async with aclosing(self._engine.generate(left.rest())) as increments:  # type: ignore[type-var]
             async for increment in increments:
                 self._record(turn, increment)
 

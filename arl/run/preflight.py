@@ -9,9 +9,8 @@ from msgspec import Struct
 
 from arl.config.imports import import_function
 from arl.config.recipe import Recipe
-from arl.data.model_limits import model_config
 from arl.data.problems import load_problems
-from arl.engine.sglang.server_command import look_at
+from arl.engine.backend import probe_backend
 from arl.errors import DataError, InputError
 from arl.launch.placement import Placement, place, visible_cores, visible_gpus
 from arl.metrics.trackers import check_trackers
@@ -61,7 +60,7 @@ def preflight(recipe: Recipe) -> Plan:
     placement = place(recipe, visible_cores(), visible_gpus())
     transport = choose_transport(
         recipe,
-        backend_transports=recipe.engine.transports,
+        backend_transports=recipe.engine.capabilities.transports,
         one_process=recipe.world_traits.one_process,
         on_gpus=placement.ranks[0].gpu is not None,
     )
@@ -71,41 +70,8 @@ def preflight(recipe: Recipe) -> Plan:
         if Path(recipe.model.path).is_dir():  # else it is downloaded when the run begins
             stored_files(recipe.model.path)
         check_memory(recipe.model.path, recipe.train, on_gpu=placement.ranks[0].gpu is not None)
-    if recipe.engine.kind == "sglang":
-        check_sglang(recipe)
+    probe_backend(recipe)
     return Plan(training, held_out[: recipe.eval.problems], max_length, placement, transport, lags)
-
-
-def check_sglang(recipe: Recipe) -> None:
-    """Raises InputError: no SGLang where the recipe says it is, or one that cannot do what is asked of it."""
-    found = look_at(recipe.engine.python)
-    if recipe.engine.kv_policy == "keep" and not found.tells_spans:
-        raise InputError(
-            f"engine.kv_policy keep: SGLang {found.version} in {found.path} tells only the last version of a request, "
-            "not which one sampled each token; use recompute, or SGLang 0.5.18 or newer"
-        )
-    if recipe.sync.check and not found.tells_checksums:
-        raise InputError(
-            f"sync.check true: SGLang {found.version} in {found.path} cannot be made to tell checksums of its weights; "
-            "leave it out, or use SGLang 0.5.20 or newer"
-        )
-    if recipe.model.path is not None:
-        _check_model(recipe.model.path, recipe.sync.check)
-
-
-def _check_model(path: str, compared: bool) -> None:
-    """Refuse what SGLang would load without a word, and not as it was published."""
-    config = model_config(path)
-    if getattr(config, "mlp_bias", False):
-        raise InputError(
-            f"model.path {path}: its MLPs have biases (mlp_bias), which SGLang's Llama leaves out, silently; choose "
-            "another model, or use engine.kind embedded"
-        )
-    if compared and config.model_type == "gemma":
-        raise InputError(
-            f"sync.check true: SGLang adds one to the norms of {path} as it loads them, and rounds: what was published "
-            "cannot be told from what it holds; leave it out for Gemma, or use engine.kind embedded"
-        )
 
 
 def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:

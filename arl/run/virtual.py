@@ -18,9 +18,8 @@ from arl.config.imports import import_function
 from arl.config.recipe import Recipe
 from arl.config.worlds import VIRTUAL
 from arl.data.tokenizer import load_codec
-from arl.engine.embedded.batching import EmbeddedEngine
+from arl.engine.backend import find_in_process_backend
 from arl.engine.router import Router
-from arl.models.load import load_model
 from arl.reward.pool import InlineRewards
 from arl.run.rewards import reward_name
 from arl.run.world import Parts, Start, recipe_parts
@@ -70,27 +69,11 @@ def inline_rewards(recipe: Recipe) -> InlineRewards:
 
 @contextlib.asynccontextmanager
 async def open_engines(recipe: Recipe, versions: StartingVersions) -> AsyncIterator[Router]:
-    """Open engine.replicas embedded engines with the oldest of `versions`; their passes and loads take virtual time."""
-    config = recipe.engine
-    costs = recipe.virtual
-
-    def pass_seconds(prefill_tokens: int, decode_tokens: int) -> float:
-        return costs.engine_pass + costs.decode_token * decode_tokens + costs.prefill_token * prefill_tokens
-
+    """Open engine.replicas engines with the oldest of `versions`; their passes and loads take virtual time."""
+    backend = find_in_process_backend(recipe.engine.kind)
     async with contextlib.AsyncExitStack() as stack:
-        engines = [
-            EmbeddedEngine(
-                load_model(versions.served, config.dtype),
-                slots=config.slots,
-                kv_policy=config.kv_policy,
-                stream_interval=config.stream_interval,
-                version=versions.oldest,
-                step_cost=pass_seconds,
-                load_seconds=costs.load,
-            )
-            for _ in range(config.replicas)
-        ]
-        yield Router([await stack.enter_async_context(engine) for engine in engines])
+        opened = [backend.open_in_process(recipe, versions) for _ in range(recipe.engine.replicas)]
+        yield Router([await stack.enter_async_context(engine) for engine in opened])
 
 
 class TimedRewards:

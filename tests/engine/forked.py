@@ -12,9 +12,9 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from arl.engine.http.engine_client import SGLangEngine
+from arl.engine.http.engine_client import HttpEngine
 from arl.engine.router import Router
-from arl.engine.supervisor import EngineKeeper
+from arl.engine.supervisor import EngineSupervisor
 from arl.errors import ProcessDied
 from arl.launch.child import PARENT, RUN_KEY
 from tests.engine.conftest import KEY
@@ -43,7 +43,7 @@ def _serve(arguments: list[str], key: str, output: Connection, stops: bool) -> N
 
 
 class ForkedServer:
-    """What LocalProcess is to the keeper: a real process, with its real death.
+    """What LocalProcess is to the supervisor: a real process, with its real death.
 
     One that `stops` does so after PASSES: what happens to it then finds its request open, however slow the caller is.
     """
@@ -137,8 +137,8 @@ class Servers:
         self.on_start(seat)
         return self.running[seat]
 
-    def connect(self, url: str) -> SGLangEngine:
-        return SGLangEngine(
+    def connect(self, url: str) -> HttpEngine:
+        return HttpEngine(
             url,
             generate_seconds=self.generate_seconds,
             swap_seconds=self.swap_seconds,
@@ -151,15 +151,17 @@ class Servers:
         router = Router([None] * self.count)
         try:
             async with asyncio.TaskGroup() as tasks:
-                keepers = []
+                supervisors = []
                 for seat in range(self.count):
                     start = partial(self.start, seat)
-                    keeper = EngineKeeper(router, seat, start, self.connect, 300, self.max_restarts, self.notes.append)
-                    keepers.append((keeper, tasks.create_task(keeper.keep(await start()))))
-                for keeper, _ in keepers:
-                    await keeper.has_served.wait()
+                    supervisor = EngineSupervisor(
+                        router, seat, start, self.connect, 300, self.max_restarts, self.notes.append
+                    )
+                    supervisors.append((supervisor, tasks.create_task(supervisor.supervise(await start()))))
+                for supervisor, _ in supervisors:
+                    await supervisor.has_served.wait()
                 yield router
-                for _, task in keepers:
+                for _, task in supervisors:
                     task.cancel()
         finally:
             for server in self.running.values():

@@ -135,7 +135,7 @@ class World:
         assert not any(replica.open for replica in self.router._live)
 
     async def _seat(self, seat: int) -> None:
-        """What a keeper does."""
+        """What a supervisor does."""
         while True:
             assert not (self.in_turns and self.trains)
             self.lives[seat] = None

@@ -124,7 +124,18 @@ def test_a_real_server_that_refuses_to_start_ends_the_run_with_its_own_words(
 
 
 def test_a_server_says_that_it_is_ready_on_a_line_of_its_own_whatever_sglang_is_printing(tmp_path: Path) -> None:
-    argv = [make_fake_sglang(tmp_path), str(CHILD), "--port", "0", "--weight-version", "0", "--fault", "talk"]
+    argv = [
+        make_fake_sglang(tmp_path),
+        str(CHILD),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--weight-version",
+        "0",
+        "--fault",
+        "talk",
+    ]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, RUN_KEY: "k"}) as child:
         assert child.stdout is not None
         try:
@@ -138,9 +149,8 @@ def test_a_server_says_that_it_is_ready_on_a_line_of_its_own_whatever_sglang_is_
 def test_a_port_in_use_is_told_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = subprocess.run(
-            [sys.executable, str(CHILD), "--port", str(port)], capture_output=True, text=True, check=False, timeout=300
-        )
+        argv = [sys.executable, str(CHILD), "--host", "127.0.0.1", "--port", str(port)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1
     assert done.stderr.strip() == f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another port"
 
@@ -150,7 +160,7 @@ def test_a_port_in_use_is_told_at_once() -> None:
     [
         ("{kind: sglang, args: [--port, 3]}", "engine.args --port: arl gives it (always a free one)"),
         ("{kind: sglang, args: [--tp, 2]}", "engine.args --tp: arl gives it (engine.tensor_parallel)"),
-        ("{args: [--sleep-on-idle]}", "engine.args ('--sleep-on-idle',): only with engine.kind sglang"),
+        ("{args: [--sleep-on-idle]}", "engine.args ['--sleep-on-idle']: the backend embedded has no use for it"),
         ("{kind: sglang, tensor_parallel: 2}", "engine.tensor_parallel 2: no GPU is visible"),
     ],
 )

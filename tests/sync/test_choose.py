@@ -1,17 +1,11 @@
 """Which transport a run uses, and which it cannot."""
 
-from pathlib import Path
-
 import pytest
-from transformers import LlamaConfig
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError
-from arl.run.preflight import check_sglang
 from arl.sync.choose import choose_transport
 from arl.types import Transport
-from tests.fake_sglang import make_fake_sglang
-from tests.train.families import SHAPE, make_family
 
 SGLANG = {"kind": "sglang"}
 ALL: set[Transport] = {"file", "broadcast", "ipc"}
@@ -104,15 +98,3 @@ def test_a_wish_that_these_gpus_cannot_grant_is_refused(given: Recipe, rule: str
 def test_what_nothing_could_carry_or_check_is_no_recipe(sections: dict[str, object], rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         recipe(**sections)
-
-
-def test_a_model_that_sglang_would_load_otherwise_than_it_was_published_is_refused(tmp_path: Path) -> None:
-    """It holds Gemma's norms plus one, and knows no biases in an MLP."""
-    engine = SGLANG | {"python": make_fake_sglang(tmp_path)}
-    gemma = {"path": str(make_family("gemma-tied", tmp_path / "gemma"))}
-    check_sglang(recipe(model=gemma, engine=engine))
-    with pytest.raises(InputError, match=r"sync\.check true: SGLang adds one to the norms"):
-        check_sglang(recipe(model=gemma, engine=engine, sync={"check": True}))
-    LlamaConfig(**SHAPE, mlp_bias=True).save_pretrained(tmp_path / "biased")
-    with pytest.raises(InputError, match=r"its MLPs have biases \(mlp_bias\), which SGLang's Llama leaves out"):
-        check_sglang(recipe(model={"path": str(tmp_path / "biased")}, engine=engine))
