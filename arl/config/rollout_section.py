@@ -39,8 +39,9 @@ class Rollout(Section):
     """Token budget of one episode."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature; behavior_logprobs are log_softmax(logits / temperature)."""
-    env: str = "arl.rollout.env:single_turn"
-    """`module:function` that drives one episode."""
+    env: str | None = None
+    """`module:attribute` of an async function (problem, session) that drives one episode; none: the task's own, or else
+    a single turn."""
     max_failures: Positive = 8
     """Groups that may fail in a row before the run ends with a diagnosis."""
     filter: str | None = None
