@@ -198,7 +198,7 @@ def engine(
 
 @command(bench)
 def async_(
-    recipe: RecipePath = Path("recipes/async-vs-sync.yaml"),
+    recipe: RecipePath = Path("recipes/study/async-vs-sync.yaml"),
     set_: Overrides = None,
     repeats: Annotated[int, typer.Option(help="Runs of each layout, interleaved.")] = 3,
 ) -> None:

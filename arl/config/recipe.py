@@ -5,16 +5,18 @@
 `load_recipe` raises RecipeError before anything starts: file, line, field, value, rule and the nearest valid name.
 """
 
+import contextlib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from arl.config.capabilities import refuse_unsupported
 from arl.config.data_section import Data as Data
 from arl.config.data_section import Eval as Eval
 from arl.config.data_section import Reward as Reward
 from arl.config.data_section import Warmup as Warmup
+from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
 from arl.config.model_section import Model as Model
 from arl.config.model_section import TinyModel as TinyModel
@@ -25,10 +27,7 @@ from arl.config.rollout_section import Rollout as Rollout
 from arl.config.run_section import Deadlines as Deadlines
 from arl.config.run_section import Output as Output
 from arl.config.run_section import VirtualCosts as VirtualCosts
-from arl.config.section import (
-    NonNegative,
-    Section,
-)
+from arl.config.section import NonNegative, Section
 from arl.config.sync_section import Sync as Sync
 from arl.config.train_section import Train as Train
 from arl.config.worlds import WorldTraits, world_traits
@@ -50,6 +49,7 @@ class Recipe(Section):
     model: Model
     data: Data
     warmup: Warmup | None = None
+    """`true`, or a section: teach a tiny model its task before RL, in the stages that the task declares."""
     rollout: Rollout = Rollout()
     reward: Reward = Reward()
     engine: EngineConfig = EngineConfig()
@@ -75,6 +75,29 @@ class Recipe(Section):
     def run_directory(self) -> Path:
         return Path(self.output.directory) / self.name
 
+    @field_validator("warmup", mode="before")
+    @classmethod
+    def _yes_or_no(cls, warmup: Any) -> Any:
+        """`warmup: true` is a warm-up with the defaults, `warmup: false` is none."""
+        if isinstance(warmup, bool):
+            return Warmup() if warmup else None
+        return warmup
+
+    @model_validator(mode="before")
+    @classmethod
+    def _evaluate_as_the_task_does(cls, values: Any) -> Any:
+        """Fill the section `eval` with what the task declares, where the recipe is silent."""
+        if not isinstance(values, dict):
+            return values
+        data = values.get("data")
+        given = values.get("eval", {})
+        task = data.get("task") if isinstance(data, dict) else None
+        if not isinstance(task, str) or not isinstance(given, dict):
+            return values
+        with contextlib.suppress(ValueError):  # the section `data` says that there is no such task
+            return values | {"eval": {**task_evaluation(task), **given}}
+        return values
+
     @model_validator(mode="after")
     def _possible(self) -> "Recipe":
         p, m = self.rollout.problems_per_step, self.train.minibatches
@@ -83,8 +106,8 @@ class Recipe(Section):
         self._possible_to_learn()
         if self.model.tiny is not None and self.data.task is None:
             raise ValueError("model.tiny takes its vocabulary from data.task: name a task or give model.path")
-        if self.warmup is not None and self.data.task is None:
-            raise ValueError("warmup needs data.task: only a task makes its own demonstrations; see `arl sft`")
+        if self.warmup is not None and self.model.tiny is None:
+            raise ValueError("warmup: teaches a model.tiny its task; a model of model.path is tuned by `arl sft`")
         if self.mode == "collocated" and self.engine.kv_policy == "keep":
             raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
         engine, exact = self.engine, self.rollout.lag is not None

@@ -39,8 +39,9 @@ class Rollout(Section):
     """Token budget of one episode, all turns together."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature; behavior_logprobs are log_softmax(logits / temperature)."""
-    env: str = "arl.rollout.env:single_turn"
-    """`module:function` that drives one episode."""
+    env: str | None = None
+    """`module:attribute` of an async function (problem, session) that drives one episode; none: the task's own, or else
+    a single turn."""
     filter: str | None = None
     """`module:function` (problem, trajectories) -> bool: which finished groups are trained; null: all of them.
     arl.rollout.filters:reward_varies is the dynamic sampling of DAPO."""

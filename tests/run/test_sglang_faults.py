@@ -30,7 +30,7 @@ RECIPE = """\
 name: small
 model:
   tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
-data: {task: running_checksum, size: 2000}
+data: {task: running_checksum, options: {size: 2000}}
 rollout: {problems_per_step: 4, group_size: 4, max_new_tokens: 24}
 train: {steps: 1, minibatches: 2}
 engine: {kind: sglang}

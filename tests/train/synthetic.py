@@ -40,12 +40,12 @@ def batch(version: int = 4, groups: int = 32, size: int = 8, seed: int = 0, max_
     rng = random.Random(seed)
     made = []
     for g in range(groups):
-        problem = running_checksum.problem(rng)
+        problem = running_checksum.draw_problem(rng)
         prompt = [BOS, *encode(str(problem.prompt))]
         trajectories = tuple(
             trajectory(
                 prompt,
-                [*encode(running_checksum.demonstration(problem, rng, blurt=0.4, slip=0.3)), EOS],
+                [*encode(running_checksum.demonstrate(problem, rng, blurt=0.4, slip=0.3)), EOS],
                 float(rng.random() < 0.5),
                 version - rng.randint(0, min(max_age, version)),
                 rng,

@@ -161,7 +161,7 @@ def none(problem: Any, trajectories: Any) -> bool:
     [
         ("rollout.group_size=8", "rollout.group_size = 8: the run was recorded with 4"),
         ("rollout.temperature=0.5", "a recording cannot be changed; a replay may change name, objective"),
-        ("data.size=100", "data.size"),
+        ("data.options.size=100", "data.options.size"),
         ("engine.replicas=2", "engine.replicas"),
         ("virtual.engine_pass=1", "virtual.engine_pass"),
         ("seed=3", "seed = 3"),

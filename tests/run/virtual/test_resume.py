@@ -25,7 +25,7 @@ name: small
 world: virtual
 model:
   tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
-data: {task: running_checksum, size: 500}
+data: {task: running_checksum, options: {size: 500}}
 reward: {function: "tests.run.virtual.test_virtual:ones"}
 rollout: {problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 40}
 train: {steps: 6, minibatches: 2}
@@ -178,7 +178,7 @@ def test_with_every_checkpoint_damaged_there_is_nothing_to_resume(again: tuple[P
         ("model.tiny.layers=2", r"model.tiny.layers = 2: .*step_6 was made with 1"),
         ("seed=1", "seed = 1: .* was made with 0; resume with that, or start a new run"),
         ("engine.replicas=2", "engine.replicas = 2"),
-        ("data.size=400", "data.size = 400"),
+        ("data.options.size=400", "data.options.size = 400"),
     ],
 )
 def test_a_checkpoint_of_another_world_or_model_is_refused_and_left_alone(

@@ -32,7 +32,7 @@ name: small
 world: virtual
 model:
   tiny: {{hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}}
-data: {{task: running_checksum, size: 500}}
+data: {{task: running_checksum, options: {{size: 500}}}}
 reward: {{function: "{__name__}:ones"}}
 rollout: {{problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 40}}
 train: {{steps: 6, minibatches: 2}}
