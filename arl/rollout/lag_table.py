@@ -2,7 +2,7 @@
 
     lag: 3 | {dist: FILE} | {trace: RUN} ─► load_lags ─► lags (steps, P) ─► arl.rollout.exact_lag.LagSchedule
 
-Group n = v·P + i is the i-th that step v consumes. It has the lag min(draw_n, v), as no version is older than the first.
+Group n = v·P + i is the i-th that step v consumes. Its lag is min(draw_n, v), as no version is older than the first.
 """
 
 import math

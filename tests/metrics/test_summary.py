@@ -8,7 +8,6 @@ from arl.config.recipe import Recipe
 from arl.metrics.audit import Moments, Population, Selection
 from arl.metrics.summary import Summary, render
 
-
 NOTHING_LOST = Selection()
 
 
