@@ -87,7 +87,7 @@ def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:
 
     The longest that an env may make is refused as far as it is known: a prompt, and rollout.max_new_tokens, which
     bounds what the policy says in all turns together. What an env adds of its own, nobody can know before; its
-    session refuses what would outgrow model or trainer, and the group fails.
+    session leaves out what would outgrow model or trainer, and the episode ends as truncated.
 
     Raises:
         InputError: the longest prompt with a full response exceeds it, or has tokens that the model lacks.
