@@ -67,7 +67,7 @@ def test_a_process_that_hangs_is_named_with_its_pid_its_state_and_the_end_of_its
                 await process.ready(60)
             pids.extend([frozen.pid, alive.pid])
             os.kill(frozen.pid, signal.SIGSTOP)
-            os.waitid(os.P_PID, frozen.pid, os.WSTOPPED | os.WNOWAIT)
+            await asyncio.to_thread(os.waitid, os.P_PID, frozen.pid, os.WSTOPPED | os.WNOWAIT)
             async with deadline(0.1, "controller", "training step 7"):
                 await asyncio.get_running_loop().create_future()
 
