@@ -193,6 +193,11 @@ class LocalProcesses:
         return started
 
     @property
+    def processes(self) -> list[LocalProcess]:
+        """Every process that was started, without the dead ones whose role was started again."""
+        return self._processes
+
+    @property
     def _watched(self) -> list[LocalProcess]:
         return [p for p in self._processes if not p.is_done and not p.is_kept]
 
