@@ -20,7 +20,7 @@ from arl.launch.loopback import new_key
 from arl.launch.placement import Share
 from arl.models.tiny import make_tiny_model
 from arl.run.checkpoint import seal
-from arl.run.failures import told_deaths
+from arl.run.failures import explain_deaths
 from arl.run.ranks import open_trainer
 from arl.tasks.running_checksum import CHARACTERS
 from arl.train.trainer_client import TrainerClient
@@ -47,7 +47,7 @@ async def _measure(directory: Path, repeats: int) -> dict[str, Any]:
     share, versions, key = Share(threads=1, gpu=None), StartingVersions(str(model)), new_key()
     async with (
         LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes,
-        told_deaths(processes),
+        explain_deaths(processes),
         open_trainer(recipe, versions, weights, [share], processes, key, None) as trainer,
     ):
         await trainer.ready()

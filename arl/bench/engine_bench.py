@@ -33,9 +33,10 @@ from arl.launch.placement import Share, visible_gpus
 from arl.models.load import DTYPES
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers
-from arl.run.failures import told_deaths
+from arl.run.failures import explain_deaths
 from arl.tasks.running_checksum import CHARACTERS
-from arl.train.packer import LossSequence, pack_groups
+from arl.train.loss_sequence import LossSequence
+from arl.train.packer import pack_groups
 from arl.train.sharded_model import ShardedModel, init_ranks
 from arl.types import GenerateRequest, SamplingParams, StartingVersions
 
@@ -128,7 +129,7 @@ async def _served(stack: contextlib.AsyncExitStack, directory: Path, kind: str, 
     recipe = Recipe.model_validate({"model": {"path": model}, **settings})
     processes = LocalProcesses(directory / kind, recipe.deadlines.shutdown)
     await stack.enter_async_context(processes)
-    await stack.enter_async_context(told_deaths(processes))
+    await stack.enter_async_context(explain_deaths(processes))
     servers = EngineServers(recipe, StartingVersions(model), [share], processes, new_key())
     server = await servers.start(0)
     engine = await stack.enter_async_context(servers.connect(await server.ready(recipe.deadlines.startup)))
@@ -196,7 +197,7 @@ def _beside_packed_forward(model: ShardedModel, responses: list[Response]) -> di
                 loss_at=np.arange(len(prompt), len(prompt) + len(ids)),
                 behavior_logprobs=recorded,
                 policy_versions=np.zeros(len(ids), np.int32),
-                advantage=1.0,
+                advantages=np.ones(len(ids), np.float32),
             )
         ]
         for prompt, ids, recorded in responses

@@ -32,10 +32,11 @@ from arl.launch.placement import Share
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers
-from arl.run.failures import told_deaths
+from arl.run.failures import explain_deaths
 from arl.run.ranks import open_trainer
 from arl.sync.loading import read_weights
-from arl.sync.targets import MemoryOutlet, State
+from arl.sync.memory_target import MemoryTarget
+from arl.sync.publication_target import State
 from arl.tasks.running_checksum import CHARACTERS
 from arl.train.trainer_client import TrainerClient
 from arl.types import GenerateRequest, SamplingParams, StartingVersions, WeightUpdate
@@ -103,7 +104,7 @@ async def _system(directory: Path, kind: str) -> AsyncIterator[tuple[EngineServe
     versions, key = StartingVersions(str(directory / "model")), new_key()
     async with (
         LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes,
-        told_deaths(processes),
+        explain_deaths(processes),
         contextlib.AsyncExitStack() as stack,
     ):
         servers = EngineServers(recipe, versions, [SHARE], processes, key)
@@ -130,10 +131,10 @@ def _steps(rank: TrainerClient) -> Publish:
 
 
 def _in_memory(directory: Path, state: State) -> Publish:
-    outlet, versions = MemoryOutlet(directory, "{}"), itertools.count(1)
+    target, versions = MemoryTarget(directory, "{}"), itertools.count(1)
 
     async def publish() -> tuple[WeightUpdate, float]:
-        return outlet.write(next(versions), state), 0.0
+        return target.write(next(versions), state), 0.0
 
     return publish
 

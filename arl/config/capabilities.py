@@ -78,9 +78,9 @@ def refuse_unsupported(recipe: "Recipe", can: Capabilities, who: str) -> None:
 def _requests(recipe: "Recipe", can: Capabilities) -> Iterator[_Request]:
     engine = recipe.engine
     unused = "has no use for it; leave it out"
-    if recipe.world == "virtual":
+    if recipe.world_traits.one_process:
         possible = can.in_process and can.deterministic_seeds
-        remedy = "cannot generate in this process as world virtual does; use embedded, or world wall"
+        remedy = "cannot generate in this process as this world does; use embedded, or world wall"
         yield _Request("engine.kind", engine.kind, possible, remedy)
     if engine.kv_policy == "keep":
         yield _Request("engine.kv_policy", "keep", can.keeps_cache, "cannot keep its cache at a swap; use recompute")

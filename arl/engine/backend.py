@@ -17,9 +17,10 @@ from arl.config.capabilities import Capabilities, refuse_unsupported
 from arl.config.engine_section import EngineConfig
 from arl.config.imports import check_seam, import_seam
 from arl.config.recipe import Recipe
-from arl.engine.base import ReplicaEngine, WeightSender
+from arl.engine.base import ReplicaEngine
 from arl.errors import RecipeError
 from arl.launch.placement import Share
+from arl.sync.weight_sender import WeightSender
 from arl.types import StartingVersions
 
 BUILT_IN = {

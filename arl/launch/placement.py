@@ -45,8 +45,8 @@ def place(recipe: Recipe, num_cores: int, gpus: list[str]) -> Placement:
     replicas, ranks, wide = recipe.engine.replicas, recipe.train.ranks, recipe.engine.tensor_parallel
     together = recipe.mode == "collocated"
     needed = max(replicas * wide, ranks) if together else replicas * wide + ranks
-    if recipe.world == "virtual":
-        gpus = []  # one process, on the CPU
+    if recipe.world_traits.one_process:
+        gpus = []
     if gpus and len(gpus) < needed:
         raise RecipeError(
             f"mode {recipe.mode} with {replicas} engine replicas on {wide} GPUs each and {ranks} ranks needs {needed} "

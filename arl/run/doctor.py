@@ -15,7 +15,7 @@ from arl.engine.backend import BUILT_IN, find_backend
 from arl.errors import InputError
 from arl.launch.placement import visible_cores, visible_gpus
 from arl.run.preflight import preflight
-from arl.sync.publication_directory import MEMORY
+from arl.sync.publication_directory import SHARED_MEMORY
 
 GIGABYTE = 1e9
 
@@ -79,10 +79,12 @@ def _devices() -> Finding:
 
 def _memory() -> Finding:
     """Look at the memory-backed file system through which weights are published; a disk does instead, slowly."""
-    if not MEMORY.is_dir() or not os.access(MEMORY, os.W_OK):
-        return Finding(True, f"no {MEMORY}: weights are published on disk, in the run directory")
-    free = shutil.disk_usage(MEMORY).free / GIGABYTE
-    return Finding(True, f"{free:.1f} GB free in {MEMORY}, for weights on their way to engines; beyond it, on disk")
+    if not SHARED_MEMORY.is_dir() or not os.access(SHARED_MEMORY, os.W_OK):
+        return Finding(True, f"no {SHARED_MEMORY}: weights are published on disk, in the run directory")
+    free = shutil.disk_usage(SHARED_MEMORY).free / GIGABYTE
+    return Finding(
+        True, f"{free:.1f} GB free in {SHARED_MEMORY}, for weights on their way to engines; beyond it, on disk"
+    )
 
 
 def _backend(config: EngineConfig) -> Finding:

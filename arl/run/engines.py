@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from arl.config.recipe import Recipe
 from arl.engine.backend import Backend, ServerSpec, find_backend
-from arl.engine.base import ReplicaEngine, WeightSender
+from arl.engine.base import ReplicaEngine
 from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.launch.child import RUN_KEY
 from arl.launch.local import LocalProcess, LocalProcesses
 from arl.launch.loopback import HOST, LOOPBACK
 from arl.launch.placement import Share
+from arl.sync.weight_sender import WeightSender
 from arl.types import StartingVersions
 
 

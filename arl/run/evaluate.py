@@ -18,15 +18,16 @@ from arl.launch.local import LocalProcesses
 from arl.launch.loopback import new_key
 from arl.rollout.episodes import Episodes, Rewards
 from arl.run.engines import EngineServers, connect_engines
-from arl.run.failures import reported_failures, told_deaths
+from arl.run.failures import explain_deaths, reported_failures
 from arl.run.preflight import Plan, preflight
 from arl.run.rewards import open_rewards
+from arl.tasks.registry import env_name
 from arl.types import Accuracy, Problem, StartingVersions, WeightUpdate
 
 
 def make_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
     """Of the recipe's groups."""
-    env = import_function(recipe.rollout.env, "rollout.env")
+    env = import_function(env_name(recipe), "rollout.env")
     return Episodes(engine, codec, rewards, env, recipe.rollout, recipe.seed, plan.max_length)
 
 
@@ -71,7 +72,7 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
     async with (
         reported_failures(),
         LocalProcesses(logs, recipe.deadlines.shutdown) as processes,
-        told_deaths(processes),
+        explain_deaths(processes),
         open_rewards(recipe, logs) as rewards,
     ):
         servers = EngineServers(recipe, StartingVersions(str(models[0])), plan.placement.engines, processes, key)

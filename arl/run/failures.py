@@ -11,7 +11,7 @@ from arl.launch.local import LocalProcesses
 
 
 @contextlib.asynccontextmanager
-async def told_deaths(processes: LocalProcesses) -> AsyncIterator[None]:
+async def explain_deaths(processes: LocalProcesses) -> AsyncIterator[None]:
     """Where a process has died, raise that instead of the broken connections it caused; else show engines' logs."""
     try:
         yield

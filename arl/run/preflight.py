@@ -7,18 +7,20 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from arl.config.imports import import_function
+from arl.config.imports import import_function, import_seam
 from arl.config.recipe import Recipe
 from arl.data.problems import load_problems
 from arl.engine.backend import probe_backend
 from arl.errors import DataError, InputError
 from arl.launch.placement import Placement, place, visible_cores, visible_gpus
-from arl.metrics.trackers import check_tracking
+from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
 from arl.rollout.lag_table import load_lags
 from arl.run.rewards import reward_name
-from arl.run.starting_model import starting_codec, starting_limits
+from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
 from arl.sync.choose import choose_transport
+from arl.tasks.base import EnvFunction, RewardFunction
+from arl.tasks.registry import env_name, task_class
 from arl.types import Problem, Transport
 
 
@@ -47,18 +49,29 @@ def preflight(recipe: Recipe) -> Plan:
         InputError: a function that does not import, problems or lags that cannot be read, devices that are not there,
             a model of an unsupported kind, or larger than memory.
     """
-    import_function(reward_name(recipe), "reward.function")
-    import_function(recipe.rollout.env, "rollout.env")
+    if recipe.data.task is not None:
+        task_class(recipe.data.task)
+    warmup_stages(recipe)
+    import_seam(reward_name(recipe), "reward.function", RewardFunction, "arl/tasks/running_checksum.py")
+    import_seam(env_name(recipe), "rollout.env", EnvFunction, "arl.rollout.env:single_turn")
     if recipe.rollout.filter is not None:
         import_function(recipe.rollout.filter, "rollout.filter")
-    check_tracking(recipe)
+    check_trackers(recipe)
     lags = load_lags(recipe)
     training, held_out = load_problems(recipe.data, recipe.seed)
     if recipe.eval.problems and not held_out:
-        raise DataError("eval.problems: no problem is held out; raise data.eval_fraction or set eval.problems to 0")
+        raise DataError(
+            "eval.problems: no problem is held out; hold out more (data.eval_fraction, or the task's options), or set "
+            "eval.problems to 0"
+        )
     max_length = check_lengths(recipe, training + held_out)
     placement = place(recipe, visible_cores(), visible_gpus())
-    transport = choose_transport(recipe, placement)
+    transport = choose_transport(
+        recipe,
+        backend_transports=recipe.engine.capabilities.transports,
+        one_process=recipe.world_traits.one_process,
+        on_gpus=placement.ranks[0].gpu is not None,
+    )
     if recipe.model.path is not None:
         from arl.train.cost import check_memory  # and every model class of transformers, seconds of them
 

@@ -48,7 +48,7 @@ async def open_trainer(
         checked_as=recipe.engine.dtype if recipe.sync.check else None,
         in_turns=recipe.mode == "collocated",
     )
-    trainer = TrainerClient(init, len(shares), key, recipe.deadlines, published=versions.older)
+    trainer = TrainerClient(init, recipe.advantage, len(shares), key, recipe.deadlines, published=versions.older)
     with held_port() as port:
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(len(shares)), **LOOPBACK}
         async with trainer:

@@ -7,6 +7,7 @@ Environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun sets them, A
 with ARL_PARENT_PID the rank dies with that process.
 """
 
+import os
 import sys
 import time
 import traceback
@@ -35,7 +36,7 @@ from arl.train.link import LINGER_SECONDS, Link
 from arl.types import WeightUpdate
 
 if TYPE_CHECKING:
-    from arl.sync.targets import Outlet
+    from arl.sync.publication_target import PublicationTarget
     from arl.train.sharded_model import TrainingState
 
 HELLO_SECONDS = 120.0  # for the controller's first word
@@ -66,26 +67,29 @@ class Rank:
         self._publisher = None
         if link.rank == 0:
             self._publisher = Publisher(
-                self._outlet(),
+                self._target(),
                 init.kept_versions,
                 _Announcer("publisher", init.version),
                 init.every_version,
                 None if init.checked_as is None else DTYPES[init.checked_as],
             )
 
-    def _outlet(self) -> "Outlet":
-        from arl.sync.targets import BroadcastOutlet, FileOutlet, IpcOutlet
-        from arl.train.senders import start_senders
+    def _target(self) -> "PublicationTarget":
+        from arl.sync.broadcast_target import BroadcastTarget
+        from arl.sync.broadcast_threads import start_broadcast_threads
+        from arl.sync.file_target import FileTarget
+        from arl.sync.ipc_target import IpcTarget
+        from arl.train.sender_link import SenderLink
 
         init = self._init
         if init.transport == "ipc":
-            return IpcOutlet(Path(init.publish_directory), init.bucket_bytes)
+            return IpcTarget(Path(init.publish_directory), init.bucket_bytes)
         if init.transport == "broadcast":
-            outlet = BroadcastOutlet(init.bucket_bytes)
-            start_senders(outlet, init.broadcast_seconds)
-            return outlet
+            target = BroadcastTarget(init.bucket_bytes)
+            start_broadcast_threads(target, SenderLink, os.environ["MASTER_ADDR"], init.broadcast_seconds)
+            return target
         assert init.transport == "file", f"a process cannot publish by {init.transport}"
-        return FileOutlet(Path(init.publish_directory), self.learner.config_json())
+        return FileTarget(Path(init.publish_directory), self.learner.config_json())
 
     def serve(self) -> None:
         """Consumes the controller's messages; waits for the next; unblocked by it, or by the controller's death."""

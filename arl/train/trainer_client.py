@@ -22,13 +22,13 @@ from msgspec import Struct
 from zmq.utils.monitor import recv_monitor_message
 
 from arl.clock import deadline
-from arl.config.recipe import Deadlines
+from arl.config.recipe import AdvantageSection, Deadlines
 from arl.data.model_limits import model_flops
-from arl.engine.base import Meeting
 from arl.errors import DeadlineError, EngineLost, RunError, TrainerError
 from arl.launch.child import RUN_KEY
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.published_versions import PublishedVersions
+from arl.sync.weight_sender import Rendezvous
 from arl.train import channel
 from arl.train.channel import (
     Copied,
@@ -51,7 +51,7 @@ from arl.train.channel import (
     Stop,
     Stopped,
 )
-from arl.train.packer import pack_batch
+from arl.train.packer import Packing, pack_batch
 from arl.types import Batch, StepResult, WeightUpdate
 
 DISCONNECT_SETTLES = 0.1  # seconds from the event until the socket knows which peer it was
@@ -60,7 +60,7 @@ DISCONNECT_SETTLES = 0.1  # seconds from the event until the socket knows which 
 class TrainerClient:
     """Trainer protocol over worker processes that the launcher starts with `environment` and torchrun's variables.
 
-        async with TrainerClient(init, ranks=2, run_key=key, deadlines=Deadlines()) as trainer:
+        async with TrainerClient(init, recipe.advantage, ranks=2, run_key=key, deadlines=Deadlines()) as trainer:
             ...  # start `python -m arl.train.rank` with trainer.environment
             await trainer.ready()
             result = await trainer.step(batch)
@@ -68,6 +68,7 @@ class TrainerClient:
 
     Args:
         init: what every rank is told first.
+        advantage: recipe section; advantages are computed here, where the rewards are.
         ranks: world size.
         run_key: secret of this run; a process that does not know it is refused.
         host: address to listen on; loopback unless ranks run elsewhere.
@@ -77,6 +78,7 @@ class TrainerClient:
     def __init__(
         self,
         init: Init,
+        advantage: AdvantageSection,
         ranks: int,
         run_key: str,
         deadlines: Deadlines,
@@ -84,8 +86,8 @@ class TrainerClient:
         published: Mapping[int, str] | None = None,
     ) -> None:
         self._init, self._ranks, self._run_key, self._deadlines = init, ranks, run_key, deadlines
-        self._train, _ = init.sections()
-        self._flops = model_flops(init.model_path)
+        flops = model_flops(init.model_path)
+        self._packing = Packing.of(*init.sections(), advantage, ranks=ranks, flops=flops)
         self._version = init.version
         self._peers: dict[bytes, Hello] = {}
         self._one_at_a_time = asyncio.Lock()
@@ -143,10 +145,7 @@ class TrainerClient:
             TrainerError, DeadlineError: a rank raised, died, or took too long.
         """
         assert batch.version == self._version, f"a batch for version {batch.version} at version {self._version}"
-        train = self._train
-        shards, packing = await asyncio.to_thread(
-            pack_batch, batch, train.minibatches, train.capacity, self._ranks, self._flops
-        )
+        shards, packing = await asyncio.to_thread(pack_batch, batch, self._packing)
         stepped = await self._ask([Step(shard) for shard in shards], Stepped, self._deadlines.step)
         self._version += 1
         assert {s.version for s in stepped} == {self._version}
@@ -170,7 +169,7 @@ class TrainerClient:
         """See WeightSender."""
         return make_buckets(self.tensors, self._init.bucket_bytes)
 
-    async def join(self, group: str, world_size: int) -> Meeting:
+    async def join(self, group: str, world_size: int) -> Rendezvous:
         """See WeightSender."""
         try:
             joined = await self._tell(channel.SENDERS, Join(group, world_size), group)
@@ -178,7 +177,7 @@ class TrainerClient:
             raise TrainerError(f"trainer rank 0 opens no group for a broadcast: {error}") from error
         if isinstance(joined, Sent):
             raise TrainerError(f"group {group}: trainer rank 0 could not open it: {joined.error}")
-        return Meeting("127.0.0.1", joined.port, joined.backend)
+        return Rendezvous(joined.host, joined.port, joined.backend)
 
     async def send(self, group: str, version: int) -> None:
         """See WeightSender."""

@@ -24,14 +24,16 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from arl.config.recipe import Recipe, TinyModel
 from arl.engine.backend import ServerSpec, find_backend
-from arl.engine.base import Engine, WeightSender
+from arl.engine.base import Engine
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.http.engine_client import HttpEngine
 from arl.launch.placement import Share
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
+from arl.sync.ipc_target import IpcTarget
 from arl.sync.loading import read_weights
-from arl.sync.targets import IpcOutlet, MemoryOutlet
+from arl.sync.memory_target import MemoryTarget
+from arl.sync.weight_sender import WeightSender
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import Completion, GenerateRequest, SamplingParams, StartingVersions, Transport, WeightUpdate
 from tests.sync.sender import ThreadSender
@@ -220,7 +222,7 @@ class Publish(Protocol):
 @pytest.fixture
 def publish(sender: ThreadSender, tmp_path: Path) -> Publish:
     (tmp_path / "ipc").mkdir()
-    memory, ipc = MemoryOutlet(tmp_path, "{}"), IpcOutlet(tmp_path / "ipc", 100_000)
+    memory, ipc = MemoryTarget(tmp_path, "{}"), IpcTarget(tmp_path / "ipc", 100_000)
 
     def published(transport: Transport, version: int, model: str) -> WeightUpdate:
         if transport == "file":

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import multiprocessing
 import os
 import signal
 import sys
@@ -19,9 +18,8 @@ from arl.engine.supervisor import EngineSupervisor
 from arl.errors import ProcessDied
 from arl.launch.child import PARENT, RUN_KEY
 from tests.engine.conftest import KEY
+from tests.forks import forks
 
-_forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["arl.engine.embedded.server"])
 PASSES = 20
 
 
@@ -52,8 +50,8 @@ class ForkedServer:
 
     def __init__(self, role: str, arguments: list[str], key: str, stops: bool) -> None:
         self.role = role
-        self._output, theirs = _forks.Pipe(duplex=False)
-        self._process = _forks.Process(target=_serve, args=(arguments, key, theirs, stops), daemon=True)
+        self._output, theirs = forks.Pipe(duplex=False)
+        self._process = forks.Process(target=_serve, args=(arguments, key, theirs, stops), daemon=True)
         self._process.start()
         theirs.close()
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()

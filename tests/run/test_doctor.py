@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_sglang import make_fake_sglang
-from tests.test_cli import ROOT, arl
+from tests.forks import ROOT, arl
 
 QUICKSTART = str(ROOT / "recipes/quickstart-sglang.yaml")
 

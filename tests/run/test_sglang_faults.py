@@ -19,17 +19,18 @@ from arl.launch.loopback import new_key
 from arl.launch.placement import Share
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers, connect_engines
-from arl.run.failures import reported_failures, told_deaths
+from arl.run.failures import explain_deaths, reported_failures
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import StartingVersions
 from tests.fake_sglang import make_fake_sglang
+from tests.forks import arl
 from tests.processes import MARK, left_behind
 
 RECIPE = """\
 name: small
 model:
   tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
-data: {task: running_checksum, size: 2000}
+data: {task: running_checksum, options: {size: 2000}}
 rollout: {problems_per_step: 4, group_size: 4, max_new_tokens: 24}
 train: {steps: 1, minibatches: 2}
 engine: {kind: sglang}
@@ -42,15 +43,8 @@ def train(directory: Path, *overrides: str) -> tuple[int, str]:
     """Exit code and output; every process it started is gone by then."""
     (directory / "recipe.yaml").write_text(RECIPE)
     flags = [part for override in overrides for part in ("--set", override)]
-    done = subprocess.run(
-        [sys.executable, "-m", "arl.cli", "train", "recipe.yaml", *flags],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=800,
-        env={**os.environ, MARK: str(directory), "ARL_CACHE": str(directory / "cache")},
-    )
+    env = {**os.environ, MARK: str(directory), "ARL_CACHE": str(directory / "cache")}
+    done = arl("train", "recipe.yaml", *flags, cwd=directory, env=env)
     assert not left_behind(str(directory))
     assert "Traceback" not in done.stderr.partition("The end of")[0]
     return done.returncode, done.stderr
@@ -75,7 +69,7 @@ def test_keep_is_refused_by_name_where_sglang_is_too_old_for_it(tmp_path: Path) 
     [
         ("refuse", "engine-0 (pid", "ValueError: Model architectures ['FancyForCausalLM'] are not supported"),
         ("garbage", "this is no server-sent event: b'<html>proxy error</html>'", "fake scheduler: got /generate"),
-        ("half", "/generate: ClientPayloadError", "fake scheduler: got /generate"),
+        pytest.param("half", "/generate: ClientPayloadError", "fake scheduler: got /generate", marks=pytest.mark.slow),
         ("die", "engine-0 (pid", "fake scheduler: out of memory"),
         ("unversioned", "start SGLang with --weight-version 0", ""),
     ],
@@ -100,7 +94,7 @@ def test_a_server_that_is_never_ready_ends_the_run_with_its_deadline(
     recipe = Recipe.model_validate(given | {"deadlines": {"startup": 1, "shutdown": 2}})
 
     async def main() -> None:
-        async with reported_failures(), LocalProcesses(tmp_path, 2.0) as processes, told_deaths(processes):
+        async with reported_failures(), LocalProcesses(tmp_path, 2.0) as processes, explain_deaths(processes):
             versions = StartingVersions(str(tmp_path / "model"))
             servers = EngineServers(recipe, versions, [Share(1, None)], processes, new_key())
             async with connect_engines(servers, await servers.start_all(), print):

@@ -12,8 +12,8 @@ import pytest
 from arl.errors import EngineError, ProcessDied
 from arl.launch.local import LocalProcesses
 from arl.launch.loopback import held_port
-from arl.run.failures import reported_failures, told_deaths
-from arl.sync.publication_directory import _make_own, orphans
+from arl.run.failures import explain_deaths, reported_failures
+from arl.sync.publication_directory import abandoned_directories, make_locked_directory
 
 
 def test_a_folder_of_weights_is_its_runs_from_the_first_moment_however_many_clear_up(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_a_folder_of_weights_is_its_runs_from_the_first_moment_however_many_clea
     def clear_up() -> int:
         removed = 0
         while not done:
-            for orphan in orphans(tmp_path):
+            for orphan in abandoned_directories(tmp_path):
                 shutil.rmtree(orphan)
                 removed += 1
         return removed
@@ -32,21 +32,21 @@ def test_a_folder_of_weights_is_its_runs_from_the_first_moment_however_many_clea
         sweeps = [runs.submit(clear_up) for _ in range(2)]
         try:
             for _ in range(500):
-                own, held = _make_own(tmp_path)
+                own, held = make_locked_directory(tmp_path)
                 (own / "v1").mkdir()
-                assert own not in list(orphans(tmp_path))
+                assert own not in list(abandoned_directories(tmp_path))
                 os.close(held)
         finally:
             done = True
     assert sum(sweep.result() for sweep in sweeps) > 0
-    for orphan in orphans(tmp_path):
+    for orphan in abandoned_directories(tmp_path):
         shutil.rmtree(orphan)
     assert not list(tmp_path.iterdir())
 
 
 def test_of_a_death_and_what_the_others_said_of_it_the_death_is_told(tmp_path: Path) -> None:
     async def main() -> None:
-        async with reported_failures(), LocalProcesses(tmp_path, 1.0) as processes, told_deaths(processes):
+        async with reported_failures(), LocalProcesses(tmp_path, 1.0) as processes, explain_deaths(processes):
             abort = EngineError("http://127.0.0.1:1/abort_request answered 500")
             raise ExceptionGroup("of the keepers", [abort, ProcessDied("engine-1 was killed by SIGKILL")])
 

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from arl.config.recipe import Deadlines
 from arl.errors import DeadlineError, ProcessDied, TrainerError
 from arl.launch.child import RUN_KEY
+from arl.train.algorithms.grpo import GRPO
 from arl.train.channel import ADDRESS
 from arl.train.trainer_client import TrainerClient
 from arl.types import Batch, StepResult
@@ -29,7 +30,7 @@ DEADLINES = Deadlines(startup=300, step=300, swap=300, shutdown=60)
 async def running(
     model: Path, published: Path, ranks: int, deadlines: Deadlines = DEADLINES
 ) -> AsyncIterator[tuple[TrainerClient, list["subprocess.Popen[bytes]"]]]:
-    async with TrainerClient(init(model, published), ranks, "secret", deadlines) as trainer:
+    async with TrainerClient(init(model, published), GRPO(), ranks, "secret", deadlines) as trainer:
         with started(trainer.environment, ranks) as processes:
             await trainer.ready()
             yield trainer, processes
@@ -78,7 +79,7 @@ def test_a_checkpoint_goes_on_with_its_optimizer_in_another_world_size(
 ) -> None:
     async def trained(model: Path, versions: tuple[int, ...], world: int, name: str, resumed: bool) -> Path:
         first = msgspec.structs.replace(init(model, tmp_path / name), version=versions[0], resumed=resumed)
-        async with TrainerClient(first, world, "secret", DEADLINES) as trainer:
+        async with TrainerClient(first, GRPO(), world, "secret", DEADLINES) as trainer:
             with started(trainer.environment, world):
                 await trainer.ready()
                 for version in versions:
@@ -152,7 +153,7 @@ def test_a_loss_that_is_not_a_number_is_skipped_by_both_ranks_and_the_third_one_
 
 def test_a_process_with_the_wrong_key_is_refused_and_the_run_goes_on(tiny: Path, tmp_path: Path) -> None:
     async def scene() -> None:
-        async with TrainerClient(init(tiny, tmp_path), 1, "secret", DEADLINES) as trainer:
+        async with TrainerClient(init(tiny, tmp_path), GRPO(), 1, "secret", DEADLINES) as trainer:
             with started(trainer.environment | {RUN_KEY: "guess"}, 1) as strangers:
                 await asyncio.to_thread(strangers[0].wait, 300)
                 assert strangers[0].returncode == 1
@@ -173,7 +174,7 @@ def test_every_version_of_an_exact_lag_is_published_and_told_ones_are_given_out(
     async def scene() -> None:
         told = {2: "of version 2", 3: "of version 3"}
         asked = init(tiny, tmp_path, every_version=True)
-        async with TrainerClient(asked, 1, "secret", DEADLINES, published=told) as trainer:
+        async with TrainerClient(asked, GRPO(), 1, "secret", DEADLINES, published=told) as trainer:
             with started(trainer.environment, 1):
                 await trainer.ready()
                 assert [(await trainer.weights(v)).path for v in (2, 3, 4)] == [*told.values(), str(tiny)]

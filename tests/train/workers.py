@@ -7,9 +7,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from arl.config.recipe import Objective, Train
+from arl.config.recipe import Train
 from arl.launch.child import PARENT
 from arl.launch.loopback import LOOPBACK, held_port
+from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.channel import Init
 
 
@@ -20,7 +21,7 @@ def init(model: Path, published: Path, every_version: bool = False, **train: obj
     return Init(
         model_path=str(model),
         train=section.model_dump(mode="json"),
-        objective=Objective().model_dump(mode="json"),
+        objective=DecoupledPPO().model_dump(mode="json"),
         temperature=1.0,
         version=4,
         resumed=False,

@@ -8,8 +8,9 @@ from arl.config.capabilities import Capabilities
 from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
 from arl.engine.backend import Command, Installation, ServerSpec
-from arl.engine.base import ReplicaEngine, WeightSender
+from arl.engine.base import ReplicaEngine
 from arl.errors import InputError
+from arl.sync.weight_sender import WeightSender
 from arl.types import StartingVersions
 
 SERVER_MODULE = "arl.engine.embedded.server"

@@ -35,6 +35,15 @@ from arl.errors import ArlError, EngineError
 from arl.launch.child import RUN_KEY, die_with_parent, leave
 from arl.models.load import DTYPES, load_model
 from arl.sync.process_group import Receiver, bucket_of
+from arl.sync.weight_messages import (
+    Checked,
+    Checksums,
+    CheckWeights,
+    InitGroup,
+    Memory,
+    UpdateFromDisk,
+    UpdateFromDistributed,
+)
 from arl.types import GenerateRequest, Increment, WeightUpdate
 
 Body = TypeVar("Body")
@@ -155,15 +164,15 @@ class EngineServer:
         return web.Response()
 
     async def _update(self, request: web.Request) -> web.Response:
-        body = await _read(request, wire.UpdateFromDisk)
+        body = await _read(request, UpdateFromDisk)
         return await self._load(body.weight_version, body.flush_cache, body.model_path, None)
 
     async def _join(self, request: web.Request) -> web.Response:
-        await in_thread(self._receiver.join, await _read(request, wire.InitGroup))
+        await in_thread(self._receiver.join, await _read(request, InitGroup))
         return _json({"success": True, "message": "joined"})
 
     async def _receive(self, request: web.Request) -> web.Response:
-        body = await _read(request, wire.UpdateFromDistributed)
+        body = await _read(request, UpdateFromDistributed)
         if body.names:
             self._engine.refuse_strangers(bucket_of(body))
             await in_thread(self._receiver.receive, body)
@@ -180,8 +189,8 @@ class EngineServer:
         return _json({"success": True, "message": f"serving version {version}"})
 
     async def _check_weights(self, request: web.Request) -> web.Response:
-        await _read(request, wire.CheckWeights)
-        return _json(wire.Checked([wire.Checksums(await in_thread(self._engine.checksums))]))
+        await _read(request, CheckWeights)
+        return _json(Checked([Checksums(await in_thread(self._engine.checksums))]))
 
     async def _flush(self, request: web.Request) -> web.Response:
         """Succeed if nothing is open, because nothing else is cached; SGLang refuses as well while something is."""
@@ -191,7 +200,7 @@ class EngineServer:
 
     async def _give_up(self, request: web.Request) -> web.Response:
         """Free the cache's memory. The weights stay, because new ones are copied into them."""
-        tags = (await _read(request, wire.Memory)).tags
+        tags = (await _read(request, Memory)).tags
         if self._engine.num_open:
             raise EngineError(f"{self._engine.num_open} requests are open: their memory cannot be given up")
         self._engine.give_up_cache()
@@ -200,7 +209,7 @@ class EngineServer:
 
     async def _take_again(self, request: web.Request) -> web.Response:
         """Take memory again that was given up; refuse any other, because SGLang dies when asked for what it has."""
-        tags = set((await _read(request, wire.Memory)).tags)
+        tags = set((await _read(request, Memory)).tags)
         if not tags <= self._given_up:
             raise EngineError(f"{sorted(tags - self._given_up)} were not given up")
         self._given_up -= tags

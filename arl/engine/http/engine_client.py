@@ -19,7 +19,7 @@ from arl.clock import deadline, now
 from arl.config.capabilities import KvPolicy
 from arl.data.model_limits import model_limits
 from arl.engine.backend import ServerSpec
-from arl.engine.base import Load, WeightSender
+from arl.engine.base import Load
 from arl.engine.busy_meter import BusyMeter
 from arl.engine.http import wire
 from arl.engine.http.batch_sender import BatchSender
@@ -28,6 +28,7 @@ from arl.engine.http.connection import Http
 from arl.engine.requests import refuse_impossible
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.sync.weight_loader import WeightLoader
+from arl.sync.weight_sender import WeightSender
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 ABORT_AGAIN_SECONDS = 0.05  # for a call that reached the server's line just behind the abort

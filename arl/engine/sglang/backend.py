@@ -9,10 +9,11 @@ from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_config
 from arl.engine.backend import Command, Installation, ServerSpec
-from arl.engine.base import ReplicaEngine, WeightSender
+from arl.engine.base import ReplicaEngine
 from arl.engine.sglang import server_command
 from arl.engine.sglang.installed import TESTED, find_sglang, interpreter
 from arl.errors import InputError
+from arl.sync.weight_sender import WeightSender
 
 REMEDIES = {
     "engine.kv_policy": "reports only the last version of a request, not which one sampled each token; use recompute, "
