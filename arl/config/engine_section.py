@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from arl.config.section import NonNegative, Positive, Section
+from arl.config.section import NonNegative, Positive, Section, Tokens
 
 Argument = Annotated[str, Field(coerce_numbers_to_str=True)]
 OURS = {  # SGLang's flags that arl gives, and where the value comes from
@@ -38,7 +38,7 @@ class EngineConfig(Section):
     """At a swap, rebuild the cache of open requests under the new weights, or keep it."""
     threads: Positive | None = None
     """CPU threads of one replica; none: a fair share of the cores."""
-    stream_interval: Positive = 16
+    stream_interval: Tokens = 16
     """Tokens between two increments of one request."""
     max_restarts: NonNegative = 3
     """Times each replica may die or fall silent, and is started again; the next time ends the run."""

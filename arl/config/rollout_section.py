@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
-from arl.config.section import NonNegative, Positive, PositiveFloat, Section
+from arl.config.section import NonNegative, Positive, PositiveFloat, Section, Tokens
 
 
 class LagFile(Section):
@@ -35,7 +35,7 @@ class Rollout(Section):
     """late: drop — times one problem may be re-queued before it is given up (counted)."""
     max_groups: Positive | None = None
     """Cap on groups in flight; none: the staleness gate alone, (η+1)·P at most, or the lags."""
-    max_new_tokens: Positive = 48
+    max_new_tokens: Tokens = 48
     """Token budget of one episode."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature; behavior_logprobs are log_softmax(logits / temperature)."""

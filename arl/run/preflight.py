@@ -10,6 +10,7 @@ from msgspec import Struct
 from arl.config.imports import import_function, import_seam
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_config
+from arl.data.model_source import check_model_source
 from arl.data.problems import load_problems
 from arl.engine.sglang.server_command import look_at
 from arl.errors import DataError, InputError
@@ -33,6 +34,7 @@ class Plan(Struct, frozen=True):
     max_length: int  # of a trajectory, tokens
     placement: Placement
     transport: Transport
+    trainer_bytes: int | None  # weights, gradients and moments of one rank; None: a tiny model's
     lags: np.ndarray | None  # (steps, P) int32, versions: see arl.rollout.lag_table; None: staleness is bounded instead
 
     def sha256(self) -> str:
@@ -56,6 +58,8 @@ def preflight(recipe: Recipe) -> Plan:
     import_seam(env_name(recipe), "rollout.env", EnvFunction, "arl.rollout.env:single_turn")
     if recipe.rollout.filter is not None:
         import_function(recipe.rollout.filter, "rollout.filter")
+    if recipe.model.path is not None:
+        check_model_source(recipe.model.path)
     check_tracking(recipe)
     lags = load_lags(recipe)
     training, held_out = load_problems(recipe.data, recipe.seed)
@@ -67,15 +71,16 @@ def preflight(recipe: Recipe) -> Plan:
     max_length = check_lengths(recipe, training + held_out)
     placement = place(recipe, visible_cores(), visible_gpus())
     transport = choose_transport(recipe, placement)
+    trainer_bytes = None
     if recipe.model.path is not None:
         from arl.train.cost import check_memory  # and every model class of transformers, seconds of them
 
         if Path(recipe.model.path).is_dir():  # else it is downloaded when the run begins
             stored_files(recipe.model.path)
-        check_memory(recipe.model.path, recipe.train, on_gpu=placement.ranks[0].gpu is not None)
+        trainer_bytes = check_memory(recipe.model.path, recipe.train, on_gpu=placement.ranks[0].gpu is not None)
     if recipe.engine.kind == "sglang":
         check_sglang(recipe)
-    return Plan(training, held_out[: recipe.eval.problems], max_length, placement, transport, lags)
+    return Plan(training, held_out[: recipe.eval.problems], max_length, placement, transport, trainer_bytes, lags)
 
 
 def check_sglang(recipe: Recipe) -> None:
