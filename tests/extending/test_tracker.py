@@ -10,7 +10,7 @@ from rich.console import Console
 from arl.config.recipe_file import load_recipe
 from arl.errors import RecipeError
 from arl.metrics.console import ConsoleDisplay
-from arl.run.virtual import train_virtually
+from arl.run.train import train
 
 MINE = "tests.extending.my_tracker"
 RECIPE = f"""\
@@ -32,7 +32,7 @@ def train(directory: Path, *overrides: str) -> tuple[Path, str]:
     (directory / "recipe.yaml").write_text(RECIPE)
     recipe = load_recipe(directory / "recipe.yaml", [f"output.directory={directory / 'runs'}", *overrides])
     shown = io.StringIO()
-    summary = train_virtually(recipe, ConsoleDisplay(Console(file=shown)))
+    summary = train(recipe, ConsoleDisplay(Console(file=shown)))
     return Path(summary.directory), shown.getvalue()
 
 
