@@ -111,8 +111,11 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], virtual: bool = False, start
 @dataclass(frozen=True, eq=False)
 class _Wait:
     who: str
-    what: str
+    what: str | Callable[[], str]
     since: float
+
+    def describe(self) -> str:
+        return self.what if isinstance(self.what, str) else self.what()
 
 
 _waits: dict[int, _Wait] = {}
@@ -120,12 +123,12 @@ _waits: dict[int, _Wait] = {}
 
 def who_waits() -> str:
     """One line for each wait in progress in this process: who, for what, for how long."""
-    lines = [f"{w.who} waits {now() - w.since:.1f} s for {w.what}" for w in _waits.values()]
+    lines = [f"{w.who} waits {now() - w.since:.1f} s for {w.describe()}" for w in _waits.values()]
     return "; ".join(sorted(lines)) or "nobody"
 
 
 @contextlib.asynccontextmanager
-async def deadline(seconds: float, who: str, what: str) -> AsyncIterator[asyncio.Timeout]:
+async def deadline(seconds: float, who: str, what: str | Callable[[], str]) -> AsyncIterator[asyncio.Timeout]:
     """Bound the block by `seconds` of the running clock; what it yields can move the deadline.
 
     Raises:
@@ -139,7 +142,7 @@ async def deadline(seconds: float, who: str, what: str) -> AsyncIterator[asyncio
     except TimeoutError as error:
         if not scope.expired():
             raise
-        raise DeadlineError(f"{who} waited {seconds:g} s for {what}. Waiting: {who_waits()}") from error
+        raise DeadlineError(f"{who} waited {seconds:g} s for {wait.describe()}. Waiting: {who_waits()}") from error
     finally:
         del _waits[id(wait)]
 

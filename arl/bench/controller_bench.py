@@ -30,11 +30,11 @@ from arl.bench.null import NullCheckpoints, NullCodec, NullEngine, NullObserver,
 from arl.config.recipe import Deadlines, Rollout
 from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
-from arl.launch.placement import NoLease
 from arl.rollout.controller import Controller, Segment
 from arl.rollout.env import single_turn
 from arl.rollout.episodes import Episodes
 from arl.rollout.filters import keep_all
+from arl.rollout.lease import NoLease
 from arl.rollout.staleness import StalenessGate
 from arl.run.gc_pacing import rare_collections
 from arl.types import Batch, Problem, StepResult

@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from arl.config.environment import Environment, refuse_reserved
 from arl.config.section import Fraction, NonNegative, Positive, PositiveFloat, Section
 
 
@@ -58,6 +59,13 @@ class Reward(Section):
     """`module:function` (problem, response, truncated) -> float; none: the task's own."""
     workers: Positive = 1
     """Worker processes."""
+    environment: Environment = Field(default_factory=dict)
+    """Environment variables of the worker processes, added to those of `arl train`."""
+
+    @field_validator("environment")
+    @classmethod
+    def _not_reserved(cls, environment: Environment) -> Environment:
+        return refuse_reserved("reward.environment", environment)
 
 
 class Eval(Section):

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from arl.config.environment import Environment, refuse_reserved
 from arl.config.section import NonNegative, Positive, Section
 
 Argument = Annotated[str, Field(coerce_numbers_to_str=True)]
@@ -17,7 +18,7 @@ OURS = {  # SGLang's flags that arl gives, and where the value comes from
     "--stream-interval": "engine.stream_interval",
     "--random-seed": "seed",
     "--weight-version": "the published version",
-    "--host": "always loopback",
+    "--host": "the launcher's address",
     "--port": "always a free one",
     "--api-key": "the key of the run",
 }
@@ -44,12 +45,19 @@ class EngineConfig(Section):
     """Times each replica may die or fall silent, and is started again; the next time ends the run."""
     tensor_parallel: Positive = 1
     """sglang: GPUs of one replica."""
+    environment: Environment = Field(default_factory=dict)
+    """Environment variables of the engine servers, added to those of `arl train`."""
     python: str | None = None
     """sglang: its interpreter; none: the environment variable ARL_SGLANG_PYTHON, or bin/python where .ci/sglang
     builds, which is ARL_SGLANG_ENV or ~/.cache/arl/sglang. `arl doctor` checks it."""
     args: tuple[Argument, ...] = ()
     """sglang: more flags for sglang.launch_server, as in [--mem-fraction-static, 0.8]; they win over arl's own choice
     for a machine without GPUs."""
+
+    @field_validator("environment")
+    @classmethod
+    def _not_reserved(cls, environment: Environment) -> Environment:
+        return refuse_reserved("engine.environment", environment)
 
     @field_validator("args")
     @classmethod

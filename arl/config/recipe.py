@@ -40,6 +40,8 @@ class Recipe(Section):
     """Everything but timing repeats with it."""
     mode: Literal["disaggregated", "collocated"] = "disaggregated"
     """Engines and trainer run at once on their own devices, or take turns on the same."""
+    launcher: str = "local"
+    """Starts the processes of the run: `local` on this machine, or module:attribute of your own (arl.launch.base)."""
     world: Literal["wall", "virtual"] = "wall"
     """Processes on wall time; or everything in one process, on the CPU, in virtual time: bit-reproducible."""
     model: Model
@@ -95,6 +97,13 @@ class Recipe(Section):
             raise ValueError(f"engine.kind {self.engine.kind}: world virtual generates in this process; use embedded")
         if self.train.ranks > 1:
             raise ValueError(f"train.ranks {self.train.ranks}: world virtual trains in one process; use 1 rank")
+        for field, environment in (
+            ("engine", self.engine.environment),
+            ("train", self.train.environment),
+            ("reward", self.reward.environment),
+        ):
+            if environment:
+                raise ValueError(f"{field}.environment: world virtual has one process, and starts none; leave it out")
         for field, threads in (("train", self.train.threads), ("engine", self.engine.threads)):
             if threads not in (None, 1):
                 raise ValueError(f"{field}.threads {threads}: world virtual computes with one thread; leave it out")

@@ -12,7 +12,7 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.engine.sglang.server_command import TESTED, look_at
 from arl.errors import InputError
-from arl.launch.placement import visible_cores, visible_gpus
+from arl.launch.devices import visible_cores, visible_devices
 from arl.run.preflight import preflight
 from arl.sync.publication_directory import MEMORY
 
@@ -55,7 +55,7 @@ def _environment() -> Iterator[Finding]:
 
 
 def _devices() -> Finding:
-    cores, gpus = visible_cores(), visible_gpus()
+    cores, gpus = visible_cores(), visible_devices()
     return Finding(True, f"{cores} CPU cores, {len(gpus)} GPUs{' (' + ', '.join(gpus) + ')' if gpus else ''}")
 
 

@@ -1,4 +1,8 @@
-"""Start the engine servers of a run and connect a router to them; a server that dies is replaced."""
+"""Start the engine servers of a run and connect a router to them; a server that dies is replaced.
+
+start_all ─► servers load their weights ─► connect_engines: one keeper each ─► Router
+                                                             ▲  a server dies ─► start(i)
+"""
 
 import asyncio
 import contextlib
@@ -7,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+from arl.config.environment import merge_environments
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_limits
 from arl.engine.base import WeightSender
@@ -14,31 +19,40 @@ from arl.engine.http.engine_client import SGLangEngine
 from arl.engine.router import Router
 from arl.engine.sglang import server_command
 from arl.engine.supervisor import EngineKeeper
+from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.child import RUN_KEY
-from arl.launch.local import LocalProcess, LocalProcesses
-from arl.launch.loopback import LOOPBACK
-from arl.launch.placement import Share
 from arl.types import StartingVersions
 
 
 @dataclass(frozen=True)
 class EngineServers:
-    """One server per share, on a free loopback port, with the oldest of `versions`."""
+    """Starts the engine servers of a run, each on a free port of the launcher's address.
+
+    Args:
+        recipe: of the run.
+        versions: a server begins with the oldest of them, which nobody deletes.
+        resources: of each server.
+        launcher: starts the processes.
+        key: secret of the run, which every request must carry.
+    """
 
     recipe: Recipe
     versions: StartingVersions
-    shares: list[Share]
-    processes: LocalProcesses
+    resources: list[Resources]
+    launcher: Launcher
     key: str
 
-    async def start(self, i: int) -> LocalProcess:
-        """Server `i`, for the first time or again."""
-        argv, env = _engine_command(self.recipe, self.versions, self.shares[i], self.recipe.seed + i)
-        env |= LOOPBACK | {RUN_KEY: self.key}
-        return await self.processes.start(f"engine-{i}", argv, env, is_kept=True)
+    async def start(self, i: int) -> Process:
+        """Start server `i`, for the first time or again, without waiting until it is ready."""
+        resources = self.resources[i]
+        argv, ours = _engine_command(self.recipe, self.versions, resources, self.recipe.seed + i)
+        ours = {**ours, RUN_KEY: self.key}
+        environment = merge_environments("engine.environment", self.recipe.engine.environment, ours)
+        return await self.launcher.start(f"engine-{i}", Command(tuple(argv), environment), resources)
 
-    async def start_all(self) -> list[LocalProcess]:
-        return [await self.start(i) for i in range(len(self.shares))]
+    async def start_all(self) -> list[Process]:
+        """Start every server."""
+        return [await self.start(i) for i in range(len(self.resources))]
 
     def connect(self, url: str, sender: WeightSender | None = None) -> SGLangEngine:
         limits, (vocab_size, context) = self.recipe.deadlines, model_limits(self.versions.served)
@@ -47,7 +61,7 @@ class EngineServers:
             generate_seconds=limits.generate,
             swap_seconds=limits.swap,
             kv_policy=self.recipe.engine.kv_policy,
-            gives_up_memory=self.shares[0].in_turns,
+            gives_up_memory=self.resources[0].takes_turns,
             key=self.key,
             vocab_size=vocab_size,
             context=context,
@@ -57,32 +71,37 @@ class EngineServers:
 
 
 def _engine_command(
-    recipe: Recipe, versions: StartingVersions, share: Share, seed: int
+    recipe: Recipe, versions: StartingVersions, resources: Resources, seed: int
 ) -> tuple[list[str], dict[str, str]]:
     """argv and environment of one server."""
     config = recipe.engine
     if config.kind == "sglang":
         python, limits = server_command.interpreter(config.python), model_limits(versions.served)
-        argv = server_command.command(config, python, versions.served, versions.oldest, share, limits, seed)
-        return argv, server_command.environment(python, share)
+        argv = server_command.command(config, python, versions.served, versions.oldest, resources, limits, seed)
+        return argv, server_command.environment(python, resources)
     argv = [
         *(sys.executable, "-m", "arl.engine.embedded.server", "--model", versions.served, "--port", "0"),
-        *("--slots", str(config.slots), "--dtype", config.dtype, "--threads", str(share.threads)),
+        *("--slots", str(config.slots), "--dtype", config.dtype, "--threads", str(resources.threads)),
         *("--stream-interval", str(config.stream_interval), "--version", str(versions.oldest)),
     ]
-    return argv, share.env
+    return argv, {}
 
 
 @contextlib.asynccontextmanager
 async def connect_engines(
-    servers: EngineServers, started: list[LocalProcess], note: Callable[[str], None], sender: WeightSender | None = None
+    servers: EngineServers, started: list[Process], note: Callable[[str], None], sender: WeightSender | None = None
 ) -> AsyncIterator[Router]:
-    """A Router over what was started, once all of it is ready; a server that dies is replaced, and `note` told.
+    """Yield a Router over the started servers, once all of them are ready. A server that dies is replaced.
 
-    `sender` is the trainer, where weights are broadcast.
+    Args:
+        servers: start a server again, and connect to it.
+        started: by seat of the router.
+        note: is called with one line for each replacement.
+        sender: the trainer, where weights are broadcast.
     """
     router = Router([None] * len(started))
-    startup, restarts = servers.recipe.deadlines.startup, servers.recipe.engine.max_restarts
+    startup = servers.recipe.deadlines.startup
+    restarts = servers.recipe.engine.max_restarts
     async with asyncio.TaskGroup() as tasks:
         keepers = []
         for i, server in enumerate(started):

@@ -7,11 +7,12 @@ from safetensors import SafetensorError
 
 from arl.engine.router import DEATH_SECONDS
 from arl.errors import ArlError, EngineError, ProcessDied, RunError, TrainerError, leaves
-from arl.launch.local import LocalProcesses
+from arl.launch.base import Launcher
+from arl.launch.deaths import first_death, log_ends
 
 
 @contextlib.asynccontextmanager
-async def told_deaths(processes: LocalProcesses) -> AsyncIterator[None]:
+async def explain_deaths(launcher: Launcher) -> AsyncIterator[None]:
     """Where a process has died, raise that instead of the broken connections it caused; else show engines' logs."""
     try:
         yield
@@ -19,10 +20,12 @@ async def told_deaths(processes: LocalProcesses) -> AsyncIterator[None]:
         causes = list(leaves(error))
         if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
             known = next((cause for cause in causes if isinstance(cause, ProcessDied)), None)
-            death = known or await processes.first_death(DEATH_SECONDS)
+            ranks = [process for process in launcher.processes if process.role.startswith("trainer-")]
+            dead = None if known else await first_death(ranks, DEATH_SECONDS)
+            death = await dead.died() if dead else known
             told = [cause for cause in causes if isinstance(cause, EngineError)]
             if death is None and told:
-                raise EngineError(f"{told[0]}.{processes.log_ends('engine')}") from error
+                raise EngineError(f"{told[0]}.{log_ends(launcher.processes, 'engine')}") from error
             raise death or error from error
         raise
 

@@ -12,8 +12,9 @@ from arl.config.recipe import Recipe
 from arl.data.model_limits import model_config
 from arl.data.problems import load_problems
 from arl.engine.sglang.server_command import look_at
-from arl.errors import DataError, InputError
-from arl.launch.placement import Placement, place, visible_cores, visible_gpus
+from arl.errors import DataError, InputError, RecipeError
+from arl.launch.launchers import make_launcher
+from arl.launch.placement import Placement, place
 from arl.metrics.trackers import check_tracking
 from arl.models.model_files import stored_files
 from arl.rollout.lag_table import load_lags
@@ -58,14 +59,19 @@ def preflight(recipe: Recipe) -> Plan:
     if recipe.eval.problems and not held_out:
         raise DataError("eval.problems: no problem is held out; raise data.eval_fraction or set eval.problems to 0")
     max_length = check_lengths(recipe, training + held_out)
-    placement = place(recipe, visible_cores(), visible_gpus())
+    launcher = make_launcher(recipe, recipe.run_directory / "logs")
+    placement = place(recipe, launcher.nodes[0])
     transport = choose_transport(recipe, placement)
+    if transport == "file" and not launcher.shares_files:
+        raise RecipeError(
+            f"sync.transport file: launcher {recipe.launcher} starts processes that share no file system; use broadcast"
+        )
     if recipe.model.path is not None:
         from arl.train.cost import check_memory  # and every model class of transformers, seconds of them
 
         if Path(recipe.model.path).is_dir():  # else it is downloaded when the run begins
             stored_files(recipe.model.path)
-        check_memory(recipe.model.path, recipe.train, on_gpu=placement.ranks[0].gpu is not None)
+        check_memory(recipe.model.path, recipe.train, on_gpu=bool(placement.ranks[0].devices))
     if recipe.engine.kind == "sglang":
         check_sglang(recipe)
     return Plan(training, held_out[: recipe.eval.problems], max_length, placement, transport, lags)

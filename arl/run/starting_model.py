@@ -24,8 +24,8 @@ from arl.clock import deadline
 from arl.config.recipe import Recipe, Warmup
 from arl.data.model_limits import Limits, model_limits
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
-from arl.launch.local import LocalProcesses
-from arl.launch.placement import visible_cores
+from arl.launch.base import Command, Launcher, Resources
+from arl.launch.devices import visible_cores
 from arl.metrics.console import ConsoleDisplay
 from arl.models.characters import character_tokenizer
 from arl.models.model_files import local_copy
@@ -69,7 +69,7 @@ def starting_limits(recipe: Recipe) -> Limits:
     return model_limits(recipe.model.path)
 
 
-async def starting_model(recipe: Recipe, directory: Path, processes: LocalProcesses, display: ConsoleDisplay) -> Path:
+async def starting_model(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
     """Directory of the weights that become version 0.
 
     Raises:
@@ -90,7 +90,7 @@ async def starting_model(recipe: Recipe, directory: Path, processes: LocalProces
         if cached.exists():
             display.note(f"warm-up: cached in {cached}")
         else:
-            await _warm_up(recipe.warmup, job | {"output": str(cached)}, directory, processes, display)
+            await _warm_up(recipe.warmup, job | {"output": str(cached)}, directory, launcher, display)
     return cached
 
 
@@ -114,7 +114,7 @@ def _try_lock(file: TextIO) -> bool:
 
 
 async def _warm_up(
-    warmup: Warmup, job: dict[str, Any], directory: Path, processes: LocalProcesses, display: ConsoleDisplay
+    warmup: Warmup, job: dict[str, Any], directory: Path, launcher: Launcher, display: ConsoleDisplay
 ) -> None:
     file = directory / "warmup.json"
     file.write_text(json.dumps(job))
@@ -127,8 +127,9 @@ async def _warm_up(
             what = "learning the task" if p.stage == "a" else "with bad habits"
             display.advance(taught, f"warm-up {p.step:4d}  {what}: accuracy {p.accuracy:.3f}  {p.seconds:.0f} s")
 
-    environment = {"OMP_NUM_THREADS": str(job["threads"])}
-    process = await processes.start("warmup", [sys.executable, "-m", "arl.train.sft", str(file)], environment, show)
+    command = Command((sys.executable, "-m", "arl.train.sft", str(file)))
+    resources = Resources(job["threads"], launcher.nodes[0].devices)
+    process = await launcher.start("warmup", command, resources, show)
     await process.finished(WARMUP_SECONDS)
 
 

@@ -22,9 +22,9 @@ from arl.data.text_codec import TextCodec
 from arl.data.tokenizer import load_codec
 from arl.engine.router import Router
 from arl.errors import RecipeError
-from arl.launch.local import LocalProcesses
-from arl.launch.loopback import new_key
-from arl.launch.placement import NoLease, SharedDeviceLease
+from arl.launch.address import new_key
+from arl.launch.base import Launcher
+from arl.launch.launchers import make_launcher
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.names import number
@@ -37,11 +37,12 @@ from arl.rollout.controller_state import ControllerState
 from arl.rollout.episodes import Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import keep_all
+from arl.rollout.lease import NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
 from arl.run.checkpoint import RunCheckpoints, RunState
 from arl.run.engines import EngineServers, connect_engines
 from arl.run.evaluate import evaluate, held_out_episodes, make_episodes
-from arl.run.failures import reported_failures, told_deaths
+from arl.run.failures import explain_deaths, reported_failures
 from arl.run.gc_pacing import rare_collections
 from arl.run.ranks import open_trainer
 from arl.run.resume import Origin, begin
@@ -85,13 +86,13 @@ async def _train(recipe: Recipe, origin: Origin, display: ConsoleDisplay) -> tup
     async with (
         reported_failures(),
         contextlib.AsyncExitStack() as last,  # what goes when every process is gone
-        LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes,
-        told_deaths(processes),
+        make_launcher(recipe, directory / "logs") as launcher,
+        explain_deaths(launcher),
     ):
-        model = origin.checkpoint or await starting_model(recipe, directory, processes, display)
+        model = origin.checkpoint or await starting_model(recipe, directory, launcher, display)
         plan = origin.plan
         weights = last.enter_context(publication_directory(recipe, model, directory, plan.lags, plan.transport))
-        outcome = await _run_system(recipe, origin, origin.versions(model), weights, processes, display)
+        outcome = await _run_system(recipe, origin, origin.versions(model), weights, launcher, display)
     return outcome, clock.now()
 
 
@@ -100,23 +101,22 @@ async def _run_system(
     origin: Origin,
     versions: StartingVersions,
     weights: Path,
-    processes: LocalProcesses,
+    launcher: Launcher,
     display: ConsoleDisplay,
 ) -> Outcome:
     """Start both sides at once, train between two evaluations."""
     key, placement = new_key(), origin.plan.placement
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(rare_collections())
-        servers = EngineServers(recipe, versions, placement.engines, processes, key)
+        servers = EngineServers(recipe, versions, placement.engines, launcher, key)
         started = await servers.start_all()
         trainer = await stack.enter_async_context(
             open_trainer(
-                recipe, versions, weights, placement.ranks, processes, key, origin.plan.lags, origin.plan.transport
+                recipe, versions, weights, placement.ranks, launcher, key, origin.plan.lags, origin.plan.transport
             )
         )
         codec = load_codec(versions.model)  # takes its time while the others start
         async with asyncio.TaskGroup() as tasks:
-            watcher = tasks.create_task(processes.watch(), name="process watcher")
             ready = tasks.create_task(trainer.ready(), name="trainer start")
             rewards = await stack.enter_async_context(open_rewards(recipe, origin.directory / "logs"))
             async with connect_engines(servers, started, display.note, trainer) as engine:
@@ -125,7 +125,6 @@ async def _run_system(
                 await ready
                 refuse_other_tensors(trainer.tensors, Path(versions.served))
                 outcome = await run.train(before, until=recipe.train.steps, evaluate=True)
-            watcher.cancel()
         await trainer.stop()
     return outcome
 

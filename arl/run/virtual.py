@@ -9,7 +9,6 @@ that nothing interrupts is built anew from the files, as a resumed one is, so th
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,13 +23,14 @@ from arl.config.recipe import Recipe
 from arl.data.tokenizer import load_codec
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.router import Router
-from arl.launch.local import LocalProcesses
+from arl.launch.devices import hidden_devices
+from arl.launch.launchers import make_launcher
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary
 from arl.models.load import load_model
 from arl.reward.pool import InlineRewards
 from arl.run.checkpoint import load_state, next_checkpoint
-from arl.run.failures import reported_failures, told_deaths
+from arl.run.failures import explain_deaths, reported_failures
 from arl.run.resume import Origin, begin
 from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_model
@@ -69,10 +69,10 @@ async def model_at_start(recipe: Recipe, directory: Path, display: ConsoleDispla
     """On the wall clock: a warm-up that is not cached is a process."""
     async with (
         reported_failures(),
-        LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes,
-        told_deaths(processes),
+        make_launcher(recipe, directory / "logs") as launcher,
+        explain_deaths(launcher),
     ):
-        return await starting_model(recipe, directory, processes, display)
+        return await starting_model(recipe, directory, launcher, display)
 
 
 async def _run(recipe: Recipe, origin: Origin, model: Path, display: ConsoleDisplay) -> tuple[Outcome, float]:
@@ -136,18 +136,14 @@ class TimedRewards:
 def repeatable() -> Iterator[None]:
     """The CPU, one thread, deterministic kernels, and no process group left behind."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    gpus, group = os.environ.get("CUDA_VISIBLE_DEVICES"), dist.is_initialized()
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    group = dist.is_initialized()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     try:
-        yield
+        with hidden_devices():
+            yield
     finally:
         torch.use_deterministic_algorithms(strict)
         torch.set_num_threads(threads)
-        if gpus is None:
-            del os.environ["CUDA_VISIBLE_DEVICES"]
-        else:
-            os.environ["CUDA_VISIBLE_DEVICES"] = gpus
         if dist.is_initialized() and not group:
             dist.destroy_process_group()

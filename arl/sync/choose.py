@@ -18,7 +18,7 @@ def choose_transport(recipe: Recipe, placement: Placement) -> Transport:
     Raises:
         InputError: the recipe's cannot work on these devices.
     """
-    wanted, on_gpus = recipe.sync.transport, placement.ranks[0].gpu is not None
+    wanted, on_gpus = recipe.sync.transport, bool(placement.ranks[0].devices)
     together = recipe.mode == "collocated"
     reachable = together and recipe.engine.replicas == 1  # rank 0's GPU is that of the first replica alone
     if wanted == "broadcast" and on_gpus and together:

@@ -23,11 +23,10 @@ from arl.sync.buckets import ITEM_BYTES, TensorSpec
 from arl.sync.loading import unflatten
 from arl.sync.weight_loader import BUCKETS
 
-HOST = "127.0.0.1"
 ENGINE_SECONDS = 600.0  # an engine that waits longer has long been given up
 
 
-def listen(seconds: float, host: str = HOST, port: int = 0) -> tuple[Store, int]:
+def listen(seconds: float, host: str, port: int = 0) -> tuple[Store, int]:
     """The store where a group meets, and its port; torch's own socket would listen beyond `host`."""
     listener = socket.create_server((host, port))
     port = listener.getsockname()[1]

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 import zmq
 
+from arl.launch.address import listening_address
 from arl.sync.process_group import Group, listen
 from arl.sync.targets import BroadcastOutlet
 from arl.train.channel import SENDERS, Join, Joined, Send, Sent
@@ -36,9 +37,10 @@ def _serve(outlet: BroadcastOutlet, join: Join, seconds: float) -> None:
     """Consumes Send; waits for the next; unblocked by it, by Leave, or by the end of the process."""
     link = Link(join.group, CONTEXT)
     try:
-        store, port = listen(seconds)
+        host = listening_address()
+        store, port = listen(seconds, host)
         backend: Literal["gloo", "nccl"] = "nccl" if torch.cuda.is_available() else "gloo"
-        link.send(Joined(port, backend))
+        link.send(Joined(host, port, backend))
         group = Group(store, join.group, 0, join.world_size, backend, seconds)
         while isinstance(message := link.receive(), Send):
             for flat in outlet.flats(message.version):

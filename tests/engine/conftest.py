@@ -29,7 +29,7 @@ from arl.engine.base import Engine, WeightSender
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.http.engine_client import SGLangEngine
 from arl.engine.sglang import server_command
-from arl.launch.placement import Share
+from arl.launch.base import Resources
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
 from arl.sync.loading import read_weights
@@ -124,10 +124,10 @@ def start_server(model: str, log: Path) -> ServerProcess:
 
 def sglang_command(python: str, model: str) -> tuple[list[str], dict[str, str]]:
     """argv and environment of SGLang's server, on one CPU thread."""
-    share = Share(1, None)
+    resources = Resources(1)
     config = EngineConfig(kind="sglang", slots=16, stream_interval=4)
-    argv = server_command.command(config, python, model, 0, share, Limits(VOCAB, CONTEXT), seed=0)
-    return argv, server_command.environment(python, share)
+    argv = server_command.command(config, python, model, 0, resources, Limits(VOCAB, CONTEXT), seed=0)
+    return argv, server_command.environment(python, resources)
 
 
 def start_sglang(python: str, model: str, log: Path) -> ServerProcess:

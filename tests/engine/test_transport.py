@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from arl.engine.router import Router
 from arl.errors import DeadlineError, EngineError, EngineLost
+from arl.launch.address import LOOPBACK
 from arl.models.load import DTYPES
 from arl.sync.buckets import ITEM_BYTES, TensorSpec, make_buckets
 from arl.sync.loading import checksums, flatten, read_weights, specs_of, unflatten
@@ -138,7 +139,7 @@ def test_buckets_take_effect_together_and_requests_are_served_while_they_come(
 
 
 def test_groups_meet_where_only_this_machine_can_come() -> None:
-    store, port = listen(5.0)
+    store, port = listen(5.0, LOOPBACK)
     listening = [
         c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN" and c.laddr.port == port
     ]

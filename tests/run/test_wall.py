@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from arl.errors import EngineError, ProcessDied
-from arl.launch.local import LocalProcesses
-from arl.launch.loopback import held_port
-from arl.run.failures import reported_failures, told_deaths
+from arl.launch.address import LOOPBACK, held_port
+from arl.launch.local import LocalLauncher
+from arl.run.failures import explain_deaths, reported_failures
 from arl.sync.publication_directory import _make_own, orphans
 
 
@@ -46,7 +46,7 @@ def test_a_folder_of_weights_is_its_runs_from_the_first_moment_however_many_clea
 
 def test_of_a_death_and_what_the_others_said_of_it_the_death_is_told(tmp_path: Path) -> None:
     async def main() -> None:
-        async with reported_failures(), LocalProcesses(tmp_path, 1.0) as processes, told_deaths(processes):
+        async with reported_failures(), LocalLauncher(tmp_path, 1.0) as processes, explain_deaths(processes):
             abort = EngineError("http://127.0.0.1:1/abort_request answered 500")
             raise ExceptionGroup("of the keepers", [abort, ProcessDied("engine-1 was killed by SIGKILL")])
 
@@ -55,7 +55,7 @@ def test_of_a_death_and_what_the_others_said_of_it_the_death_is_told(tmp_path: P
 
 
 def test_the_port_where_ranks_will_meet_is_nobody_elses_before_they_do() -> None:
-    with held_port() as port:
+    with held_port(LOOPBACK) as port:
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
         with socket.create_server(("127.0.0.1", port)) as listener, socket.create_connection(listener.getsockname()):

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from arl.engine.base import Meeting
 from arl.errors import EngineLost
+from arl.launch.address import LOOPBACK
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.loading import read_weights, specs_of
-from arl.sync.process_group import HOST, Group, listen
+from arl.sync.process_group import Group, listen
 from arl.sync.targets import BroadcastOutlet
 from arl.types import WeightUpdate
 
@@ -28,10 +29,10 @@ class ThreadSender:
         return self._outlet.write(version, read_weights(model))
 
     async def join(self, group: str, world_size: int) -> Meeting:
-        store, port = listen(SECONDS)
+        store, port = listen(SECONDS, LOOPBACK)
         meeting = asyncio.to_thread(Group, store, group, 0, world_size, "gloo", SECONDS)
         self._groups[group] = asyncio.create_task(meeting)
-        return Meeting(HOST, port, "gloo")
+        return Meeting(LOOPBACK, port, "gloo")
 
     async def send(self, group: str, version: int) -> None:
         try:

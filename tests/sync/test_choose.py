@@ -7,7 +7,8 @@ from transformers import LlamaConfig
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError
-from arl.launch.placement import Placement, Share, place
+from arl.launch.base import Node, Resources
+from arl.launch.placement import Placement, place
 from arl.run.preflight import check_sglang
 from arl.sync.choose import choose_transport
 from tests.fake_sglang import make_fake_sglang
@@ -22,7 +23,7 @@ def recipe(**sections: object) -> Recipe:
 
 
 def placed(of: Recipe, gpus: list[str]) -> Placement:
-    return place(of, 2, gpus)
+    return place(of, Node("here", 2, tuple(gpus)))
 
 
 SGLANG = {"kind": "sglang"}
@@ -60,7 +61,7 @@ def test_auto_suits_the_devices_and_a_wish_is_granted_where_it_can_be(
 def test_a_wish_that_these_gpus_cannot_grant_is_refused(given: Recipe, rule: str) -> None:
     with pytest.raises(InputError, match=rule):
         choose_transport(given, placed(given, GPUS))
-    on_cpus = Placement([Share(1, None)], [Share(1, None)])
+    on_cpus = Placement([Resources(1)], [Resources(1)])
     assert choose_transport(given, on_cpus) == given.sync.transport
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from arl.config.recipe import Deadlines
 from arl.errors import DeadlineError, EngineError, EngineLost
+from arl.launch.address import LOOPBACK
 from arl.sync.verify import refuse_other_tensors
 from arl.train.trainer_client import TrainerClient
 from tests.engine.conftest import ServerProcess, connect, start_server
@@ -38,7 +39,7 @@ def test_engines_get_what_was_trained_and_one_that_stops_in_between_holds_up_nob
     )
 
     async def scene() -> None:
-        async with TrainerClient(broadcast, 1, "secret", DEADLINES) as trainer:
+        async with TrainerClient(broadcast, 1, "secret", DEADLINES, host=LOOPBACK) as trainer:
             with started(trainer.environment, 1):
                 await trainer.ready()
                 refuse_other_tensors(trainer.tensors, tiny)
@@ -78,7 +79,7 @@ def test_a_group_that_nobody_joins_is_the_loss_of_that_engine_alone(tiny: Path, 
     short = msgspec.structs.replace(init(tiny, tmp_path), transport="broadcast", broadcast_seconds=5.0)
 
     async def scene() -> None:
-        async with TrainerClient(short, 1, "secret", DEADLINES) as trainer:
+        async with TrainerClient(short, 1, "secret", DEADLINES, host=LOOPBACK) as trainer:
             with started(trainer.environment, 1) as (rank,):
                 await trainer.ready()
                 meeting = await trainer.join("lonely", 2)

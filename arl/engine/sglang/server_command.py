@@ -13,7 +13,8 @@ from msgspec import Struct
 from arl.config.recipe import EngineConfig
 from arl.data.model_limits import Limits
 from arl.errors import InputError
-from arl.launch.placement import Share
+from arl.launch.address import LOOPBACK
+from arl.launch.base import Resources
 
 CHILD = Path(__file__).with_name("server_process.py")
 TESTED = "0.5.20"
@@ -94,30 +95,36 @@ def _remedy() -> str:
 
 
 def command(
-    config: EngineConfig, python: str, model: str, version: int, share: Share, limits: Limits, seed: int
+    config: EngineConfig, python: str, model: str, version: int, resources: Resources, limits: Limits, seed: int
 ) -> list[str]:
     """The argv of one server; `limits` are those of `model`."""
     return [
         *(python, str(CHILD), "--port", "0", "--model-path", model, "--weight-version", str(version)),
-        *("--dtype", config.dtype, "--max-running-requests", str(config.slots), "--tp-size", str(share.num_gpus or 1)),
+        *(
+            "--dtype",
+            config.dtype,
+            "--max-running-requests",
+            str(config.slots),
+            "--tp-size",
+            str(len(resources.devices) or 1),
+        ),
         *("--stream-interval", str(config.stream_interval), "--incremental-streaming-output"),
         *("--skip-tokenizer-init", "--log-level-http", "warning", "--random-seed", str(seed)),
         *("--context-length", str(limits.context + CONTEXT_MARGIN)),
         *(("--skip-server-warmup",) if limits.vocab_size < WARMUP_IDS else ()),
-        *(CPU_FLAGS if share.gpu is None else ()),
-        *(FLOAT32_FLAGS if share.gpu is not None and config.dtype == "float32" else ()),
-        *(("--enable-memory-saver",) if share.gpu is not None and share.in_turns else ()),
-        *(("--max-total-tokens", str(config.slots * limits.context)) if share.gpu is None else ()),
+        *(CPU_FLAGS if not resources.devices else ()),
+        *(FLOAT32_FLAGS if resources.devices and config.dtype == "float32" else ()),
+        *(("--enable-memory-saver",) if resources.devices and resources.takes_turns else ()),
+        *(("--max-total-tokens", str(config.slots * limits.context)) if not resources.devices else ()),
         *config.args,
     ]
 
 
-def environment(python: str, share: Share) -> dict[str, str]:
+def environment(python: str, resources: Resources) -> dict[str, str]:
     """What is added to the environment of one server."""
-    cpu = {"SGLANG_USE_CPU_ENGINE": "1"} if share.gpu is None else {}
-    direct = ",".join(filter(None, ("127.0.0.1", os.environ.get("no_proxy"), os.environ.get("NO_PROXY"))))
+    cpu = {"SGLANG_USE_CPU_ENGINE": "1"} if not resources.devices else {}
+    direct = ",".join(filter(None, (LOOPBACK, os.environ.get("no_proxy"), os.environ.get("NO_PROXY"))))
     return {
-        **share.env,
         **cpu,
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # else /health generates, and fails while paused
         "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",  # which lets five seconds pass between a scheduler's death and its own,

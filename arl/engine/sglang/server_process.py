@@ -2,7 +2,7 @@
 
     python arl/engine/sglang/server_process.py --port 0 …     any other flag goes to sglang.launch_server as it is
 
-It dies with its parent, and its own children and files with it; it keeps the run's key out of the command line,
+Its own children and files end with it; it keeps the run's key out of the command line,
 prints "ready <url>" once it is healthy, ends with an exit code when SGLang gives up its start, and plugs
 arl/engine/sglang/plugin.py in.
 """
@@ -21,7 +21,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-HOST = "127.0.0.1"
+LAUNCH = Path(__file__).parents[2] / "launch"  # whose modules need the standard library only
+HOST = runpy.run_path(str(LAUNCH / "address.py"))["listening_address"]()
+RUN_KEY = runpy.run_path(str(LAUNCH / "child.py"))["RUN_KEY"]
 LONGEST_HOME = 70  # bytes; a socket's path has 107, and its folder and name take 33 of them
 LOOK_SECONDS = 0.1  # the server runs in this very process, but tells nobody when it is ready
 
@@ -114,13 +116,11 @@ def end_with_a_code() -> None:
 
 
 def main() -> None:
-    child = runpy.run_path(str(Path(__file__).parents[2] / "launch" / "child.py"))
-    child["die_with_parent"]()
     at = sys.argv.index("--port") + 1
     held = hold(int(sys.argv[at]))
     port = held.getsockname()[1]
     sys.argv[at] = str(port)
-    sys.argv += ["--host", HOST, "--api-key", os.environ[child["RUN_KEY"]]]
+    sys.argv += ["--host", HOST, "--api-key", os.environ[RUN_KEY]]
     place = Path(tempfile.mkdtemp(prefix="arl-sglang-", dir=home()))
     guard(place)
     tempfile.tempdir = str(place)  # for SGLang's sockets, which it leaves behind

@@ -13,7 +13,6 @@ from arl.config.imports import import_function
 from arl.config.recipe import Recipe
 from arl.data.tokenizer import load_codec
 from arl.errors import RunError
-from arl.launch.placement import NoLease, SharedDeviceLease
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Recorder
 from arl.metrics.summary import Summary
@@ -23,6 +22,7 @@ from arl.rollout.base import Observer
 from arl.rollout.controller import Controller, Segment
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import keep_all
+from arl.rollout.lease import NoLease, SharedDeviceLease
 from arl.run.checkpoint import next_checkpoint
 from arl.run.evaluate import evaluate, held_out_episodes
 from arl.run.failures import reported_failures
