@@ -16,8 +16,8 @@ LAYERS: list[set[str]] = [
     {"types"},
     {"errors", "clock"},
     {"config"},
-    {"tasks", "models", "data", "metrics"},
-    {"launch", "sync", "reward", "engine"},  # to be put in order with the seams
+    {"launch", "tasks", "models", "data", "metrics"},
+    {"sync", "reward", "engine"},  # to be put in order with the seams
     {"rollout", "train"},
     {"run", "bench"},
     {"cli"},
@@ -37,7 +37,7 @@ def sources() -> list[Path]:
 
 def room_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    return parts[0] if parts[0] == "kernels" else parts[1]
+    return parts[1] if parts[0] == "arl" else parts[0]
 
 
 def imported_rooms(path: Path) -> set[str]:
@@ -69,6 +69,37 @@ def test_imports_go_one_way(path: Path) -> None:
 def test_the_controller_side_never_imports_torch(module: str) -> None:
     probe = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=60).returncode == 0
+
+
+ROOMS_THAT_KNOW = {  # words of the source, and the rooms or files in which alone they may stand
+    r"127\.0\.0\.1|localhost": {"launch"},
+    "held_port": {"launch"},
+    "CUDA_VISIBLE_DEVICES": {"launch", "environment.py"},  # which refuses the name in a recipe
+    "PDEATHSIG|die_with_parent|ARL_PARENT_PID": {"launch"},
+    "/dev/shm": {"launch", "sync"},
+}
+
+
+def code_without_docs(text: str) -> str:
+    """The source without comments, and without docstrings, which may name anything."""
+    kept = []
+    start_of_statement = True
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        is_docstring = token.type == tokenize.STRING and start_of_statement
+        if token.type != tokenize.COMMENT and not is_docstring:
+            kept.append(token.string)
+        if token.type not in {tokenize.COMMENT, tokenize.NL}:
+            layout = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+            start_of_statement = token.type in layout or (is_docstring and start_of_statement)
+    return "\n".join(kept)
+
+
+@pytest.mark.parametrize("words", ROOMS_THAT_KNOW)
+def test_addresses_devices_parent_death_and_shared_memory_are_known_to_their_rooms_alone(words: str) -> None:
+    for path in [*sources(), ROOT / "cli.py"]:
+        if not {room_of(path), path.name} & ROOMS_THAT_KNOW[words]:
+            found = re.search(words, code_without_docs(path.read_text()))
+            assert found is None, f"{path} says {found and found[0]}: that is for {sorted(ROOMS_THAT_KNOW[words])}"
 
 
 def lines_of_code(text: str) -> int:

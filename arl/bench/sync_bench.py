@@ -35,6 +35,7 @@ from arl.run.engines import EngineServers
 from arl.run.failures import explain_deaths
 from arl.run.ranks import open_trainer
 from arl.sync.loading import read_weights
+from arl.sync.publication_directory import MEMORY
 from arl.sync.targets import MemoryOutlet, State
 from arl.tasks.running_checksum import CHARACTERS
 from arl.train.trainer_client import TrainerClient
@@ -56,7 +57,7 @@ def bench_sync(repeats: int) -> dict[str, Any]:
     found = sglang_version()
     document: dict[str, Any] = {"sglang": found, "open_requests": OPEN, "repeats": repeats}
     for name, shape in SHAPES.items():
-        with tempfile.TemporaryDirectory(prefix="arl-bench-", dir="/dev/shm") as directory:
+        with tempfile.TemporaryDirectory(prefix="arl-bench-", dir=MEMORY) as directory:
             make_tiny_model(shape, CHARACTERS, 0, Path(directory) / "model")
             document[name] = clock.run(lambda here=Path(directory): _measure(here, repeats, found != "absent"))  # type: ignore[misc]
     return document

@@ -137,7 +137,7 @@ def test_children_die_with_a_killed_parent_whatever_they_run(tmp_path: Path) -> 
         "from arl.launch.base import Command, Resources; from arl.launch.local import LocalLauncher\n"
         "async def main():\n"
         f"    async with LocalLauncher(Path({str(tmp_path)!r}), 1) as launcher:\n"
-        "        c = await launcher.start('child', Command(('sh', '-c', 'echo ready; exec sleep 600')), Resources(1))\n"
+        "        c = await launcher.start('child', Command(('sh', '-c', 'echo ready now; exec sleep 600')), Resources(1))\n"
         "        await c.ready(20); print(c.pid, flush=True); await asyncio.sleep(600)\n"
         "asyncio.run(main())"
     )
@@ -155,8 +155,7 @@ def test_children_die_with_a_killed_parent_whatever_they_run(tmp_path: Path) -> 
 
 def test_a_process_whose_parent_has_gone_before_it_could_ask_leaves_at_once() -> None:
     runner = [*RUNNER, "sleep", "600"]
-    done = subprocess.run(
-        runner, env={**os.environ, PARENT: "1"}, capture_output=True, text=True, check=False, timeout=60
-    )
+    orphan = {**os.environ, PARENT: "1"}
+    done = subprocess.run(runner, env=orphan, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert done.stderr.strip() == "the parent process 1 is gone"
