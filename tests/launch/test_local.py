@@ -137,8 +137,9 @@ def test_children_die_with_a_killed_parent_whatever_they_run(tmp_path: Path) -> 
         "from arl.launch.base import Command, Resources; from arl.launch.local import LocalLauncher\n"
         "async def main():\n"
         f"    async with LocalLauncher(Path({str(tmp_path)!r}), 1) as launcher:\n"
-        "        c = await launcher.start('child', Command(('sh', '-c', 'echo ready now; exec sleep 600')), Resources(1))\n"
-        "        await c.ready(20); print(c.pid, flush=True); await asyncio.sleep(600)\n"
+        "        sleeper = Command(('sh', '-c', 'echo ready now; exec sleep 600'))\n"
+        "        c = await launcher.start('child', sleeper, Resources(1))\n"
+        "        await c.ready(120); print(c.pid, flush=True); await asyncio.sleep(600)\n"
         "asyncio.run(main())"
     )
 
