@@ -83,21 +83,18 @@ def train(
     from arl.metrics.summary import render
     from arl.run.preflight import preflight
     from arl.run.train import train as run
+    from arl.run.world import make_world
 
     loaded = load_recipe(recipe, [*(set_ or ()), *(["sync.check=true"] if check_weights else [])])
     if dry_run and resume:
         raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
     if dry_run:
+        make_world(loaded.world)
         preflight(loaded)
         typer.echo(dump_recipe(loaded), nl=False)
         return
     with ConsoleDisplay() as display:
-        if loaded.world == "virtual":
-            from arl.run.virtual import train_virtually
-
-            summary = train_virtually(loaded, display, recipe if resume else None)
-        else:
-            summary = run(loaded, display, recipe if resume else None)
+        summary = run(loaded, display, recipe if resume else None)
         display.note(render(summary, loaded))
 
 
@@ -204,7 +201,7 @@ def engine(
 
 @command(bench)
 def async_(
-    recipe: RecipePath = Path("recipes/async-vs-sync.yaml"),
+    recipe: RecipePath = Path("recipes/study/async-vs-sync.yaml"),
     set_: Overrides = None,
     repeats: Annotated[int, typer.Option(help="Runs of each layout, interleaved.")] = 3,
 ) -> None:

@@ -19,3 +19,11 @@ test *args:
 
 quickstart *args:
     {{python}} -m arl.cli train recipes/quickstart.yaml {{args}}
+
+# Slow tests, and property tests with ten times the examples, which CI runs in addition
+thorough *args:
+    {{python}} -m pytest -m "slow or hypothesis" --hypothesis-profile thorough {{args}}
+
+# Tokens per line of code and tuple assignments per 1,000 lines, with the densest files
+air *args:
+    {{python}} -m tests.air {{args}}

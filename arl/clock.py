@@ -1,7 +1,8 @@
-"""Clocks: the wall's, and a virtual one whose time jumps to the next timer when nothing else can run.
+"""Run asyncio on the wall clock, or on a virtual clock that jumps to the next timer when nothing else can run.
 
-The clock seam is the event loop itself: everything reads `now()` and sleeps with asyncio, so the same
-controller runs in real and in virtual time. Every wait goes through `deadline`, which knows who waits on whom.
+The clock seam is the event loop itself: everything reads `now()` and sleeps with asyncio, so the same controller runs
+in real and in virtual time. Every wait goes through `deadline`, which records who waits for what. When a deadline
+passes, its message lists all of these waits.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import selectors
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -27,7 +29,7 @@ def now() -> float:
 
 
 class _WallLoop(asyncio.SelectorEventLoop):
-    """asyncio's own loop, its clock at `start` in the beginning."""
+    """Run on the wall clock, which reads `start` seconds at the beginning."""
 
     def __init__(self, start: float) -> None:
         self._zero = time.monotonic() - start
@@ -38,7 +40,7 @@ class _WallLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Polls real files without blocking and advances virtual time by what it would have waited."""
+    """Poll real files without blocking, and advance virtual time by the seconds that a real selector would wait."""
 
     def __init__(self, elapsed: float) -> None:
         super().__init__()
@@ -54,7 +56,11 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class _NumberedTask(asyncio.Task[Any]):
-    """Hashes to its serial number: a TaskGroup keeps its tasks in a set, and cancels them in the set's order."""
+    """Hash to a serial number.
+
+    A TaskGroup keeps its tasks in a set and cancels them in the order of the set, so hashes decide that order. The
+    default hash is an address, which differs from run to run.
+    """
 
     def __init__(self, number: int, coroutine: Coroutine[Any, Any, Any], **options: Any) -> None:
         self._number = number
@@ -65,7 +71,10 @@ class _NumberedTask(asyncio.Task[Any]):
 
 
 class _NumberedTimer(asyncio.TimerHandle):
-    """Of timers at the same instant the one set first fires first; a heap alone would decide by what else it holds."""
+    """Run timers that are due at the same instant in the order of their creation.
+
+    A heap alone leaves that order undefined, and runs would differ.
+    """
 
     def __init__(self, number: int, when: float, *rest: Any) -> None:
         self._order = (when, number)
@@ -76,18 +85,19 @@ class _NumberedTimer(asyncio.TimerHandle):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop on virtual time, from `start`; what runs in it, runs in the same order every time.
+    """Run an event loop on virtual time, from `start` seconds on, with the same order of events in every run.
 
-    Threads and subprocesses have no place in it.
+    Do not use threads or subprocesses in it: they finish in real time, so their order is not repeatable.
     """
 
     def __init__(self, start: float = 0.0) -> None:
         self._jump = _JumpingSelector(start)
         super().__init__(self._jump)
         self._clock_resolution = 1e-9
-        numbers, self._timers = itertools.count(), itertools.count()
+        self._timers = itertools.count()
+        tasks = itertools.count()
         self.set_task_factory(
-            lambda loop, coroutine, **options: _NumberedTask(next(numbers), coroutine, loop=loop, **options)
+            lambda loop, coroutine, **options: _NumberedTask(next(tasks), coroutine, loop=loop, **options)
         )
 
     def call_at(  # type: ignore[override]
@@ -103,8 +113,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]], virtual: bool = False, start: float = 0.0) -> T:
-    """Run `main()` to its end on the wall clock, or in virtual time; `now()` is `start` seconds in the beginning."""
-    with asyncio.Runner(loop_factory=lambda: (VirtualLoop if virtual else _WallLoop)(start)) as runner:
+    """Run `main()` to its end on the wall clock, or in virtual time, and return its result.
+
+    Args:
+        start: what `now()` returns at the beginning, seconds.
+    """
+    loop_class = VirtualLoop if virtual else _WallLoop
+    with asyncio.Runner(loop_factory=lambda: loop_class(start)) as runner:
         return runner.run(main())
 
 
@@ -122,17 +137,22 @@ _waits: dict[int, _Wait] = {}
 
 
 def who_waits() -> str:
-    """One line for each wait in progress in this process: who, for what, for how long."""
-    lines = [f"{w.who} waits {now() - w.since:.1f} s for {w.describe()}" for w in _waits.values()]
+    """List every wait in progress in this process: who waits, for what, and for how long."""
+    lines = [f"{wait.who} waits {now() - wait.since:.1f} s for {wait.describe()}" for wait in _waits.values()]
     return "; ".join(sorted(lines)) or "nobody"
 
 
 @contextlib.asynccontextmanager
 async def deadline(seconds: float, who: str, what: str | Callable[[], str]) -> AsyncIterator[asyncio.Timeout]:
-    """Bound the block by `seconds` of the running clock; what it yields can move the deadline.
+    """Bound the block by `seconds` of the running clock. Yields asyncio's timeout, which can be rescheduled.
+
+    Args:
+        who: the role that waits, for the message.
+        what: what it waits for. A function is called when a message is written, so that counts in it are those of
+            that moment and not of the beginning of the wait.
 
     Raises:
-        DeadlineError: the time is over; the message lists every wait of this process.
+        DeadlineError: the time is over. The message lists every wait of this process.
     """
     wait = _Wait(who, what, now())
     _waits[id(wait)] = wait
@@ -148,22 +168,30 @@ async def deadline(seconds: float, who: str, what: str | Callable[[], str]) -> A
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """`work` in a thread of its own, on the wall clock; one that hangs does not keep the process."""
-    loop, done = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+    """Run `work` in a thread of its own, on the wall clock, and return its result or raise its exception.
 
-    def tell(result: T | None, error: BaseException | None) -> None:
-        if not done.done():
-            done.set_result(result) if error is None else done.set_exception(error)
+    The thread is a daemon: one that hangs does not keep the process from exiting.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def finish(future: Future[T]) -> None:
+        if done.done():
+            return  # the caller was canceled and waits no longer
+        error = future.exception()
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(future.result())
 
     def run() -> None:
-        result, error = None, None
+        outcome: Future[T] = Future()
         try:
-            result = work(*args, **kwargs)
-        except BaseException as raised:
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
-            loop.call_soon_threadsafe(tell, result, error)
+            outcome.set_result(work(*args, **kwargs))
+        except BaseException as error:
+            outcome.set_exception(error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+            loop.call_soon_threadsafe(finish, outcome)
 
     threading.Thread(target=run, name=work.__name__, daemon=True).start()
-    answer: T = await done
-    return answer
+    return await done

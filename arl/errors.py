@@ -1,79 +1,83 @@
-"""One exception tree. A message says the value, the rule, the place and the remedy.
+"""Define one exception tree. Every message says the value, the rule, the place and the remedy.
 
 ArlError
-├── Rejected          an env or filter that does not want this group (never ends a run by itself)
-├── Lost              a group that ends untrained, with this fate (never ends a run)
-├── InputError        what the user gave is wrong; nothing has started (exit code 2)
-│   ├── RecipeError   a recipe field
-│   └── DataError     a problem set, a prompt, a checkpoint
+├── Rejected          an env does not want this group: it is not trained, and the run goes on
+├── Lost              a group ends untrained, with the message as its fate; the run goes on
+├── InputError        what the user gave is wrong, and nothing has started (exit code 2)
+│   ├── RecipeError   a recipe field is wrong
+│   └── DataError     a problem set, a prompt or a checkpoint is wrong
 └── RunError          a run that had started cannot go on (exit code 3)
-    ├── DeadlineError a wait ran out of time; carries who waits on whom
-    ├── ProcessDied   an engine, trainer rank or reward worker ended by itself
-    ├── EngineError   an engine refused or garbled a request
-    │   └── EngineLost    or its connection broke: what it had said stands, another engine can go on
+    ├── DeadlineError a wait ran out of time; the message lists who waits for what
+    ├── ProcessDied   an engine, trainer rank or reward worker exited by itself
+    ├── EngineError   an engine refused a request, or answered it wrongly
+    │   └── EngineLost    its connection broke: its tokens so far are kept, and another engine continues
     ├── TrainerError  a trainer rank raised
-    └── RewardError   a reward raised, hung or returned no finite number
+    └── RewardError   a reward raised, hung or returned no finite number; fails its group, not the run
 """
 
 from collections.abc import Iterator
 
 
 class ArlError(Exception):
-    """Root of everything arl raises on purpose."""
+    """Root of everything that arl raises on purpose."""
 
     exit_code = 1
 
 
 class Rejected(ArlError):
-    pass
+    """An env does not want this group: raise it with the reason."""
 
 
 class Lost(ArlError):
-    """Its message is the fate under which the group is counted."""
+    """A group ends untrained. The message is the fate under which the group is counted."""
 
 
 class InputError(ArlError):
+    """What the user gave is wrong, and nothing has started."""
+
     exit_code = 2
 
 
 class RecipeError(InputError):
-    pass
+    """A recipe field is wrong."""
 
 
 class DataError(InputError):
-    pass
+    """A problem set, a prompt or a checkpoint is wrong."""
 
 
 class RunError(ArlError):
+    """A run that had started cannot go on."""
+
     exit_code = 3
 
 
 class DeadlineError(RunError):
-    pass
+    """A wait ran out of time."""
 
 
 class ProcessDied(RunError):
-    pass
+    """A process of the run exited by itself."""
 
 
 class EngineError(RunError):
-    pass
+    """An engine refused a request, or answered it wrongly."""
 
 
 class EngineLost(EngineError):
-    pass
+    """The connection to an engine broke; another one can continue its requests."""
 
 
 class TrainerError(RunError):
-    pass
+    """A trainer rank raised."""
 
 
 class RewardError(RunError):
-    pass
+    """A reward raised, hung or returned no finite number."""
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions inside a (nested) exception group, or the exception itself."""
+    """Yield the exceptions inside a (nested) exception group, or the exception itself."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)

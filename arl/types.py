@@ -1,4 +1,4 @@
-"""The nouns every room shares, one frozen type for every arrow of the walk. Torch-free.
+"""Define the nouns that every room shares: one frozen type for every arrow of the walk. Imports no torch.
 
     Problem ─► GenerateRequest ─► Increment… ─► Completion ─► Trajectory ─► TrajectoryGroup ─► Batch ─► StepResult
                      ▲                                                                                     │
@@ -17,9 +17,17 @@ FinishReason = Literal["stop", "length", "abort"]
 Transport = Literal["file", "memory", "broadcast", "ipc"]
 NOT_SAMPLED = -1  # the policy version of prompt and tool tokens
 
+# Fates: what becomes of an admitted group. A replay adds reasons of its own.
+TRAINED = "trained"
+FAILED = "failed, given up"  # an episode raised, and its problem has used up its tries
+FAILED_REQUEUED = "failed, re-queued"  # an episode raised; its problem is tried again
+REJECTED = "rejected"  # by rollout.filter, or by the env
+LATE = "dropped late, given up"  # abandoned for a step (rollout.late: drop)
+LATE_REQUEUED = "dropped late, re-queued"
+
 
 class Problem(Struct, frozen=True):
-    """One thing to solve.
+    """Hold one thing to solve.
 
     >>> Problem("044433152550............=", answer="2").id
     '15277f26d0f3'
@@ -31,11 +39,13 @@ class Problem(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Hash of prompt and answer: the same problem has the same id in every run."""
+        """A hash of prompt and answer: the same problem has the same id in every run."""
         return hashlib.sha256(repr((self.prompt, self.answer)).encode()).hexdigest()[:12]
 
 
 class SamplingParams(Struct, frozen=True):
+    """Say how the tokens of one request are drawn."""
+
     max_new_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
@@ -45,7 +55,7 @@ class SamplingParams(Struct, frozen=True):
 
 
 class GenerateRequest(Struct, frozen=True):
-    """Continue `input_ids`. Requests with equal `input_ids` that arrive together share one prefill."""
+    """Ask an engine to continue `input_ids`. Requests with equal `input_ids` that arrive together share one prefill."""
 
     request_id: str
     input_ids: tuple[int, ...]
@@ -54,7 +64,7 @@ class GenerateRequest(Struct, frozen=True):
 
 
 class Increment(Struct, frozen=True):
-    """Tokens an engine has just produced; the last one of a request carries its finish reason."""
+    """Carry the tokens that an engine has just produced. The last increment of a request has its finish reason."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]  # log_softmax(logits / T) before top-p and top-k
@@ -63,7 +73,7 @@ class Increment(Struct, frozen=True):
 
 
 class Completion(Struct, frozen=True):
-    """All increments of one request joined. A stop token, if any, is its last token."""
+    """Join all increments of one request. A stop token, if any, is the last token."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -72,14 +82,14 @@ class Completion(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True):
-    """What the engine has said so far in one turn of an episode; `said.finish_reason` None: the turn is not over."""
+    """Keep what the engine has generated so far in one turn of an episode."""
 
-    context: bytes  # digest of the tokens before it: what was said holds for no other
-    said: Increment
+    context: bytes  # digest of the tokens before the turn; with another context, `said` does not apply
+    said: Increment  # finish_reason None: the turn is not over
 
 
 class Trajectory(Struct, frozen=True):
-    """The token record of one episode. Index t always describes token t."""
+    """Hold the token record of one episode. Index t always describes token t."""
 
     token_ids: np.ndarray  # (L,) int32
     behavior_logprobs: np.ndarray  # (L,) float32, 0 where the engine did not sample
@@ -87,11 +97,11 @@ class Trajectory(Struct, frozen=True):
     loss_mask: np.ndarray  # (L,) bool, True on sampled tokens to train
     prompt_length: int  # the first prompt_length tokens are the group's common prompt
     reward: float  # NaN: the episode ended before it was scored
-    truncated: bool  # the token budget ended it, or the run did, not the policy
+    truncated: bool  # the token budget, the context or the run ended it, and not the policy or the env
 
 
 class TrajectoryGroup(Struct, frozen=True):
-    """The G episodes of one problem, when the group ended: finished and rewarded, or lost with what it had."""
+    """Hold the G episodes of one problem when the group ended: finished and rewarded, or lost with what it had."""
 
     group_id: int  # serial number of the admission, from 0
     problem: Problem
@@ -103,52 +113,57 @@ class TrajectoryGroup(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """What step `version` consumes: P groups, none with a token older than the staleness bound or its exact lag."""
+    """Hold what step `version` consumes: P groups, none with a token older than the staleness bound or its lag."""
 
     version: int  # the trainer's version v before the step
     groups: tuple[TrajectoryGroup, ...]  # (P,)
 
 
 class StepResult(Struct, frozen=True):
+    """Report one finished training step."""
+
     version: int  # v + 1
     metrics: dict[str, float]
 
 
 class WeightUpdate(Struct, frozen=True):
-    """Published weights, complete wherever they are when this exists."""
+    """Say where published weights are. They are complete there when this exists."""
 
     version: int
-    path: str = ""  # file: a directory `from_pretrained` loads; ipc: one of handles; memory: one with the config
+    path: str = ""  # file: a directory that `from_pretrained` loads; ipc: one of handles; memory: one with the config
     transport: Transport = "file"
-    state: dict[str, Any] | None = None  # name -> tensor: memory, and what an engine has received; not for a wire
+    state: dict[str, Any] | None = None  # name -> tensor: memory, or what an engine has received; is never sent
     checksums: dict[str, str] = {}  # with sync.check, name -> sha256 in the engine's dtype
 
 
 class StartingVersions(Struct, frozen=True):
-    """What a run begins with: the trainer with `model`, the engines with the oldest."""
+    """Say which versions a run begins with: the trainer with `version`, the engines with the oldest."""
 
-    model: str  # directory of `version`; above 0 a checkpoint, with the optimizer's state
+    model: str  # directory of `version`; above version 0 it is a checkpoint, with the optimizer's state
     version: int = 0
     older: dict[int, str] = {}  # version -> directory: what engines with an exact lag have yet to serve
 
     @property
     def oldest(self) -> int:
+        """The version that the engines begin with."""
         return min(self.older, default=self.version)
 
     @property
     def served(self) -> str:
-        """Directory of the oldest."""
+        """The directory of the oldest version."""
         return self.older.get(self.oldest, self.model)
 
 
 class SwapReport(Struct, frozen=True):
+    """Report that the engines have loaded a version."""
+
     version: int
     pause_seconds: float  # no token was generated for this long
-    seconds: float  # from the call to the last replica's answer
+    seconds: float  # from the request to the last replica's answer
 
 
 class Accuracy(Struct, frozen=True):
-    """Mean reward of one episode per held-out problem, all sampled by one version."""
+    """Report the mean reward of one episode per held-out problem, all sampled by one version."""
 
     mean_reward: float
     problems: int

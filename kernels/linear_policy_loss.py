@@ -1,6 +1,6 @@
 """Hidden states × output head → policy loss, with its gradient made in the forward: 6·M·V·D FLOPs instead of 8.
 
-    rows of hidden ─► logits ─► logprob, entropy ─► objective ─► d loss / d logprob ─► d logits ─► d hidden, d weight
+    rows of hidden ─► logits ─► logprob, entropy ─► row loss ─► d loss / d logprob ─► d logits ─► d hidden, d weight
 
 A policy loss is a sum over tokens once advantages, proximal log-probabilities and the normalizer are known, so a
 chunk's gradient needs nothing of the other chunks, and its logits are not computed a second time in the backward.
@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from arl.kernels.head import HeadGradient, check_head, logit_chunks
-from arl.kernels.policy_loss import LossAndStats, Objective, policy_loss_ref
+from arl.kernels.policy_loss import LossAndStats, RowLoss, policy_loss_ref
 from arl.kernels.rows import row_gradient, row_stats
 
 
 def linear_policy_loss(
-    hidden: Tensor, weight: Tensor, targets: Tensor, objective: Objective, temperature: float = 1.0
+    hidden: Tensor, weight: Tensor, targets: Tensor, row_loss: RowLoss, temperature: float = 1.0
 ) -> LossAndStats:
     """The loss of one token per row, under softmax(hidden @ weightᵀ / temperature).
 
@@ -26,26 +26,26 @@ def linear_policy_loss(
         hidden: (M, D).
         weight: (V, D), hidden's type.
         targets: (M,) int64.
-        objective: called for each chunk of rows, in order, at least once; see Objective. Anything but logprob that it
+        row_loss: called for each chunk of rows, in order, at least once; see RowLoss. Anything but logprob that it
             depends on is a constant.
         temperature: > 0.
 
     Returns:
         loss (), which carries the gradient to hidden and weight; logprob (M,) ≤ 0 and entropy (M,) ≥ 0, float32
-        (float64 of float64), without gradient; and what the objective kept, concatenated over chunks.
+        (float64 of float64), without gradient; and what row_loss kept, concatenated over chunks.
     """
     check_head(hidden, weight, targets)
     wanted = [torch.is_grad_enabled() and x.requires_grad for x in (hidden, weight)]
-    results = _LinearPolicyLoss.apply(hidden, weight, targets, objective, temperature, wanted)  # type: ignore[no-untyped-call]
+    results = _LinearPolicyLoss.apply(hidden, weight, targets, row_loss, temperature, wanted)  # type: ignore[no-untyped-call]
     loss, logprob, entropy, *kept = results
     return loss, logprob, entropy, tuple(kept)
 
 
 def linear_policy_loss_ref(
-    hidden: Tensor, weight: Tensor, targets: Tensor, objective: Objective, temperature: float = 1.0
+    hidden: Tensor, weight: Tensor, targets: Tensor, row_loss: RowLoss, temperature: float = 1.0
 ) -> LossAndStats:
     """The same from all logits at once."""
-    return policy_loss_ref(hidden @ weight.T, targets, objective, temperature)
+    return policy_loss_ref(hidden @ weight.T, targets, row_loss, temperature)
 
 
 class _LinearPolicyLoss(torch.autograd.Function):
@@ -55,7 +55,7 @@ class _LinearPolicyLoss(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
-        objective: Objective,
+        row_loss: RowLoss,
         temperature: float,
         wanted: list[bool],
     ) -> tuple[Tensor, ...]:
@@ -63,7 +63,7 @@ class _LinearPolicyLoss(torch.autograd.Function):
         parts = []
         for rows, z in logit_chunks(hidden, weight):
             logprob, entropy, normalizer = row_stats(z, targets[rows], temperature)
-            loss, kept, coefficient = _differentiate(objective, logprob, rows, any(wanted))
+            loss, kept, coefficient = _differentiate(row_loss, logprob, rows, any(wanted))
             parts.append((loss, logprob, entropy, *kept))
             if any(wanted):
                 row_gradient(z, targets[rows], normalizer, coefficient, temperature, out=z)
@@ -89,11 +89,11 @@ class _LinearPolicyLoss(torch.autograd.Function):
 
 
 def _differentiate(
-    objective: Objective, logprob: Tensor, rows: slice, wanted: bool
+    row_loss: RowLoss, logprob: Tensor, rows: slice, wanted: bool
 ) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
-    """The objective of these rows, what it kept, and d loss / d logprob (m,)."""
+    """The loss of these rows, what it kept, and d loss / d logprob (m,)."""
     with torch.set_grad_enabled(wanted):
         logprob = logprob.detach().requires_grad_(wanted)
-        loss, kept = objective(logprob, rows)
+        loss, kept = row_loss(logprob, rows)
         coefficient = torch.autograd.grad(loss, logprob)[0] if wanted else logprob
     return loss.detach(), tuple(x.detach() for x in kept), coefficient

@@ -1,4 +1,4 @@
-"""A policy objective from given logits, for models whose head is not a plain linear layer."""
+"""A policy loss from given logits, for models whose head is not a plain linear layer."""
 
 from collections.abc import Callable
 
@@ -6,32 +6,32 @@ from torch import Tensor
 
 from arl.kernels.logprob import packed_logprob, packed_logprob_ref
 
-# objective(logprob (m,), rows) -> (loss summed over these rows (), tensors to keep, each with one axis).
+# row_loss(logprob (m,), rows) -> (loss summed over these rows (), tensors to keep, each with one axis).
 # The loss must be a sum over rows; it is differentiated by logprob. `rows` says which rows of all M these are.
-Objective = Callable[[Tensor, slice], tuple[Tensor, tuple[Tensor, ...]]]
+RowLoss = Callable[[Tensor, slice], tuple[Tensor, tuple[Tensor, ...]]]
 LossAndStats = tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]
 
 
-def policy_loss(logits: Tensor, targets: Tensor, objective: Objective, temperature: float = 1.0) -> LossAndStats:
+def policy_loss(logits: Tensor, targets: Tensor, row_loss: RowLoss, temperature: float = 1.0) -> LossAndStats:
     """The loss of one token per row, under softmax(logits / temperature).
 
     Args:
         logits: (M, V), any floating type, the elements of a row adjacent; −inf rules a token out.
         targets: (M,) int64.
-        objective: called once, with all rows; see Objective.
+        row_loss: called once, with all rows; see RowLoss.
         temperature: > 0.
 
     Returns:
         loss (), which carries the gradient to the logits; logprob (M,) ≤ 0 and entropy (M,) ≥ 0, float32, without
-        gradient; and what the objective kept.
+        gradient; and what row_loss kept.
     """
     logprob, entropy = packed_logprob(logits, targets, temperature)
-    loss, kept = objective(logprob, slice(0, len(logits)))
+    loss, kept = row_loss(logprob, slice(0, len(logits)))
     return loss, logprob.detach(), entropy, tuple(kept)
 
 
-def policy_loss_ref(logits: Tensor, targets: Tensor, objective: Objective, temperature: float = 1.0) -> LossAndStats:
+def policy_loss_ref(logits: Tensor, targets: Tensor, row_loss: RowLoss, temperature: float = 1.0) -> LossAndStats:
     """The same by PyTorch's log_softmax."""
     logprob, entropy = packed_logprob_ref(logits, targets, temperature)
-    loss, kept = objective(logprob, slice(0, len(logits)))
+    loss, kept = row_loss(logprob, slice(0, len(logits)))
     return loss, logprob.detach(), entropy, tuple(kept)

@@ -1,4 +1,8 @@
-"""What tests of several rooms need."""
+"""What tests of several rooms need.
+
+The whole suite runs in two processes (pytest-xdist), a part of it in one; `-n` decides otherwise. Tests marked `slow`
+run only where `-m` names them. `.ci/run` runs those, and every property test with ten times the examples, in addition.
+"""
 
 import gc
 import os
@@ -6,22 +10,83 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
-from arl.engine.sglang import server_command
+from arl.engine.sglang.installed import find_sglang
 from arl.errors import InputError
+from tests import examples
 
-# Examples are not timed: how long one takes is the machine's business.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+assert examples.__doc__, "which registers the profiles"
+settings.load_profile("few")
+
+PROCESSES = 2
+# The tests of these modules share little and take long: each runs in whichever process is free. Those of every other
+# module stay in one process, because they share fixtures.
+SPREAD = {"test_train.py", "test_resume.py", "test_sglang_faults.py", "test_virtual.py"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Use both cores for the whole suite. A few tests are done sooner than a second process has imported torch."""
+    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+    is_ours_to_say = getattr(config.option, "numprocesses", 0) is None and not hasattr(config, "workerinput")
+    if is_whole and is_ours_to_say and not _is_gpu_alone(config) and not config.option.usepdb:
+        config.option.numprocesses = PROCESSES
+        config.option.dist = "loadgroup"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """GPUs are there for `pytest -m gpu`, and for a `test_gpu.py` that is named; other tests compute on the CPU."""
     torch.set_num_threads(1)  # sums are added in one order, whichever tests run
     named = [Path(argument.partition("::")[0]).name for argument in config.args]
-    if config.getoption("markexpr") != "gpu" and set(named) != {"test_gpu.py"}:
+    if not _is_gpu_alone(config) and set(named) != {"test_gpu.py"}:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def _is_gpu_alone(config: pytest.Config) -> bool:
+    return bool(config.option.markexpr == "gpu")
+
+
+@pytest.hookimpl(trylast=True)  # after -m has deselected what it deselects
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave slow tests out unless `-m` names them, and begin with whole runs, so that the last tests are short ones."""
+    _leave_out_real_sglang(config, items)
+    if "slow" not in config.option.markexpr:
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    items.sort(key=lambda item: "/run/" not in item.nodeid)
+    is_distributed = getattr(config.option, "loadgroup", False)  # in a process of pytest-xdist's
+    for item in items if is_distributed else ():
+        if item.path.name not in SPREAD:
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
+NOT_RUN = pytest.StashKey[str]()
+
+
+def _leave_out_real_sglang(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of a real SGLang where there is none: one line of the summary, instead of a skip each.
+
+    Raises:
+        UsageError: they were asked for by -m.
+    """
+    needing = [item for item in items if item.get_closest_marker("sglang")]
+    if not needing:
+        return
+    try:
+        find_sglang(None)
+    except InputError as error:
+        if "sglang" in config.getoption("markexpr"):
+            raise pytest.UsageError(str(error)) from error
+        items[:] = [item for item in items if item not in needing]
+        config.hook.pytest_deselected(items=needing)
+        config.stash[NOT_RUN] = f"{len(needing)} tests of a real SGLang were not run: {str(error).splitlines()[0]}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if NOT_RUN in config.stash:
+        terminalreporter.write_line(config.stash[NOT_RUN])
 
 
 def pytest_collection_finish() -> None:
@@ -35,8 +100,5 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def sglang_python() -> str:
-    """The interpreter that has SGLang; without one the test is skipped."""
-    try:
-        return server_command.look_at(None).path
-    except InputError as error:
-        pytest.skip(str(error))
+    """The interpreter that has SGLang; where there is none, the tests that need it are not run."""
+    return find_sglang(None).path

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tokenize
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ LAYERS: list[set[str]] = [
     {"errors", "clock"},
     {"config"},
     {"launch", "tasks", "models", "data", "metrics"},
-    {"sync", "reward", "engine"},  # to be put in order with the seams
+    {"sync", "reward"},
+    {"engine"},
     {"rollout", "train"},
     {"run", "bench"},
     {"cli"},
@@ -71,6 +73,17 @@ def test_the_controller_side_never_imports_torch(module: str) -> None:
     assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=60).returncode == 0
 
 
+def test_files_and_functions_stay_small() -> None:
+    for path in [*sources(), ROOT / "cli.py"]:
+        text = path.read_text()
+        lines = len(text.splitlines())
+        assert lines <= 400, f"{path} has {lines} lines"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name} is too long"
+
+
 ROOMS_THAT_KNOW = {  # words of the source, and the rooms or files in which alone they may stand
     r"127\.0\.0\.1|localhost": {"launch"},
     "held_port": {"launch"},
@@ -102,32 +115,28 @@ def test_addresses_devices_parent_death_and_shared_memory_are_known_to_their_roo
             assert found is None, f"{path} says {found and found[0]}: that is for {sorted(ROOMS_THAT_KNOW[words])}"
 
 
-def lines_of_code(text: str) -> int:
-    """Without blank lines, comments and docstrings: what is written for readers costs nothing."""
-    noise = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    lines = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in noise:
-            lines |= set(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            assert node.end_lineno is not None
-            lines -= set(range(node.lineno, node.end_lineno + 1))
-    return len(lines)
+def named_twice(places: Iterable[tuple[str, Path]]) -> list[str]:
+    """Names that stand for more than one thing, each with its files."""
+    files: dict[str, list[str]] = {}
+    for name, path in places:
+        files.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    return [f"{name}: {', '.join(paths)}" for name, paths in files.items() if len(paths) > 1]
 
 
-def test_files_and_functions_stay_small_and_the_core_under_its_ceiling() -> None:
-    total = 0
-    for path in [*sources(), ROOT / "cli.py"]:
-        text = path.read_text()
-        lines = len(text.splitlines())
-        total += 0 if "bench" in path.parts else lines_of_code(text)  # what only measures is not the core
-        assert lines <= 400, f"{path} has {lines} lines"
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                assert node.end_lineno is not None
-                assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name} is too long"
-    assert total < 10_000, f"{total} lines of code"
+@pytest.mark.xfail(strict=False, reason="rows.py is in kernels/ and engine/embedded/, until it is renamed")
+def test_no_two_modules_have_one_name() -> None:
+    """`base.py` holds the seam of its room, in every room."""
+    assert not named_twice((path.name, path) for path in sources() if path.name not in {"base.py", "__init__.py"})
+
+
+@pytest.mark.xfail(strict=False, reason="Publisher and Run are named twice, until they are renamed")
+def test_no_two_public_classes_have_one_name() -> None:
+    assert not named_twice(
+        (node.name, path)
+        for path in sources()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
 
 
 def test_hugging_faces_kernels_distribution_is_not_shadowed() -> None:

@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-
-
-def arl(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "arl.cli", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=800)
+from tests.forks import ROOT, arl
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -52,7 +47,7 @@ def test_check_weights_is_a_setting_of_the_recipe() -> None:
     [
         ("rollout.stalenes=1", "did you mean staleness?"),
         ("train.steps=none", "train.steps = 'none'"),
-        ("data.task=sudoku", "data.task 'sudoku' is not a task; known: long_tail, running_checksum"),
+        ("data.task=sudoku", "data.task 'sudoku': give one of long_tail, running_checksum, or your own as"),
         ("reward.function=nowhere:score", "cannot import nowhere"),
         ("reward.function=json:score", "json has no attribute score"),
         ("rollout.env=json", "write it as module:attribute"),

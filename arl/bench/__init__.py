@@ -19,11 +19,11 @@ def stderr_display() -> ConsoleDisplay:
 
 def sglang_version() -> str:
     """Of the SGLang that is found here; "absent", and why on stderr."""
-    from arl.engine.sglang.server_command import look_at
+    from arl.engine.sglang.installed import find_sglang
     from arl.errors import InputError
 
     try:
-        return look_at(None).version
+        return find_sglang(None).version
     except InputError as error:
         stderr_display().note(f"SGLang is absent: {error}")
         return "absent"

@@ -1,11 +1,9 @@
-"""`arl bench controller`: what the controller itself costs, in time and in memory. Torch-free.
+"""Measure what the controller itself costs, in time and in memory: `arl bench controller`. Torch-free.
 
-    ProblemOrder ─► Controller ─► Episodes ─► Session ─► Router ─► null engine
-                      ▲  │                       └► null rewards
-                      └──┴► null trainer
-
-What is not called null is the real thing, on the wall clock, in one process and one thread. The null engine answers a
-few of the oldest requests in every turn of the loop, so as many episodes are open as the staleness gate lets in.
+The null world (arl.bench.null) is opened, and the assembly of every run (arl.run.train.make_segment) is run in it, with
+an observer that records nothing. Everything else is real, on the wall clock, in one process and one thread. The null
+engine answers a few of the oldest requests in every turn of the loop, so as many episodes are open as the staleness
+gate lets in.
 
     one long run                             ─► throughput: episodes a second
                                              └► memory: resident, from its beginning to its end
@@ -26,21 +24,19 @@ from msgspec import Struct
 
 from arl import clock
 from arl.bench import stderr_display
-from arl.bench.null import NullCheckpoints, NullCodec, NullEngine, NullObserver, NullRewards, NullTrainer
-from arl.config.recipe import Deadlines, Rollout
-from arl.data.problems import ProblemOrder
-from arl.engine.router import Router
-from arl.rollout.controller import Controller, Segment
-from arl.rollout.env import single_turn
-from arl.rollout.episodes import Episodes
-from arl.rollout.filters import keep_all
-from arl.rollout.lease import NoLease
-from arl.rollout.staleness import StalenessGate
+from arl.bench.null import NullCheckpoints, NullObserver, NullWorld
+from arl.config.recipe import Recipe
+from arl.launch.placement import Placement
+from arl.rollout.controller import Controller
 from arl.run.gc_pacing import rare_collections
+from arl.run.preflight import Plan
+from arl.run.resume import Origin
+from arl.run.train import make_segment
+from arl.run.world import Start
 from arl.types import Batch, Problem, StepResult
 
-GROUP_SIZE, STALENESS = 8, 4
-ANSWERS_PER_TURN = 4  # few, so that the engine holds what is open, and enough to share the cost of a turn
+GROUP_SIZE = 8
+STALENESS = 4
 NUM_PROBLEMS = 1024
 NUM_SAMPLES = 100  # of the resident memory in one run
 WARM = 0.1  # of a run: its memory is compared from here on
@@ -107,39 +103,55 @@ def bench_controller(concurrent: int, episodes: int, repeats: int) -> dict[str, 
 
 
 def _run(concurrent: int, episodes: int) -> Run:
-    """At least `episodes`, in whole steps. The gate lets (η+1)·P groups in, of which fewer than P wait for a step."""
+    """Run at least `episodes`, in whole steps.
+
+    The gate lets (η+1)·P groups in, of which fewer than P wait for a step.
+    """
     problems_per_step = max(concurrent // (STALENESS * GROUP_SIZE), 1)
     per_step = problems_per_step * GROUP_SIZE
     steps = -(-episodes // per_step)
-    engine = NullEngine(ANSWERS_PER_TURN)
-    rollout = Rollout(problems_per_step=problems_per_step, group_size=GROUP_SIZE, staleness=STALENESS)
-    router, trainer, sampler = Router([engine]), NullTrainer(), _Sampler(per_step, steps)
+    world = NullWorld()
+    start = _make_start(problems_per_step, steps)
+    sampler = _Sampler(per_step, steps)
 
     async def main() -> None:
-        controller = Controller(
-            Segment(
-                rollout=rollout,
-                deadlines=Deadlines(),
-                steps=steps,
-                until=steps,
-                engine=router,
-                trainer=trainer,
-                admission=StalenessGate(problems_per_step, STALENESS),
-                problems=ProblemOrder([Problem(str(i)) for i in range(NUM_PROBLEMS)], seed=0),
-                groups=Episodes(router, NullCodec(), NullRewards(), single_turn, rollout, seed=0, max_length=1024),
-                keep=keep_all,
-                lease=NoLease(),
-                observer=sampler,
-                checkpoints=NullCheckpoints(),
-            )
-        )
-        await controller.run()
-        assert controller.audit.trained == steps * problems_per_step
+        async with world.open(start) as parts:
+            controller = Controller(make_segment(start, parts, steps, sampler, NullCheckpoints()))
+            await controller.run()
+        assert controller.ledger.trained == steps * problems_per_step
 
-    wall, cpu = perf_counter(), process_time()
+    wall = perf_counter()
+    cpu = process_time()
     clock.run(main)
-    wall, cpu = perf_counter() - wall, process_time() - cpu
-    return Run(concurrent, engine.mean_open, steps * per_step, wall, cpu, sampler.resident)
+    return Run(
+        concurrent=concurrent,
+        mean_open=world.engine.mean_open,
+        episodes=steps * per_step,
+        wall_seconds=perf_counter() - wall,
+        cpu_seconds=process_time() - cpu,
+        resident=sampler.resident,
+    )
+
+
+def _make_start(problems_per_step: int, steps: int) -> Start:
+    recipe = Recipe.model_validate(
+        {
+            "model": {"tiny": {}},
+            "data": {"task": "running_checksum"},
+            "rollout": {"problems_per_step": problems_per_step, "group_size": GROUP_SIZE, "staleness": STALENESS},
+            "train": {"steps": steps, "minibatches": 1},
+        }
+    )
+    plan = Plan(
+        training=[Problem(str(i)) for i in range(NUM_PROBLEMS)],
+        held_out=[],
+        max_length=1024,
+        placement=Placement(engines=[], ranks=[]),
+        transport="memory",
+        lags=None,
+    )
+    nowhere = Path()  # nothing is written
+    return Start(recipe=recipe, origin=Origin(plan, nowhere), model=nowhere, display=stderr_display())
 
 
 class _Sampler(NullObserver):

@@ -36,7 +36,8 @@ from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers
 from arl.run.failures import explain_deaths
 from arl.tasks.running_checksum import CHARACTERS
-from arl.train.packer import LossSequence, pack_groups
+from arl.train.loss_sequence import LossSequence
+from arl.train.packer import pack_groups
 from arl.train.sharded_model import ShardedModel, init_ranks
 from arl.types import GenerateRequest, SamplingParams, StartingVersions
 
@@ -199,7 +200,7 @@ def _beside_packed_forward(model: ShardedModel, responses: list[Response]) -> di
                 loss_at=np.arange(len(prompt), len(prompt) + len(ids)),
                 behavior_logprobs=recorded,
                 policy_versions=np.zeros(len(ids), np.int32),
-                advantage=1.0,
+                advantages=np.ones(len(ids), np.float32),
             )
         ]
         for prompt, ids, recorded in responses

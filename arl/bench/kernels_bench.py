@@ -29,8 +29,9 @@ from arl.bench import stderr_display
 from arl.kernels.linear_logprob import linear_logprob
 from arl.kernels.linear_policy_loss import linear_policy_loss
 from arl.kernels.logprob import packed_logprob, packed_logprob_ref
-from arl.kernels.policy_loss import Objective
-from arl.train.algorithms.ppo import decoupled_ppo
+from arl.kernels.policy_loss import RowLoss
+from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.objective import TokenColumns
 
 CUDA = torch.cuda.is_available()
 COMPILED_CHUNK = 4096 if CUDA else 256  # rows
@@ -43,7 +44,7 @@ class Head(Struct, frozen=True):
     hidden: Tensor  # (T, D)
     weight: Tensor  # (V, D)
     targets: Tensor  # (T,)
-    objective: Objective
+    row_loss: RowLoss
 
     @property
     def product(self) -> float:
@@ -72,12 +73,22 @@ def _head(rows: int, vocab: int, width: int, dtype: torch.dtype) -> Head:
     weight = (torch.randn(vocab, width, device=device, dtype=dtype) / width**0.5).requires_grad_()
     targets = torch.randint(vocab, (rows,), device=device)
     behavior, proximal, advantages = (torch.randn(rows, device=device) * 0.1 - shift for shift in (10, 10, 0))
+    objective = DecoupledPPO(clip_low=0.2, clip_high=0.28, behavior_weight_cap=5.0)
 
-    def objective(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
-        given = (x[rows] for x in (proximal, behavior, advantages))
-        return decoupled_ppo(logprob, *given, clip_low=0.2, clip_high=0.28, behavior_weight_cap=5.0)
+    def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+        tokens = TokenColumns(
+            current_logprobs=logprob,
+            proximal_logprobs=proximal[rows],
+            behavior_logprobs=behavior[rows],
+            advantages=advantages[rows],
+            policy_versions=targets[rows],
+            sequences=targets[rows],
+            version=0,
+        )
+        loss, per_token = objective.loss(tokens)
+        return loss, tuple(per_token.values())
 
-    return Head(hidden, weight, targets, objective)
+    return Head(hidden, weight, targets, row_loss)
 
 
 def _bench_head(head: Head, repeats: int) -> dict[str, Any]:
@@ -100,13 +111,13 @@ def _trainers(head: Head) -> tuple[dict[str, Call], dict[str, str]]:
     """What makes a loss of the hidden states, and why the others do not."""
     inputs, everything, absent = (head.hidden, head.weight, head.targets), slice(0, len(head.hidden)), {}
     trained: dict[str, Call] = {
-        "arl linear_policy_loss": lambda: linear_policy_loss(*inputs, head.objective)[0],
-        "arl linear_logprob, then the objective": lambda: head.objective(linear_logprob(*inputs)[0], everything)[0],
-        "PyTorch, eager": lambda: head.objective(_eager(*inputs)[0], everything)[0],
+        "arl linear_policy_loss": lambda: linear_policy_loss(*inputs, head.row_loss)[0],
+        "arl linear_logprob, then the objective": lambda: head.row_loss(linear_logprob(*inputs)[0], everything)[0],
+        "PyTorch, eager": lambda: head.row_loss(_eager(*inputs)[0], everything)[0],
     }
     if CUDA or shutil.which("g++"):
         compiled = torch.compile(_eager, dynamic=False)
-        trained["PyTorch, compiled chunks"] = lambda: head.objective(_in_chunks(compiled, *inputs), everything)[0]
+        trained["PyTorch, compiled chunks"] = lambda: head.row_loss(_in_chunks(compiled, *inputs), everything)[0]
     else:
         absent["PyTorch, compiled chunks"] = "no C++ compiler"
     for name, module, make in (("Liger-Kernel", "liger_kernel", _liger), ("CCE, exact", "cut_cross_entropy", _cce)):
@@ -138,7 +149,7 @@ def _cce(head: Head) -> Call:
     from cut_cross_entropy import linear_cross_entropy
 
     everything, options = slice(0, len(head.hidden)), {"reduction": "none", "impl": "cce", "filter_eps": None}
-    return lambda: head.objective(
+    return lambda: head.row_loss(
         -linear_cross_entropy(head.hidden, head.weight, head.targets, **options).float(), everything
     )[0]
 

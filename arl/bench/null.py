@@ -1,13 +1,24 @@
-"""Seams that cost next to nothing, so that what is measured is the controller. On the wall clock, and torch-free."""
+"""A world whose engine, trainer and rewards cost next to nothing: what is measured is the controller. Torch-free.
+
+problems ─► Controller ─► Episodes ─► Session ─► Router ─► NullEngine
+              ▲  │                       └► NullRewards
+              └──┴► NullTrainer
+"""
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from arl.config.worlds import WorldTraits
 from arl.engine.base import Load
+from arl.engine.router import Router
 from arl.rollout.controller_state import ControllerState
+from arl.run.world import Cut, Parts, Start, recipe_parts
 from arl.types import (
+    Accuracy,
     Batch,
     FinishReason,
     GenerateRequest,
@@ -22,15 +33,56 @@ from arl.types import (
 PROMPT_IDS = tuple(range(16))
 INCREMENT_IDS = (1, 2, 3, 4)
 INCREMENT_LOGPROBS = (-1.0,) * len(INCREMENT_IDS)
+ANSWERS_PER_TURN = 4  # few, so that the engine holds what is open, and enough to share the cost of a turn
+
+
+class NullWorld:
+    """Implements World: on the wall clock, in this process and thread, without a model and without checkpoints."""
+
+    traits = WorldTraits(
+        virtual_time=False,
+        one_process=True,
+        restarts_at_checkpoints=False,
+        recipe_costs=False,
+    )
+
+    def __init__(self) -> None:
+        self.engine = NullEngine(ANSWERS_PER_TURN)
+
+    def process_settings(self) -> AbstractContextManager[None]:
+        """See World."""
+        return contextlib.nullcontext()
+
+    def known_accuracy(self, start: Start) -> Accuracy | None:
+        """See World."""
+        return None
+
+    @contextlib.asynccontextmanager
+    async def open(self, start: Start) -> AsyncIterator[Parts]:
+        """See World."""
+        yield recipe_parts(
+            start,
+            engine=Router([self.engine]),
+            trainer=NullTrainer(),
+            codec=NullCodec(),
+            rewards=NullRewards(),
+            make_checkpoints=_no_checkpoints,
+        )
+
+
+def _no_checkpoints(cut: Cut) -> "NullCheckpoints":
+    del cut
+    return NullCheckpoints()
 
 
 class NullEngine:
-    """In every turn of the loop, the `answers` oldest requests get all their tokens, in two increments."""
+    """Implements Engine: in every turn of the loop, the `answers` oldest requests get all tokens, in two increments."""
 
     def __init__(self, answers: int) -> None:
         self._answers = answers
         self._line: deque[asyncio.Future[None]] = deque()  # one for each open request
-        self._turns = self._open = 0
+        self._turns = 0
+        self._open = 0
         self.loaded_version = 0
         self.busy_seconds = 0.0
 
@@ -40,9 +92,11 @@ class NullEngine:
         return self._open / self._turns
 
     async def report(self) -> Load:
+        """See ReplicaEngine."""
         raise AssertionError("the only replica is not asked for its load")
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+        """See Engine."""
         loop = asyncio.get_running_loop()
         answer = loop.create_future()
         if not self._line:
@@ -66,74 +120,86 @@ class NullEngine:
         return Increment(INCREMENT_IDS, INCREMENT_LOGPROBS, (self.loaded_version,) * len(INCREMENT_IDS), reason)
 
     async def pause(self) -> None:
-        pass
+        """See Engine."""
 
     async def resume(self) -> None:
-        pass
+        """See Engine."""
 
     async def update_weights(self, update: WeightUpdate) -> SwapReport:
+        """See Engine."""
         self.loaded_version = update.version
         return SwapReport(update.version, 0.0, 0.0)
 
 
 class NullTrainer:
-    """Learns nothing, at once."""
+    """Implements Trainer: learns nothing, at once."""
 
     async def step(self, batch: Batch) -> StepResult:
+        """See Trainer."""
         return StepResult(batch.version + 1, {})
 
     async def weights(self, version: int) -> WeightUpdate:
-        return WeightUpdate(version, "")
+        """See Trainer."""
+        return WeightUpdate(version)
 
     async def save(self, path: Path) -> None:
-        pass
+        """See Trainer."""
 
     async def saved(self) -> None:
         """See Trainer."""
 
 
 class NullCheckpoints:
-    """Nothing is saved."""
+    """Implements Checkpoints: saves nothing."""
 
     def due(self, version: int) -> bool:
+        """See Checkpoints."""
         return False
 
     async def copy(self, version: int) -> None:
-        pass
+        """See Checkpoints."""
 
     async def write(self, state: ControllerState) -> None:
-        pass
+        """See Checkpoints."""
 
 
 class NullCodec:
-    """Every problem has the same prompt, every answer the same text."""
+    """Implements TextCodec: every problem has the same prompt, every answer the same text."""
 
     stop_token_ids: tuple[int, ...] = ()
 
     def encode_problem(self, problem: Problem) -> tuple[int, ...]:
+        """See TextCodec."""
         return PROMPT_IDS
 
     def encode(self, text: str) -> tuple[int, ...]:
+        """See TextCodec."""
         return ()
 
     def decode(self, token_ids: tuple[int, ...]) -> str:
+        """See TextCodec."""
         return ""
 
 
 class NullRewards:
+    """Implements Rewards: every response gets 1."""
+
     async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
+        """See Rewards."""
         return [1.0] * len(responses)
 
 
 class NullObserver:
+    """Implements Observer: records nothing."""
+
     def group_finished(self, group: TrajectoryGroup) -> None:
-        pass
+        """See Observer."""
 
     def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
-        pass
+        """See Observer."""
 
     def swapped(self, report: SwapReport) -> None:
-        pass
+        """See Observer."""
 
     def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None:
-        pass
+        """See Observer."""

@@ -35,8 +35,9 @@ from arl.run.engines import EngineServers
 from arl.run.failures import explain_deaths
 from arl.run.ranks import open_trainer
 from arl.sync.loading import read_weights
-from arl.sync.publication_directory import MEMORY
-from arl.sync.targets import MemoryOutlet, State
+from arl.sync.memory_target import MemoryTarget
+from arl.sync.publication_directory import SHARED_MEMORY
+from arl.sync.publication_target import State
 from arl.tasks.running_checksum import CHARACTERS
 from arl.train.trainer_client import TrainerClient
 from arl.types import GenerateRequest, SamplingParams, StartingVersions, WeightUpdate
@@ -57,7 +58,7 @@ def bench_sync(repeats: int) -> dict[str, Any]:
     found = sglang_version()
     document: dict[str, Any] = {"sglang": found, "open_requests": OPEN, "repeats": repeats}
     for name, shape in SHAPES.items():
-        with tempfile.TemporaryDirectory(prefix="arl-bench-", dir=MEMORY) as directory:
+        with tempfile.TemporaryDirectory(prefix="arl-bench-", dir=SHARED_MEMORY) as directory:
             make_tiny_model(shape, CHARACTERS, 0, Path(directory) / "model")
             document[name] = clock.run(lambda here=Path(directory): _measure(here, repeats, found != "absent"))  # type: ignore[misc]
     return document
@@ -131,10 +132,10 @@ def _steps(rank: TrainerClient) -> Publish:
 
 
 def _in_memory(directory: Path, state: State) -> Publish:
-    outlet, versions = MemoryOutlet(directory, "{}"), itertools.count(1)
+    target, versions = MemoryTarget(directory, "{}"), itertools.count(1)
 
     async def publish() -> tuple[WeightUpdate, float]:
-        return outlet.write(next(versions), state), 0.0
+        return target.write(next(versions), state), 0.0
 
     return publish
 

@@ -23,10 +23,12 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from arl.config.recipe import Objective, Train
+from arl.config.recipe import Train
 from arl.errors import InputError
+from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.packer import LossSequence, Minibatch, Shard, pack_groups
+from arl.train.loss_sequence import LossSequence
+from arl.train.packer import Minibatch, Shard, pack_groups
 from arl.train.sharded_model import ShardedModel
 
 P = ParamSpec("P")
@@ -86,7 +88,7 @@ def _measure(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any
         _write_model(shape, Path(name))
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        learner = Learner(name, train, Objective(kind="ppo"))
+        learner = Learner(name, train, PPO())
     ((batch,),) = pack_groups(_groups(tokens, SHAPES[shape].vocab_size), tokens, ranks=1)
     minibatch = Minibatch((batch,), loss_tokens=len(batch.loss_scores), loss_sequences=int(batch.sequences.max()) + 1)
     rows: list[dict[str, float]] = []
@@ -140,7 +142,7 @@ def _sequence(prompt: np.ndarray, length: int, vocab_size: int, rng: np.random.G
         loss_at=np.arange(PROMPT, PROMPT + length),
         behavior_logprobs=np.full(length, -math.log(vocab_size), np.float32),
         policy_versions=np.zeros(length, np.int32),
-        advantage=float(rng.normal()),
+        advantages=np.full(length, rng.normal(), np.float32),
     )
 
 

@@ -1,62 +1,101 @@
 """The recipe's sections about problems: where they come from, how answers are scored, what is held out."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from arl.config.environment import Environment, refuse_reserved
-from arl.config.section import Fraction, NonNegative, Positive, PositiveFloat, Section
+from arl.config.imports import import_attribute
+from arl.config.section import NonNegative, OpenFraction, Positive, PositiveFloat, Section
+from arl.errors import RecipeError
+
+TASKS: Mapping[str, str] = {
+    "running_checksum": "arl.tasks.running_checksum:RunningChecksum",
+    "long_tail": "arl.tasks.long_tail:LongTail",
+}
+"""Built-in tasks: short name -> module:attribute."""
 
 
 class Data(Section):
-    """Problems, split into training and evaluation by a hash of their content."""
+    """Problems: a task's, or a file's."""
 
     task: str | None = None
-    """Name of a task that makes its own problems (running_checksum, long_tail)."""
+    """A task that brings its own problems and reward: running_checksum, long_tail, or yours as `module:attribute`."""
+    options: dict[str, Any] = Field(default={}, validate_default=True)
+    """The task's own settings; each task declares them in its Options."""
     path: str | None = None
     """Or a jsonl file; one object a line with `prompt` (text or chat messages) and `answer`."""
-    size: Positive = 20_000
-    """Problems a task makes."""
-    eval_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share held out for evaluation."""
+    eval_fraction: OpenFraction = 0.1
+    """path: share of the problems that is held out for evaluation, chosen by a hash of each problem's content."""
+
+    @field_validator("options")
+    @classmethod
+    def _complete_options(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """Fill in the task's defaults, so that a run's recipe.yaml holds every setting of it."""
+        task = info.data.get("task")
+        if task is None:
+            if options:
+                raise ValueError(f"data.options {options}: these are settings of a task; name one in data.task")
+            return {}
+        return task_options(task).model_validate(options).model_dump(mode="json")
 
     @model_validator(mode="after")
     def _one_source(self) -> "Data":
         if (self.task is None) == (self.path is None):
             raise ValueError("data: give exactly one of data.task and data.path")
+        default = type(self).model_fields["eval_fraction"].default
+        if self.task is not None and self.eval_fraction != default:
+            raise ValueError(
+                f"data.eval_fraction {self.eval_fraction}: only with data.path, since a task divides its own problems; "
+                "see data.options"
+            )
         return self
 
 
-class Warmup(Section):
-    """Supervised warm-up before RL: stage (a) until the skill is there, stage (b) bad habits for RL to remove."""
+def task_options(task: str) -> type[Section]:
+    """Import the class that declares the settings of a task.
 
-    target_accuracy: Fraction = 0.95
-    """Stage (a) ends when sampled accuracy on fresh problems reaches this."""
-    max_steps: Positive = 800
-    """Stage (a) fails if the target is not reached in so many optimizer steps."""
+    Raises:
+        ValueError: nothing has this name.
+    """
+    options: type[Section] = getattr(_imported(task), "Options", Section)
+    return options
+
+
+def task_evaluation(task: str) -> Mapping[str, Any]:
+    """Import what a task declares for the section `eval`.
+
+    Raises:
+        ValueError: nothing has this name.
+    """
+    declared: Mapping[str, Any] = getattr(_imported(task), "evaluation", {})
+    return declared
+
+
+def _imported(task: str) -> Any:
+    try:
+        return import_attribute(task, "data.task", TASKS)
+    except RecipeError as error:
+        raise ValueError(str(error)) from error  # so that the recipe's file names its line
+
+
+class Warmup(Section):
+    """Supervised warm-up of a tiny model before RL, in the stages that its task declares."""
+
     batch_size: Positive = 64
     """Sequences per optimizer step."""
-    learning_rate: PositiveFloat = 2e-3
-    """Peak; 50 steps of ramp, then linear to 10 % at max_steps."""
     eval_every: Positive = 20
-    """Optimizer steps between sampled evaluations."""
+    """Optimizer steps between sampled evaluations, in a stage that ends at an accuracy."""
     eval_samples: Positive = 256
     """Problems per sampled evaluation."""
-    noise_steps: NonNegative = 50
-    """Stage (b): optimizer steps on noisy demonstrations."""
-    noise_learning_rate: PositiveFloat = 1e-3
-    """Constant in stage (b)."""
-    blurt: Fraction = 0.7
-    """Stage (b): share of demonstrations that answer without working."""
-    slip: Fraction = 0.1
-    """Stage (b): chance of an error at each working step."""
 
 
 class Reward(Section):
     """How episodes are scored, in worker processes."""
 
     function: str | None = None
-    """`module:function` (problem, response, truncated) -> float; none: the task's own."""
+    """`module:attribute` of a function (problem, response, truncated) -> float; none: the task's own."""
     workers: Positive = 1
     """Worker processes."""
     environment: Environment = Field(default_factory=dict)
@@ -72,6 +111,6 @@ class Eval(Section):
     """Sampled accuracy on held-out problems, before and after training."""
 
     problems: NonNegative = 512
-    """0: no evaluation."""
+    """Held-out problems to use, at most; 0: no evaluation."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature."""

@@ -2,8 +2,9 @@
 
     name ─► table of built-ins ─► module:attribute ─► import ─► compared with the seam's Protocol ─► the object
 
-User code is looked for among installed packages and in the current directory. Everything is refused before a run
-starts: a name without an object, an object that lacks a part of its Protocol, a part with another signature.
+User code is looked for among installed packages and in the current directory. An attribute may be dotted, as in
+`my_tasks:Sums.reward`. Everything is refused before a run starts: a name without an object, an object that lacks a
+part of its Protocol, a part with another signature.
 """
 
 import difflib
@@ -12,7 +13,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from arl.errors import RecipeError
 
@@ -62,9 +63,12 @@ def import_attribute(name: str, field: str, built_in: Mapping[str, str] = NO_BUI
         raise RecipeError(
             f"{field} {name!r}: cannot import {module_name} ({error}); is it installed, or in {Path.cwd()}?"
         ) from error
-    if not hasattr(module, attribute):
-        raise RecipeError(f"{field} {name!r}: {module_name} has no attribute {attribute}{_similar(attribute, module)}")
-    return getattr(module, attribute)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise RecipeError(f"{field} {name!r}: {module_name} has no attribute {attribute}{_similar(part, found)}")
+        found = getattr(found, part)
+    return found
 
 
 def import_function(name: str, field: str) -> Callable[..., Any]:
@@ -83,7 +87,8 @@ def check_seam(found: object, what: str, protocol: type, example: str) -> None:
     """Check that `found` (an instance, a class, a module or a function) has every part of `protocol`.
 
     A method must accept the arguments of the Protocol's method, and be `async` where that one is. An attribute of a
-    class may also be a mere annotation, since instances will have it.
+    class may also be a mere annotation, since instances will have it. A class that inherits from the Protocol also
+    inherits its defaults; parts that the Protocol marks as abstract it must write itself.
 
     Args:
         what: how messages name the object, as in "data.task 'my_tasks:Arithmetic'".
@@ -95,89 +100,109 @@ def check_seam(found: object, what: str, protocol: type, example: str) -> None:
     is_function = "__call__" in vars(protocol)
     if is_function and not callable(found):
         raise RecipeError(f"{what}: is {type(found).__name__}, and must be a function{see}")
-    for part, expected in _parts(protocol).items():
+    for part in _parts(protocol):
         if not is_function and not _has(found, part):
-            raise RecipeError(f"{what}: lacks {_described(part, expected)}{see}")
-        if expected is not None:
-            actual = found if is_function else getattr(found, part)
-            title = getattr(found, "__name__", "function") if is_function else part
-            complaint = _complaint(actual, expected, title, takes_self=_takes_self(found, part))
+            raise RecipeError(f"{what}: lacks the {part}{see}")
+        if part.signature is not None:
+            complaint = _complaint_of_function(found, part) if is_function else _complaint_of_method(found, part)
             if complaint:
                 raise RecipeError(f"{what}: {complaint}{see}")
 
 
-def _parts(protocol: type) -> dict[str, Callable[..., Any] | None]:
-    """Every public part of a Protocol, with its bases': a method, or None for an attribute."""
-    parts: dict[str, Callable[..., Any] | None] = {}
+class _Part(NamedTuple):
+    """One public part of a Protocol: a method with its signature, without `self`; or an attribute."""
+
+    name: str
+    signature: inspect.Signature | None
+    is_async: bool = False
+    is_static: bool = False
+
+    @property
+    def arguments(self) -> str:
+        """The signature without annotations, as in `(problem, response)`."""
+        assert self.signature is not None
+        plain = [p.replace(annotation=p.empty) for p in self.signature.parameters.values()]
+        return str(inspect.Signature(plain))
+
+    @property
+    def may_be_async(self) -> bool:
+        assert self.signature is not None
+        returned = str(self.signature.return_annotation)
+        return self.is_async or any(word in returned for word in ("Await", "Async", "Coroutine"))
+
+    def __str__(self) -> str:
+        return f"attribute {self.name}" if self.signature is None else f"method {self.name}{self.arguments}"
+
+
+def _parts(protocol: type) -> list[_Part]:
+    """Every public part of a Protocol and of its bases."""
+    parts: dict[str, _Part] = {}
     for base in reversed(protocol.__mro__):
-        if base in (object, Protocol) or base.__module__ == "typing":
+        if base is object or base.__module__ == "typing":
             continue
-        parts |= dict.fromkeys(n for n in vars(base).get("__annotations__", {}) if not n.startswith("_"))
-        for name, value in vars(base).items():
-            if name.startswith("_") and name != "__call__":
-                continue
-            if isinstance(value, property):
-                parts[name] = None
-            elif inspect.isfunction(value):
-                parts[name] = value
-    return parts
+        annotated = vars(base).get("__annotations__", {})
+        for name in [*annotated, *vars(base)]:
+            if name == "__call__" or not name.startswith("_"):
+                parts[name] = _part(name, vars(base).get(name))
+    return list(parts.values())
 
 
-def _has(found: object, part: str) -> bool:
-    if hasattr(found, part):
-        return True
-    return isinstance(found, type) and any(part in vars(base).get("__annotations__", {}) for base in found.__mro__)
+def _part(name: str, value: object) -> _Part:
+    is_static = isinstance(value, staticmethod)
+    function = value.__func__ if isinstance(value, staticmethod) else value
+    if not inspect.isfunction(function):
+        return _Part(name, None)
+    signature = inspect.signature(function)
+    if not is_static:
+        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+    return _Part(name, signature, inspect.iscoroutinefunction(function), is_static)
 
 
-def _takes_self(found: object, part: str) -> bool:
-    """True for a plain method that is looked up in a class: its first parameter is the instance."""
-    return isinstance(found, type) and inspect.isfunction(inspect.getattr_static(found, part, None))
+def _has(found: object, part: _Part) -> bool:
+    if hasattr(found, part.name):
+        return not getattr(getattr(found, part.name), "__isabstractmethod__", False)
+    return isinstance(found, type) and any(part.name in vars(base).get("__annotations__", {}) for base in found.__mro__)
 
 
-def _described(part: str, expected: Callable[..., Any] | None) -> str:
-    return f"the attribute {part}" if expected is None else f"the method {part}{_arguments(expected)}"
+def _complaint_of_function(found: Any, part: _Part) -> str:
+    return _complaint(found, part, getattr(found, "__name__", "function"), takes_self=False)
 
 
-def _complaint(actual: Any, expected: Callable[..., Any], title: str, takes_self: bool) -> str:
-    """Say why `actual` cannot be called as `expected` is; empty where it can."""
+def _complaint_of_method(found: object, part: _Part) -> str:
+    looked_up_in_class = isinstance(found, type) and inspect.isfunction(inspect.getattr_static(found, part.name))
+    takes_self = looked_up_in_class and not part.is_static
+    complaint = _complaint(getattr(found, part.name), part, part.name, takes_self)
+    if complaint and looked_up_in_class and part.is_static:
+        complaint += "; is it a @staticmethod?"
+    return complaint
+
+
+def _complaint(actual: Any, part: _Part, title: str, takes_self: bool) -> str:
+    """Say why `actual` cannot be called as `part` is; empty where it can."""
+    assert part.signature is not None
     if not callable(actual):
-        return f"{title} is {type(actual).__name__}, and must be a function {title}{_arguments(expected)}"
+        return f"{title} is {type(actual).__name__}, and must be a function {title}{part.arguments}"
     try:
         signature = inspect.signature(actual)
     except (TypeError, ValueError):  # a function written in C may not tell its signature
         return ""
-    wanted = _parameters(expected)
+    wanted = part.signature.parameters.values()
     by_position: list[object] = [p.name for p in wanted if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     by_name = {p.name: None for p in wanted if p.kind is p.KEYWORD_ONLY}
     try:
         signature.bind(*([object()] if takes_self else []), *by_position, **by_name)
     except TypeError as error:
-        return f"{title}{signature} cannot be called as {title}{_arguments(expected)} ({error})"
-    if inspect.iscoroutinefunction(expected) and not _is_async(actual):
-        return f"{title} must be async: write `async def {title}{_arguments(expected)}`"
-    if _is_async(actual) and not _may_be_async(expected):
-        return f"{title} must not be async: write `def {title}{_arguments(expected)}`"
+        return f"{title}{signature} cannot be called as {title}{part.arguments} ({error})"
+    if part.is_async and not _is_async(actual):
+        return f"{title} must be async: write `async def {title}{part.arguments}`"
+    if _is_async(actual) and not part.may_be_async:
+        return f"{title} must not be async: write `def {title}{part.arguments}`"
     return ""
-
-
-def _parameters(expected: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a Protocol's method, without `self`."""
-    return list(inspect.signature(expected).parameters.values())[1:]
-
-
-def _arguments(expected: Callable[..., Any]) -> str:
-    named = [p.replace(annotation=p.empty) for p in _parameters(expected)]
-    return str(inspect.Signature(named))
 
 
 def _is_async(function: Any) -> bool:
     call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is async as well
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-
-
-def _may_be_async(expected: Callable[..., Any]) -> bool:
-    returned = str(inspect.signature(expected).return_annotation)
-    return inspect.iscoroutinefunction(expected) or any(word in returned for word in ("Await", "Async", "Coroutine"))
 
 
 def _no_path(name: str, field: str, built_in: Mapping[str, str]) -> str:

@@ -5,30 +5,33 @@
 `load_recipe` raises RecipeError before anything starts: file, line, field, value, rule and the nearest valid name.
 """
 
+import contextlib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
+from arl.config.capabilities import refuse_unsupported
 from arl.config.data_section import Data as Data
 from arl.config.data_section import Eval as Eval
 from arl.config.data_section import Reward as Reward
 from arl.config.data_section import Warmup as Warmup
+from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
 from arl.config.model_section import Model as Model
 from arl.config.model_section import TinyModel as TinyModel
+from arl.config.objective_section import AdvantageSection as AdvantageSection
+from arl.config.objective_section import ObjectiveSection as ObjectiveSection
 from arl.config.rollout_section import LagFile as LagFile
 from arl.config.rollout_section import Rollout as Rollout
 from arl.config.run_section import Deadlines as Deadlines
 from arl.config.run_section import Output as Output
 from arl.config.run_section import VirtualCosts as VirtualCosts
-from arl.config.section import (
-    NonNegative,
-    Section,
-)
+from arl.config.section import NonNegative, Section
 from arl.config.sync_section import Sync as Sync
-from arl.config.train_section import Objective as Objective
 from arl.config.train_section import Train as Train
+from arl.config.worlds import WorldTraits, world_traits
+from arl.errors import RecipeError
 
 
 class Recipe(Section):
@@ -42,16 +45,19 @@ class Recipe(Section):
     """Engines and trainer run at once on their own devices, or take turns on the same."""
     launcher: str = "local"
     """Starts the processes of the run: `local` on this machine, or module:attribute of your own (arl.launch.base)."""
-    world: Literal["wall", "virtual"] = "wall"
-    """Processes on wall time; or everything in one process, on the CPU, in virtual time: bit-reproducible."""
+    world: str = "wall"
+    """wall: processes on the wall clock. virtual: everything in one process, on the CPU, in virtual time, repeatable to
+    the last bit. Or a class of yours, as module:attribute: see arl.run.world."""
     model: Model
     data: Data
     warmup: Warmup | None = None
+    """`true`, or a section: teach a tiny model its task before RL, in the stages that the task declares."""
     rollout: Rollout = Rollout()
     reward: Reward = Reward()
     engine: EngineConfig = EngineConfig()
     sync: Sync = Sync()
-    objective: Objective = Objective()
+    objective: SerializeAsAny[ObjectiveSection] = Field(default_factory=lambda: ObjectiveSection.model_validate({}))
+    advantage: SerializeAsAny[AdvantageSection] = Field(default_factory=lambda: AdvantageSection.model_validate({}))
     train: Train = Train()
     eval: Eval = Eval()
     deadlines: Deadlines = Deadlines()
@@ -59,32 +65,90 @@ class Recipe(Section):
     output: Output = Output()
 
     @property
+    def world_traits(self) -> WorldTraits:
+        """What kind of world it is.
+
+        Raises:
+            RecipeError: there is no such world.
+        """
+        return world_traits(self.world)
+
+    @property
     def run_directory(self) -> Path:
         return Path(self.output.directory) / self.name
+
+    @field_validator("warmup", mode="before")
+    @classmethod
+    def _yes_or_no(cls, warmup: Any) -> Any:
+        """`warmup: true` is a warm-up with the defaults, `warmup: false` is none."""
+        if isinstance(warmup, bool):
+            return Warmup() if warmup else None
+        return warmup
+
+    @model_validator(mode="before")
+    @classmethod
+    def _evaluate_as_the_task_does(cls, values: Any) -> Any:
+        """Fill the section `eval` with what the task declares, where the recipe is silent."""
+        if not isinstance(values, dict):
+            return values
+        data = values.get("data")
+        given = values.get("eval", {})
+        task = data.get("task") if isinstance(data, dict) else None
+        if not isinstance(task, str) or not isinstance(given, dict):
+            return values
+        with contextlib.suppress(ValueError):  # the section `data` says that there is no such task
+            return values | {"eval": {**task_evaluation(task), **given}}
+        return values
 
     @model_validator(mode="after")
     def _possible(self) -> "Recipe":
         p, m = self.rollout.problems_per_step, self.train.minibatches
         if p % m:
             raise ValueError(f"train.minibatches {m} must divide rollout.problems_per_step {p}")
-        if self.rollout.group_size < 2:
-            raise ValueError("rollout.group_size 1 gives every episode advantage 0: use at least 2")
+        self._possible_to_learn()
         if self.model.tiny is not None and self.data.task is None:
             raise ValueError("model.tiny takes its vocabulary from data.task: name a task or give model.path")
-        if self.warmup is not None and self.data.task is None:
-            raise ValueError("warmup needs data.task: only a task makes its own demonstrations; see `arl sft`")
+        if self.warmup is not None and self.model.tiny is None:
+            raise ValueError("warmup: teaches a model.tiny its task; a model of model.path is tuned by `arl sft`")
         if self.mode == "collocated" and self.engine.kv_policy == "keep":
             raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
         engine, exact = self.engine, self.rollout.lag is not None
-        self.sync.refuse_impossible(self.world, engine.kind, engine.tensor_parallel, exact)
+        refuse_unsupported(self, engine.capabilities, f"the backend {engine.kind}")
+        traits = self._known_world()
+        self.sync.refuse_impossible(
+            backend=engine.kind,
+            backend_transports=engine.capabilities.transports,
+            one_process=traits.one_process,
+            tensor_parallel=engine.tensor_parallel,
+            has_lag=exact,
+        )
         if exact:
             self._possible_with_a_lag()
         cap = self.rollout.max_groups
         if cap is not None and cap < p:
             raise ValueError(f"rollout.max_groups {cap} can never fill a step of {p} problems")
-        if self.world == "virtual":
-            self._possible_virtually()
+        if traits.one_process:
+            self._possible_in_one_process()
         return self
+
+    def _possible_to_learn(self) -> None:
+        size, objective, advantage = self.rollout.group_size, self.objective, self.advantage
+        if size < advantage.smallest_group:
+            raise ValueError(
+                f"rollout.group_size {size} gives every episode advantage 0 under advantage.kind {advantage.kind}: "
+                f"use at least {advantage.smallest_group}"
+            )
+        if objective.scope == "sequence" and advantage.per == "token":
+            raise ValueError(
+                f"advantage.kind {advantage.kind} differs from token to token, and objective.kind {objective.kind} "
+                "takes one advantage for a whole trajectory; choose an objective of scope token, like decoupled_ppo"
+            )
+
+    def _known_world(self) -> WorldTraits:
+        try:
+            return self.world_traits
+        except RecipeError as error:
+            raise ValueError(str(error)) from error
 
     def _possible_with_a_lag(self) -> None:
         if self.mode == "collocated":
@@ -92,18 +156,17 @@ class Recipe(Section):
         if self.engine.kv_policy == "keep":
             raise ValueError("engine.kv_policy keep: with rollout.lag no swap meets an open request; use recompute")
 
-    def _possible_virtually(self) -> None:
-        if self.engine.kind != "embedded":
-            raise ValueError(f"engine.kind {self.engine.kind}: world virtual generates in this process; use embedded")
+    def _possible_in_one_process(self) -> None:
+        here = f"world {self.world}"
         if self.train.ranks > 1:
-            raise ValueError(f"train.ranks {self.train.ranks}: world virtual trains in one process; use 1 rank")
+            raise ValueError(f"train.ranks {self.train.ranks}: {here} trains in one process; use 1 rank")
         for field, environment in (
             ("engine", self.engine.environment),
             ("train", self.train.environment),
             ("reward", self.reward.environment),
         ):
             if environment:
-                raise ValueError(f"{field}.environment: world virtual has one process, and starts none; leave it out")
+                raise ValueError(f"{field}.environment: {here} starts no processes of that side; leave it out")
         for field, threads in (("train", self.train.threads), ("engine", self.engine.threads)):
             if threads not in (None, 1):
-                raise ValueError(f"{field}.threads {threads}: world virtual computes with one thread; leave it out")
+                raise ValueError(f"{field}.threads {threads}: {here} computes with one thread; leave it out")

@@ -4,17 +4,29 @@ text ─► nodes (line of every key) ─► values ─► `--set` overrides ─
 """
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from arl.config.chosen_section import ChosenSection
+from arl.config.data_section import task_options
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 
 Key = tuple[str | int, ...]
+
+ALTERNATIVES: list[tuple[Key, ...]] = [
+    (("rollout", "staleness"), ("rollout", "lag")),
+    (("model", "path"), ("model", "tiny")),
+    (("data", "path"), ("data", "task")),
+]
+"""Fields that take each other's place. An override of one replaces the file's value of the others."""
+
+OF_ANOTHER_FIELD: dict[Key, Key] = {("data", "options"): ("data", "task")}
+"""Fields whose content belongs to the value of another field. An override of the latter drops the file's content."""
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -23,6 +35,45 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         RecipeError: naming file, line, field, value, rule and the nearest valid name, for every mistake found.
     """
+    node, values = _read(path)
+    places = {key: f"{path}:{line}" for key, line in _lines(node, (), path).items()}
+    parsed = [_parse_override(override) for override in overrides]
+    _make_room(values, parsed)
+    for override, (key, value) in zip(overrides, parsed, strict=True):
+        _set(values, key, value, override)
+        places[key] = f"--set {override}"
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError("\n".join(_explain(e, values, places, path) for e in error.errors())) from error
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """Write the fully resolved recipe as YAML; `load_recipe` of it gives the same recipe."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+
+
+def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (section.field, its value in one, in the other) for every field in which two dumped recipes differ."""
+    one = dict(_leaves(theirs))
+    other = dict(_leaves(ours))
+    for field in sorted(one.keys() | other.keys()):
+        a = one.get(field)
+        b = other.get(field)
+        if a != b:
+            yield field, a, b
+
+
+def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _read(path: Path) -> tuple[yaml.MappingNode, dict[str, Any]]:
+    """Parse the file twice: once for the line of every key, once for the values."""
     try:
         text = path.read_text()
     except OSError as error:
@@ -34,18 +85,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         raise RecipeError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(node, yaml.MappingNode) or not isinstance(values, dict):
         raise RecipeError(f"{path}: a recipe is a mapping of sections; this is {type(values).__name__}")
-    places = {key: f"{path}:{line}" for key, line in _lines(node, (), path).items()}
-    for override in overrides:
-        places[_apply(values, override)] = f"--set {override}"
-    try:
-        return Recipe.model_validate(values)
-    except ValidationError as error:
-        raise RecipeError("\n".join(_explain(e, places, path) for e in error.errors())) from error
-
-
-def dump_recipe(recipe: Recipe) -> str:
-    """The fully resolved recipe as YAML; `load_recipe` of it gives the same recipe."""
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+    return node, values
 
 
 def _lines(node: yaml.Node, key: Key, path: Path) -> dict[Key, int]:
@@ -60,43 +100,70 @@ def _lines(node: yaml.Node, key: Key, path: Path) -> dict[Key, int]:
     return lines
 
 
-def _apply(values: dict[str, Any], override: str) -> Key:
+def _parse_override(override: str) -> tuple[Key, Any]:
+    """Split `a.b=x` into the key (a, b) and the YAML value x."""
     dotted, equals, text = override.partition("=")
     key = tuple(dotted.strip().split("."))
     if not equals or not all(key):
         raise RecipeError(f"--set {override}: write it as section.field=value")
-    section = values
+    try:
+        return key, yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"--set {override}: the value is not valid YAML: {error}") from error
+
+
+def _make_room(values: dict[str, Any], overrides: Iterable[tuple[Key, Any]]) -> None:
+    """Remove from the file's values what an override takes the place of, unless another override names it as well."""
+    given = {key: value for key, value in overrides if value is not None}
+    named = {key[:2] for key, _ in overrides}
+    for fields in ALTERNATIVES:
+        if any(key[:2] in fields for key in given):
+            for field in set(fields) - named:
+                _remove(values, field)
+    for field, owner in OF_ANOTHER_FIELD.items():
+        if owner in given and given[owner] != _get(values, owner):
+            _remove(values, field)
+    for key, kind in given.items():
+        _drop_fields_of_another_kind(values, key, kind)
+
+
+def _drop_fields_of_another_kind(values: dict[str, Any], key: Key, kind: Any) -> None:
+    """Empty the file's section if an override changes its kind, because its fields belong to the kind it had."""
+    name = str(key[0])
+    field = Recipe.model_fields.get(name)
+    if key[1:] != ("kind",) or field is None:
+        return
+    section = field.annotation
+    if not isinstance(section, type) or not issubclass(section, ChosenSection):
+        return
+    if (_get(values, key) or section.DEFAULT) != kind:
+        values[name] = {}
+
+
+def _get(values: dict[str, Any], key: Key) -> Any:
+    section = values.get(str(key[0]))
+    return section.get(key[1]) if isinstance(section, dict) else None
+
+
+def _remove(values: dict[str, Any], key: Key) -> None:
+    section = values.get(str(key[0]))
+    if isinstance(section, dict):
+        section.pop(key[1], None)
+
+
+def _set(values: dict[str, Any], key: Key, value: Any, override: str) -> None:
+    section: Any = values
     for part in key[:-1]:
-        if section.get(part) is None:
+        if section.get(part) in (None, True):  # `warmup: true` stands for the section with its defaults
             section[part] = {}
         section = section[part]
         if not isinstance(section, dict):
             raise RecipeError(f"--set {override}: {part} is a value, not a section")
-    try:
-        section[key[-1]] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"--set {override}: the value is not valid YAML: {error}") from error
-    return key
+    section[key[-1]] = value
 
 
-def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """(section.field, its value in one, in the other), for every field in which two dumped recipes differ."""
-    one, other = dict(_leaves(theirs)), dict(_leaves(ours))
-    for field in sorted(one.keys() | other.keys()):
-        a, b = one.get(field), other.get(field)
-        if a != b:
-            yield field, a, b
-
-
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _explain(error: Any, places: dict[Key, str], path: Path) -> str:
+def _explain(error: Any, values: dict[str, Any], places: dict[Key, str], path: Path) -> str:
+    """Write one of pydantic's errors as place, field, value, rule and remedy."""
     key: Key = error["loc"]
     rule = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":  # a rule between fields: its message begins with the field at fault
@@ -104,28 +171,36 @@ def _explain(error: Any, places: dict[Key, str], path: Path) -> str:
         return f"{_place(key, places, path)}: {rule}"
     place = _place(key, places, path)
     if error["type"] == "extra_forbidden":
-        return f"{place}: {_dotted(key)}: unknown key{_nearest(key)}"
+        return f"{place}: {_dotted(key)}: unknown key{_nearest(key, values)}"
     if error["type"] == "missing":
         return f"{place}: {_dotted(key)}: required, and missing"
     return f"{place}: {_dotted(key)} = {error['input']!r}: {rule}"
 
 
 def _place(key: Key, places: dict[Key, str], path: Path) -> str:
-    return next((places[key[:n]] for n in range(len(key), 0, -1) if key[:n] in places), str(path))
+    """Return the place of the key, or of the innermost section around it that the file or an override names."""
+    for length in range(len(key), 0, -1):
+        if key[:length] in places:
+            return places[key[:length]]
+    return str(path)
 
 
-def _nearest(key: Key) -> str:
-    names = _valid_names(key[:-1])
+def _nearest(key: Key, values: dict[str, Any]) -> str:
+    names = _valid_names(key[:-1], values)
     close = difflib.get_close_matches(str(key[-1]), names, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(names)}"
+    return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(names) or 'none'}"
 
 
-def _valid_names(section: Key) -> list[str]:
+def _valid_names(section: Key, values: dict[str, Any]) -> list[str]:
+    if section == ("data", "options"):
+        return list(task_options(values["data"]["task"]).model_fields)
     model: type[BaseModel] = Recipe
     for part in section:
         annotation = model.model_fields[str(part)].annotation
         options = [a for a in (annotation, *get_args(annotation)) if isinstance(a, type)]
         model = next(a for a in options if issubclass(a, BaseModel))
+        if issubclass(model, ChosenSection):
+            model = model.implementation(values[str(part)])
     return list(model.model_fields)
 
 

@@ -1,14 +1,16 @@
-"""The recipe's section about rollouts: what is generated, and how far generation may run ahead of training."""
+"""Define the recipe's section about rollouts: what is generated, and how far it may run ahead of training."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from arl.config.section import NonNegative, Positive, PositiveFloat, Section
 
+ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
+
 
 class LagFile(Section):
-    """Lags from a file: one of the two."""
+    """Lags from a file: give one of the two fields."""
 
     dist: str | None = None
     """JSON or YAML file that maps lag to weight, like {0: 0.5, 2: 0.5}; each group draws its own, by the seed."""
@@ -30,24 +32,30 @@ class Rollout(Section):
     {dist: FILE} or {trace: RUN}; see docs/staleness.md. A step may wait for what lag + 1 versions sample, one after
     the other: deadlines.step must cover it."""
     late: Literal["wait", "drop"] = "wait"
-    """A step that would make a late group too old waits for it, or abandons it and re-queues its problem."""
-    max_requeues: NonNegative = 2
-    """late: drop — times one problem may be re-queued before it is given up (counted)."""
+    """What a step does that would make a late group too old: it waits for the group, or drops it."""
     max_groups: Positive | None = None
-    """Cap on groups in flight; none: the staleness gate alone, (η+1)·P at most, or the lags."""
+    """Cap on groups in flight; null: only the staleness gate, (η+1)·P at most, or the lags."""
     max_new_tokens: Positive = 48
-    """Token budget of one episode."""
+    """Token budget of one episode, all turns together."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature; behavior_logprobs are log_softmax(logits / temperature)."""
-    env: str = "arl.rollout.env:single_turn"
-    """`module:function` that drives one episode."""
-    max_failures: Positive = 8
-    """Groups that may fail in a row before the run ends with a diagnosis."""
+    env: str | None = None
+    """`module:attribute` of an async function (problem, session) that drives one episode; none: the task's own, or else
+    a single turn."""
     filter: str | None = None
-    """`module:function` (problem, trajectories) -> bool: which finished groups are trained; none: all of them.
+    """`module:function` (problem, trajectories) -> bool: which finished groups are trained; null: all of them.
     arl.rollout.filters:reward_varies is the dynamic sampling of DAPO."""
-    max_rejects: Positive = 256
-    """Groups that may be rejected in a row, by filter or env, before the run ends with a diagnosis."""
+    max_requeues: NonNegative = 2
+    """Times a problem is tried again after its group failed or was dropped late; then it is given up, and counted."""
+    failure_window: Positive = 64
+    """Problems in a row, in order of admission, over which the share of failed ones is taken."""
+    max_failed_share: ShareBelowOne = 0.5
+    """The run ends with a diagnosis once more than this share of any `failure_window` problems has failed."""
+    reject_window: Positive = 256
+    """Problems in a row, in order of admission, over which the share of rejected ones is taken."""
+    max_rejected_share: ShareBelowOne = 0.99
+    """The run ends with a diagnosis once more than this share of any `reject_window` problems was rejected, by the
+    filter or the env."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,6 +1,8 @@
 """The recipe's sections about a run as a whole: its deadlines, virtual costs and output."""
 
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import field_validator
 
 from arl.config.section import Cost, NonNegative, Positive, Seconds, Section
 
@@ -70,6 +72,14 @@ class Output(Section):
     trajectories: bool = True
     """Write every trajectory that was trained or lost to Parquet, with its fate."""
     wandb: Literal["off", "offline", "online"] = "off"
-    """Mirror metrics.jsonl to Weights & Biases."""
+    """Mirror metrics.jsonl to Weights & Biases; online goes offline, and says so, where there is no network."""
     wandb_project: str = "arl"
-    """Its project there."""
+    """The project there; the run has the name of its directory."""
+    trackers: tuple[str, ...] = ()
+    """More trackers, each `module:attribute`, called with an arl.metrics.base.TrackedRun: see docs/extending.md."""
+
+    @field_validator("wandb", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, wandb: Any) -> Any:
+        """YAML 1.1 reads the word off as the boolean false."""
+        return "off" if wandb is False else wandb

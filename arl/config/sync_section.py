@@ -1,5 +1,6 @@
-"""The recipe's section about weights on their way from the trainer to the engines."""
+"""Define the recipe's section about weights on their way from the trainer to the engines."""
 
+from collections.abc import Collection
 from typing import Literal
 
 from arl.config.section import Positive, Section
@@ -10,34 +11,61 @@ class Sync(Section):
     """How new weights reach the engines."""
 
     transport: Literal["auto"] | Transport = "auto"
-    """file: safetensors on a memory-backed file system; broadcast: NCCL, or gloo without GPUs, to a process group of
-    each engine; ipc: handles of shared memory, for SGLang on the trainer's GPU; memory: the tensors themselves, in
-    virtual time. auto: what suits the devices; see arl.sync.choose."""
+    """file: safetensors on a memory-backed file system. broadcast: to a process group of each engine, by NCCL, or by
+    gloo without GPUs. ipc: handles of shared memory, for an engine on the trainer's GPU. memory: the tensors, for
+    engines in the trainer's process. auto: the one that suits the devices; see arl.sync.choose."""
     bucket_megabytes: Positive = 512
-    """broadcast, ipc: bytes that travel together, in units of 10^6; a larger tensor travels alone."""
+    """broadcast, ipc: size of a bucket, whose tensors travel together, in units of 10^6 bytes. A larger tensor travels
+    alone."""
     check: bool = False
-    """After each swap compare every weight of the engine with the trainer's, by checksum; `arl train --check-weights`
-    sets it. One GPU an engine."""
+    """After each swap, compare every weight of the engine with the trainer's, by checksum; `arl train --check-weights`
+    sets it. Only for engines on one GPU each."""
 
     @property
     def bucket_bytes(self) -> int:
         return self.bucket_megabytes * 10**6
 
-    def refuse_impossible(self, world: str, engine: str, tensor_parallel: int, has_lag: bool) -> None:
-        """Raises ValueError: nothing could carry the weights, or check them."""
-        sent = self.transport in ("broadcast", "ipc")
-        named = f"sync.transport {self.transport}"
-        if self.transport == "memory" and world == "wall":
-            raise ValueError(f"{named}: in world wall engines are other processes; use auto")
-        if sent and world == "virtual":
-            raise ValueError(f"{named}: world virtual has one process, and nothing to send to; use memory or file")
-        if sent and has_lag:
-            raise ValueError(f"{named}: with rollout.lag checkpoints keep the files that engines serve; use file")
-        if self.transport == "ipc" and (engine != "sglang" or tensor_parallel > 1):
-            given = f"engine.kind {engine} with tensor_parallel {tensor_parallel}"
-            raise ValueError(f"{named}: for SGLang with tensor_parallel 1, and this is {given}; use file")
+    def refuse_impossible(
+        self,
+        *,
+        backend: str,
+        backend_transports: Collection[Transport],
+        one_process: bool,
+        tensor_parallel: int,
+        has_lag: bool,
+    ) -> None:
+        """Refuse a transport or a check that no device could make possible.
+
+        Args:
+            backend: name of the engine's backend, for messages.
+            backend_transports: the ways by which that backend can take weights.
+            one_process: engines generate in the trainer's process.
+            tensor_parallel: GPUs of one engine.
+            has_lag: the recipe sets rollout.lag.
+
+        Raises:
+            ValueError: the rule that is broken, and the remedy.
+        """
         if self.check and tensor_parallel > 1:
             raise ValueError(
-                f"sync.check true: weights are compared whole, and tensor_parallel {tensor_parallel} divides them; "
-                "leave it out, or use tensor_parallel 1"
+                f"sync.check true: weights are compared whole, and engine.tensor_parallel {tensor_parallel} divides "
+                "them; leave it out, or use tensor_parallel 1"
+            )
+        if self.transport == "auto":
+            return
+        named = f"sync.transport {self.transport}"
+        is_sent = self.transport in ("broadcast", "ipc")
+        if self.transport not in backend_transports:
+            can = ", ".join(sorted(backend_transports))
+            raise ValueError(f"{named}: the backend {backend} takes weights by {can}; use auto, or one of these")
+        if self.transport == "memory" and not one_process:
+            raise ValueError(f"{named}: in this world engines are processes of their own; use auto")
+        if is_sent and one_process:
+            raise ValueError(f"{named}: in this world engines are in the trainer's process; use memory or file")
+        if is_sent and has_lag:
+            raise ValueError(f"{named}: with rollout.lag checkpoints copy the files that engines load; use file")
+        if self.transport == "ipc" and tensor_parallel > 1:
+            raise ValueError(
+                f"{named}: handles are of whole tensors, and engine.tensor_parallel {tensor_parallel} divides them; "
+                "use file"
             )

@@ -8,31 +8,6 @@ from arl.config.environment import Environment, refuse_reserved
 from arl.config.section import Beta, Fraction, NonNegative, Positive, PositiveFloat, Section
 
 
-class Objective(Section):
-    """What the trainer maximizes (arXiv 2505.24298, §5), with GRPO advantages (group mean and standard deviation)."""
-
-    kind: Literal["decoupled_ppo", "ppo", "gspo"] = "decoupled_ppo"
-    """decoupled_ppo clips each token around the proximal policy, ppo (naive) around the behavior policy; gspo clips
-    whole trajectories around the proximal one, by means over tokens, which asks for bounds of its own."""
-    proximal: Literal["recompute", "loglinear"] = "recompute"
-    """π_prox by a forward pass before the minibatches, or by A-3PO's interpolation; naive ppo has none."""
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """ε_low."""
-    clip_high: PositiveFloat = 0.2
-    """ε_high."""
-    behavior_weight_cap: PositiveFloat = 5.0
-    """w = min(π_prox / π_behav, cap)."""
-
-    @model_validator(mode="after")
-    def _possible(self) -> "Objective":
-        if self.kind == "gspo" and not {"clip_low", "clip_high"} <= self.model_fields_set:
-            raise ValueError(
-                "objective.kind gspo: give clip_low and clip_high (arXiv 2507.18071: 3e-4 and 4e-4); the defaults are "
-                "for tokens, and the mean over a trajectory hardly ever meets them"
-            )
-        return self
-
-
 class Train(Section):
     """The learning side."""
 

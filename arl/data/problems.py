@@ -3,44 +3,37 @@
 task or jsonl ─► load_problems ─► held out | training ─► ProblemOrder: epoch after epoch, never the same order
 """
 
-import hashlib
 import json
 import random
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from arl.config.recipe import Data
 from arl.errors import DataError
-from arl.tasks.registry import task_named
+from arl.tasks.base import is_held_out
+from arl.tasks.registry import open_task
 from arl.types import Problem
 
 
-def is_held_out(problem: Problem, eval_fraction: float) -> bool:
-    """Decided by the problem's content alone: no seed, file or order can move it into training."""
-    digest = hashlib.sha256(f"held out? {problem.id}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") < eval_fraction * 2**64
-
-
 def load_problems(data: Data, seed: int) -> tuple[list[Problem], list[Problem]]:
-    """(training, held out), in file or generation order.
+    """Load or make (training, held out), in the order of the file or of the task.
 
     Raises:
         DataError: no such file, a line that is no problem, or a side that is empty.
     """
     if data.task is not None:
-        task, rng = task_named(data.task), random.Random(f"problems {seed}")
-        problems = [task.problem(rng) for _ in range(data.size)]
+        task = open_task(data)
+        training = list(task.problems("training", seed))
+        held_out = list(task.problems("evaluation", seed))
     else:
         assert data.path is not None
         problems = list(_read_jsonl(Path(data.path)))
-    training = [p for p in problems if not is_held_out(p, data.eval_fraction)]
-    held_out = [p for p in problems if is_held_out(p, data.eval_fraction)]
-    where = data.path or data.task
+        training = [p for p in problems if not is_held_out(p, data.eval_fraction)]
+        held_out = [p for p in problems if is_held_out(p, data.eval_fraction)]
     if not training:
         raise DataError(
-            f"{where}: {len(problems)} problems leave none to train on; give more, or a lower eval_fraction"
+            f"{data.path or data.task}: {len(held_out)} problems leave none to train on; give more, or hold out fewer"
         )
     return training, held_out
 
@@ -75,7 +68,7 @@ def _is_chat(prompt: Any) -> bool:
 
 
 class ProblemOrder:
-    """Training problems for ever: each epoch in its own deterministic shuffle; put-back problems come first.
+    """Training problems for ever: each epoch in its own deterministic shuffle.
 
     >>> order = ProblemOrder([Problem("a"), Problem("b")], seed=0)
     >>> sorted(next(order).prompt for _ in range(2))
@@ -86,31 +79,19 @@ class ProblemOrder:
         assert problems
         self._problems, self._seed = problems, seed
         self._epoch, self._shuffled = -1, problems
-        self._put_back: deque[Problem] = deque()
-        self.position = 0  # problems handed out in order, put-back ones not counted
+        self.position = 0  # problems handed out
 
     def __iter__(self) -> "ProblemOrder":
         return self
 
-    @property
-    def waiting(self) -> tuple[Problem, ...]:
-        """What was put back, in line."""
-        return tuple(self._put_back)
-
-    def restore(self, position: int, waiting: Sequence[Problem]) -> None:
-        """Go on from there."""
-        self.position, self._put_back = position, deque(waiting)
+    def restore(self, position: int) -> None:
+        """Go on from a checkpoint, after so many problems."""
+        self.position = position
 
     def __next__(self) -> Problem:
-        if self._put_back:
-            return self._put_back.popleft()
         epoch, index = divmod(self.position, len(self._problems))
         if epoch != self._epoch:
             self._epoch, self._shuffled = epoch, list(self._problems)
             random.Random(f"epoch {epoch} {self._seed}").shuffle(self._shuffled)
         self.position += 1
         return self._shuffled[index]
-
-    def put_back(self, problem: Problem) -> None:
-        """Hand `problem` out again before anything new."""
-        self._put_back.append(problem)

@@ -4,12 +4,11 @@ pause() ─► update_weights(update) ─► resume()      a swap while requests
                                                    tokens, and continue under the new weights
 """
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import AsyncIterator
+from typing import Protocol
 
 from msgspec import Struct
 
-from arl.sync.buckets import TensorSpec
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 
@@ -61,35 +60,6 @@ class Engine(Protocol):
 
     async def update_weights(self, update: WeightUpdate) -> SwapReport:
         """Load `update` on every replica, pausing around it if the engine is not paused already."""
-
-
-class Meeting(NamedTuple):
-    """Where an engine's workers find the trainer's rank 0."""
-
-    host: str
-    port: int
-    backend: Literal["gloo", "nccl"]
-
-
-class WeightSender(Protocol):
-    """The trainer, as an engine's client sees it when weights are broadcast: one process group for each engine."""
-
-    @property
-    def buckets(self) -> Sequence[Sequence[TensorSpec]]:
-        """What `send` broadcasts, in its order."""
-
-    async def join(self, group: str, world_size: int) -> Meeting:
-        """Have rank 0 wait for the other ranks of a new group."""
-
-    async def send(self, group: str, version: int) -> None:
-        """Have rank 0 broadcast `version`; the engine is told to receive it meanwhile.
-
-        Raises:
-            EngineLost: rank 0 could not reach the engine.
-        """
-
-    async def leave(self, group: str) -> None:
-        """Have rank 0 forget the group. Never fails, never waits."""
 
 
 class ReplicaEngine(Engine, Protocol):

@@ -1,19 +1,7 @@
-"""Rules of a request that hold everywhere: what no engine can serve, and what is left of one that was cut short."""
-
-from collections.abc import Sequence
-
-from msgspec.structs import replace
+"""Refuse requests that no engine can serve."""
 
 from arl.errors import EngineError
 from arl.types import GenerateRequest
-
-
-def rest_of(request: GenerateRequest, said: Sequence[int]) -> GenerateRequest:
-    """What is left of `request` after the tokens `said`: it samples what the whole would have."""
-    if not said:
-        return request
-    sampling = replace(request.sampling, max_new_tokens=request.sampling.max_new_tokens - len(said))
-    return replace(request, input_ids=(*request.input_ids, *said), sampling=sampling)
 
 
 def refuse_impossible(request: GenerateRequest, vocab_size: int, context: int) -> None:
@@ -22,7 +10,9 @@ def refuse_impossible(request: GenerateRequest, vocab_size: int, context: int) -
     Raises:
         EngineError: naming the request, the value, the rule and the remedy.
     """
-    ids, sampling, name = request.input_ids, request.sampling, f"request {request.request_id}"
+    ids = request.input_ids
+    sampling = request.sampling
+    name = f"request {request.request_id}"
     if not ids:
         raise EngineError(f"{name}: input_ids is empty: give at least one token")
     if min(ids) < 0 or max(ids) >= vocab_size:

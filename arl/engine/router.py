@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from arl.clock import now
 from arl.engine.base import IDLE, Load, ReplicaEngine
-from arl.engine.requests import rest_of
+from arl.engine.continuation import Continuation
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
-from arl.types import FinishReason, GenerateRequest, Increment, SwapReport, WeightUpdate
+from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 T = TypeVar("T")
 REPORT_SECONDS = 1.0  # a replica is asked for its load when a group needs a home, and not more often than this
@@ -102,13 +102,13 @@ class Router:
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
         """See Engine.generate. The loss of a replica is invisible but for the time, and perhaps the versions."""
-        said: list[int] = []
-        while (reason := _finish_reason(request, said)) is None:
+        continuation = Continuation(request)
+        while (reason := continuation.finish(None)) is None:
             replica = await self._enter(request)
-            increments = replica.engine.generate(rest_of(request, said))
+            increments = replica.engine.generate(continuation.rest())
             try:
                 async for increment in increments:
-                    said += increment.token_ids
+                    continuation.add(increment.token_ids)
                     yield increment
                 return
             except RunError as error:
@@ -284,10 +284,3 @@ class Router:
             self._homes[affinity] = (home, members - 1)
             if members == 1:
                 del self._homes[affinity]
-
-
-def _finish_reason(request: GenerateRequest, said: list[int]) -> FinishReason | None:
-    """Why `request` is over after `said`; None: it is not."""
-    if said and said[-1] in request.sampling.stop_token_ids:
-        return "stop"
-    return "length" if said and len(said) == request.sampling.max_new_tokens else None

@@ -1,4 +1,4 @@
-"""Keeps one seat of the router filled: an engine server that dies or falls silent is replaced by a new one.
+"""Keep one seat of the router filled: an engine server that dies or falls silent is replaced by a new one. Torch-free.
 
 start ─► ready ─► connect ─► Router.fill ─► it serves ─► it dies, or the router has lost it ─► nothing is left of it
   ▲                                                                                                    │
@@ -18,7 +18,7 @@ from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError
 
 
 class Server(Protocol):
-    """A process that was started; see arl.launch.local.LocalProcess."""
+    """What a supervisor needs of a process that was started; see arl.launch.base.Process."""
 
     @property
     def exit_code(self) -> int | None: ...
@@ -36,23 +36,25 @@ class Server(Protocol):
 
 @dataclass
 class _End:
+    """The end of one server, of which nothing is left."""
+
     how: str  # engine-0 (pid 17) was killed by SIGKILL
-    why: RunError  # its death, or what made it be killed
+    why: RunError  # its death, or the failure for which it was killed
     time: float
-    by_itself: bool  # it was not us who killed it
+    by_itself: bool  # it was not killed by its supervisor
     replica: Replica | None  # None: it had not served
 
 
-class EngineKeeper:
-    """One engine, and those that replace it.
+class EngineSupervisor:
+    """One engine server, and those that replace it.
 
     Args:
         router, seat: where it serves.
-        start: makes a new server, which begins with weights that nobody deletes.
-        connect: to the server that says it is ready at this URL.
+        start: starts a new server, with weights that nobody deletes.
+        connect: connects to the server that is ready at this URL.
         startup_seconds: from a start until the server is ready.
-        max_restarts: the end after so many ends the run.
-        note: told each recovery, in one line.
+        max_restarts: restarts that are allowed; the next end of a server ends the run.
+        note: is given one line for each recovery.
     """
 
     def __init__(
@@ -65,26 +67,33 @@ class EngineKeeper:
         max_restarts: int,
         note: Callable[[str], None],
     ) -> None:
-        self._router, self._seat, self._start, self._connect = router, seat, start, connect
-        self._startup_seconds, self._max_restarts, self._note = startup_seconds, max_restarts, note
-        self._last: _End | None = None  # of those that had served
+        self._router = router
+        self._seat = seat
+        self._start = start
+        self._connect = connect
+        self._startup_seconds = startup_seconds
+        self._max_restarts = max_restarts
+        self._note = note
+        self._last: _End | None = None  # of a server that had served
         self.has_served = asyncio.Event()
 
-    async def keep(self, server: Server) -> NoReturn:
-        """Consumes the ends of its servers; waits for the next; unblocked by a death, or by the router.
+    async def supervise(self, server: Server) -> NoReturn:
+        """Replace `server`, and each that follows it, when it ends.
+
+        Consumes the ends of its servers; waits for the next; unblocked by a death, or by a loss that the router saw.
 
         Raises:
-            ProcessDied: one end too many, or the very first server could not begin; with the end of its log.
+            ProcessDied: one end too many, or the very first server could not start; with the end of its log.
         """
         restarts = 0
         while True:
-            end = await self._life(server)
+            end = await self._run_to_end(server)
             if end.replica is not None:
                 self._last = end
             was_killed = end.by_itself and (server.exit_code or 0) < 0
-            hopeless = not (self.has_served.is_set() or was_killed)  # it gave up, and so would the next
-            if hopeless or restarts == self._max_restarts:
-                limit = "" if hopeless else f"; engine.max_restarts {self._max_restarts} allows no more"
+            gave_up = not (self.has_served.is_set() or was_killed)  # a new one would give up its start as well
+            if gave_up or restarts == self._max_restarts:
+                limit = "" if gave_up else f"; engine.max_restarts {self._max_restarts} allows no more"
                 reason = "" if end.by_itself else f"{end.why}. "
                 raise ProcessDied(f"{end.how}{limit}. {reason}{server.last_words()}") from end.why
             if end.replica is None:
@@ -93,33 +102,37 @@ class EngineKeeper:
             await self._router.may_start(self._seat)
             server = await self._start()
 
-    async def _life(self, server: Server) -> _End:
-        """From its start to its end, when nothing is left of it.
+    async def _run_to_end(self, server: Server) -> _End:
+        """Seat a server that was started, wait until it is lost, and kill what is left of it.
 
         Raises:
-            RunError: what it answered, of which it did not die: a refusal.
+            RunError: the server answered with an error and lives on: it refused what it was asked.
         """
         replica = None
         try:
             url = await server.ready(self._startup_seconds)
             async with self._connect(url) as engine:
                 replica = await self._router.fill(self._seat, engine)
-                self._tell(replica)
-                await self._end_of(server, replica)
+                self._report_recovery(replica)
+                await self._raise_loss(server, replica)
         except RunError as error:  # the client has ended what was open by now
-            why, time = error, now()
-        died = await server.ends_by_itself(0.0 if isinstance(why, DeadlineError) else DEATH_SECONDS)
-        if not (died or isinstance(why, EngineLost | DeadlineError) or (replica and replica.lost.is_set())):
-            raise why  # it refused what it was asked, and would go on
+            why = error
+            time = now()
+        patience = 0.0 if isinstance(why, DeadlineError) else DEATH_SECONDS
+        died = await server.ends_by_itself(patience)
+        is_lost = isinstance(why, EngineLost | DeadlineError) or (replica is not None and replica.lost.is_set())
+        if not died and not is_lost:
+            raise why
         how = await server.ended()
         if not died:
-            missed = isinstance(why, DeadlineError)
-            how = f"{server} {'did not answer in time' if missed else 'broke its connection'} and was killed"
+            missed = "did not answer in time" if isinstance(why, DeadlineError) else "broke its connection"
+            how = f"{server} {missed} and was killed"
         return _End(how, why, time, died, replica)
 
-    async def _end_of(self, server: Server, replica: Replica) -> NoReturn:
-        """Waits until the server has died or the router has lost it, and raises why."""
-        died, lost = asyncio.create_task(server.died()), asyncio.create_task(replica.lost.wait())
+    async def _raise_loss(self, server: Server, replica: Replica) -> NoReturn:
+        """Wait until the server has died or the router has lost it, and raise why."""
+        died = asyncio.create_task(server.died())
+        lost = asyncio.create_task(replica.lost.wait())
         try:
             await asyncio.wait({died, lost}, return_when=asyncio.FIRST_COMPLETED)
             if died.done():
@@ -130,10 +143,12 @@ class EngineKeeper:
         assert replica.loss is not None
         raise replica.loss
 
-    def _tell(self, replica: Replica) -> None:
+    def _report_recovery(self, replica: Replica) -> None:
         self.has_served.set()
-        if self._last is not None and self._last.replica is not None:
-            self._note(
-                f"{self._last.how}; restarted in {now() - self._last.time:.1f} s at version "
-                f"{replica.engine.loaded_version}; {self._last.replica.cut_short} requests resumed"
-            )
+        if self._last is None or self._last.replica is None:
+            return
+        seconds = now() - self._last.time
+        self._note(
+            f"{self._last.how}; restarted in {seconds:.1f} s at version {replica.engine.loaded_version}; "
+            f"{self._last.replica.cut_short} requests resumed"
+        )

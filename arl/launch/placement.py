@@ -32,7 +32,7 @@ def place(recipe: Recipe, node: Node) -> Placement:
     Raises:
         RecipeError: there are GPUs, but fewer than the recipe's processes need; or none, where it needs them.
     """
-    devices = () if recipe.world == "virtual" else node.devices  # the virtual world computes on the CPU
+    devices = () if recipe.world_traits.one_process else node.devices  # one process computes on the CPU
     _check_devices(recipe, devices)
     is_collocated = recipe.mode == "collocated"
     return Placement(

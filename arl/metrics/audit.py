@@ -1,12 +1,17 @@
-"""Selection bias: do the groups that are trained differ from the groups that were generated?
+"""Compare the groups that are trained with the groups that were generated: does training select?
 
                 ┌► finished ─► waits in the buffer ─► trained
     admitted ─► ┤  (in flight until a step trains it)
-                └► lost: failed, rejected or dropped late = dropped
+                ├► rejected by the filter or the env: a selection that the recipe intends
+                ├► failed: an episode raised
+                └► dropped: abandoned as late, or unusable in a replay. A selection that nobody intends
+
+Only a difference between trained and dropped groups is a warning. The effect of a filter is shown apart, because the
+recipe asks for it.
 
 Samples are groups, not episodes: the episodes of one group share its problem, so they are correlated. A group's length
-is the mean over its episodes of the tokens sampled so far, for a group lost before its end a lower bound (censored);
-a group without any has none. Its reward is the mean over its scored episodes.
+is the mean over its episodes of the tokens sampled so far. For a group that was lost before its end it is a lower
+bound; a group without any token has none. A group's reward is the mean over its scored episodes.
 """
 
 import math
@@ -17,83 +22,137 @@ import msgspec
 from msgspec import Struct
 
 from arl.metrics.names import Record
-from arl.types import TrajectoryGroup
+from arl.types import REJECTED, TrajectoryGroup
 
 MIN_GROUPS = 8  # on each side of a comparison: with fewer, the normal approximation means little
 SIGNIFICANT = 0.01
 
+Loss = Literal["failed", "rejected", "dropped"]
+
+
+def loss_of(fate: str) -> Loss:
+    """Say which kind of loss a fate is."""
+    if fate.startswith("failed"):
+        return "failed"
+    return "rejected" if fate == REJECTED else "dropped"
+
 
 class Moments(Struct, frozen=True):
-    """Of a stream of numbers, by Welford's update: nothing of the stream is kept."""
+    """Hold count, mean and spread of a stream of numbers, by Welford's update, without the stream itself."""
 
     count: int = 0
     mean: float = 0.0
     squares: float = 0.0  # sum of squared deviations from the mean
 
     def plus(self, value: float | None) -> "Moments":
-        """With one more number; None: with none."""
+        """Return the moments with one more number; None adds none."""
         if value is None:
             return self
         count = self.count + 1
         mean = self.mean + (value - self.mean) / count
-        return Moments(count, mean, self.squares + (value - self.mean) * (value - mean))
+        squares = self.squares + (value - self.mean) * (value - mean)
+        return Moments(count, mean, squares)
 
 
 class Population(Struct, frozen=True):
+    """Hold the moments of groups of one kind."""
+
     groups: int = 0
     length: Moments = Moments()  # of group means, sampled tokens
     reward: Moments = Moments()  # of group means, where an episode was scored
 
     def plus(self, group: TrajectoryGroup) -> "Population":
+        """Return the population with one more group."""
         lengths = [int(t.loss_mask.sum()) for t in group.trajectories]
         rewards = [t.reward for t in group.trajectories if not math.isnan(t.reward)]
-        length, reward = fmean(lengths) if any(lengths) else None, fmean(rewards) if rewards else None
+        length = fmean(lengths) if any(lengths) else None
+        reward = fmean(rewards) if rewards else None
         return Population(self.groups + 1, self.length.plus(length), self.reward.plus(reward))
 
 
 class Selection(Struct, frozen=True):
-    """Three populations, since the start of the run. generated − trained − dropped: finished, and not yet trained."""
+    """Hold five populations, counted since the start of the run.
 
-    generated: Population = Population()  # finished or lost
+    generated = trained + rejected + failed + dropped + finished and not yet trained.
+    """
+
+    generated: Population = Population()  # ended: finished or lost
     trained: Population = Population()
-    dropped: Population = Population()  # lost, for whatever reason
+    rejected: Population = Population()  # by rollout.filter or the env: intended
+    failed: Population = Population()
+    dropped: Population = Population()  # abandoned as late, or unusable in a replay: not intended
 
-    def plus(self, group: TrajectoryGroup, *names: Literal["generated", "trained", "dropped"]) -> "Selection":
-        """With `group` in each of the populations `names`."""
-        return msgspec.structs.replace(self, **{name: getattr(self, name).plus(group) for name in names})
+    def finished(self, group: TrajectoryGroup) -> "Selection":
+        """Return the selection after `group` has finished."""
+        return msgspec.structs.replace(self, generated=self.generated.plus(group))
+
+    def trained_on(self, group: TrajectoryGroup) -> "Selection":
+        """Return the selection after a step has consumed `group`, which had finished."""
+        return msgspec.structs.replace(self, trained=self.trained.plus(group))
+
+    def lost(self, group: TrajectoryGroup, fate: str) -> "Selection":
+        """Return the selection after `group` was lost."""
+        name = loss_of(fate)
+        population: Population = getattr(self, name)
+        return msgspec.structs.replace(self.finished(group), **{name: population.plus(group)})
+
+    @property
+    def num_lost(self) -> int:
+        return self.rejected.groups + self.failed.groups + self.dropped.groups
 
     def metrics(self, admitted: int) -> Record:
-        """audit/*, a mean without a sample left out."""
-        means = {
-            f"audit/{quantity}_{name}": moments.mean
-            for name, population in self.populations().items()
-            for quantity, moments in (("length", population.length), ("reward", population.reward))
-            if moments.count
+        """Compute groups/… and audit/…; a mean without a sample is left out.
+
+        Args:
+            admitted: groups since the start of the run.
+        """
+        record: Record = {
+            "groups/failed": self.failed.groups,
+            "groups/rejected": self.rejected.groups,
+            "groups/dropped": self.dropped.groups,
+            "audit/groups_in_flight": admitted - self.trained.groups - self.num_lost,
         }
-        ended = self.trained.groups + self.dropped.groups
-        return {"audit/groups_dropped": self.dropped.groups, "audit/groups_in_flight": admitted - ended, **means}
+        for name, population in self.populations().items():
+            if population.length.count:
+                record[f"audit/length_{name}"] = population.length.mean
+            if population.reward.count:
+                record[f"audit/reward_{name}"] = population.reward.mean
+        return record
 
     def populations(self) -> dict[str, Population]:
+        """Return the populations by name."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
     def warnings(self) -> list[str]:
-        """One line for each significant difference between trained and dropped groups."""
-        lines = []
-        for quantity in ("length", "reward"):
-            trained, dropped = (getattr(population, quantity) for population in (self.trained, self.dropped))
-            p = p_value(trained, dropped)
-            if min(trained.count, dropped.count) >= MIN_GROUPS and p < SIGNIFICANT:
-                means = f"trained {trained.mean:.4g}, dropped {dropped.mean:.4g}"
-                lines.append(f"mean {quantity} differs: {means} ({dropped.mean - trained.mean:+.4g}, p = {p:.1g})")
-        return lines
+        """Write one line for each significant difference between trained and dropped groups."""
+        return _difference("length", self.trained.length, self.dropped.length) + _difference(
+            "reward", self.trained.reward, self.dropped.reward
+        )
+
+
+def _difference(quantity: str, trained: Moments, dropped: Moments) -> list[str]:
+    if min(trained.count, dropped.count) < MIN_GROUPS:
+        return []
+    p = p_value(trained, dropped)
+    if p >= SIGNIFICANT:
+        return []
+    means = f"trained {trained.mean:.4g}, dropped {dropped.mean:.4g}"
+    return [f"mean {quantity} differs: {means} ({dropped.mean - trained.mean:+.4g}, p = {p:.1g})"]
 
 
 def p_value(a: Moments, b: Moments) -> float:
-    """Of Welch's t test that both means are equal, two-sided, the t distribution approximated by the normal.
+    """Test that both means are equal: Welch's t test, two-sided, with the t distribution approximated by the normal.
 
     z = (mean_a − mean_b) / √(s²_a/n_a + s²_b/n_b), p = 2Φ(−|z|)
     """
     if min(a.count, b.count) < 2 or math.isclose(a.mean, b.mean, rel_tol=1e-9, abs_tol=1e-12):
         return 1.0
-    error = math.sqrt(sum(m.squares / (m.count - 1) / m.count for m in (a, b)))
-    return 2 * NormalDist().cdf(-abs(a.mean - b.mean) / error) if error else 0.0
+    error = math.sqrt(_squared_error(a) + _squared_error(b))
+    if not error:
+        return 0.0
+    return 2 * NormalDist().cdf(-abs(a.mean - b.mean) / error)
+
+
+def _squared_error(m: Moments) -> float:
+    """Return the squared standard error of the mean."""
+    return m.squares / (m.count - 1) / m.count

@@ -1,4 +1,4 @@
-"""What a person sees: a live bar in a terminal, one plain line per event anywhere else."""
+"""Show progress to a person: a live bar in a terminal, and one plain line per event anywhere else."""
 
 from types import TracebackType
 from typing import Self
@@ -10,13 +10,15 @@ from arl.metrics.names import Record, number
 
 
 class ConsoleDisplay:
-    """Progress of one stage at a time: `begin` a stage, `advance` it, `note` whatever matters above it."""
+    """Show one stage at a time: `begin` a stage, `advance` it, and `note` whatever matters above it."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
-        columns = TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn()
         self._progress = Progress(
-            *columns,
+            TextColumn("{task.description}"),
+            BarColumn(24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
             TextColumn("{task.fields[detail]}"),
             console=self._console,
             transient=True,
@@ -34,25 +36,34 @@ class ConsoleDisplay:
         self._progress.stop()
 
     def begin(self, name: str, total: int) -> None:
+        """Start a stage of `total` parts."""
         self._progress.reset(self._stage, description=name, total=total, visible=True, detail="")
 
     def advance(self, completed: int, detail: str) -> None:
+        """Show how far the stage is."""
         self._progress.update(self._stage, completed=completed, detail=detail)
         if not self._console.is_terminal:
             self.note(detail)
 
     def note(self, text: str) -> None:
+        """Print one line. Threads may call it too."""
         self._console.print(text, markup=False, soft_wrap=True)
 
     def step(self, record: Record) -> None:
+        """Show a finished training step."""
         self.advance(int(number(record, "step")), step_line(record))
 
 
-def step_line(r: Record) -> str:
-    """One training step in one line."""
+def step_line(record: Record) -> str:
+    """Write one training step in one line; a dash stands for what this step has no value of."""
+
+    def show(name: str, form: str) -> str:
+        return format(number(record, name), form) if name in record else "–"
+
     return (
-        f"step {r['step']:4.0f}  reward {r['reward/mean']:5.3f}  length {r['length/mean']:6.1f}"
-        f"  staleness {r['staleness/mean']:4.2f} (max {r['staleness/max']:.0f})"
-        f"  {r['throughput/trained_tokens_per_s']:7.0f} tok/s"
-        f"  idle: trainer {r['idle/trainer']:4.0%} engine {r['idle/engine']:4.0%}"
+        f"step {show('step', '4.0f')}  reward {show('reward/trained_mean', '5.3f')}"
+        f"  length {show('length/mean', '6.1f')}"
+        f"  staleness {show('staleness/mean', '4.2f')} (max {show('staleness/max', '.0f')})"
+        f"  {show('throughput/trained_tokens_per_s', '7.0f')} tok/s"
+        f"  idle: trainer {show('idle/trainer', '4.0%')} engine {show('idle/engine', '4.0%')}"
     )

@@ -1,4 +1,4 @@
-"""A model's weights as one hash: two runs that print the same one learned the same, to the last bit."""
+"""Hash the weights of a model: two runs with the same hash learned the same, to the last bit."""
 
 import hashlib
 from pathlib import Path
@@ -8,10 +8,13 @@ from safetensors import safe_open
 
 
 def weights_sha256(model: Path) -> str:
-    """sha256 over the sorted names of `model`'s parameters, each followed by its raw float32 bytes.
+    """Compute the sha256 over the sorted names of the parameters, each followed by its raw float32 bytes.
+
+    Args:
+        model: a directory with safetensors files.
 
     Raises:
-        ValueError: a parameter that is not float32; checkpoints are.
+        ValueError: a parameter is not float32, as those of checkpoints are.
     """
     places: dict[str, Path] = {}
     for file in sorted(model.glob("model*.safetensors")):

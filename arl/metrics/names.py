@@ -1,6 +1,6 @@
-"""Every metric, defined once: its formula and unit. A test fails on one logged but not defined, or never logged.
+"""Define every metric once, by formula and unit. A test fails on one logged but not defined, or never logged.
 
-B trajectories of the step's batch; v its version before the step; Δ "since the previous step's end".
+B trajectories of the step's batch; v is the version before the step; Δ is "since the previous step's end".
 """
 
 from typing import NamedTuple
@@ -9,6 +9,8 @@ Record = dict[str, float | list[int]]  # one line of metrics.jsonl; a list is a 
 
 
 class Metric(NamedTuple):
+    """Define one metric."""
+
     unit: str
     formula: str
 
@@ -19,18 +21,23 @@ METRICS: dict[str, Metric] = {
     "policy_version": Metric("versions", "the trainer's version after the step; equals step"),
     "time_s": Metric("s", "clock time since the run's first admission"),
     # ---- what was rolled out
-    "reward/mean": Metric("reward", "mean over B of the episode reward"),
-    "reward/std": Metric("reward", "standard deviation over B of the episode reward"),
+    "reward/generated_mean": Metric(
+        "reward", "mean over the scored episodes of groups that ended, Δ: before the filter; absent if none ended"
+    ),
+    "reward/trained_mean": Metric("reward", "mean over B of the episode reward: after the filter"),
+    "reward/trained_std": Metric("reward", "standard deviation over B of the episode reward: after the filter"),
     "length/mean": Metric("tokens", "mean over B of sampled tokens"),
     "length/p99": Metric("tokens", "99th percentile over B of sampled tokens"),
-    "truncated": Metric("fraction", "trajectories ended by the budget rather than the policy / B"),
+    "truncated": Metric("fraction", "trajectories that the budget or the context ended, not the policy or the env / B"),
     # ---- how old it was
     "staleness/max": Metric("versions", "max over B of staleness, the oldest token_age of a trajectory"),
     "staleness/mean": Metric("versions", "mean over B of staleness"),
     "token_age/mean": Metric("versions", "mean over loss tokens of v − policy_version"),
     "token_age/histogram": Metric("tokens", "loss tokens of age 0, 1, …, up to staleness/max"),
     "token_age/stale_fraction": Metric("fraction", "loss tokens with age ≥ 1 / loss tokens"),
-    "versions/spanning_fraction": Metric("fraction", "trajectories sampled by two or more versions / B"),
+    "versions/spanning_fraction": Metric(
+        "fraction", "trajectories sampled by two or more versions / trajectories of B with a loss token"
+    ),
     "dispatch_age/mean": Metric("versions", "mean over groups of v − dispatch_version"),
     "dispatch_age/max": Metric("versions", "max over groups of v − dispatch_version"),
     "dispatch_age/histogram": Metric("groups", "groups with v − dispatch_version = 0, 1, …"),
@@ -53,18 +60,20 @@ METRICS: dict[str, Metric] = {
     ),
     "hardware/memory_gb": Metric("GB", "most memory a rank ever used: allocated on its GPU, or resident on a CPU"),
     "groups/failed": Metric("groups", "groups lost to a failed episode, since the start"),
-    "groups/dropped": Metric("groups", "groups lost otherwise, rejected or dropped as late, since the start"),
+    "groups/rejected": Metric("groups", "groups rejected by the filter or the env, since the start"),
+    "groups/dropped": Metric("groups", "groups lost otherwise, like those dropped as late, since the start"),
     "engines/restarts": Metric("restarts", "engines that were lost and replaced, since the start"),
     # ---- which groups are trained (arl/metrics/audit.py): since the start, means over groups of a group's mean
     "audit/length_generated": Metric("tokens", "mean length of the groups that ended, finished or lost"),
     "audit/length_trained": Metric("tokens", "mean length of the groups that were trained"),
-    "audit/length_dropped": Metric(
-        "tokens", "mean length of the groups that were lost: a lower bound if before its end"
-    ),
+    "audit/length_rejected": Metric("tokens", "mean length of the groups that the filter or the env rejected"),
+    "audit/length_failed": Metric("tokens", "mean length of the groups that failed: a lower bound"),
+    "audit/length_dropped": Metric("tokens", "mean length of the groups that were dropped: a lower bound"),
     "audit/reward_generated": Metric("reward", "mean reward of the groups that ended and were scored"),
     "audit/reward_trained": Metric("reward", "mean reward of the groups that were trained"),
-    "audit/reward_dropped": Metric("reward", "mean reward of the groups that were lost although scored"),
-    "audit/groups_dropped": Metric("groups", "groups lost for whatever reason: groups/failed + groups/dropped"),
+    "audit/reward_rejected": Metric("reward", "mean reward of the groups that were rejected although scored"),
+    "audit/reward_failed": Metric("reward", "mean reward of the groups that failed although scored"),
+    "audit/reward_dropped": Metric("reward", "mean reward of the groups that were dropped although scored"),
     "audit/groups_in_flight": Metric("groups", "admitted − trained − lost: running, or finished and in the buffer"),
     # ---- weight movement
     "sync/blocking_seconds": Metric(
@@ -72,7 +81,7 @@ METRICS: dict[str, Metric] = {
     ),
     "sync/seconds": Metric("s", "last swap: from the call until every engine serves the version"),
     "sync/pause_seconds": Metric("s", "last swap: no token was generated for this long"),
-    # ---- the objective (arl/train/algorithms/ppo.py); under gspo, a token has its trajectory's ratio and weight
+    # ---- the objective (docs/algorithms.md); under gspo, a token has its trajectory's ratio and weight
     "loss": Metric("", "sum over minibatches of the objective's loss / minibatches"),
     "ratio/clip_fraction": Metric(
         "fraction", "computed loss tokens whose clipped term was chosen / computed loss tokens"
@@ -101,15 +110,18 @@ METRICS: dict[str, Metric] = {
 }
 
 EVALUATION = frozenset(name for name in METRICS if name.startswith("eval/"))
-ONCE_DROPPED = frozenset({"audit/length_dropped", "audit/reward_dropped"})  # from the first such group on
+ONCE_LOST = frozenset(  # each is logged from the first such group on
+    f"audit/{quantity}_{loss}" for quantity in ("length", "reward") for loss in ("rejected", "failed", "dropped")
+)
 ON_KNOWN_DEVICES = frozenset({"hardware/mfu"})
 MEASURED = frozenset({"time/proximal_s", "time/train_s", "hardware/mfu", "hardware/tflops", "hardware/memory_gb"})
-# Under naive ppo there is no behavior weight, with all advantages 0 no token was computed, with all updates skipped no
-# loss is known: such names are left out.
-EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_DROPPED - ON_KNOWN_DEVICES
+# A metric that is undefined for a step is left out of its record: under naive ppo there is no behavior weight, with all
+# advantages 0 no token was computed, with all updates skipped there is no loss, without loss tokens there is no age.
+EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_LOST - ON_KNOWN_DEVICES
 
 
 def number(record: Record, name: str) -> float:
+    """Return a metric that is not a histogram."""
     value = record[name]
     assert not isinstance(value, list)
     return value

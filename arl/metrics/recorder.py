@@ -1,37 +1,31 @@
-"""The run's memory: told of every event by the controller, it computes metrics and hands them to every sink.
+"""Record a run: receive every event from the controller, compute metrics, and write them to files and trackers.
 
 events ─► record of the step ─► metrics.jsonl (the truth) ─► console, trackers
-                             ├► trajectories/*.parquet
-                             └► trace.json
-                               cut ─► RecorderState ─► the same files go on in a run that resumes
+      ├─► trajectories/*.parquet
+      └─► trace.json
+cut ─► RecorderState ─► a resumed run appends to the same files
 """
 
 import contextlib
+import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 from arl.clock import now
+from arl.metrics.base import TrackerMaker
 from arl.metrics.batch import Ages, rollout_metrics
 from arl.metrics.names import Record, number
 from arl.metrics.recorder_state import RecorderState
-from arl.metrics.run_files import (
-    METRICS_FILE,
-    TRACE_FILE,
-    TRAINED,
-    TRAJECTORIES,
-    MetricsFile,
-    TraceFile,
-    TrajectoryFiles,
-)
-from arl.metrics.trackers import Tracker
-from arl.types import Accuracy, Batch, StepResult, SwapReport, TrajectoryGroup
+from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES, MetricsFile, TraceFile, TrajectoryFiles
+from arl.metrics.tracker_thread import TrackerThread
+from arl.types import REJECTED, TRAINED, Accuracy, Batch, StepResult, SwapReport, TrajectoryGroup
 
 
 class Display(Protocol):
-    """The person watching."""
+    """Show the run to a person."""
 
     def step(self, record: Record) -> None: ...
 
@@ -42,16 +36,21 @@ class Recorder:
     """Implements the controller's Observer.
 
     Args:
-        busy_seconds, tokens_generated, restarts: of this process; read at every step.
+        directory: of the run.
+        trajectories: whether to write them.
+        trackers: see arl.metrics.base; each one runs in a thread of its own.
+        busy_seconds: of the engines in this process; read at every step.
+        tokens_generated: in this process; read at every step.
+        restarts: of engines, in this process; read at every step.
         admitted: groups, since the start of the run; read at every step.
-        restored: where the files of `directory` are cut back to, and go on from.
+        restored: the place that the files of `directory` are cut back to; recording goes on from there.
     """
 
     def __init__(
         self,
         directory: Path,
         trajectories: bool,
-        trackers: list[Tracker],
+        trackers: Sequence[TrackerMaker],
         display: Display,
         busy_seconds: Callable[[], float],
         tokens_generated: Callable[[], int],
@@ -60,18 +59,26 @@ class Recorder:
         restored: RecorderState | None = None,
     ) -> None:
         at = restored or RecorderState(now(), now())
-        self._start, self._last_step = at.start, at.last_step
-        self._busy_seconds, self._tokens_generated, self._admitted = busy_seconds, tokens_generated, admitted
-        self._last_busy, self._last_tokens = busy_seconds() - at.busy_seconds, tokens_generated() - at.tokens_generated
-        self._last_swap, self._lost = at.last_swap, Counter(at.lost)
-        self._restarts, self._restarts_before = restarts, at.restarts
+        self._start = at.start
+        self._last_step = at.last_step
+        self._busy_seconds = busy_seconds
+        self._tokens_generated = tokens_generated
+        self._admitted = admitted
+        self._last_busy = busy_seconds() - at.busy_seconds
+        self._last_tokens = tokens_generated() - at.tokens_generated
+        self._last_swap = at.last_swap
+        self._num_scored = at.num_scored
+        self._sum_of_rewards = at.sum_of_rewards
+        self._restarts = restarts
+        self._restarts_before = at.restarts
         self.selection = at.selection
         self.token_ages = Counter(at.token_ages)  # age -> trained tokens of that age
         self.num_spanning = at.num_spanning  # trained trajectories sampled by two or more versions
         self._metrics = MetricsFile(directory / METRICS_FILE, at.metrics_bytes)
         self._trace = TraceFile(directory / TRACE_FILE, at.trace_bytes)
         self._trajectories = TrajectoryFiles(directory / TRAJECTORIES, at.num_files) if trajectories else None
-        self._trackers, self._display = trackers, display
+        self._display = display
+        self._trackers = [TrackerThread(maker, display.note) for maker in trackers]
         self.records = self._metrics.read()
 
     def __enter__(self) -> Self:
@@ -90,11 +97,11 @@ class Recorder:
 
     @property
     def seconds(self) -> float:
-        """Since training began."""
+        """Clock seconds since training began."""
         return now() - self._start
 
     def cut(self) -> RecorderState:
-        """This instant, with everything up to here in the files."""
+        """Write everything up to this instant to the files, and return what a checkpoint keeps."""
         if self._trajectories:
             self._trajectories.flush()
         return RecorderState(
@@ -106,7 +113,8 @@ class Recorder:
             trace_bytes=self._trace.cut(),
             num_files=self._trajectories.num_files if self._trajectories else 0,
             last_swap=self._last_swap,
-            lost=dict(self._lost),
+            num_scored=self._num_scored,
+            sum_of_rewards=self._sum_of_rewards,
             selection=self.selection,
             token_ages=dict(self.token_ages),
             num_spanning=self.num_spanning,
@@ -116,35 +124,47 @@ class Recorder:
     # ---- events
 
     def group_finished(self, group: TrajectoryGroup) -> None:
-        self.selection = self.selection.plus(group, "generated")
-        arrived = self.selection.generated.groups - self.selection.dropped.groups
+        """Count a group that waits in the buffer."""
+        self.selection = self.selection.finished(group)
+        self._add_rewards(group)
+        arrived = self.selection.generated.groups - self.selection.num_lost
         self._trace.count("groups arrived", now(), groups=arrived)
 
     def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
-        self._lost[fate] += 1
-        self.selection = self.selection.plus(group, "generated", "dropped")
+        """Count a group that is not trained. Rejected ones are not shown: a filter may reject hundreds."""
+        self.selection = self.selection.lost(group, fate)
+        self._add_rewards(group)
         if self._trajectories:
             self._trajectories.write(group, fate, None)
-        if fate != "rejected":
+        if fate != REJECTED:
             why = f": {type(cause).__name__}: {cause}" if cause else ""
             self._display.note(f"problem {group.problem.id}: group {fate}{why}")
 
     def swapped(self, report: SwapReport) -> None:
+        """Note that the engines have loaded a version."""
         self._last_swap = report
         self._trace.span("engines", f"swap to {report.version}", now() - report.seconds, now())
 
     def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None:
-        begun = self._last_step
-        self._trace.span("trainer", "wait for batch", begun, begun + waited)
-        self._trace.span("trainer", f"step {batch.version}", begun + waited, now(), version=result.version)
+        """Write the record of a step.
+
+        Args:
+            waited: for the batch, seconds.
+        """
+        self._trace_step(batch, result, waited)
         ages = Ages(batch)
         self.token_ages.update({age: count for age, count in enumerate(ages.tokens) if count})
         self.num_spanning += ages.num_spanning
         for group in batch.groups:
-            self.selection = self.selection.plus(group, "trained")
+            self.selection = self.selection.trained_on(group)
         record: Record = {"step": result.version, "policy_version": result.version, "time_s": self.seconds}
-        record |= rollout_metrics(batch) | ages.metrics() | result.metrics | self._sync_metrics()
-        record |= self.selection.metrics(self._admitted()) | self._rates(number(record, "tokens/trained"), waited)
+        record |= rollout_metrics(batch)
+        record |= self._generated_rewards()
+        record |= ages.metrics()
+        record |= result.metrics
+        record |= self._engine_metrics()
+        record |= self.selection.metrics(self._admitted())
+        record |= self._rates(number(record, "tokens/trained"), waited)
         self._write(record)
         if self._trajectories:
             for group in batch.groups:
@@ -153,6 +173,7 @@ class Recorder:
         self._display.step(record)
 
     def evaluated(self, accuracy: Accuracy) -> None:
+        """Write the record of an evaluation."""
         version = accuracy.version
         record: Record = {"step": version, "policy_version": version, "time_s": self.seconds}
         record |= {"eval/held_out/accuracy": accuracy.mean_reward, "eval/held_out/problems": accuracy.problems}
@@ -166,23 +187,44 @@ class Recorder:
         for tracker in self._trackers:
             tracker.log(record)
 
-    def _sync_metrics(self) -> Record:
+    def _trace_step(self, batch: Batch, result: StepResult, waited: float) -> None:
+        begun = self._last_step
+        self._trace.span("trainer", "wait for batch", begun, begun + waited)
+        self._trace.span("trainer", f"step {batch.version}", begun + waited, now(), version=result.version)
+
+    def _add_rewards(self, group: TrajectoryGroup) -> None:
+        rewards = [t.reward for t in group.trajectories if not math.isnan(t.reward)]
+        self._num_scored += len(rewards)
+        self._sum_of_rewards += sum(rewards)
+
+    def _generated_rewards(self) -> Record:
+        """Compute the mean reward since the last step, before the filter."""
+        if not self._num_scored:
+            return {}
+        mean = self._sum_of_rewards / self._num_scored
+        self._num_scored = 0
+        self._sum_of_rewards = 0.0
+        return {"reward/generated_mean": mean}
+
+    def _engine_metrics(self) -> Record:
         return {
             "sync/seconds": self._last_swap.seconds,
             "sync/pause_seconds": self._last_swap.pause_seconds,
-            "groups/failed": self._lost["failed"],
-            "groups/dropped": self._lost.total() - self._lost["failed"],
             "engines/restarts": self._restarts_before + self._restarts(),
         }
 
     def _rates(self, trained: float, waited: float) -> Record:
+        """Compute what is measured since the last step; this one is the last from now on."""
         elapsed = max(now() - self._last_step, 1e-9)
-        busy, generated = self._busy_seconds(), self._tokens_generated()
+        busy = self._busy_seconds()
+        generated = self._tokens_generated()
         rates: Record = {
             "tokens/generated": generated - self._last_tokens,
             "throughput/trained_tokens_per_s": trained / elapsed,
             "idle/trainer": min(waited / elapsed, 1.0),
             "idle/engine": max(1.0 - (busy - self._last_busy) / elapsed, 0.0),
         }
-        self._last_step, self._last_busy, self._last_tokens = now(), busy, generated
+        self._last_step = now()
+        self._last_busy = busy
+        self._last_tokens = generated
         return rates

@@ -1,4 +1,4 @@
-"""The files of a run directory: metrics.jsonl, trajectories/*.parquet, trace.json; a resumed run cuts them back."""
+"""Write the files of a run: metrics.jsonl, trajectories/*.parquet and trace.json. A resumed run cuts them back."""
 
 import json
 import math
@@ -13,7 +13,6 @@ from arl.errors import InputError
 from arl.metrics.names import METRICS, Record
 from arl.types import TrajectoryGroup
 
-TRAINED = "trained"  # the fate of a group that was not lost
 _COLUMNS = pa.schema(
     {
         "fate": pa.string(),  # trained, or why it was lost
@@ -36,11 +35,18 @@ _COLUMNS = pa.schema(
 )
 
 
-METRICS_FILE, TRAJECTORIES, TRACE_FILE = "metrics.jsonl", "trajectories", "trace.json"  # in a run directory
+# In a run directory.
+METRICS_FILE = "metrics.jsonl"
+TRAJECTORIES = "trajectories"
+TRACE_FILE = "trace.json"
 
 
 def _open_at(path: Path, size: int) -> TextIO:
-    """Append to the first `size` bytes; what came after them is forgotten."""
+    """Open a file to append to its first `size` bytes, and cut off what comes after them.
+
+    Raises:
+        InputError: the file is shorter.
+    """
     file = path.open("a", buffering=1)
     if file.tell() < size:
         raise InputError(f"{path}: {file.tell()} bytes, and the checkpoint counts on {size}; resume from an older one")
@@ -54,16 +60,22 @@ def _size(file: TextIO) -> int:
 
 
 class MetricsFile:
-    """metrics.jsonl: one object per training step, and one per evaluation."""
+    """Write metrics.jsonl: one object per training step, and one per evaluation.
+
+    Args:
+        size: bytes to keep of the file, 0 for a new run.
+    """
 
     def __init__(self, path: Path, size: int) -> None:
-        self._path, self._file = path, _open_at(path, size)
+        self._path = path
+        self._file = _open_at(path, size)
 
     def cut(self) -> int:
-        """Bytes up to here, all handed to the operating system."""
+        """Hand everything to the operating system and return the size of the file, bytes."""
         return _size(self._file)
 
     def read(self) -> list[Record]:
+        """Return all records in the file."""
         return [json.loads(line) for line in self._path.read_text().splitlines()]
 
     def write(self, record: Record) -> None:
@@ -75,16 +87,20 @@ class MetricsFile:
 
 
 class TrajectoryFiles:
-    """trajectories/NNNNNN.parquet: one row per trajectory of a group that was trained or lost, when it was.
+    """Write trajectories/NNNNNN.parquet: one row per trajectory of a group, when the group is trained or lost.
 
     A file ends after `STEPS_PER_FILE` steps, or with the group that fills `ROWS_PER_FILE` rows.
+
+    Args:
+        num_files: files to keep, 0 for a new run.
     """
 
     STEPS_PER_FILE = 20
     ROWS_PER_FILE = 4096
 
     def __init__(self, directory: Path, num_files: int) -> None:
-        self._directory, self.num_files = directory, num_files
+        self._directory = directory
+        self.num_files = num_files
         directory.mkdir(parents=True, exist_ok=True)
         for path in directory.glob("*.parquet"):
             if path.stem.isdecimal() and int(path.stem) >= num_files:
@@ -93,6 +109,12 @@ class TrajectoryFiles:
         self._steps = 0
 
     def write(self, group: TrajectoryGroup, fate: str, trained_at: int | None) -> None:
+        """Add the trajectories of a group.
+
+        Args:
+            fate: see arl.types.
+            trained_at: the version v of the step that trains it; None: it was lost.
+        """
         for sample, t in enumerate(group.trajectories):
             row = {name: getattr(t, name) for name in t.__struct_fields__}
             row |= {name: getattr(group, name) for name in group.__struct_fields__ if name in _COLUMNS.names}
@@ -102,20 +124,27 @@ class TrajectoryFiles:
             self.flush()
 
     def end_step(self) -> None:
+        """Count a step towards the end of the file."""
         self._steps += 1
         if self._steps == self.STEPS_PER_FILE:
             self.flush()
 
     def flush(self) -> None:
+        """End the file that is being filled, unless it is empty."""
         if self._rows:
             path = self._directory / f"{self.num_files:06d}.parquet"
             pq.write_table(pa.Table.from_pylist(self._rows, _COLUMNS), path)
             self.num_files += 1
-        self._rows, self._steps = [], 0
+        self._rows = []
+        self._steps = 0
 
 
 class TraceFile:
-    """trace.json in Chrome's trace format: open it in Perfetto. Times are clock seconds."""
+    """Write trace.json in Chrome's trace format, for Perfetto. Times are clock seconds.
+
+    Args:
+        size: bytes to keep of the file, 0 for a new run.
+    """
 
     def __init__(self, path: Path, size: int) -> None:
         self._file = _open_at(path, size)
@@ -124,9 +153,11 @@ class TraceFile:
         self._separator = "," if size > 1 else ""
 
     def span(self, track: str, name: str, start: float, end: float, **args: Any) -> None:
+        """Add a span of time."""
         self._write(start, ph="X", tid=track, name=name, dur=max(end - start, 0.0) * 1e6, args=args)
 
     def count(self, name: str, at: float, **values: float) -> None:
+        """Add a point of a counter."""
         self._write(at, ph="C", tid=name, name=name, args=values)
 
     def _write(self, at: float, **event: Any) -> None:
@@ -135,7 +166,7 @@ class TraceFile:
         self._separator = ","
 
     def cut(self) -> int:
-        """Bytes up to here, the array still open, all handed to the operating system."""
+        """Hand everything to the operating system and return the size of the file, bytes; its array stays open."""
         return _size(self._file)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a run amounted to, in a page: printed at its end and kept as summary.json."""
+"""Summarize a run in a page, which is printed at its end and kept as summary.json."""
 
 import itertools
 from collections import Counter
@@ -11,6 +11,8 @@ from arl.metrics.names import Record, number
 
 
 class Summary(Struct, frozen=True):
+    """Hold what a run amounted to."""
+
     directory: str
     accuracy_before: float | None  # mean reward on held-out problems; None: no evaluation
     accuracy_after: float | None
@@ -35,21 +37,23 @@ class Summary(Struct, frozen=True):
 
 
 def mean_idle(records: list[Record], side: str) -> float:
-    """Time-weighted mean over the steps."""
-    ends = [0.0, *(number(r, "time_s") for r in records)]
-    weights = [b - a for a, b in itertools.pairwise(ends)]
-    return sum(w * number(r, f"idle/{side}") for w, r in zip(weights, records, strict=True)) / max(sum(weights), 1e-9)
+    """Compute the mean of idle/`side` over the steps, weighted by their time."""
+    ends = [0.0, *(number(record, "time_s") for record in records)]
+    weights = [end - begin for begin, end in itertools.pairwise(ends)]
+    idle = [number(record, f"idle/{side}") for record in records]
+    idle_seconds = sum(weight * share for weight, share in zip(weights, idle, strict=True))
+    return idle_seconds / max(sum(weights), 1e-9)
 
 
 def render(summary: Summary, recipe: Recipe) -> str:
-    """Plain text, at most a screen."""
+    """Write the summary as plain text, at most a screen."""
     lines = [""]
     if summary.accuracy_before is not None and summary.accuracy_after is not None:
         lines.append(
             f"accuracy   {summary.accuracy_before:.3f} → {summary.accuracy_after:.3f}"
             f"   on {summary.eval_problems} held-out problems, temperature {recipe.eval.temperature:g}"
         )
-    unit = "virtual s" if recipe.world == "virtual" else "s"
+    unit = recipe.world_traits.time_unit
     rate = summary.tokens_trained / max(summary.training_seconds, 1e-9)
     lines += [
         f"time       {summary.seconds:.1f} {unit} in all, {summary.training_seconds:.1f} {unit} of RL "
@@ -69,12 +73,17 @@ def render(summary: Summary, recipe: Recipe) -> str:
 
 
 def _selection(summary: Summary) -> list[str]:
-    if not summary.selection.dropped.groups:
+    """Compare the populations in a table, if any group was lost."""
+    if not summary.selection.num_lost:
         return []
     lines = [f"{'selection':14s}{'groups':>8s}{'mean length':>14s}{'mean reward':>14s}"]
-    for name, p in summary.selection.populations().items():
-        length, reward = (f"{m.mean:.4g}" if m.count else "–" for m in (p.length, p.reward))
-        lines.append(f"    {name:10s}{p.groups:8,}{length:>14s}{reward:>14s}")
+    for name, population in summary.selection.populations().items():
+        if not population.groups:
+            continue
+        length = f"{population.length.mean:.4g}" if population.length.count else "–"
+        reward = f"{population.reward.mean:.4g}" if population.reward.count else "–"
+        intended = "  by rollout.filter or the env, as intended" if name == "rejected" else ""
+        lines.append(f"    {name:10s}{population.groups:8,}{length:>14s}{reward:>14s}{intended}")
     return lines + [f"    warning: {line}" for line in summary.selection_bias]
 
 
@@ -88,6 +97,7 @@ def _rule(recipe: Recipe) -> str:
 
 
 def _hints(summary: Summary, recipe: Recipe) -> list[str]:
+    """Suggest what to try next; nothing that the recipe has already."""
     hints = []
     if recipe.rollout.staleness:
         hints.append("--set rollout.staleness=0 --set name=sync: the same run, synchronous")
@@ -95,7 +105,6 @@ def _hints(summary: Summary, recipe: Recipe) -> list[str]:
         larger = ", or a larger rollout.staleness" if recipe.rollout.lag is None else ""
         hints.append(f"the trainer waits: more engine threads or replicas{larger}")
     elif summary.idle_engine > 0.2:
-        hints.append("the engine waits: more train.threads or ranks, or objective.proximal=loglinear")
-    if recipe.objective.kind == "decoupled_ppo":
-        hints.append("--set objective.kind=ppo --set name=naive: what staleness does without decoupling")
-    return hints
+        cheaper = f", or {recipe.objective.cheaper}" if recipe.objective.cheaper else ""
+        hints.append(f"the engine waits: more train.threads or ranks{cheaper}")
+    return hints + list(recipe.objective.try_next)

@@ -1,58 +1,86 @@
-"""Weights & Biases as a mirror of metrics.jsonl; another tracker is another class with these two methods."""
+"""Choose the trackers of a run.
 
-import hashlib
-import os
+    output.wandb: online            ─► WandbTracker ─┐
+    output.trackers: [module:name]  ─► user's own   ─┴─► TrackerThread each ─► tracker.log(record)
+
+metrics.jsonl is always written and is the truth. A tracker never ends or delays a run: each one lives in a thread of
+its own, and one that raises or hangs is dropped with one line (arl/metrics/tracker_thread.py).
+"""
+
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
 
+from arl.config.imports import import_function
 from arl.config.recipe import Recipe
-from arl.errors import InputError
-from arl.metrics.names import Record, number
+from arl.errors import RecipeError
+from arl.metrics.base import TrackedRun, Tracker, TrackerMaker
+from arl.metrics.wandb_tracker import WandbTracker, refuse_without_key
+
+EXAMPLE = "arl.metrics.wandb_tracker:WandbTracker is an example"
 
 
-class Tracker(Protocol):
-    def log(self, record: Record) -> None: ...
+def check_trackers(recipe: Recipe) -> None:
+    """Refuse a tracker that cannot work.
 
-    def close(self) -> None: ...
-
-
-class WandbTracker:
-    def __init__(self, recipe: Recipe, directory: Path) -> None:
-        import wandb
-
-        assert recipe.output.wandb != "off"
-
-        self._histogram: Any = wandb.Histogram
-        self._run: Any = wandb.init(
-            project=recipe.output.wandb_project,
-            name=recipe.name,
-            id=hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:16],  # a resumed run is the same run
-            resume="allow",
-            config=recipe.model_dump(mode="json"),
-            dir=directory,
-            mode=recipe.output.wandb,
-            settings=wandb.Settings(silent=True),
-        )
-
-    def log(self, record: Record) -> None:
-        shown = {
-            name: self._histogram(np_histogram=(value, list(range(len(value) + 1))))
-            if isinstance(value, list)
-            else value
-            for name, value in record.items()
-        }
-        self._run.log(shown, step=int(number(record, "step")))
-
-    def close(self) -> None:
-        self._run.finish()
+    Raises:
+        InputError: online tracking without an API key.
+        RecipeError: `output.trackers` names something that does not import, or is no tracker.
+    """
+    if recipe.output.wandb == "online":
+        refuse_without_key()
+    for name in recipe.output.trackers:
+        _import_tracker(name)
 
 
-def check_tracking(recipe: Recipe) -> None:
-    """Raises InputError: online tracking without an API key."""
-    netrc = Path.home() / ".netrc"
-    if recipe.output.wandb == "online" and "WANDB_API_KEY" not in os.environ and not netrc.exists():
-        raise InputError("output.wandb online: no API key; run `wandb login`, set WANDB_API_KEY, or use offline")
+def make_trackers(recipe: Recipe, directory: Path, note: Callable[[str], None]) -> list[TrackerMaker]:
+    """List the trackers that the recipe asks for; none of them has started.
+
+    Args:
+        directory: of the run.
+        note: shows one line to the user.
+    """
+    run = TrackedRun(
+        name=directory.name,
+        directory=directory,
+        config=recipe.model_dump(mode="json"),
+        note=note,
+    )
+    makers = [_maker(name, _import_tracker(name), run) for name in recipe.output.trackers]
+    if recipe.output.wandb != "off":
+        makers.append(TrackerMaker("wandb", lambda: WandbTracker(run)))
+    return makers
 
 
-def make_trackers(recipe: Recipe, directory: Path) -> list[Tracker]:
-    return [] if recipe.output.wandb == "off" else [WandbTracker(recipe, directory)]
+def _maker(name: str, factory: Callable[[TrackedRun], Tracker], run: TrackedRun) -> TrackerMaker:
+    return TrackerMaker(name, lambda: factory(run))
+
+
+def _import_tracker(name: str) -> Callable[[TrackedRun], Tracker]:
+    if name == "wandb":
+        raise RecipeError("output.trackers 'wandb': it is built in; set output.wandb to online or offline instead")
+    factory = import_function(name, "output.trackers")
+    try:
+        inspect.signature(factory).bind(None)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(
+            f"output.trackers {name!r}: cannot be called with the run alone ({error}); take one argument, a "
+            f"TrackedRun; {EXAMPLE}"
+        ) from error
+    if inspect.isclass(factory):
+        _refuse_incomplete(name, factory)
+    return factory
+
+
+def _refuse_incomplete(name: str, tracker: type) -> None:
+    for method, example in (("log", "log(record)"), ("close", "close()")):
+        function = getattr(tracker, method, None)
+        if not callable(function):
+            raise RecipeError(f"output.trackers {name!r}: has no method {example}; add it; {EXAMPLE}")
+        arguments = (None, None) if method == "log" else (None,)  # self, and the record
+        try:
+            inspect.signature(function).bind(*arguments)
+        except TypeError as error:
+            raise RecipeError(
+                f"output.trackers {name!r}: its {method} must be callable as {example} ({error}); {EXAMPLE}"
+            ) from error

@@ -1,19 +1,27 @@
-"""The asyncio controller: generation never waits for training, and no token is trained too old.
+"""Run the asyncio controller: generation never waits for training, and no token is trained too old.
 
     problems ─► _admit ─► _run_group × many ─► buffer ─► _train ─► _publish ─► engines
-                  ▲                                        │                      │
-                  │                                        └─► checkpoint         │
-                  └────────────── loaded_version rises, the gate opens ───────────┘
+       ▲          ▲             │                          │                      │
+       │ re-queue │             └─► lost: failed,          └─► checkpoint         │
+       └──────────┼──────────────── rejected, dropped                             │
+                  └───────── loaded_version rises, and the gate opens ────────────┘
 
-Written once against three seams, the clock (the running loop), the engine and the trainer, and the same in every
-world and mode. A slot is charged when a group is admitted and freed when the weights it waited for are loaded.
+Three loops run at once, _admit, _train and _publish, beside one task for each group. They wake each other by events:
+
+    event      set by                                   waited for by
+    room       a step, a swap, a lost group             _admit
+    finished   a finished or lost group, a swap         _train
+    loadable   a step, a finished or lost group         _publish
+
+The controller is written once against three seams, the clock (the running loop), the engine and the trainer, and is
+the same in every world and mode. A slot is charged when a group is admitted, and freed when the weights that it waited
+for are loaded.
 """
 
 import asyncio
-import math
 from collections import Counter
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from arl.clock import deadline, now
@@ -23,54 +31,21 @@ from arl.engine.base import Engine
 from arl.errors import Lost, Rejected, RewardError, RunError, leaves
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease, Observer
 from arl.rollout.buffer import GroupBuffer
-from arl.rollout.controller_state import ControllerState, RunningGroup
-from arl.rollout.env import Session
+from arl.rollout.controller_state import ControllerState
+from arl.rollout.failure_window import FailureLimits
 from arl.rollout.filters import Filter
+from arl.rollout.ledger import Ledger
+from arl.rollout.open_group import OpenGroup
+from arl.rollout.problem_queue import Attempt, ProblemQueue
 from arl.train.base import Trainer
-from arl.types import Batch, Problem, Trajectory, TrajectoryGroup, Turn
+from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, REJECTED, Batch, Trajectory
 
-
-@dataclass(eq=False)
-class _Running:
-    """A group in flight."""
-
-    group_id: int
-    problem: Problem
-    dispatch_version: int
-    dispatch_time: float
-    deadline: int
-    journals: Sequence[tuple[Turn, ...]] = ()  # of the run that is resumed
-    sessions: Sequence[Session] = ()
-    task: asyncio.Task[None] | None = None
-
-    def state(self) -> RunningGroup:
-        journals = tuple(session.journal() for session in self.sessions) or tuple(self.journals)
-        return RunningGroup(
-            self.group_id, self.problem, self.dispatch_version, self.dispatch_time, self.deadline, journals
-        )
-
-    def partial(self) -> tuple[Trajectory, ...]:
-        """What there is of its episodes, unscored."""
-        return tuple(session.trajectory(math.nan) for session in self.sessions)
-
-    def ended(self, trajectories: tuple[Trajectory, ...], version: int) -> TrajectoryGroup:
-        return TrajectoryGroup(
-            self.group_id, self.problem, trajectories, self.dispatch_version, self.dispatch_time, version, now()
-        )
-
-
-@dataclass
-class Audit:
-    """Every admitted group ends in exactly one of these, or is still in flight."""
-
-    admitted: int = 0
-    trained: int = 0
-    lost: Counter[str] = field(default_factory=Counter)  # fate -> groups
+PASSES_UNTIL_RECALLED = 3  # of the event loop: a restored group's task, its episodes' tasks, and their recorded turns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """All that one segment of a run is made of: from its start, or a checkpoint, until version `until`."""
+    """Hold all that one segment of a run is made of: from its start, or a checkpoint, until version `until`."""
 
     rollout: Rollout
     deadlines: Deadlines
@@ -89,7 +64,7 @@ class Segment:
 
 
 class Controller:
-    """Runs one Segment: admits groups, trains batches, publishes weights."""
+    """Run one Segment: admit groups, train batches, publish weights."""
 
     def __init__(self, segment: Segment) -> None:
         self._rollout = segment.rollout
@@ -99,19 +74,20 @@ class Controller:
         self._engine = segment.engine
         self._trainer = segment.trainer
         self._admission = segment.admission
-        self._problems = segment.problems
+        self._problems = ProblemQueue(segment.problems, segment.rollout.max_requeues)
         self._groups = segment.groups
         self._keep = segment.keep
         self._lease = segment.lease
         self._observer = segment.observer
         self._checkpoints = segment.checkpoints
+        self._limits = FailureLimits(segment.rollout)
         self._buffer = GroupBuffer()
-        self._running: dict[int, _Running] = {}
-        self._requeues: Counter[str] = Counter()  # problem id -> times put back
-        self._failures_in_a_row = self._rejects_in_a_row = 0
-        self._room, self._finished, self._loadable = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._running: dict[int, OpenGroup] = {}  # group_id -> group, in the order of admission
+        self._room = asyncio.Event()
+        self._finished = asyncio.Event()
+        self._loadable = asyncio.Event()
         self.version = 0  # steps finished by the trainer
-        self.audit = Audit()
+        self.ledger = Ledger()
         if segment.restored is not None:
             self._restore(segment.restored)
 
@@ -119,161 +95,133 @@ class Controller:
         """Train until version `until` and save it; the last one is saved when the engines have loaded it.
 
         Raises:
-            RunError: an engine or the trainer failed, a deadline passed, or too many groups failed in a row.
+            RunError: an engine or the trainer failed, a deadline passed, or too many groups failed or were rejected.
         """
         if self.version == self._steps:
             return
         if self._engine.loaded_version < self.version:  # resumed before the swap that ends the trainer's turn
             await self._take_turn()
         async with asyncio.TaskGroup() as tasks:
-            for group in self._running.values():
-                self._begin(group, tasks)
-            for _ in range(3 if self._running else 0):  # their tasks, their episodes' tasks, what envs hear at once
-                await asyncio.sleep(0)
+            await self._resume_groups(tasks)
             admission = tasks.create_task(self._admit(tasks), name="admission")
             publisher = tasks.create_task(self._publish(), name="publisher")
             await self._train(tasks)
             admission.cancel()
             for group in self._running.values():
-                assert group.task is not None
-                group.task.cancel()
+                group.cancel()
             if self.version < self._steps:
                 publisher.cancel()
         if self.version == self._steps:
             await (await self._checkpoint())
 
-    # ---- state
-
-    def state(self) -> ControllerState:
-        """This instant; valid between two steps."""
-        return ControllerState(
-            version=self.version,
-            loaded_version=self._engine.loaded_version,
-            admitted=self.audit.admitted,
-            trained=self.audit.trained,
-            lost=dict(self.audit.lost),
-            requeues=dict(self._requeues),
-            failures_in_a_row=self._failures_in_a_row,
-            rejects_in_a_row=self._rejects_in_a_row,
-            position=self._problems.position,
-            put_back=self._problems.waiting,
-            running=tuple(group.state() for group in self._running.values()),
-            buffered=tuple(self._buffer),
-        )
-
-    def _restore(self, state: ControllerState) -> None:
-        self.version = state.version
-        self.audit = Audit(state.admitted, state.trained, Counter(state.lost))
-        self._requeues = Counter(state.requeues)
-        self._failures_in_a_row, self._rejects_in_a_row = state.failures_in_a_row, state.rejects_in_a_row
-        self._problems.restore(state.position, state.put_back)
-        for deadline_, group in state.buffered:
-            self._buffer.add(group, deadline_)
-        for g in state.running:
-            running = _Running(g.group_id, g.problem, g.dispatch_version, g.dispatch_time, g.deadline, g.journals)
-            self._running[g.group_id] = running
-        outstanding = [(g.dispatch_version, d) for d, g in state.buffered]
-        outstanding += [(g.dispatch_version, g.deadline) for g in state.running]
-        self._admission.restore(state.trained, state.loaded_version, outstanding)
-
     # ---- admission
 
     async def _admit(self, tasks: asyncio.TaskGroup) -> None:
-        """Consumes problems and room; waits for room; unblocked by a swap, a step or a lost group."""
+        """Start groups as long as the admission rule is open.
+
+        Consumes problems. Waits for room. Unblocked by a swap, a step or a lost group.
+        """
         patience = 3 * self._deadlines.step + self._deadlines.swap  # a batch, a step, a checkpoint
         while True:
             self._room.clear()
             while self._may_start():
-                self._start(next(self._problems), tasks)
-            async with deadline(patience, "admission", f"room (version {self.version}, {self._state()})"):
+                self._start(self._problems.next(), tasks)
+            async with deadline(patience, "admission", lambda: f"room (version {self.version}, {self._counts()})"):
                 await self._room.wait()
 
     def _may_start(self) -> bool:
-        gate, wanted = self._admission, self._steps * self._rollout.problems_per_step
+        gate = self._admission
+        wanted = self._steps * self._rollout.problems_per_step
         cap = self._rollout.max_groups or wanted
         ahead = gate.num_trained + gate.num_outstanding
         return ahead < wanted and gate.num_outstanding < cap and gate.is_open(self._engine.loaded_version)
 
-    def _start(self, problem: Problem, tasks: asyncio.TaskGroup) -> None:
+    def _start(self, attempt: Attempt, tasks: asyncio.TaskGroup) -> None:
         loaded = self._engine.loaded_version
-        group = _Running(self.audit.admitted, problem, loaded, now(), self._admission.admit(loaded))
-        self.audit.admitted += 1
+        group = OpenGroup(
+            group_id=self.ledger.admitted,
+            attempt=attempt,
+            dispatch_version=loaded,
+            dispatch_time=now(),
+            deadline=self._admission.admit(loaded),
+        )
+        self.ledger.admitted += 1
         self._running[group.group_id] = group
         self._begin(group, tasks)
 
-    def _begin(self, group: _Running, tasks: asyncio.TaskGroup) -> None:
+    def _begin(self, group: OpenGroup, tasks: asyncio.TaskGroup) -> None:
         group.task = tasks.create_task(self._run_group(group), name=f"group {group.group_id}")
 
-    async def _run_group(self, group: _Running) -> None:
-        """Consumes one problem; ends in the buffer, or lost with a stated fate."""
+    # ---- one group
+
+    async def _run_group(self, group: OpenGroup) -> None:
+        """Run the episodes of one group; it ends in the buffer, or is lost with a stated fate.
+
+        Consumes one attempt. Waits for engines, env and rewards. Unblocked by them, or canceled when it is late.
+        """
         try:
             group.sessions = self._groups.open(f"g{group.group_id}", group.problem, group.journals)
             trajectories = await self._groups.run(group.problem, group.sessions)
             kept = self._keep(group.problem, trajectories)
         except Exception as error:
-            causes = list(leaves(error))
-            if group.group_id not in self._running:
-                return  # dropped meanwhile, and accounted for
-            if any(isinstance(c, RunError) and not isinstance(c, RewardError) for c in causes):
-                raise  # the engine is gone, or a deadline has passed: the run ends
-            if isinstance(causes[0], Lost):
-                self._lose(group, group.partial(), str(causes[0]), None)
-            elif isinstance(causes[0], Rejected):
-                self._reject(group, group.partial(), causes[0])
-            else:
-                self._fail(group, causes[0])  # the reward, the filter or the user's env raised: this group ends
+            if group.group_id in self._running:  # else it was abandoned meanwhile, and is accounted for
+                self._end_early(group, error)
         else:
-            self._failures_in_a_row = 0
             if kept:
                 self._finish(group, trajectories)
             else:
                 self._reject(group, trajectories, None)
 
-    def _finish(self, group: _Running, trajectories: tuple[Trajectory, ...]) -> None:
+    def _end_early(self, group: OpenGroup, error: Exception) -> None:
+        """Decide what the exception of a group means: the end of the run, or the fate of the group."""
+        causes = list(leaves(error))
+        if any(isinstance(cause, RunError) and not isinstance(cause, RewardError) for cause in causes):
+            raise error  # the engine is gone, or a deadline has passed: the run ends
+        cause = causes[0]
+        if isinstance(cause, Lost):
+            self._lose(group, group.partial(), str(cause), None)
+        elif isinstance(cause, Rejected):
+            self._reject(group, group.partial(), cause)
+        else:
+            self._fail(group, cause)
+
+    def _finish(self, group: OpenGroup, trajectories: tuple[Trajectory, ...]) -> None:
         del self._running[group.group_id]
-        self._rejects_in_a_row = 0
         done = group.ended(trajectories, self.version)
         self._buffer.add(done, group.deadline)
         self._observer.group_finished(done)
         self._finished.set()
         self._loadable.set()
 
-    def _fail(self, group: _Running, cause: BaseException) -> None:
-        self._lose(group, group.partial(), "failed", cause)
-        self._failures_in_a_row += 1
-        if self._failures_in_a_row >= self._rollout.max_failures:
-            raise RunError(
-                f"{self._failures_in_a_row} groups in a row failed (rollout.max_failures); the last, problem "
-                f"{group.problem.id}: {type(cause).__name__}: {cause}. Fix the reward or env, or raise the limit"
-            ) from cause
+    def _fail(self, group: OpenGroup, cause: BaseException) -> None:
+        requeued = self._problems.requeue(group.attempt)
+        self._lose(group, group.partial(), FAILED_REQUEUED if requeued else FAILED, cause)
+        self._limits.count_failure(group.attempt, cause)
 
-    def _reject(self, group: _Running, trajectories: tuple[Trajectory, ...], cause: BaseException | None) -> None:
-        self._lose(group, trajectories, "rejected", cause)
-        self._rejects_in_a_row += 1
-        if self._rejects_in_a_row >= self._rollout.max_rejects:
-            rewards = sorted({t.reward for t in trajectories})[:5]
-            raise RunError(
-                f"{self._rejects_in_a_row} groups in a row were rejected (rollout.max_rejects) by "
-                f"{cause or self._rollout.filter}; the last, problem {group.problem.id}, had the rewards {rewards}. "
-                "Choose easier or harder problems, another filter, or raise the limit"
-            )
+    def _reject(self, group: OpenGroup, trajectories: tuple[Trajectory, ...], cause: BaseException | None) -> None:
+        self._lose(group, trajectories, REJECTED, cause)
+        self._limits.count_reject(group.attempt, [t.reward for t in trajectories], cause)
 
     def _lose(
-        self, group: _Running, trajectories: tuple[Trajectory, ...], fate: str, cause: BaseException | None
+        self, group: OpenGroup, trajectories: tuple[Trajectory, ...], fate: str, cause: BaseException | None
     ) -> None:
-        """The group's number is given back, its end counted and told."""
+        """Give the group's number back, count its fate and report it."""
         del self._running[group.group_id]
         self._admission.release(group.deadline)
-        self.audit.lost[fate] += 1
+        self.ledger.lost[fate] += 1
         self._observer.group_lost(group.ended(trajectories, self.version), fate, cause)
         self._room.set()
         self._finished.set()
         self._loadable.set()
 
-    # ---- consumption
+    # ---- training
 
     async def _train(self, tasks: asyncio.TaskGroup) -> None:
-        """Consumes P groups a step; waits for a batch no step can regret; unblocked by finished, lost groups, swaps."""
+        """Train one batch a step until version `until`.
+
+        Consumes P finished groups a step. Waits for a batch that breaks no later step's bound, for the device, and for
+        the trainer. Unblocked by finished groups, lost groups and swaps.
+        """
         for version in range(self.version, self._until):
             started = now()
             chosen = await self._next_batch(version)
@@ -281,34 +229,26 @@ class Controller:
                 return
             await self._take_turn()
             waited = now() - started
-            batch = Batch(version, self._buffer.take(chosen))
-            for due in chosen.elements():
-                self._admission.train(due)
-            self.audit.trained += len(batch.groups)
-            self._room.set()
+            batch = self._consume(version, chosen)
             async with deadline(self._deadlines.step, "controller", f"training step {version}"):
                 result = await self._trainer.step(batch)
             self.version = result.version
             self._loadable.set()
             self._observer.step_finished(batch, result, waited)
+            self._limits.forget_before(self._oldest_problem())
             if self.version < self._steps and self._checkpoints.due(self.version):
                 tasks.create_task(await self._checkpoint(), name=f"checkpoint of version {self.version}")
 
-    async def _take_turn(self) -> None:
-        async with deadline(self._deadlines.swap_and_restart, "controller", "the device lease"):
-            await self._lease.acquire()
-
-    async def _checkpoint(self) -> Coroutine[Any, Any, None]:
-        """The trainer waits for the copy of its state; everything else goes on, and so does what this returns."""
-        async with deadline(self._deadlines.step, "controller", f"a copy of version {self.version}"):
-            await self._checkpoints.copy(self.version)
-        return self._checkpoints.write(self.state())
-
     async def _next_batch(self, version: int) -> Counter[int] | None:
-        """Deadlines of the P groups that step `version` consumes (design §4); None: a recording has no more groups."""
+        """Wait until step `version` may start (docs/design.md §4); the deadline counts from the last group that ended.
+
+        Returns:
+            How many groups of each deadline it consumes; None: a recording has no more groups.
+        """
         wanted = self._rollout.problems_per_step
-        patience, what = self._deadlines.step, f"{wanted} groups for step {version}; {self._state()}"
-        async with deadline(patience, "trainer", what) as scope:  # as long as no group ends
+        patience = self._deadlines.step
+        what = f"{wanted} groups for step {version}"
+        async with deadline(patience, "trainer", lambda: f"{what}; {self._counts()}") as scope:
             while True:
                 self._finished.clear()
                 if len(self._buffer) >= wanted:
@@ -325,30 +265,38 @@ class Controller:
                 scope.reschedule(now() + patience)
 
     def _abandon_one(self, blocking: int) -> None:
-        """Give up the oldest unfinished group due by `blocking`; its problem may be tried again."""
-        group = next(g for g in self._running.values() if g.deadline <= blocking)
-        assert group.task is not None
-        group.task.cancel()
-        again = self._requeues[group.problem.id] < self._rollout.max_requeues
-        self._lose(group, group.partial(), "dropped late, re-queued" if again else "dropped late, given up", None)
-        if again:
-            self._requeues[group.problem.id] += 1
-            self._problems.put_back(group.problem)
+        """Give up the oldest unfinished group due by version `blocking`; its problem may be tried again."""
+        group = next(group for group in self._running.values() if group.deadline <= blocking)
+        group.cancel()
+        requeued = self._problems.requeue(group.attempt)
+        self._lose(group, group.partial(), LATE_REQUEUED if requeued else LATE, None)
+
+    def _consume(self, version: int, chosen: Counter[int]) -> Batch:
+        """Take the chosen groups out of the buffer; their places are free again."""
+        batch = Batch(version, self._buffer.take(chosen))
+        for due in chosen.elements():
+            self._admission.train(due)
+        self.ledger.trained += len(batch.groups)
+        self._room.set()
+        return batch
+
+    async def _take_turn(self) -> None:
+        """Wait for the device, where engines and trainer share one."""
+        async with deadline(self._deadlines.swap_and_restart, "controller", "the device lease"):
+            await self._lease.acquire()
 
     # ---- publication
 
     async def _publish(self) -> None:
-        """Consumes new versions, the last one included; waits until one may be loaded; unblocked by steps, groups."""
-        patience = 3 * self._deadlines.step  # a checkpoint, a batch, a step
-        while (loaded := self._engine.loaded_version) < self._steps:
-            what = f"a version after {loaded} to load; {self._state()}"
-            async with deadline(patience, "publisher", what) as scope:  # as long as no group and no step ends
-                while (version := self._admission.next_version(loaded, self.version, len(self._running))) is None:
-                    self._loadable.clear()
-                    await self._loadable.wait()
-                    scope.reschedule(now() + patience)
-            restart = self._deadlines.swap_and_restart
-            async with deadline(restart, "publisher", f"weights of version {version} in engines"):
+        """Have the engines load new versions, the last one included.
+
+        Consumes versions. Waits until the admission rule lets one be loaded. Unblocked by steps, finished groups and
+        lost groups.
+        """
+        while self._engine.loaded_version < self._steps:
+            version = await self._next_version(self._engine.loaded_version)
+            patience = self._deadlines.swap_and_restart
+            async with deadline(patience, "publisher", f"weights of version {version} in engines"):
                 update = await self._trainer.weights(version)
                 report = await self._engine.update_weights(update)
             self._observer.swapped(report)
@@ -356,7 +304,72 @@ class Controller:
             self._room.set()
             self._finished.set()
 
-    def _state(self) -> str:
+    async def _next_version(self, loaded: int) -> int:
+        """Wait for the version to load after `loaded`; the deadline counts from the last step or end of a group."""
+        patience = 3 * self._deadlines.step  # a checkpoint, a batch, a step
+        what = f"a version after {loaded} to load"
+        async with deadline(patience, "publisher", lambda: f"{what}; {self._counts()}") as scope:
+            while (version := self._admission.next_version(loaded, self.version, len(self._running))) is None:
+                self._loadable.clear()
+                await self._loadable.wait()
+                scope.reschedule(now() + patience)
+        return version
+
+    # ---- state
+
+    async def _checkpoint(self) -> Coroutine[Any, Any, None]:
+        """Copy the trainer's state while the trainer waits, and return the coroutine that writes the checkpoint."""
+        async with deadline(self._deadlines.step, "controller", f"a copy of version {self.version}"):
+            await self._checkpoints.copy(self.version)
+        return self._checkpoints.write(self.state())
+
+    def state(self) -> ControllerState:
+        """Return what a checkpoint keeps of this instant; valid between two steps."""
+        return ControllerState(
+            version=self.version,
+            loaded_version=self._engine.loaded_version,
+            admitted=self.ledger.admitted,
+            trained=self.ledger.trained,
+            lost=dict(self.ledger.lost),
+            position=self._problems.position,
+            num_problems=self._problems.num_problems,
+            requeued=self._problems.waiting,
+            failures=self._limits.state(),
+            running=tuple(group.state() for group in self._running.values()),
+            buffered=tuple(self._buffer),
+        )
+
+    def _restore(self, state: ControllerState) -> None:
+        """Go on from a checkpoint; the groups in flight begin to run in `run`."""
+        self.version = state.version
+        self.ledger = Ledger(state.admitted, state.trained, Counter(state.lost))
+        self._problems.restore(state.position, state.num_problems, state.requeued)
+        self._limits.restore(state.failures)
+        for due, group in state.buffered:
+            self._buffer.add(group, due)
+        for running in state.running:
+            self._running[running.group_id] = OpenGroup.restored(running)
+        outstanding = [(group.dispatch_version, due) for due, group in state.buffered]
+        outstanding += [(running.dispatch_version, running.deadline) for running in state.running]
+        self._admission.restore(state.trained, state.loaded_version, outstanding)
+
+    async def _resume_groups(self, tasks: asyncio.TaskGroup) -> None:
+        """Start the restored groups, and let their envs take in the recorded turns before anything else happens."""
+        if not self._running:
+            return
+        for group in self._running.values():
+            self._begin(group, tasks)
+        for _ in range(PASSES_UNTIL_RECALLED):
+            await asyncio.sleep(0)
+
+    def _oldest_problem(self) -> int:
+        """Return the number of the oldest problem that may still fail or be rejected."""
+        open_attempts = [group.attempt for group in self._running.values()]
+        open_attempts += self._problems.waiting
+        return min((attempt.number for attempt in open_attempts), default=self._problems.num_problems)
+
+    def _counts(self) -> str:
+        """Describe this moment, for the message of a wait."""
         return (
             f"{len(self._running)} groups running, {len(self._buffer)} finished, "
             f"engines at version {self._engine.loaded_version}"

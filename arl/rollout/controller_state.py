@@ -1,31 +1,34 @@
-"""What the controller knows at one instant: with it and the trainer's state, a run goes on from there."""
+"""Hold what the controller knows at one instant: with it and the trainer's state, a run goes on from there."""
 
 from msgspec import Struct
 
-from arl.types import Problem, TrajectoryGroup, Turn
+from arl.rollout.failure_window import WindowState
+from arl.rollout.problem_queue import Attempt
+from arl.types import TrajectoryGroup, Turn
 
 
 class RunningGroup(Struct, frozen=True):
     """A group in flight, with what the engine had said in each of its episodes."""
 
     group_id: int
-    problem: Problem
+    attempt: Attempt
     dispatch_version: int
-    dispatch_time: float
-    deadline: int
+    dispatch_time: float  # clock seconds
+    deadline: int  # the last version that may train it
     journals: tuple[tuple[Turn, ...], ...]  # (G,); none before its first token
 
 
-class ControllerState(Struct, frozen=True):
+class ControllerState(Struct, frozen=True, kw_only=True):
+    """Everything that a controller restores; see Controller.state."""
+
     version: int  # steps finished by the trainer
     loaded_version: int  # what the engines resume with
-    admitted: int  # groups so far: the next one's group_id
-    trained: int
-    lost: dict[str, int]  # fate -> groups
-    requeues: dict[str, int]  # problem id -> times put back
-    failures_in_a_row: int
-    rejects_in_a_row: int
-    position: int  # of the problem order
-    put_back: tuple[Problem, ...]
-    running: tuple[RunningGroup, ...]  # in the order of their admission
-    buffered: tuple[tuple[int, TrajectoryGroup], ...]  # (deadline, group), in the buffer's order
+    admitted: int = 0  # groups so far: the group_id of the next one
+    trained: int = 0
+    lost: dict[str, int] = {}  # fate -> groups
+    position: int = 0  # in the order of problems
+    num_problems: int = 0  # admitted so far
+    requeued: tuple[Attempt, ...] = ()  # put back in line
+    failures: WindowState = WindowState()
+    running: tuple[RunningGroup, ...] = ()  # in the order of their admission
+    buffered: tuple[tuple[int, TrajectoryGroup], ...] = ()  # (deadline, group), in the buffer's order

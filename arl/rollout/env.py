@@ -1,13 +1,16 @@
-"""Environments drive episodes; a Session is what they drive: one token record, extended turn by turn.
+"""Drive episodes by environments. A Session is what an env drives: one token record, extended turn by turn.
 
-async def my_env(problem: Problem, session: Session) -> float | None:
-    while not session.is_over:
-        turn = await session.generate()
-        session.extend(answer_to(turn))        # tool or environment text: in the context, never trained
-    return None                                # None: the recipe's reward function scores the episode
+    async def my_env(problem: Problem, session: Session) -> float | None:
+        while not session.is_over:
+            turn = await session.generate()
+            session.extend(answer_to(turn))    # tool or environment text: in the context, never trained
+        return None                            # None: the recipe's reward function scores the episode
+
+An env ends the episode by returning. The episode is `truncated` if the token budget or the context ended it instead:
+the policy was cut off in its last turn, or text for the policy was left that it had no room to answer.
 
 An env may raise arl.errors.Rejected: its group is then rejected, as a filter rejects one. A resumed run drives an env
-again through the turns that were recorded; from the first turn that has another context on, it generates anew.
+again through the turns that were recorded. From the first turn that has another context on, it generates anew.
 """
 
 import hashlib
@@ -20,8 +23,7 @@ import numpy as np
 
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
-from arl.engine.requests import rest_of
-from arl.errors import DataError
+from arl.engine.continuation import Continuation
 from arl.types import (
     NOT_SAMPLED,
     Completion,
@@ -39,7 +41,7 @@ Env = Callable[[Problem, "Session"], Awaitable[float | None]]
 
 @dataclass
 class _Span:
-    """Where a turn lies in the record."""
+    """Say where a turn lies in the record."""
 
     start: int
     end: int
@@ -47,10 +49,17 @@ class _Span:
 
 
 class Session:
-    """One episode in progress. Whatever the engine has said is in the record, even if the engine dies.
+    """One episode in progress. Everything that the engine generates is recorded at once, even if the engine dies.
 
-    With a `journal`, the turns in it are not generated again: the env hears them as they were, and a turn that was
-    not over goes on where it stopped.
+    With a `journal`, the turns in it are not generated again: the env receives them as they were, and a turn that was
+    not over continues where it stopped.
+
+    Args:
+        sampling: `max_new_tokens` is the budget of the whole episode.
+        prompt_ids: the common prompt of the group.
+        max_length: tokens of the whole episode that model and trainer hold.
+        affinity: requests of one group go to one replica.
+        journal: the turns that a resumed run had recorded.
     """
 
     def __init__(
@@ -64,56 +73,83 @@ class Session:
         affinity: str,
         journal: tuple[Turn, ...] = (),
     ) -> None:
-        self._engine, self._codec, self._sampling = engine, codec, sampling
-        self._episode_id, self._affinity, self._journal = episode_id, affinity, journal
+        self._engine = engine
+        self._codec = codec
+        self._sampling = sampling
+        self._max_length = max_length
+        self._episode_id = episode_id
+        self._affinity = affinity
+        self._journal = journal
         self._turns: list[_Span] = []
-        self._token_ids, self._max_length = list(prompt_ids), max_length
+        self._token_ids = list(prompt_ids)
         self._logprobs = [0.0] * len(prompt_ids)
         self._versions = [NOT_SAMPLED] * len(prompt_ids)
+        self._overflowed = False  # a text did not fit
+        self._returned = False  # the env has returned
         self.prompt_length = len(prompt_ids)
         self.num_sampled = 0
-        self.finished = False  # the policy ended its last turn by itself
         self.diverged = False  # from its journal, whose rest was forgotten
 
     @property
     def budget(self) -> int:
-        """Tokens the episode may still sample."""
-        return min(self._sampling.max_new_tokens - self.num_sampled, self._max_length - len(self._token_ids))
+        """Tokens that the episode may still sample."""
+        if self._overflowed:
+            return 0
+        unsampled = self._sampling.max_new_tokens - self.num_sampled
+        room = self._max_length - len(self._token_ids)
+        return max(min(unsampled, room), 0)
 
     @property
     def is_over(self) -> bool:
-        return self.budget <= 0
+        """Whether the policy can take no further turn: its budget is spent, or the context is full."""
+        return self.budget == 0
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the budget, the context or the run ended the episode, and not the policy or the env.
+
+        An env that returns while budget is left has ended the episode, whatever ended the last turn. Without budget,
+        only a policy that stopped by itself, with nothing left to answer, has ended it.
+        """
+        if not self._returned:
+            return True
+        return self.is_over and not self._ends_with_stop()
 
     @property
     def response(self) -> str:
-        """Everything after the prompt, without special tokens."""
+        """The text after the prompt, without special tokens."""
         return self._codec.decode(tuple(self._token_ids[self.prompt_length :]))
 
     def extend(self, text: str) -> None:
-        """Append text the policy did not write.
-
-        Raises:
-            DataError: the episode outgrows the model's context or the trainer's capacity.
-        """
+        """Append text that the policy did not write. Text that does not fit is left out, and the episode is over."""
         ids = self._codec.encode(text)
-        total = len(self._token_ids) + len(ids)
-        if total > self._max_length:
-            raise DataError(f"the episode would have {total} tokens; model and train.capacity hold {self._max_length}")
+        if self._overflowed or len(self._token_ids) + len(ids) > self._max_length:
+            self._overflowed = True
+            return
         self._token_ids += ids
         self._logprobs += [0.0] * len(ids)
         self._versions += [NOT_SAMPLED] * len(ids)
 
     async def generate(self, limit: int | None = None, stop: bool = True) -> Completion:
-        """Let the policy take one turn, up to a stop token (if `stop`), `limit` tokens, or the end of the budget."""
-        assert not self.is_over, "the episode has no budget left: check session.is_over"
-        sampling, start = self._turn_sampling(limit, stop), len(self._token_ids)
+        """Let the policy take one turn, up to a stop token, `limit` tokens or the end of the budget.
+
+        Args:
+            limit: tokens of this turn; None: the whole budget.
+            stop: whether a stop token ends the turn.
+
+        Raises:
+            ValueError: the episode is over.
+        """
+        if self.is_over:
+            raise ValueError("session.generate() after the end of the episode: check session.is_over before each turn")
+        start = len(self._token_ids)
+        sampling = self._turn_sampling(limit, stop)
         turn = _Span(start, start, None)
         self._turns.append(turn)
         self._recall(turn)
         if turn.finish_reason is None:
             await self._ask(turn, sampling)
         assert turn.finish_reason is not None
-        self.finished = turn.finish_reason == "stop"
         return Completion(
             tuple(self._token_ids[start:]),
             tuple(self._logprobs[start:]),
@@ -121,18 +157,33 @@ class Session:
             turn.finish_reason,
         )
 
+    def end(self) -> None:
+        """Note that the env has returned."""
+        self._returned = True
+
+    def _ends_with_stop(self) -> bool:
+        """Whether the last thing that happened is that the policy stopped."""
+        if self._overflowed or not self._turns:
+            return False
+        last = self._turns[-1]
+        return last.finish_reason == "stop" and last.end == len(self._token_ids)
+
     def journal(self) -> tuple[Turn, ...]:
-        """What the engine has said so far: with it, a new session takes the env back to this point."""
+        """Return what the engine has generated so far: with it, a new session takes the env back to this point."""
         turns = [Turn(self._context(t.start), self._said(t)) for t in self._turns]
-        return (*turns, *self._journal[len(turns) :])  # the env may not have come back to where it was
+        return (*turns, *self._journal[len(turns) :])  # the env may not have reached its old place yet
 
     def _context(self, end: int) -> bytes:
         return hashlib.blake2b(np.array(self._token_ids[:end], np.int32).tobytes(), digest_size=8).digest()
 
     def _said(self, turn: _Span) -> Increment:
         span = slice(turn.start, turn.end)
-        ids, logprobs, versions = self._token_ids[span], self._logprobs[span], self._versions[span]
-        return Increment(tuple(ids), tuple(logprobs), tuple(versions), turn.finish_reason)
+        return Increment(
+            token_ids=tuple(self._token_ids[span]),
+            logprobs=tuple(self._logprobs[span]),
+            policy_versions=tuple(self._versions[span]),
+            finish_reason=turn.finish_reason,
+        )
 
     def _turn_sampling(self, limit: int | None, stop: bool) -> SamplingParams:
         tokens = self.budget if limit is None else min(limit, self.budget)
@@ -147,7 +198,8 @@ class Session:
         if self._journal[number].context == self._context(turn.start):
             self._record(turn, self._journal[number].said)
         else:
-            self.diverged, self._journal = True, self._journal[:number]
+            self.diverged = True
+            self._journal = self._journal[:number]
 
     async def _ask(self, turn: _Span, sampling: SamplingParams) -> None:
         whole = GenerateRequest(
@@ -156,8 +208,11 @@ class Session:
             sampling=sampling,
             affinity=self._affinity,
         )
-        request = rest_of(whole, self._token_ids[turn.start : turn.end])
-        async with aclosing(self._engine.generate(request)) as increments:  # type: ignore[type-var]
+        left = Continuation(whole, self._token_ids[turn.start : turn.end])
+        turn.finish_reason = left.finish(None)
+        if turn.finish_reason is not None:
+            return
+        async with aclosing(self._engine.generate(left.rest())) as increments:  # type: ignore[type-var]
             async for increment in increments:
                 self._record(turn, increment)
 
@@ -166,9 +221,15 @@ class Session:
         self._logprobs += increment.logprobs
         self._versions += increment.policy_versions
         self.num_sampled += len(increment.token_ids)
-        turn.end, turn.finish_reason = len(self._token_ids), increment.finish_reason
+        turn.end = len(self._token_ids)
+        turn.finish_reason = increment.finish_reason
 
     def trajectory(self, reward: float) -> Trajectory:
+        """Return the token record as it is now.
+
+        Args:
+            reward: NaN if the episode was not scored.
+        """
         versions = np.array(self._versions, dtype=np.int32)
         return Trajectory(
             token_ids=np.array(self._token_ids, dtype=np.int32),
@@ -177,11 +238,11 @@ class Session:
             loss_mask=versions != NOT_SAMPLED,
             prompt_length=self.prompt_length,
             reward=reward,
-            truncated=not self.finished,
+            truncated=self.truncated,
         )
 
 
 async def single_turn(problem: Problem, session: Session) -> None:
-    """Ask once."""
+    """Let the policy answer once."""
     del problem
     await session.generate()

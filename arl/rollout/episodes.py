@@ -1,6 +1,6 @@
 """Run the G episodes of one problem and score them.
 
-Problem ─► open: prompt ids ─► G sessions ─► run: the env drives each ─► rewards of the whole group ─► G trajectories
+Problem ─► open: prompt ids ─► G sessions ─► run: an env drives each ─► rewards of the group ─► G trajectories
 """
 
 import asyncio
@@ -18,8 +18,10 @@ from arl.types import Problem, SamplingParams, Trajectory, Turn
 
 
 class Rewards(Protocol):
+    """Score the episodes of one problem."""
+
     async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
-        """One finite number per response.
+        """Return one finite number per response.
 
         Raises:
             RewardError: the function raised, hung or returned something else.
@@ -27,7 +29,12 @@ class Rewards(Protocol):
 
 
 class Episodes:
-    """Everything an episode needs, bound once."""
+    """Open and run the episodes of groups. Implements Groups, see arl.rollout.base.
+
+    Args:
+        seed: of the recipe; what an episode samples depends on it.
+        max_length: tokens of one trajectory that model and trainer hold.
+    """
 
     def __init__(
         self,
@@ -39,36 +46,48 @@ class Episodes:
         seed: int,
         max_length: int,
     ) -> None:
-        self._engine, self._codec, self._rewards, self._env = engine, codec, rewards, env
-        self._rollout, self._seed, self._max_length = rollout, seed, max_length
+        self._engine = engine
+        self._codec = codec
+        self._rewards = rewards
+        self._env = env
+        self._rollout = rollout
+        self._seed = seed
+        self._max_length = max_length
         self.tokens_generated = 0  # by episodes that have ended
         self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
-        """The sessions of group `name`; what they sample depends on (seed, name) and the weights alone.
+        """Open the sessions of group `name`. What they sample depends only on (seed, name) and the weights.
 
         Args:
             journals: of the same sessions in the run that is resumed, in their order.
         """
         prompt_ids = self._codec.encode_problem(problem)
         recorded = dict(enumerate(journals))
-        return [
-            self._session(f"{name}.{i}", name, prompt_ids, recorded.get(i, ())) for i in range(self._rollout.group_size)
-        ]
+        sessions = []
+        for i in range(self._rollout.group_size):
+            sessions.append(self._session(f"{name}.{i}", name, prompt_ids, recorded.get(i, ())))
+        return sessions
 
     async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
-        """The trajectories of `sessions`, in their order.
+        """Run all episodes at once, score those that their env did not score, and return their trajectories in order.
 
         Raises:
             EngineError, RewardError, Rejected, or whatever the env raised: one failed episode fails its group.
         """
         async with asyncio.TaskGroup() as tasks:
             episodes = [tasks.create_task(self._drive(problem, session)) for session in sessions]
-        rewards = {i: own for i, episode in enumerate(episodes) if (own := episode.result()) is not None}
-        unscored = [i for i in range(len(sessions)) if i not in rewards]
+        rewards = [episode.result() for episode in episodes]
+        unscored = [i for i, reward in enumerate(rewards) if reward is None]
         if unscored:
-            rewards |= zip(unscored, await self._score(problem, [sessions[i] for i in unscored]), strict=True)
-        return tuple(session.trajectory(rewards[i]) for i, session in enumerate(sessions))
+            scores = await self._score(problem, [sessions[i] for i in unscored])
+            for i, score in zip(unscored, scores, strict=True):
+                rewards[i] = score
+        trajectories = []
+        for session, reward in zip(sessions, rewards, strict=True):
+            assert reward is not None
+            trajectories.append(session.trajectory(reward))
+        return tuple(trajectories)
 
     def _session(
         self, episode_id: str, affinity: str, prompt_ids: tuple[int, ...], journal: tuple[Turn, ...]
@@ -83,12 +102,15 @@ class Episodes:
         return Session(self._engine, self._codec, sampling, prompt_ids, self._max_length, episode_id, affinity, journal)
 
     async def _score(self, problem: Problem, sessions: list[Session]) -> list[float]:
-        responses = [s.response for s in sessions]
-        return await self._rewards.score(problem, responses, [not s.finished for s in sessions])
+        responses = [session.response for session in sessions]
+        truncated = [session.truncated for session in sessions]
+        return await self._rewards.score(problem, responses, truncated)
 
     async def _drive(self, problem: Problem, session: Session) -> float | None:
+        """Run one episode and return the reward that its env gave, if any."""
         try:
             own = await self._env(problem, session)
+            session.end()
             if own is not None and not math.isfinite(own):
                 raise RewardError(f"the env gave problem {problem.id} the reward {own}: return a finite number or None")
             return own

@@ -107,7 +107,9 @@ class RunCheckpoints:
         served = min(self._engine.loaded_version, version)
         if self._recipe.rollout.lag is not None:
             return range(served, version)
-        return range(served, min(served + 1, version)) if self._recipe.world == "virtual" else range(0)
+        if self._recipe.world_traits.restarts_at_checkpoints:
+            return range(served, min(served + 1, version))
+        return range(0)
 
     def write(self, state: ControllerState) -> Coroutine[Any, Any, None]:
         """See Checkpoints."""
@@ -133,7 +135,7 @@ class RunCheckpoints:
 
     async def _off_the_loop(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run `work` in a thread; in virtual time at once, because threads have no place there."""
-        if self._recipe.world == "virtual":
+        if self._recipe.world_traits.virtual_time:
             work(*args, **kwargs)
         else:
             await in_thread(work, *args, **kwargs)
@@ -154,7 +156,7 @@ def steps_between_checkpoints(recipe: Recipe) -> int:
     """Return the interval that the recipe asks for; 0: only the last step is saved."""
     if recipe.output.checkpoint_every is not None:
         return recipe.output.checkpoint_every
-    return 0 if recipe.world == "virtual" else STEPS_BETWEEN
+    return 0 if recipe.world_traits.restarts_at_checkpoints else STEPS_BETWEEN
 
 
 def older_versions(checkpoint: Path, served: int) -> dict[int, str]:
@@ -170,7 +172,7 @@ def _copy_model(update: WeightUpdate, target: Path) -> None:
         if file.name == "config.json" or "model" in file.name:
             shutil.copy2(file, target)
     if update.state is not None:
-        from arl.sync.targets import write_state  # imports torch, as whoever holds the state has
+        from arl.sync.file_target import write_state  # imports torch, as whoever holds the state has
 
         write_state(target, update.state)
 

@@ -1,4 +1,4 @@
-"""`arl doctor`: what this machine and its environments offer a run, and what to do about what they lack."""
+"""`arl doctor`: report what this machine and its environments offer a run, and the remedy for what they lack."""
 
 import os
 import platform
@@ -9,44 +9,61 @@ from importlib import metadata
 
 from msgspec import Struct
 
+from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
-from arl.engine.sglang.server_command import TESTED, look_at
+from arl.engine.backend import BUILT_IN, find_backend
 from arl.errors import InputError
 from arl.launch.devices import visible_cores, visible_devices
 from arl.run.preflight import preflight
-from arl.sync.publication_directory import MEMORY
+from arl.sync.publication_directory import SHARED_MEMORY
 
 GIGABYTE = 1e9
 
 
 class Finding(Struct, frozen=True):
+    """One line of the report, and the commands that help if it is not good."""
+
     good: bool
     what: str
     remedy: str = ""
 
     def __str__(self) -> str:
-        return f"{'ok     ' if self.good else 'MISSING'}  {self.what}{self.remedy and chr(10) + self.remedy}"
+        state = "ok     " if self.good else "MISSING"
+        remedy = f"\n{self.remedy}" if self.remedy else ""
+        return f"{state}  {self.what}{remedy}"
 
 
 def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
-    """This environment; SGLang's, if `python` names one or the recipe needs it; whether the recipe can start."""
+    """Examine this environment, engine backends, and whether the recipe can start.
+
+    Args:
+        recipe: its backend is probed, and then everything that `arl train` would refuse before the start
+        python: an interpreter to look for backends in, instead of the recipe's; each built-in backend that has an
+            interpreter of its own is probed
+    """
     yield from _environment()
     yield _devices()
     yield _memory()
-    needed = recipe is not None and recipe.engine.kind == "sglang"
-    if python is not None or needed:
-        found = _sglang(python or (recipe.engine.python if recipe else None))
-        yield found
-        if needed and not found.good:
-            return  # the recipe would only say so again
-    if recipe is not None:
+    backends = [_backend(config) for config in _engines(recipe, python)]
+    yield from backends
+    if recipe is not None and all(found.good for found in backends):  # else the recipe's check would only repeat it
         yield _startable(recipe)
+
+
+def _engines(recipe: Recipe | None, python: str | None) -> list[EngineConfig]:
+    """The engine sections whose backends are to be probed."""
+    engines = [] if recipe is None else [recipe.engine]
+    if python is None:
+        return engines
+    kinds = [kind for kind in BUILT_IN if find_backend(kind).capabilities.own_interpreter]
+    others = [engine for engine in engines if engine.kind not in kinds]
+    return [*others, *(EngineConfig(kind=kind, python=python) for kind in kinds)]
 
 
 def _environment() -> Iterator[Finding]:
     linux = sys.platform == "linux"
     system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    yield Finding(linux, system, "" if linux else "Linux alone is supported: processes would outlive a killed run")
+    yield Finding(linux, system, "" if linux else "Only Linux is supported: elsewhere processes outlive a killed run")
     for name in ("torch", "transformers"):
         try:
             yield Finding(True, f"{name} {metadata.version(name)}")
@@ -55,16 +72,28 @@ def _environment() -> Iterator[Finding]:
 
 
 def _devices() -> Finding:
-    cores, gpus = visible_cores(), visible_devices()
-    return Finding(True, f"{cores} CPU cores, {len(gpus)} GPUs{' (' + ', '.join(gpus) + ')' if gpus else ''}")
+    gpus = visible_devices()
+    names = f" ({', '.join(gpus)})" if gpus else ""
+    return Finding(True, f"{visible_cores()} CPU cores, {len(gpus)} GPUs{names}")
 
 
 def _memory() -> Finding:
-    """Where weights are handed over; a disk does instead, slowly."""
-    if not MEMORY.is_dir() or not os.access(MEMORY, os.W_OK):
-        return Finding(True, f"no {MEMORY}: weights are handed over on disk, in the run directory")
-    free = shutil.disk_usage(MEMORY).free / GIGABYTE
-    return Finding(True, f"{free:.1f} GB free in {MEMORY}, for weights on their way to engines; beyond it, on disk")
+    """Look at the memory-backed file system through which weights are published; a disk does instead, slowly."""
+    if not SHARED_MEMORY.is_dir() or not os.access(SHARED_MEMORY, os.W_OK):
+        return Finding(True, f"no {SHARED_MEMORY}: weights are published on disk, in the run directory")
+    free = shutil.disk_usage(SHARED_MEMORY).free / GIGABYTE
+    return Finding(
+        True, f"{free:.1f} GB free in {SHARED_MEMORY}, for weights on their way to engines; beyond it, on disk"
+    )
+
+
+def _backend(config: EngineConfig) -> Finding:
+    try:
+        found = find_backend(config.kind).probe(config)
+    except InputError as error:
+        return Finding(False, f"engine {config.kind}: {error}")
+    note = f"; {found.note}" if found.note else ""
+    return Finding(True, f"engine {config.kind}: {found}{note}")
 
 
 def _startable(recipe: Recipe) -> Finding:
@@ -72,13 +101,4 @@ def _startable(recipe: Recipe) -> Finding:
         preflight(recipe)
     except InputError as error:
         return Finding(False, f"recipe {recipe.name}: {error}")
-    return Finding(True, f"recipe {recipe.name}: nothing speaks against starting it")
-
-
-def _sglang(python: str | None) -> Finding:
-    try:
-        found = look_at(python)
-    except InputError as error:
-        return Finding(False, f"SGLang: {error}")
-    tested = "" if found.version == TESTED else f"; arl is tested with {TESTED}"
-    return Finding(True, f"SGLang {found.version} in {found.path}{tested}")
+    return Finding(True, f"recipe {recipe.name}: it can start")

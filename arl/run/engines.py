@@ -1,26 +1,25 @@
 """Start the engine servers of a run and connect a router to them; a server that dies is replaced.
 
-start_all ─► servers load their weights ─► connect_engines: one keeper each ─► Router
+start_all ─► servers load their weights ─► connect_engines: one supervisor each ─► Router
                                                              ▲  a server dies ─► start(i)
 """
 
 import asyncio
 import contextlib
 import functools
-import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from arl.config.environment import merge_environments
 from arl.config.recipe import Recipe
-from arl.data.model_limits import model_limits
-from arl.engine.base import WeightSender
-from arl.engine.http.engine_client import SGLangEngine
+from arl.engine.backend import Backend, ServerSpec, find_backend
+from arl.engine.base import ReplicaEngine
 from arl.engine.router import Router
-from arl.engine.sglang import server_command
-from arl.engine.supervisor import EngineKeeper
+from arl.engine.supervisor import EngineSupervisor
 from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.child import RUN_KEY
+from arl.sync.weight_sender import WeightSender
 from arl.types import StartingVersions
 
 
@@ -44,47 +43,31 @@ class EngineServers:
 
     async def start(self, i: int) -> Process:
         """Start server `i`, for the first time or again, without waiting until it is ready."""
-        resources = self.resources[i]
-        argv, ours = _engine_command(self.recipe, self.versions, resources, self.recipe.seed + i)
-        ours = {**ours, RUN_KEY: self.key}
+        command = self._backend.command(self._spec(i))
+        ours = {**command.environment, RUN_KEY: self.key}
         environment = merge_environments("engine.environment", self.recipe.engine.environment, ours)
-        return await self.launcher.start(f"engine-{i}", Command(tuple(argv), environment), resources)
+        return await self.launcher.start(f"engine-{i}", Command(command.argv, environment), self.resources[i])
 
     async def start_all(self) -> list[Process]:
         """Start every server."""
         return [await self.start(i) for i in range(len(self.resources))]
 
-    def connect(self, url: str, sender: WeightSender | None = None) -> SGLangEngine:
-        limits, (vocab_size, context) = self.recipe.deadlines, model_limits(self.versions.served)
-        return SGLangEngine(
-            url,
-            generate_seconds=limits.generate,
-            swap_seconds=limits.swap,
-            kv_policy=self.recipe.engine.kv_policy,
-            gives_up_memory=self.resources[0].takes_turns,
-            key=self.key,
-            vocab_size=vocab_size,
-            context=context,
-            sender=sender,
-            workers=self.recipe.engine.tensor_parallel,
+    def connect(self, url: str, sender: WeightSender | None = None) -> AbstractAsyncContextManager[ReplicaEngine]:
+        """Connect to a server that is ready at `url`; to a client all of them are alike."""
+        return self._backend.connect(url, self._spec(0), self.key, sender)
+
+    @property
+    def _backend(self) -> Backend:
+        return find_backend(self.recipe.engine.kind)
+
+    def _spec(self, i: int) -> ServerSpec:
+        return ServerSpec(
+            recipe=self.recipe,
+            versions=self.versions,
+            resources=self.resources[i],
+            seed=self.recipe.seed + i,
+            host=self.launcher.host,
         )
-
-
-def _engine_command(
-    recipe: Recipe, versions: StartingVersions, resources: Resources, seed: int
-) -> tuple[list[str], dict[str, str]]:
-    """argv and environment of one server."""
-    config = recipe.engine
-    if config.kind == "sglang":
-        python, limits = server_command.interpreter(config.python), model_limits(versions.served)
-        argv = server_command.command(config, python, versions.served, versions.oldest, resources, limits, seed)
-        return argv, server_command.environment(python, resources)
-    argv = [
-        *(sys.executable, "-m", "arl.engine.embedded.server", "--model", versions.served, "--port", "0"),
-        *("--slots", str(config.slots), "--dtype", config.dtype, "--threads", str(resources.threads)),
-        *("--stream-interval", str(config.stream_interval), "--version", str(versions.oldest)),
-    ]
-    return argv, {}
 
 
 @contextlib.asynccontextmanager
@@ -103,14 +86,15 @@ async def connect_engines(
     startup = servers.recipe.deadlines.startup
     restarts = servers.recipe.engine.max_restarts
     async with asyncio.TaskGroup() as tasks:
-        keepers = []
+        supervisors = []
         for i, server in enumerate(started):
             start = functools.partial(servers.start, i)
             connect = functools.partial(servers.connect, sender=sender)
-            keeper = EngineKeeper(router, i, start, connect, startup, restarts, note)
-            keepers.append((keeper, tasks.create_task(keeper.keep(server), name=f"keeper of {server.role}")))
-        for keeper, _ in keepers:
-            await keeper.has_served.wait()  # or its task ends the group, within the deadlines of a start
+            supervisor = EngineSupervisor(router, i, start, connect, startup, restarts, note)
+            task = tasks.create_task(supervisor.supervise(server), name=f"supervisor of {server.role}")
+            supervisors.append((supervisor, task))
+        for supervisor, _ in supervisors:
+            await supervisor.has_served.wait()  # or its task ends the group, within the deadlines of a start
         yield router
-        for _, task in keepers:
+        for _, task in supervisors:
             task.cancel()

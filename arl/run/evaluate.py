@@ -21,12 +21,13 @@ from arl.run.engines import EngineServers, connect_engines
 from arl.run.failures import explain_deaths, reported_failures
 from arl.run.preflight import Plan, preflight
 from arl.run.rewards import open_rewards
+from arl.tasks.registry import env_name
 from arl.types import Accuracy, Problem, StartingVersions, WeightUpdate
 
 
 def make_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
     """Of the recipe's groups."""
-    env = import_function(recipe.rollout.env, "rollout.env")
+    env = import_function(env_name(recipe), "rollout.env")
     return Episodes(engine, codec, rewards, env, recipe.rollout, recipe.seed, plan.max_length)
 
 

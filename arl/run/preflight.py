@@ -7,20 +7,21 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from arl.config.imports import import_function
+from arl.config.imports import import_function, import_seam
 from arl.config.recipe import Recipe
-from arl.data.model_limits import model_config
 from arl.data.problems import load_problems
-from arl.engine.sglang.server_command import look_at
+from arl.engine.backend import probe_backend
 from arl.errors import DataError, InputError, RecipeError
 from arl.launch.launchers import make_launcher
 from arl.launch.placement import Placement, place
-from arl.metrics.trackers import check_tracking
+from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
 from arl.rollout.lag_table import load_lags
 from arl.run.rewards import reward_name
-from arl.run.starting_model import starting_codec, starting_limits
+from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
 from arl.sync.choose import choose_transport
+from arl.tasks.base import EnvFunction, RewardFunction
+from arl.tasks.registry import env_name, task_class
 from arl.types import Problem, Transport
 
 
@@ -49,19 +50,30 @@ def preflight(recipe: Recipe) -> Plan:
         InputError: a function that does not import, problems or lags that cannot be read, devices that are not there,
             a model of an unsupported kind, or larger than memory.
     """
-    import_function(reward_name(recipe), "reward.function")
-    import_function(recipe.rollout.env, "rollout.env")
+    if recipe.data.task is not None:
+        task_class(recipe.data.task)
+    warmup_stages(recipe)
+    import_seam(reward_name(recipe), "reward.function", RewardFunction, "arl/tasks/running_checksum.py")
+    import_seam(env_name(recipe), "rollout.env", EnvFunction, "arl.rollout.env:single_turn")
     if recipe.rollout.filter is not None:
         import_function(recipe.rollout.filter, "rollout.filter")
-    check_tracking(recipe)
+    check_trackers(recipe)
     lags = load_lags(recipe)
     training, held_out = load_problems(recipe.data, recipe.seed)
     if recipe.eval.problems and not held_out:
-        raise DataError("eval.problems: no problem is held out; raise data.eval_fraction or set eval.problems to 0")
+        raise DataError(
+            "eval.problems: no problem is held out; hold out more (data.eval_fraction, or the task's options), or set "
+            "eval.problems to 0"
+        )
     max_length = check_lengths(recipe, training + held_out)
     launcher = make_launcher(recipe, recipe.run_directory / "logs")
     placement = place(recipe, launcher.nodes[0])
-    transport = choose_transport(recipe, placement)
+    transport = choose_transport(
+        recipe,
+        backend_transports=recipe.engine.capabilities.transports,
+        one_process=recipe.world_traits.one_process,
+        on_gpus=bool(placement.ranks[0].devices),
+    )
     if transport == "file" and not launcher.shares_files:
         raise RecipeError(
             f"sync.transport file: launcher {recipe.launcher} starts processes that share no file system; use broadcast"
@@ -72,41 +84,8 @@ def preflight(recipe: Recipe) -> Plan:
         if Path(recipe.model.path).is_dir():  # else it is downloaded when the run begins
             stored_files(recipe.model.path)
         check_memory(recipe.model.path, recipe.train, on_gpu=bool(placement.ranks[0].devices))
-    if recipe.engine.kind == "sglang":
-        check_sglang(recipe)
+    probe_backend(recipe)
     return Plan(training, held_out[: recipe.eval.problems], max_length, placement, transport, lags)
-
-
-def check_sglang(recipe: Recipe) -> None:
-    """Raises InputError: no SGLang where the recipe says it is, or one that cannot do what is asked of it."""
-    found = look_at(recipe.engine.python)
-    if recipe.engine.kv_policy == "keep" and not found.tells_spans:
-        raise InputError(
-            f"engine.kv_policy keep: SGLang {found.version} in {found.path} tells only the last version of a request, "
-            "not which one sampled each token; use recompute, or SGLang 0.5.18 or newer"
-        )
-    if recipe.sync.check and not found.tells_checksums:
-        raise InputError(
-            f"sync.check true: SGLang {found.version} in {found.path} cannot be made to tell checksums of its weights; "
-            "leave it out, or use SGLang 0.5.20 or newer"
-        )
-    if recipe.model.path is not None:
-        _check_model(recipe.model.path, recipe.sync.check)
-
-
-def _check_model(path: str, compared: bool) -> None:
-    """Refuse what SGLang would load without a word, and not as it was published."""
-    config = model_config(path)
-    if getattr(config, "mlp_bias", False):
-        raise InputError(
-            f"model.path {path}: its MLPs have biases (mlp_bias), which SGLang's Llama leaves out, silently; choose "
-            "another model, or use engine.kind embedded"
-        )
-    if compared and config.model_type == "gemma":
-        raise InputError(
-            f"sync.check true: SGLang adds one to the norms of {path} as it loads them, and rounds: what was published "
-            "cannot be told from what it holds; leave it out for Gemma, or use engine.kind embedded"
-        )
 
 
 def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:

@@ -44,6 +44,7 @@ async def open_trainer(
     init = _init(recipe, versions, weights, ranks[0], launcher.logs, lags, transport)
     client = TrainerClient(
         init,
+        recipe.advantage,
         len(ranks),
         key,
         recipe.deadlines,

@@ -31,9 +31,12 @@ FREE = (
     "engine.threads",
     "output.directory",
     "output.keep_checkpoints",
+    "output.trackers",
     "output.wandb",
-    "rollout.max_failures",
-    "rollout.max_rejects",
+    "rollout.failure_window",
+    "rollout.max_failed_share",
+    "rollout.max_rejected_share",
+    "rollout.reject_window",
     "sync.",
     "train.threads",
 )
@@ -174,7 +177,7 @@ def _refuse_other_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: P
         InputError: a field that decides what is computed differs.
         DataError: problems or lags differ.
     """
-    free = FREE if recipe.world == "virtual" else FREE + FREE_ON_THE_WALL
+    free = FREE if recipe.world_traits.restarts_at_checkpoints else FREE + FREE_ON_THE_WALL
     recorded_steps = state.recipe["train"]["steps"]
     for field, recorded, wanted in differences(state.recipe, recipe.model_dump(mode="json")):
         grows = field == "train.steps" and wanted > recorded

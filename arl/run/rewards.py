@@ -5,7 +5,7 @@ from pathlib import Path
 from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.reward.pool import RewardPool
-from arl.tasks.registry import task_module
+from arl.tasks.registry import task_part
 
 
 def reward_name(recipe: Recipe) -> str:
@@ -18,7 +18,7 @@ def reward_name(recipe: Recipe) -> str:
         return recipe.reward.function
     if recipe.data.task is None:
         raise InputError("reward.function: required with data.path; name a module:function")
-    return f"{task_module(recipe.data.task)}:reward"
+    return task_part(recipe.data.task, "reward")
 
 
 def open_rewards(recipe: Recipe, directory: Path) -> RewardPool:

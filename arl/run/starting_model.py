@@ -1,19 +1,19 @@
-"""The model a run starts from: the recipe's own, or a tiny one, made and warmed up once and cached by content.
+"""Find or make the model that a run starts from: the recipe's own, or a tiny one, warmed up once and cached by content.
 
-tiny shape + task + warm-up section + seed ─► hash ─► cached? ─► its directory
-                                                └ no ─► arl.train.sft, in its own process ─► cache
+tiny shape + task and its options + warm-up section + seed ─► hash ─► cached? ─► its directory
+                                                               └ no ─► arl.train.sft, in its own process ─► cache
 """
 
 import asyncio
 import contextlib
 import fcntl
 import hashlib
-import importlib
 import inspect
+import itertools
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,15 +21,17 @@ import msgspec
 from msgspec import Struct
 
 from arl.clock import deadline
-from arl.config.recipe import Recipe, Warmup
+from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits, model_limits
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
+from arl.errors import RecipeError
 from arl.launch.base import Command, Launcher, Resources
 from arl.launch.devices import visible_cores
 from arl.metrics.console import ConsoleDisplay
 from arl.models.characters import character_tokenizer
 from arl.models.model_files import local_copy
-from arl.tasks.registry import task_module, task_named
+from arl.tasks.base import WarmupStage
+from arl.tasks.registry import open_task, task_class
 
 WARMUP_SECONDS = 1800.0  # for the whole warm-up
 
@@ -44,24 +46,57 @@ class _Progress(Struct, frozen=True):
 
 
 def cache_directory() -> Path:
-    """ARL_CACHE, or the user's cache directory."""
+    """Return ARL_CACHE, or the user's cache directory."""
     default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "arl"
     return Path(os.environ.get("ARL_CACHE", default))
 
 
 def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
-    """The tokenizer of version 0, known before its weights are."""
+    """Load or make the tokenizer of version 0, which is known before its weights are.
+
+    Raises:
+        DataError: no tokenizer at model.path.
+        RecipeError: model.tiny, and a task without a vocabulary of characters.
+    """
     if recipe.model.path is not None:
         return load_codec(recipe.model.path)
+    return HuggingFaceCodec(character_tokenizer(task_characters(recipe)))
+
+
+def task_characters(recipe: Recipe) -> str:
+    """Return the vocabulary of a tiny model.
+
+    Raises:
+        RecipeError: the task has none.
+    """
     assert recipe.data.task is not None, "refused by the recipe"
-    return HuggingFaceCodec(character_tokenizer(task_named(recipe.data.task).CHARACTERS))
+    characters = task_class(recipe.data.task).characters
+    if not characters:
+        raise RecipeError(
+            f"model.tiny: task {recipe.data.task} declares no `characters` for its vocabulary; give model.path instead"
+        )
+    return characters
+
+
+def warmup_stages(recipe: Recipe) -> Sequence[WarmupStage]:
+    """Return the stages of the recipe's warm-up; none where it has no warm-up.
+
+    Raises:
+        RecipeError: a warm-up, and a task that declares no stages.
+    """
+    if recipe.warmup is None:
+        return ()
+    stages = open_task(recipe.data).warmup()
+    if not stages:
+        raise RecipeError(f"warmup: task {recipe.data.task} declares no stages of a warm-up; leave it out")
+    return stages
 
 
 def starting_limits(recipe: Recipe) -> Limits:
-    """Of version 0.
+    """Return vocabulary and context of version 0.
 
     Raises:
-        DataError: no model there.
+        DataError: no model at model.path.
     """
     if recipe.model.tiny is not None:
         return Limits(starting_codec(recipe).vocab_size, recipe.model.tiny.context)
@@ -70,7 +105,7 @@ def starting_limits(recipe: Recipe) -> Limits:
 
 
 async def starting_model(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
-    """Directory of the weights that become version 0.
+    """Return the directory of the weights that become version 0, after making them if need be.
 
     Raises:
         ProcessDied: the warm-up did not reach its target.
@@ -78,11 +113,10 @@ async def starting_model(recipe: Recipe, directory: Path, launcher: Launcher, di
     if recipe.model.path is not None:
         return local_copy(recipe.model.path)
     assert recipe.model.tiny is not None
-    assert recipe.data.task is not None
     if recipe.warmup is None:
         from arl.models.tiny import make_tiny_model
 
-        make_tiny_model(recipe.model.tiny, task_named(recipe.data.task).CHARACTERS, recipe.seed, directory / "model")
+        make_tiny_model(recipe.model.tiny, task_characters(recipe), recipe.seed, directory / "model")
         return directory / "model"
     job = _job(recipe)
     cached = cache_directory() / "warmup" / _digest(job)
@@ -90,13 +124,13 @@ async def starting_model(recipe: Recipe, directory: Path, launcher: Launcher, di
         if cached.exists():
             display.note(f"warm-up: cached in {cached}")
         else:
-            await _warm_up(recipe.warmup, job | {"output": str(cached)}, directory, launcher, display)
+            await _warm_up(recipe, job | {"output": str(cached)}, directory, launcher, display)
     return cached
 
 
 @contextlib.asynccontextmanager
 async def _alone_with(cached: Path) -> AsyncIterator[None]:
-    """Of several runs that need the same warm-up, one makes it; the others wait for it, and look every second."""
+    """Hold the lock of a warm-up. Of several runs that need it, one makes it; the others look for it every second."""
     cached.parent.mkdir(parents=True, exist_ok=True)
     with cached.with_suffix(".lock").open("w") as lock:
         async with deadline(WARMUP_SECONDS, "run", f"another run's warm-up of {cached}"):
@@ -114,18 +148,24 @@ def _try_lock(file: TextIO) -> bool:
 
 
 async def _warm_up(
-    warmup: Warmup, job: dict[str, Any], directory: Path, launcher: Launcher, display: ConsoleDisplay
+    recipe: Recipe,
+    job: dict[str, Any],
+    directory: Path,
+    launcher: Launcher,
+    display: ConsoleDisplay,
 ) -> None:
+    """Run the job in a process of its own, and show its progress."""
     file = directory / "warmup.json"
     file.write_text(json.dumps(job))
-    display.begin("warm-up", warmup.max_steps + warmup.noise_steps)
+    stages = warmup_stages(recipe)
+    steps_before = _steps_before(stages)
+    display.begin("warm-up", sum(stage.steps for stage in stages))
 
     def show(line: str) -> None:
         if line.startswith("{") and "accuracy" in line:
             p = msgspec.json.decode(line, type=_Progress)
-            taught = p.step if p.stage == "a" else warmup.max_steps + p.step
-            what = "learning the task" if p.stage == "a" else "with bad habits"
-            display.advance(taught, f"warm-up {p.step:4d}  {what}: accuracy {p.accuracy:.3f}  {p.seconds:.0f} s")
+            text = f"warm-up {p.step:4d}  {p.stage}: accuracy {p.accuracy:.3f}  {p.seconds:.0f} s"
+            display.advance(steps_before[p.stage] + p.step, text)
 
     command = Command((sys.executable, "-m", "arl.train.sft", str(file)))
     resources = Resources(job["threads"], launcher.nodes[0].devices)
@@ -133,22 +173,29 @@ async def _warm_up(
     await process.finished(WARMUP_SECONDS)
 
 
+def _steps_before(stages: Sequence[WarmupStage]) -> dict[str, int]:
+    """Return for each stage, by name, the optimizer steps of all stages before it."""
+    starts = itertools.accumulate((stage.steps for stage in stages), initial=0)
+    return {stage.name: start for stage, start in zip(stages, starts, strict=False)}
+
+
 def _job(recipe: Recipe) -> dict[str, Any]:
+    """Build the fields of arl.train.warmup.WarmupJob, all but its output."""
     assert recipe.model.tiny is not None
     assert recipe.warmup is not None
     return {
         "kind": "warmup",
         "model": recipe.model.tiny.model_dump(),
         "task": recipe.data.task,
+        "options": recipe.data.options,
         "warmup": recipe.warmup.model_dump(),
         "seed": recipe.seed,
         "max_new_tokens": recipe.rollout.max_new_tokens,
-        "eval_fraction": recipe.data.eval_fraction,
         "threads": visible_cores(),
     }
 
 
 def _digest(job: dict[str, Any]) -> str:
-    """Of everything that decides the weights: the job and the code of the task."""
-    task = inspect.getsource(importlib.import_module(task_module(job["task"])))
-    return hashlib.sha256(f"{json.dumps(job, sort_keys=True)}\n{task}".encode()).hexdigest()[:16]
+    """Hash everything that decides the weights: the job and the code of the task's module."""
+    code = inspect.getsource(sys.modules[task_class(job["task"]).__module__])
+    return hashlib.sha256(f"{json.dumps(job, sort_keys=True)}\n{code}".encode()).hexdigest()[:16]

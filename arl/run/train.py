@@ -1,261 +1,237 @@
-"""`arl train`: one recipe, one run, one TaskGroup.
+"""Run one recipe, from its start or a checkpoint to its end, in whatever world it names.
 
-recipe ─► begin ─► warm-up (cached) ─► engines ∥ ranks ∥ reward workers ─► evaluate ─► controller ─► evaluate
-            │        or a checkpoint                                                     │
-            └ everything that can be refused is refused here                             └ metrics, trajectories, trace
+    recipe ─► make_world ─► begin ─► starting model ─► segment ─► … ─► segment ─► summary
+                              │      (warm-up, cached)
+                              └ everything that can be refused is refused here, before anything starts
+
+    a segment, on the world's clock:
+
+    World.open ─► evaluate ─► Recorder ◄─ events ─ Controller: problems ─► episodes ─► batches ─► steps ─► weights
+                                  │                    └─► checkpoints
+                                  └─► metrics, trajectories, trace                 ─► evaluate ─► Outcome
+
+A run on the wall clock is one segment. In virtual time each checkpoint ends a segment, and the next one is built from
+the checkpoint's files, as a resumed run is, so that the two cannot differ.
 """
 
-import asyncio
-import contextlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
-import msgspec
-
 from arl import clock
 from arl.clock import deadline
-from arl.config.imports import import_function
 from arl.config.recipe import Recipe
-from arl.data.problems import ProblemOrder
-from arl.data.text_codec import TextCodec
-from arl.data.tokenizer import load_codec
-from arl.engine.router import Router
-from arl.errors import RecipeError
-from arl.launch.address import new_key
-from arl.launch.base import Launcher
+from arl.errors import RunError
 from arl.launch.launchers import make_launcher
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.names import number
 from arl.metrics.recorder import Recorder
-from arl.metrics.summary import Summary, mean_idle
+from arl.metrics.summary import Summary
 from arl.metrics.trackers import make_trackers
-from arl.rollout.base import Admission
-from arl.rollout.controller import Audit, Controller, Segment
+from arl.rollout.base import Checkpoints, Observer
+from arl.rollout.controller import Controller, Segment
 from arl.rollout.controller_state import ControllerState
-from arl.rollout.episodes import Rewards
-from arl.rollout.exact_lag import LagSchedule
-from arl.rollout.filters import keep_all
-from arl.rollout.lease import NoLease, SharedDeviceLease
-from arl.rollout.staleness import StalenessGate
-from arl.run.checkpoint import RunCheckpoints, RunState
-from arl.run.engines import EngineServers, connect_engines
-from arl.run.evaluate import evaluate, held_out_episodes, make_episodes
+from arl.run.checkpoint import RunState, load_state, next_checkpoint
 from arl.run.failures import explain_deaths, reported_failures
-from arl.run.gc_pacing import rare_collections
-from arl.run.ranks import open_trainer
+from arl.run.outcome import Outcome, summarize
 from arl.run.resume import Origin, begin
-from arl.run.rewards import open_rewards
 from arl.run.starting_model import starting_model
-from arl.sync.publication_directory import publication_directory
-from arl.sync.verify import refuse_other_tensors
-from arl.train.base import Trainer
-from arl.types import Accuracy, StartingVersions
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What is left of a run when its processes are gone."""
-
-    before: Accuracy | None
-    after: Accuracy | None
-    training_seconds: float
-    recorder: Recorder
-    audit: Audit
+from arl.run.world import Cut, Parts, Start, World, make_world
+from arl.types import Accuracy, Problem
 
 
 def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -> Summary:
-    """Run `recipe` from its start, or with `resume`, its file, from the last checkpoint of its newest run, to its end.
+    """Run `recipe` to its end in the world that it names.
+
+    Args:
+        resume: the recipe's file, to go on from the last checkpoint of the newest run of that recipe.
 
     Raises:
-        ArlError: the one failure that ended the run; every process of it is gone by then.
+        InputError: something is known to fail; nothing was started.
+        RunError: the one failure that ended the run; none of its processes is left.
     """
-    if recipe.world != "wall":
-        raise RecipeError(f"world {recipe.world}: processes run on the wall clock; set world: wall, or use `arl train`")
-    started = perf_counter()
-    with begin(recipe, display, resume) as origin:
-        start = origin.time + perf_counter() - started
-        outcome, seconds = clock.run(lambda: _train(recipe, origin, display), start=start)
-        return summarize(recipe, origin.directory, outcome, seconds)
+    return train_in(make_world(recipe.world), recipe, display, resume)
 
 
-async def _train(recipe: Recipe, origin: Origin, display: ConsoleDisplay) -> tuple[Outcome, float]:
-    """What happened, and the clock at its end."""
-    directory = origin.directory
+def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -> Summary:
+    """Run `recipe` in `world`; see `train`."""
+    began = perf_counter()
+    with world.process_settings(), begin(recipe, display, resume) as origin:
+        outcome, end = _run_segments(world, recipe, origin, display, began)
+        summary = summarize(recipe, origin.directory, outcome, end - world.traits.start_time)
+    if world.traits.virtual_time:
+        display.note(f"computed in {perf_counter() - began:.1f} real seconds")
+    return summary
+
+
+def _run_segments(
+    world: World, recipe: Recipe, origin: Origin, display: ConsoleDisplay, began: float
+) -> tuple[Outcome, float]:
+    """Run one segment after the other; return the last one's outcome, and the clock at its end."""
+    model = origin.checkpoint or clock.run(lambda: _make_starting_model(recipe, origin.directory, display))
+    start = Start(recipe=recipe, origin=origin, model=model, display=display)
+    if world.traits.restarts_at_checkpoints:
+        while start.origin.version < recipe.train.steps:
+            until = next_checkpoint(recipe, start.origin.version)
+            _run_on_clock(world, SegmentRun(start, until, is_last=False), began)
+            start = _start_from_checkpoint(start, until)
+    return _run_on_clock(world, SegmentRun(start, recipe.train.steps, is_last=True), began)
+
+
+def _start_from_checkpoint(start: Start, version: int) -> Start:
+    checkpoint = start.origin.directory / "checkpoints" / f"step_{version}"
+    origin = replace(start.origin, checkpoint=checkpoint, state=load_state(checkpoint))
+    return replace(start, origin=origin, model=checkpoint)
+
+
+async def _make_starting_model(recipe: Recipe, directory: Path, display: ConsoleDisplay) -> Path:
+    """Make version 0, on the wall clock in every world, because a warm-up is a process."""
     async with (
         reported_failures(),
-        contextlib.AsyncExitStack() as last,  # what goes when every process is gone
         make_launcher(recipe, directory / "logs") as launcher,
         explain_deaths(launcher),
     ):
-        model = origin.checkpoint or await starting_model(recipe, directory, launcher, display)
-        plan = origin.plan
-        weights = last.enter_context(publication_directory(recipe, model, directory, plan.lags, plan.transport))
-        outcome = await _run_system(recipe, origin, origin.versions(model), weights, launcher, display)
-    return outcome, clock.now()
+        return await starting_model(recipe, directory, launcher, display)
 
 
-async def _run_system(
-    recipe: Recipe,
-    origin: Origin,
-    versions: StartingVersions,
-    weights: Path,
-    launcher: Launcher,
-    display: ConsoleDisplay,
-) -> Outcome:
-    """Start both sides at once, train between two evaluations."""
-    key, placement = new_key(), origin.plan.placement
-    async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(rare_collections())
-        servers = EngineServers(recipe, versions, placement.engines, launcher, key)
-        started = await servers.start_all()
-        trainer = await stack.enter_async_context(
-            open_trainer(
-                recipe, versions, weights, placement.ranks, launcher, key, origin.plan.lags, origin.plan.transport
-            )
-        )
-        codec = load_codec(versions.model)  # takes its time while the others start
-        async with asyncio.TaskGroup() as tasks:
-            ready = tasks.create_task(trainer.ready(), name="trainer start")
-            rewards = await stack.enter_async_context(open_rewards(recipe, origin.directory / "logs"))
-            async with connect_engines(servers, started, display.note, trainer) as engine:
-                run = Run(recipe, origin, engine, trainer, codec, rewards, display)
-                before = await run.evaluate_before()
-                await ready
-                refuse_other_tensors(trainer.tensors, Path(versions.served))
-                outcome = await run.train(before, until=recipe.train.steps, evaluate=True)
-        await trainer.stop()
-    return outcome
+def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Outcome, float]:
+    """Run one segment on the world's clock; return its outcome, and the clock at its end.
+
+    The clock goes on where the segment's checkpoint was cut. A wall clock also counts what this command has taken.
+    """
+    traits = world.traits
+    start = segment.start
+    known = None if start.origin.state is not None else world.known_accuracy(start)
+
+    async def run() -> tuple[Outcome, float]:
+        async with reported_failures(), world.open(start) as parts:
+            outcome = await segment.run(parts, known)
+        return outcome, clock.now()
+
+    taken = 0.0 if traits.virtual_time else perf_counter() - began
+    return clock.run(run, virtual=traits.virtual_time, start=traits.start_time + start.origin.time + taken)
 
 
-class Run:
-    """One run, or a segment of it between two checkpoints, over a live system: evaluate, train, evaluate."""
+@dataclass(frozen=True)
+class SegmentRun:
+    """One segment of a run over an opened world: evaluate, train and record until version `until`, evaluate."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        origin: Origin,
-        engine: Router,
-        trainer: Trainer,
-        codec: TextCodec,
-        rewards: Rewards,
-        display: ConsoleDisplay,
-    ) -> None:
-        self._recipe, self._origin, self._display = recipe, origin, display
-        self._engine, self._trainer = engine, trainer
-        self._episodes = make_episodes(recipe, origin.plan, engine, codec, rewards)
-        self._held_out = held_out_episodes(recipe, origin.plan, engine, codec, rewards)
+    start: Start
+    until: int
+    is_last: bool  # the run is evaluated at its end
 
-    async def train(self, before: Accuracy | None, until: int, evaluate: bool) -> Outcome:
-        """Train until version `until`, save it, and perhaps evaluate it; `before` is the first one's accuracy."""
-        recipe, engine, episodes, state = self._recipe, self._engine, self._episodes, self._origin.state
-        trackers = make_trackers(recipe, self._origin.directory)
+    async def run(self, parts: Parts, known_before: Accuracy | None) -> Outcome:
+        """Run it; `known_before` is the accuracy before training, if nobody has to measure it."""
+        before = await self._evaluate_before(parts, known_before)
+        await parts.ready()
+        return await self._record(parts, before)
+
+    async def _evaluate_before(self, parts: Parts, known: Accuracy | None) -> Accuracy | None:
+        state = self.start.origin.state
+        if state is not None:
+            return state.before
+        if known is not None:
+            return known
+        return await self._evaluate(parts, self.start.origin.version, "before training")
+
+    async def _record(self, parts: Parts, before: Accuracy | None) -> Outcome:
+        recipe = self.start.recipe
+        state = self.start.origin.state
+        directory = self.start.origin.directory
         with Recorder(
-            self._origin.directory,
+            directory,
             recipe.output.trajectories,
-            trackers,
-            self._display,
-            lambda: engine.busy_seconds,
-            lambda: episodes.tokens_generated,
-            lambda: engine.restarts,
-            lambda: controller.audit.admitted,
+            make_trackers(recipe, directory, self.start.display.note),
+            parts.display,
+            lambda: parts.engine.busy_seconds,
+            lambda: parts.groups.tokens_generated,
+            parts.num_restarts,
+            lambda: controller.ledger.admitted,
             None if state is None else state.recorder,
         ) as recorder:
             if before is not None and state is None:
                 recorder.evaluated(before)
-            checkpoints = self._checkpoints(recorder, before)
-            controller = self._controller(recorder, checkpoints, until)
-            self._display.begin("training", recipe.train.steps)
-            await controller.run()
-            assert controller.version == until, f"ended at version {controller.version} of {until}"
-            if episodes.num_diverged:
-                self._display.note(f"{episodes.num_diverged} resumed episodes went another way than was recorded")
-            seconds = recorder.seconds
-            after = await self._evaluate("after training") if evaluate else None
+            checkpoints = parts.make_checkpoints(self._cutter(recorder, before))
+            controller = Controller(make_segment(self.start, parts, self.until, recorder, checkpoints))
+            seconds = await self._train(parts, controller, recorder, checkpoints)
+            after = await self._evaluate_after(parts, controller.version)
             if after is not None:
                 recorder.evaluated(after)
-        return Outcome(before, after, seconds, recorder, controller.audit)
-
-    def _checkpoints(self, recorder: Recorder, before: Accuracy | None) -> RunCheckpoints:
-        recipe, inputs = self._recipe, self._origin.plan.sha256(self._recipe.train.steps)
-
-        def cut(state: ControllerState) -> RunState:
-            dump = recipe.model_dump(mode="json")
-            return RunState(dump, inputs, clock.now(), before, state, recorder.cut())
-
-        directory = self._origin.directory / "checkpoints"
-        directory.mkdir(exist_ok=True)
-        return RunCheckpoints(directory, recipe, self._engine, self._trainer, cut, self._origin.checkpoint)
-
-    def _controller(self, recorder: Recorder, checkpoints: RunCheckpoints, until: int) -> Controller:
-        recipe, rollout, state = self._recipe, self._recipe.rollout, self._origin.state
-        return Controller(
-            Segment(
-                rollout=rollout,
-                deadlines=recipe.deadlines,
-                steps=recipe.train.steps,
-                until=until,
-                engine=self._engine,
-                trainer=self._trainer,
-                admission=self._admission(),
-                problems=ProblemOrder(self._origin.plan.training, recipe.seed),
-                groups=self._episodes,
-                keep=keep_all if rollout.filter is None else import_function(rollout.filter, "rollout.filter"),
-                lease=SharedDeviceLease(self._engine) if recipe.mode == "collocated" else NoLease(),
-                observer=recorder,
-                checkpoints=checkpoints,
-                restored=None if state is None else state.controller,
-            )
+        return Outcome(
+            before=before,
+            after=after,
+            version=controller.version,
+            training_seconds=seconds,
+            recorder=recorder,
+            ledger=controller.ledger,
         )
 
-    def _admission(self) -> Admission:
-        if self._origin.plan.lags is not None:
-            return LagSchedule(self._origin.plan.lags)
-        rollout = self._recipe.rollout
-        assert rollout.staleness is not None
-        return StalenessGate(rollout.problems_per_step, rollout.staleness)
+    async def _train(self, parts: Parts, controller: Controller, recorder: Recorder, checkpoints: Checkpoints) -> float:
+        """Train until the end of the segment, or of the data; return the seconds that this took."""
+        display = self.start.display
+        display.begin(parts.activity, self.start.recipe.train.steps)
+        await controller.run()
+        if num_diverged := parts.num_diverged():
+            display.note(f"{num_diverged} resumed episodes went another way than was recorded")
+        if controller.version == self.until:
+            return recorder.seconds
+        assert parts.data_may_end, f"ended at version {controller.version} of {self.until}"
+        if controller.version == 0:
+            raise RunError(
+                f"not one step can be trained under these settings; lost: {dict(controller.ledger.lost)}. "
+                "Replay with a bound and rules that are nearer to the recorded ones"
+            )
+        await checkpoints.copy(controller.version)
+        display.note(f"the recording had no batch left after {controller.version} of {self.until} steps")
+        return number(recorder.records[-1], "time_s")
 
-    async def evaluate_before(self) -> Accuracy | None:
-        """The first version's accuracy, measured now or by the run that is resumed."""
-        state = self._origin.state
-        return state.before if state is not None else await self._evaluate("before training")
+    def _cutter(self, recorder: Recorder, before: Accuracy | None) -> Cut:
+        recipe = self.start.recipe
+        inputs = self.start.origin.plan.sha256(recipe.train.steps)
 
-    async def _evaluate(self, when: str) -> Accuracy | None:
-        held_out = self._origin.plan.held_out
-        if not held_out:
+        def cut(state: ControllerState) -> RunState:
+            return RunState(
+                recipe=recipe.model_dump(mode="json"),
+                inputs=inputs,
+                time=clock.now(),
+                before=before,
+                controller=state,
+                recorder=recorder.cut(),
+            )
+
+        return cut
+
+    async def _evaluate_after(self, parts: Parts, version: int) -> Accuracy | None:
+        return await self._evaluate(parts, version, "after training") if self.is_last else None
+
+    async def _evaluate(self, parts: Parts, version: int, when: str) -> Accuracy | None:
+        problems: Sequence[Problem] = self.start.origin.plan.held_out
+        if not problems:
             return None
-        name = f"eval{self._engine.loaded_version}"
-        async with deadline(self._recipe.deadlines.step, "controller", f"the evaluation {when}"):
-            accuracy = await evaluate(self._held_out, held_out, name)
-        self._display.note(f"accuracy {when}: {accuracy.mean_reward:.3f} on {accuracy.problems} held-out problems")
+        async with deadline(self.start.recipe.deadlines.step, "controller", f"the evaluation {when}"):
+            accuracy = await parts.evaluate(problems, version)
+        reward = f"{accuracy.mean_reward:.3f}"
+        self.start.display.note(f"accuracy {when}: {reward} on {accuracy.problems} held-out problems")
         return accuracy
 
 
-def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float) -> Summary:
-    """The run in a page, also written to its summary.json; `seconds` is the whole command's, on the run's clock."""
-    before, after, recorder, audit = outcome.before, outcome.after, outcome.recorder, outcome.audit
-    in_flight = audit.admitted - audit.trained - audit.lost.total()
-    steps = [record for record in recorder.records if "tokens/trained" in record]
-    summary = Summary(
-        directory=str(directory),
-        accuracy_before=before.mean_reward if before else None,
-        accuracy_after=after.mean_reward if after else None,
-        eval_problems=after.problems if after else 0,
-        seconds=seconds,
-        training_seconds=outcome.training_seconds,
-        steps=len(steps),
-        tokens_trained=int(sum(number(record, "tokens/trained") for record in steps)),
-        token_ages=dict(sorted(recorder.token_ages.items())),
-        trajectories_spanning_versions=recorder.num_spanning,
-        groups={"trained": audit.trained, **audit.lost, "in flight": in_flight},
-        selection=recorder.selection,
-        selection_bias=recorder.selection.warnings(),
-        idle_trainer=mean_idle(steps, "trainer"),
-        idle_engine=mean_idle(steps, "engine"),
-        weights_sha256=weights_sha256(directory / "checkpoints" / f"step_{recipe.train.steps}"),
+def make_segment(start: Start, parts: Parts, until: int, observer: Observer, checkpoints: Checkpoints) -> Segment:
+    """Assemble what the controller runs: every run, replay and benchmark of it goes through here."""
+    state = start.origin.state
+    return Segment(
+        rollout=parts.rollout,
+        deadlines=parts.deadlines,
+        steps=parts.steps,
+        until=until,
+        engine=parts.engine,
+        trainer=parts.trainer,
+        admission=parts.admission,
+        problems=parts.problems,
+        groups=parts.groups,
+        keep=parts.keep,
+        lease=parts.lease,
+        observer=observer,
+        checkpoints=checkpoints,
+        restored=None if state is None else state.controller,
     )
-    partial = directory / ".summary.json"
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
-    partial.rename(directory / "summary.json")  # a run that has it is finished
-    return summary

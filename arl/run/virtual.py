@@ -1,131 +1,98 @@
-"""`arl train` with world: virtual. See arl.virtual.
+"""The world of virtual time: engines, trainer and rewards really compute, in this process, and cost virtual seconds.
 
-wall clock      begin: new or resumed ─► warm-up, if it is not cached
-virtual time    engines, trainer, rewards ─► Run: evaluate ─► controller ─► evaluate
+    operation ─► computed at once, when it starts ─► sleep what it costs (recipe section `virtual`) ─► takes effect
 
-A run is a chain of segments, each of which begins with the checkpoint that the last one ended with: there even a run
-that nothing interrupts is built anew from the files, as a resumed one is, so that the two cannot differ.
+There are no threads, no other processes and no random order, so two runs of one recipe agree to the last bit.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
-from time import perf_counter
+from contextlib import AbstractContextManager
 
 import torch
 import torch.distributed as dist
 
-from arl import clock
 from arl.config.imports import import_function
 from arl.config.recipe import Recipe
+from arl.config.worlds import VIRTUAL
 from arl.data.tokenizer import load_codec
-from arl.engine.embedded.batching import EmbeddedEngine
+from arl.engine.backend import find_in_process_backend
 from arl.engine.router import Router
 from arl.launch.devices import hidden_devices
-from arl.launch.launchers import make_launcher
-from arl.metrics.console import ConsoleDisplay
-from arl.metrics.summary import Summary
-from arl.models.load import load_model
 from arl.reward.pool import InlineRewards
-from arl.run.checkpoint import load_state, next_checkpoint
-from arl.run.failures import explain_deaths, reported_failures
-from arl.run.resume import Origin, begin
 from arl.run.rewards import reward_name
-from arl.run.starting_model import starting_model
-from arl.run.train import Outcome, Run, summarize
+from arl.run.world import Parts, Start, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.train.in_process import InProcessTrainer
-from arl.types import Problem, StartingVersions
+from arl.types import Accuracy, Problem, StartingVersions
 
 
-def train_virtually(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -> Summary:
-    """Run `recipe` in this thread; arguments and errors are those of arl.run.train.train."""
-    started = perf_counter()
-    with repeatable(), begin(recipe, display, resume) as origin:
-        outcome, seconds = _all_segments(recipe, origin, display)
-        summary = summarize(recipe, origin.directory, outcome, seconds)
-    display.note(f"computed in {perf_counter() - started:.1f} real seconds")
-    return summary
+class VirtualWorld:
+    """Implements World: everything in one process, in virtual time."""
 
+    traits = VIRTUAL
 
-def _all_segments(recipe: Recipe, origin: Origin, display: ConsoleDisplay) -> tuple[Outcome, float]:
-    """What happened, and the virtual time at its end."""
-    model = origin.checkpoint or clock.run(lambda: model_at_start(recipe, origin.directory, display))
-    while origin.version < recipe.train.steps:
-        _segment(recipe, origin, model, display)
-        model = origin.directory / "checkpoints" / f"step_{next_checkpoint(recipe, origin.version)}"
-        origin = replace(origin, checkpoint=model, state=load_state(model))
-    return _segment(recipe, origin, model, display)
+    def process_settings(self) -> AbstractContextManager[None]:
+        """See World. Computes with one thread and deterministic kernels, on the CPU."""
+        return repeatable()
 
+    def known_accuracy(self, start: Start) -> Accuracy | None:
+        """See World."""
+        return None
 
-def _segment(recipe: Recipe, origin: Origin, model: Path, display: ConsoleDisplay) -> tuple[Outcome, float]:
-    """From `origin` to the next checkpoint; from the last checkpoint, the evaluation."""
-    return clock.run(lambda: _run(recipe, origin, model, display), virtual=True, start=origin.time)
-
-
-async def model_at_start(recipe: Recipe, directory: Path, display: ConsoleDisplay) -> Path:
-    """On the wall clock: a warm-up that is not cached is a process."""
-    async with (
-        reported_failures(),
-        make_launcher(recipe, directory / "logs") as launcher,
-        explain_deaths(launcher),
-    ):
-        return await starting_model(recipe, directory, launcher, display)
-
-
-async def _run(recipe: Recipe, origin: Origin, model: Path, display: ConsoleDisplay) -> tuple[Outcome, float]:
-    """What happened, and the virtual time at its end."""
-    until, last = next_checkpoint(recipe, origin.version), origin.version == recipe.train.steps
-    function = import_function(reward_name(recipe), "reward.function")
-    rewards = TimedRewards(InlineRewards(function), recipe.virtual.reward, recipe.reward.workers)
-    async with reported_failures():
-        versions = origin.versions(model)
-        lags, transport = origin.plan.lags, origin.plan.transport
-        with publication_directory(recipe, model, origin.directory, lags, transport) as publications:
-            trainer = InProcessTrainer(recipe, versions, publications, origin.directory / "logs", lags)
+    @contextlib.asynccontextmanager
+    async def open(self, start: Start) -> AsyncIterator[Parts]:
+        """See World."""
+        recipe = start.recipe
+        directory = start.origin.directory
+        plan = start.origin.plan
+        versions = start.versions
+        rewards = TimedRewards(inline_rewards(recipe), recipe.virtual.reward, recipe.reward.workers)
+        with publication_directory(recipe, start.model, directory, plan.lags, plan.transport) as publications:
+            trainer = InProcessTrainer(recipe, versions, publications, directory / "logs", plan.lags)
             async with open_engines(recipe, versions) as engine:
-                run = Run(recipe, origin, engine, trainer, load_codec(str(model)), rewards, display)
-                outcome = await run.train(await run.evaluate_before(), until, evaluate=last)
-    return outcome, clock.now()
+                yield recipe_parts(
+                    start,
+                    engine=engine,
+                    trainer=trainer,
+                    codec=load_codec(versions.model),
+                    rewards=rewards,
+                    num_restarts=lambda: engine.restarts,
+                )
+
+
+def inline_rewards(recipe: Recipe) -> InlineRewards:
+    """Call the recipe's reward function in this process."""
+    return InlineRewards(import_function(reward_name(recipe), "reward.function"))
 
 
 @contextlib.asynccontextmanager
 async def open_engines(recipe: Recipe, versions: StartingVersions) -> AsyncIterator[Router]:
-    """engine.replicas embedded engines with the oldest of `versions`; their passes and loads take virtual time."""
-    config, costs = recipe.engine, recipe.virtual
-
-    def pass_seconds(prefill_tokens: int, decode_tokens: int) -> float:
-        return costs.engine_pass + costs.decode_token * decode_tokens + costs.prefill_token * prefill_tokens
-
+    """Open engine.replicas engines with the oldest of `versions`; their passes and loads take virtual time."""
+    backend = find_in_process_backend(recipe.engine.kind)
     async with contextlib.AsyncExitStack() as stack:
-        engines = [
-            EmbeddedEngine(
-                load_model(versions.served, config.dtype),
-                slots=config.slots,
-                kv_policy=config.kv_policy,
-                stream_interval=config.stream_interval,
-                version=versions.oldest,
-                step_cost=pass_seconds,
-                load_seconds=costs.load,
-            )
-            for _ in range(config.replicas)
-        ]
-        yield Router([await stack.enter_async_context(engine) for engine in engines])
+        opened = [backend.open_in_process(recipe, versions) for _ in range(recipe.engine.replicas)]
+        yield Router([await stack.enter_async_context(engine) for engine in opened])
 
 
 class TimedRewards:
-    """Rewards as `workers` processes would give them, `seconds` a call: scored in place, known later.
+    """Score in place, and return the scores when as many worker processes would have them.
 
-    Every busy worker is idle again within one group's cost, so waiting for one needs no deadline of its own.
+    Waiting for a worker needs no deadline of its own, because every busy one is idle again after one group's cost.
+
+    Args:
+        seconds: virtual, of one call of the reward function.
+        workers: groups that are scored at a time.
     """
 
     def __init__(self, rewards: InlineRewards, seconds: float, workers: int) -> None:
-        self._rewards, self._seconds = rewards, seconds
+        self._rewards = rewards
+        self._seconds = seconds
         self._idle = asyncio.Semaphore(workers)
 
     async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
+        """See Rewards."""
         async with self._idle:
             scores = await self._rewards.score(problem, responses, truncated)
             await asyncio.sleep(self._seconds * len(responses))
@@ -134,16 +101,17 @@ class TimedRewards:
 
 @contextlib.contextmanager
 def repeatable() -> Iterator[None]:
-    """The CPU, one thread, deterministic kernels, and no process group left behind."""
-    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    group = dist.is_initialized()
+    """Compute on the CPU, with one thread and deterministic kernels; leave no process group behind."""
+    threads = torch.get_num_threads()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    had_group = dist.is_initialized()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     try:
         with hidden_devices():
             yield
     finally:
-        torch.use_deterministic_algorithms(strict)
+        torch.use_deterministic_algorithms(deterministic)
         torch.set_num_threads(threads)
-        if dist.is_initialized() and not group:
+        if dist.is_initialized() and not had_group:
             dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""What travels together when weights are sent: tensors by name, in one order on both sides. Torch-free."""
+"""Cut weights into buckets: the tensors that travel together, in one order on both sides. Torch-free."""
 
 import math
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 class TensorSpec(Struct, frozen=True):
-    """All there is to know of a weight but its values."""
+    """Describe a weight without its values."""
 
     name: str
-    dtype: str  # as torch calls it; one of ITEM_BYTES
+    dtype: str  # torch's name of it; one of ITEM_BYTES
     shape: tuple[int, ...]
 
     @property
@@ -21,7 +21,7 @@ class TensorSpec(Struct, frozen=True):
 
 
 def make_buckets(specs: Sequence[TensorSpec], num_bytes: int) -> list[list[TensorSpec]]:
-    """`specs` in their order, cut where a bucket would exceed `num_bytes`; a larger tensor is alone.
+    """Cut `specs`, in their order, where a bucket would exceed `num_bytes`. A larger tensor has a bucket of its own.
 
     >>> specs = [TensorSpec(str(i), "bfloat16", (size,)) for i, size in enumerate((3, 2, 9, 1))]
     >>> [[spec.name for spec in bucket] for bucket in make_buckets(specs, 10)]
@@ -36,3 +36,8 @@ def make_buckets(specs: Sequence[TensorSpec], num_bytes: int) -> list[list[Tenso
         buckets[-1].append(spec)
         free -= spec.num_bytes
     return buckets
+
+
+def bucket_bytes_of(bucket: Sequence[TensorSpec]) -> int:
+    """Return the bytes of a bucket's tensors together."""
+    return sum(spec.num_bytes for spec in bucket)

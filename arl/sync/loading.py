@@ -1,9 +1,9 @@
-"""Weights as an engine takes them: read or received whole, checked, and only then copied into the live model.
+"""Load published weights into an engine's model, all of them or none.
 
-flat bucket ◄─► tensors by name ─► load_state, all or nothing ─► sha256 of what the model holds
+directory of safetensors ─► read_weights ─┐
+flat bucket ─► unflatten ─────────────────┴► tensors by name ─► load_state ─► the live model
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +19,11 @@ from arl.sync.buckets import TensorSpec
 
 
 def read_weights(directory: str | Path) -> dict[str, Tensor]:
-    """Raises EngineError: `directory`/model.safetensors cannot be read."""
+    """Read all tensors of a published version.
+
+    Raises:
+        EngineError: `directory`/model.safetensors cannot be read.
+    """
     path = Path(directory) / "model.safetensors"
     try:
         state: dict[str, Tensor] = load_file(path)
@@ -29,13 +33,17 @@ def read_weights(directory: str | Path) -> dict[str, Tensor]:
 
 
 def load_state(model: PreTrainedModel, state: Mapping[str, Tensor], source: str) -> None:
-    """Copy `state` into the model's parameters, casting to their dtype.
+    """Copy `state` into the model's parameters, cast to their dtype.
+
+    Args:
+        source: where the weights come from, for the messages of errors.
 
     Raises:
-        EngineError: names or shapes differ from the model's; nothing has been changed then.
+        EngineError: names or shapes differ from the model's. The model is unchanged then.
     """
-    own = dict(model.named_parameters())  # a tied weight appears once, under the name it is saved by
-    if missing := own.keys() - state.keys():
+    own = dict(model.named_parameters())  # a tied weight appears once, under the name by which it is saved
+    missing = own.keys() - state.keys()
+    if missing:
         raise EngineError(f"{source}: {min(missing)} is missing: these are not weights of this model")
     refuse_strangers(model, {name: tuple(tensor.shape) for name, tensor in state.items()}, source)
     with torch.no_grad():
@@ -44,7 +52,11 @@ def load_state(model: PreTrainedModel, state: Mapping[str, Tensor], source: str)
 
 
 def refuse_strangers(model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...]], source: str) -> None:
-    """Raises EngineError: the model has no such parameter, or one of another shape."""
+    """Refuse tensors that do not belong to the model.
+
+    Raises:
+        EngineError: the model has no parameter of that name, or one of another shape.
+    """
     own = dict(model.named_parameters(remove_duplicate=False))
     for name, shape in sorted(shapes.items()):
         if name not in own:
@@ -54,30 +66,27 @@ def refuse_strangers(model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...
 
 
 def specs_of(state: Mapping[str, Tensor]) -> list[TensorSpec]:
-    return [TensorSpec(name, str(t.dtype).removeprefix("torch."), tuple(t.shape)) for name, t in state.items()]
+    """Describe the tensors of `state`, in its order."""
+    specs = []
+    for name, tensor in state.items():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        specs.append(TensorSpec(name, dtype, tuple(tensor.shape)))
+    return specs
 
 
 def flatten(state: Mapping[str, Tensor], bucket: Sequence[TensorSpec], flat: Tensor) -> Tensor:
-    """Copy the tensors of `bucket`, one after the other, into `flat`: (sum of num_bytes,) uint8."""
+    """Copy the tensors of `bucket`, one after the other, into `flat`: (bytes of the bucket,) uint8. Returns `flat`."""
     for name, part in unflatten(flat, bucket).items():
         part.copy_(state[name])
     return flat
 
 
 def unflatten(flat: Tensor, bucket: Sequence[TensorSpec]) -> dict[str, Tensor]:
-    """Views of `flat`, each with the name, dtype and shape of its spec."""
-    views, start = {}, 0
+    """Return views of `flat`, (bytes of the bucket,) uint8, each with the name, dtype and shape of its spec."""
+    views = {}
+    start = 0
     for spec in bucket:
         end = start + spec.num_bytes
         views[spec.name] = flat[start:end].view(DTYPES[spec.dtype]).view(spec.shape)
         start = end
     return views
-
-
-def checksums(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, str]:
-    """sha256 of each tensor's bytes in `dtype`, row-major."""
-    return {name: _sha256(tensor.detach().to("cpu", dtype)) for name, tensor in state.items()}
-
-
-def _sha256(tensor: Tensor) -> str:
-    return hashlib.sha256(tensor.contiguous().flatten().view(torch.uint8).numpy().data).hexdigest()

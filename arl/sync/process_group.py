@@ -1,10 +1,10 @@
-"""Process groups that weights are broadcast in: rank 0 is the trainer's, the others are one engine's.
+"""Broadcast weights in process groups of their own: rank 0 is the trainer's, the others are one engine's workers.
 
-    trainer: listen ─► port ─► Group ─► broadcast …
-    engine:                   Receiver.join ─► receive, bucket by bucket ─► take: all of them
+    trainer: listen ─► port ─► Group ─────────────────────────────► broadcast, bucket by bucket
+    engine:                    Receiver.join ─► its own Group ────► receive, bucket by bucket ─► take: all of them
 
-Keys and bytes are those of SGLang, whose workers join in the engine's place. There is one group for each life of an
-engine, outside of torch's registry: one that is lost takes nobody along.
+Keys in the store and bytes on the wire are those of SGLang, whose workers take the place of `Receiver`. Each start of
+an engine gets a new group, outside of torch's registry, so that the loss of an engine harms no other.
 """
 
 import os
@@ -17,17 +17,25 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore
 
-from arl.engine.http import wire
 from arl.errors import EngineError
-from arl.sync.buckets import ITEM_BYTES, TensorSpec
+from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of
 from arl.sync.loading import unflatten
-from arl.sync.weight_loader import BUCKETS
+from arl.sync.weight_messages import BUCKETS, InitGroup, UpdateFromDistributed
 
-ENGINE_SECONDS = 600.0  # an engine that waits longer has long been given up
+ENGINE_SECONDS = 600.0  # deadline of an engine's waits; the controller gives up an engine much earlier
 
 
-def listen(seconds: float, host: str, port: int = 0) -> tuple[Store, int]:
-    """The store where a group meets, and its port; torch's own socket would listen beyond `host`."""
+def listen(host: str, seconds: float, port: int = 0) -> tuple[Store, int]:
+    """Open the store through which the ranks of a group find each other.
+
+    Args:
+        host: the only address it listens on; the socket that torch would make listens on all of them.
+        seconds: deadline of each wait for the store.
+        port: 0 takes a free one.
+
+    Returns:
+        The store and its port.
+    """
     listener = socket.create_server((host, port))
     port = listener.getsockname()[1]
     store = TCPStore(
@@ -42,35 +50,34 @@ def listen(seconds: float, host: str, port: int = 0) -> tuple[Store, int]:
 
 
 class Group:
-    """One rank of a group; made when the others have come, with NCCL before that.
+    """One rank of a process group. The constructor waits for the other ranks, except with NCCL.
 
     Args:
-        backend: gloo, or nccl: then tensors travel by way of this process's GPU.
-        seconds: after which every wait of it ends, by a RuntimeError.
+        store: where the ranks find each other.
+        name: of the group.
+        rank: 0 is the trainer's.
+        size: number of ranks.
+        backend: gloo or nccl; with nccl tensors travel by way of this process's GPU.
+        seconds: deadline of each wait of the group, after which it raises a RuntimeError.
     """
 
     def __init__(self, store: Store, name: str, rank: int, size: int, backend: str, seconds: float) -> None:
-        timeout, on_gpu = timedelta(seconds=seconds), backend == "nccl"
+        timeout = timedelta(seconds=seconds)
+        on_gpu = backend == "nccl"
         self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-        # Of its own, since the trainer computes in the default one.
+        # A stream of its own, because the trainer computes in the default one.
         self._stream = torch.cuda.Stream() if on_gpu else None  # type: ignore[no-untyped-call]
-        # The prefixes under which init_process_group would look for the others.
+        # SGLang calls init_process_group, which looks for the other ranks under these prefixes.
         for prefix in (name, f"{name}/", f"{self.device.type}/"):
             store = PrefixStore(prefix, store)
         if on_gpu:
-            # Else its watchdog would end this process when the other end is lost; read when a group is made.
-            os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
-            from torch._C._distributed_c10d import ProcessGroupNCCL  # which builds for CPUs lack
-
-            options = ProcessGroupNCCL.Options()
-            options._timeout = timeout
-            self._group: Any = ProcessGroupNCCL(store, rank, size, options)
+            self._group = _nccl_group(store, rank, size, timeout)
         else:
             self._group = ProcessGroupGloo(store, rank, size, timeout)
 
     def broadcast(self, flat: Tensor) -> Tensor:
-        """Rank 0's `flat` on every rank's device; returns when it is sent, or has come."""
-        if self._stream is not None and flat.is_cuda:  # its memory may have been that of a pass under way
+        """Send rank 0's `flat` to all ranks; returns it on this rank's device, once it is sent or has come."""
+        if self._stream is not None and flat.is_cuda:  # a computation under way may still use this memory
             self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             flat = flat.to(self.device, non_blocking=True)
@@ -80,15 +87,29 @@ class Group:
         return flat
 
 
+def _nccl_group(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
+    # NCCL's watchdog would end this process when the other end is lost; the variable is read when a group is made.
+    os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
+    from torch._C._distributed_c10d import ProcessGroupNCCL  # torch built for CPUs does not have it
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return ProcessGroupNCCL(store, rank, size, options)
+
+
 class Receiver:
-    """An engine's end: what has come waits in tensors of its own until all of it is here. Methods block."""
+    """Receive buckets at an engine's end, and keep them until all are here. All methods but `take` block."""
 
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}
         self._staged: dict[str, Tensor] = {}
 
-    def join(self, body: wire.InitGroup) -> None:
-        """Raises EngineError: nobody there."""
+    def join(self, body: InitGroup) -> None:
+        """Join the group that the trainer has opened.
+
+        Raises:
+            EngineError: nobody answers there.
+        """
         try:
             store = TCPStore(body.master_address, body.master_port, timeout=timedelta(seconds=ENGINE_SECONDS))
             group = Group(store, body.group_name, body.rank_offset, body.world_size, body.backend, ENGINE_SECONDS)
@@ -96,11 +117,11 @@ class Receiver:
             raise EngineError(f"group {body.group_name}: it cannot be joined ({error})") from error
         self._groups[body.group_name] = group
 
-    def receive(self, body: wire.UpdateFromDistributed) -> None:
-        """Stage one bucket, whose names and shapes are the model's.
+    def receive(self, body: UpdateFromDistributed) -> None:
+        """Receive one bucket, whose names and shapes the caller has compared with the model's.
 
         Raises:
-            EngineError: not a bucket, no such group, or the sender has gone.
+            EngineError: this is not a bucket, there is no such group, or the sender has gone.
         """
         if body.load_format != BUCKETS:
             raise EngineError(f"load_format {body.load_format}: only {BUCKETS} is understood")
@@ -108,22 +129,29 @@ class Receiver:
             raise EngineError(f"group {body.group_name} is not one of {sorted(self._groups)}: join it first")
         bucket = bucket_of(body)
         group = self._groups[body.group_name]
-        flat = torch.empty(sum(spec.num_bytes for spec in bucket), dtype=torch.uint8, device=group.device)
+        flat = torch.empty(bucket_bytes_of(bucket), dtype=torch.uint8, device=group.device)
         try:
             self._staged |= unflatten(group.broadcast(flat), bucket)
         except RuntimeError as error:
             raise EngineError(f"group {body.group_name}: the broadcast broke off ({error})") from error
 
     def take(self) -> dict[str, Tensor]:
-        """All that has come since the last time."""
-        staged, self._staged = self._staged, {}
+        """Return all tensors that were received since the last call."""
+        staged = self._staged
+        self._staged = {}
         return staged
 
 
-def bucket_of(body: wire.UpdateFromDistributed) -> Sequence[TensorSpec]:
-    """Raises EngineError: its lists do not belong together, or a dtype is unknown."""
+def bucket_of(body: UpdateFromDistributed) -> Sequence[TensorSpec]:
+    """Return the tensors that a bucket holds.
+
+    Raises:
+        EngineError: the lists do not belong together, or a dtype is unknown.
+    """
     if not len(body.names) == len(body.dtypes) == len(body.shapes):
         raise EngineError(f"{len(body.names)} names, {len(body.dtypes)} dtypes and {len(body.shapes)} shapes")
-    if unknown := set(body.dtypes) - ITEM_BYTES.keys():
+    unknown = set(body.dtypes) - ITEM_BYTES.keys()
+    if unknown:
         raise EngineError(f"dtype {min(unknown)}: choose one of {', '.join(ITEM_BYTES)}")
-    return [TensorSpec(*spec) for spec in zip(body.names, body.dtypes, map(tuple, body.shapes), strict=True)]
+    columns = zip(body.names, body.dtypes, body.shapes, strict=True)
+    return [TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in columns]

@@ -1,4 +1,7 @@
-"""The folder in which a trainer hands published weights to the engines, in memory where it fits."""
+"""Make the directory in which a trainer hands published weights to the engines, in memory where it fits.
+
+shared memory, else the run directory ─► directory of this run, locked while the run lives ─► removed at the end
+"""
 
 import contextlib
 import fcntl
@@ -18,83 +21,107 @@ from arl.launch.host_memory import free_memory
 from arl.sync.published_versions import kept_versions
 from arl.types import Transport
 
-MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
-WEIGHTS = "arl-weights"
+SHARED_MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
+PREFIX = "arl-weights"  # of the directories' names
 
 
 @contextlib.contextmanager
 def publication_directory(
     recipe: Recipe, model: Path, run_directory: Path, lags: np.ndarray | None, transport: Transport
 ) -> Iterator[Path]:
-    """Where weights are handed over: in memory if it holds every version that is kept, else on disk.
+    """Yield a new directory: in memory if every kept version fits there, else on disk.
 
-    What is sent out of the trainer's own memory leaves next to nothing there.
+    The directory is removed at the end. A run that was killed leaves its directory behind; the next run removes it.
+    Transports that send from the trainer's own memory put next to nothing into it.
 
-    Removed at the end; what a run that was killed could not remove, the next one does.
+    Args:
+        model: directory of the weights that the run begins with, which have the size of a version.
+        lags: (steps, P) int32, of the recipe, see arl.rollout.lag_table; None: staleness is bounded instead.
 
     Raises:
-        InputError: neither has the room.
+        InputError: neither memory nor the disk has the room.
     """
-    for home in (MEMORY, run_directory):
-        for orphan in orphans(home):
-            shutil.rmtree(orphan, ignore_errors=True)  # its trainer may still write, dying; the next run ends it
-    # The version being written, and one in line.
-    kept, bound = kept_versions(recipe, lags), "rollout.staleness" if lags is None else "rollout.lag"
-    needed = _float32_bytes(model) * (kept + 2)
-    rule = "; make room" if recipe.mode == "collocated" else f" ({bound} + 2); make room, or lower {bound}"
-    in_process = transport in ("memory", "broadcast")
-    in_memory = os.access(MEMORY, os.W_OK) and (in_process or shutil.disk_usage(MEMORY).free > needed)
-    home = MEMORY if in_memory else run_directory
-    if (free_memory() if in_process else shutil.disk_usage(home).free) < needed:
+    for place in (SHARED_MEMORY, run_directory):
+        _remove_abandoned(place)
+    kept = kept_versions(recipe, lags)
+    needed = _float32_bytes(model) * (kept + 2)  # one more is being written, and one waits for that
+    sends_own_memory = transport in ("memory", "broadcast")
+    place = _choose_place(needed, run_directory, sends_own_memory)
+    free = free_memory() if sends_own_memory else shutil.disk_usage(place).free
+    if free < needed:
+        bound = "rollout.staleness" if lags is None else "rollout.lag"
+        remedy = "; make room" if recipe.mode == "collocated" else f" ({bound} + 2); make room, or lower {bound}"
         raise InputError(
-            f"{'memory' if in_process else home}: publishing weights needs {needed / 1e9:.2f} GB free there, for "
-            f"{kept} versions at a time{rule}"
+            f"{'memory' if sends_own_memory else place}: publishing weights needs {needed / 1e9:.2f} GB free there, "
+            f"for {kept} versions at a time{remedy}"
         )
-    publications, held = _make_own(home)
+    directory, lock = make_locked_directory(place)
     try:
-        yield publications
+        yield directory
     finally:
-        shutil.rmtree(publications, ignore_errors=True)
-        os.close(held)
+        shutil.rmtree(directory, ignore_errors=True)
+        os.close(lock)
 
 
-def _make_own(home: Path) -> tuple[Path, int]:
-    """A new folder, locked until its file is closed: when this process ends, however it ends."""
-    while True:  # another run may be quicker to lock it, and take it for an orphan
-        directory = Path(tempfile.mkdtemp(prefix=f"{WEIGHTS}-", dir=home))
-        if (held := _lock(directory)) is not None:
-            return directory, held
+def _choose_place(needed: int, run_directory: Path, sends_own_memory: bool) -> Path:
+    """Return shared memory if it can be written to and has room for what will be written, else the run directory."""
+    if not os.access(SHARED_MEMORY, os.W_OK):
+        return run_directory
+    has_room = sends_own_memory or shutil.disk_usage(SHARED_MEMORY).free > needed
+    return SHARED_MEMORY if has_room else run_directory
 
 
-def _lock(directory: Path) -> int | None:
-    """A file that locks the folder while it is open; None: it is another run's, another user's, or gone."""
+def _remove_abandoned(place: Path) -> None:
+    for directory in abandoned_directories(place):
+        # A trainer of the killed run may still write, so that not all can be removed. The next run removes the rest.
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def abandoned_directories(place: Path) -> Iterator[Path]:
+    """Yield the directories of weights in `place` whose run is gone, each locked while the caller looks at it."""
+    for directory in place.glob(f"{PREFIX}-*"):
+        lock = _try_lock(directory)
+        if lock is None:
+            continue
+        try:
+            yield directory
+        finally:
+            os.close(lock)
+
+
+def make_locked_directory(place: Path) -> tuple[Path, int]:
+    """Make a directory, and return it with a file descriptor that keeps it locked until it is closed.
+
+    The system closes the descriptor when this process ends, however it ends.
+    """
+    while True:  # another run may lock it first, because it takes it for an abandoned one, and remove it
+        directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-", dir=place))
+        lock = _try_lock(directory)
+        if lock is not None:
+            return directory, lock
+
+
+def _try_lock(directory: Path) -> int | None:
+    """Return an open file descriptor that locks `directory`; None: it is another run's, another user's, or gone."""
     try:
-        held = os.open(directory, os.O_RDONLY)
+        descriptor = os.open(directory, os.O_RDONLY)
     except (FileNotFoundError, PermissionError):
         return None
     with contextlib.suppress(BlockingIOError):
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if directory.exists():
-            return held
-    os.close(held)
+            return descriptor
+    os.close(descriptor)
     return None
 
 
 def _float32_bytes(model: Path) -> int:
-    """Of its weights, in whatever type they are stored."""
+    """Return the size of a model's weights in float32, whatever type they are stored in."""
     size = 0
     for file in model.iterdir():
-        if file.suffix == ".safetensors" and "model" in file.stem:
-            with safe_open(file, "np") as tensors:
-                size += sum(4 * math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+        if file.suffix != ".safetensors" or "model" not in file.stem:
+            continue
+        with safe_open(file, "np") as tensors:
+            for name in tensors.keys():  # noqa: SIM118
+                size += 4 * math.prod(tensors.get_slice(name).get_shape())
     return size
-
-
-def orphans(home: Path) -> Iterator[Path]:
-    """Folders of weights in `home` whose run is gone, each locked while the caller looks at it."""
-    for directory in home.glob(f"{WEIGHTS}-*"):
-        if (held := _lock(directory)) is not None:
-            try:
-                yield directory
-            finally:
-                os.close(held)

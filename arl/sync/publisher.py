@@ -1,6 +1,6 @@
-"""Weight publication: what engines can load, complete the moment it is announced.
+"""Publish weights in the background: what is announced can be loaded at once.
 
-snapshot (the only part that blocks training) ─► background thread: an outlet ─► WeightUpdate
+snapshot (the only part that blocks training) ─► thread: PublicationTarget.write ─► announce(WeightUpdate)
 """
 
 import threading
@@ -11,59 +11,75 @@ from queue import SimpleQueue
 import msgspec
 import torch
 
-from arl.sync.loading import checksums
-from arl.sync.targets import Outlet, State
+from arl.sync.publication_target import PublicationTarget, State
+from arl.sync.verify import checksums
 from arl.types import WeightUpdate
 
 Announce = Callable[[WeightUpdate | Exception], None]
+Snapshot = tuple[int, State]  # version, weights
 
 
-def put_out(outlet: Outlet, version: int, state: State, checked_as: torch.dtype | None) -> WeightUpdate:
-    """Write `state`, with the checksums that an engine of dtype `checked_as` must find; None: no check."""
-    update = outlet.write(version, state)
+def write_version(
+    target: PublicationTarget, version: int, state: State, checked_as: torch.dtype | None
+) -> WeightUpdate:
+    """Write `state` to `target`, with the checksums that an engine must find.
+
+    Args:
+        checked_as: dtype of the engines whose weights are compared; None: no checksums.
+    """
+    update = target.write(version, state)
     if checked_as is None:
         return update
     return msgspec.structs.replace(update, checksums=checksums(state, checked_as))
 
 
 class Publisher:
-    """Writes the newest snapshot, in a thread of its own, and announces it from there.
+    """Write the newest snapshot in a thread, and announce it from there.
 
-    A snapshot that is still in line when a newer one arrives is never written: engines want the newest. Those of an
-    exact lag want each in its turn: with `every_version` the trainer waits while there is one in line.
+    A snapshot that still waits when a newer one arrives is never written, because engines want the newest. With
+    `every_version`, which an exact lag needs, no snapshot is skipped: `publish` blocks while another one waits.
 
     Args:
-        outlet: where the versions go.
-        kept: versions not discarded. Engines may still load version u while the trainer, whom the staleness gate stops
-            at u + η + 1, publishes later ones: η + 2 are always enough. For an exact lag see arl.rollout.exact_lag.
-        announce: called in the publishing thread with each WeightUpdate, or with the exception that ended it.
-        every_version: none is skipped.
+        target: where the versions are written.
+        kept: number of newest versions that are not discarded. Engines may still load version u while the trainer,
+            which the staleness gate stops at u + η + 1, publishes later ones, so η + 2 are always enough. For an
+            exact lag see arl.rollout.exact_lag.
+        announce: called in the publishing thread with each WeightUpdate, or with the exception that ended the thread.
+        every_version: skip none.
         checked_as: dtype of engines whose weights are compared; None: they are not.
     """
 
     def __init__(
         self,
-        outlet: Outlet,
+        target: PublicationTarget,
         kept: int,
         announce: Announce,
         every_version: bool = False,
         checked_as: torch.dtype | None = None,
     ) -> None:
-        self._outlet, self._kept, self._announce, self._checked_as = outlet, kept, announce, checked_as
-        self._every_version, self._place_in_line = every_version, threading.Semaphore(1)
+        self._target = target
+        self._kept = kept
+        self._announce = announce
+        self._every_version = every_version
+        self._checked_as = checked_as
+        self._may_wait = threading.Semaphore(1)  # with every_version, one snapshot at a time waits in the queue
         self._written: deque[WeightUpdate] = deque()
-        self._queue: SimpleQueue[tuple[int, State] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Snapshot | None] = SimpleQueue()  # None: close
         self._thread = threading.Thread(target=self._work, name="publisher", daemon=True)
         self._thread.start()
 
     def publish(self, version: int, state: State) -> None:
-        """Put a snapshot in line."""
+        """Queue a snapshot, which the caller does not change afterwards."""
         if self._every_version:
-            self._place_in_line.acquire()  # a publisher that failed has said so: nobody waits for this one then
+            self._may_wait.acquire()  # a publisher that failed has announced it, and the run ends: no deadline here
         self._queue.put((version, state))
 
     def close(self, seconds: float) -> None:
-        """Finish what is queued; raises TimeoutError if that takes longer."""
+        """Finish what is queued.
+
+        Raises:
+            TimeoutError: that takes longer than `seconds`.
+        """
         self._queue.put(None)
         self._thread.join(seconds)
         if self._thread.is_alive():
@@ -71,18 +87,35 @@ class Publisher:
 
     def _work(self) -> None:
         """Consumes snapshots; waits for the next; unblocked by `publish` and `close`."""
-        ended = False
-        while not ended and (item := self._queue.get()) is not None:
-            if self._every_version:
-                self._place_in_line.release()
-            while not (self._every_version or ended or self._queue.empty()):
-                newer = self._queue.get()
-                ended, item = newer is None, newer or item
+        closing = False
+        while not closing:
+            snapshot, closing = self._next_snapshot()
+            if snapshot is None:
+                return
             try:
-                self._written.append(put_out(self._outlet, *item, self._checked_as))
-                self._announce(self._written[-1])
-                while len(self._written) > self._kept:
-                    self._outlet.discard(self._written.popleft())
+                self._write(*snapshot)
             except Exception as error:
                 self._announce(error)
                 raise
+
+    def _next_snapshot(self) -> tuple[Snapshot | None, bool]:
+        """Wait for a snapshot, and take the newest that is queued; also return whether the publisher was closed."""
+        snapshot = self._queue.get()
+        if self._every_version:
+            self._may_wait.release()
+            return snapshot, snapshot is None
+        closing = snapshot is None
+        while not closing and not self._queue.empty():
+            newer = self._queue.get()
+            if newer is None:
+                closing = True
+            else:
+                snapshot = newer
+        return snapshot, closing
+
+    def _write(self, version: int, state: State) -> None:
+        update = write_version(self._target, version, state, self._checked_as)
+        self._written.append(update)
+        self._announce(update)
+        while len(self._written) > self._kept:
+            self._target.discard(self._written.popleft())

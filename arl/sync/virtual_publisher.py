@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import torch
 
 from arl.clock import now
+from arl.sync.publication_target import PublicationTarget, State
 from arl.sync.published_versions import PublishedVersions
-from arl.sync.publisher import put_out
-from arl.sync.targets import Outlet, State
+from arl.sync.publisher import write_version
 from arl.types import WeightUpdate
 
 ROUNDING = 1e-9  # seconds that sums of times may differ by
@@ -22,21 +22,21 @@ class Publisher:
     """Has no task of its own: whoever publishes or asks brings it to the present first.
 
     Args:
-        outlet, kept, every_version, checked_as: as of arl.sync.publisher.Publisher.
+        target, kept, every_version, checked_as: as of arl.sync.publisher.Publisher.
         seconds: virtual, from the beginning of a publication until it can be loaded.
         published: version -> directory of what is published already.
     """
 
     def __init__(
         self,
-        outlet: Outlet,
+        target: PublicationTarget,
         kept: int,
         seconds: float,
         published: Mapping[int, str],
         every_version: bool = False,
         checked_as: torch.dtype | None = None,
     ) -> None:
-        self._outlet, self._kept, self._seconds, self._checked_as = outlet, kept, seconds, checked_as
+        self._target, self._kept, self._seconds, self._checked_as = target, kept, seconds, checked_as
         self._published, self._every_version = PublishedVersions(kept, published), every_version
         self._complete = 0.0
         self._in_work: WeightUpdate | None = None
@@ -77,7 +77,8 @@ class Publisher:
     def _begin(self, at: float) -> None:
         assert self._in_line is not None
         (version, state), self._in_line = self._in_line, None
-        self._in_work, self._complete = put_out(self._outlet, version, state, self._checked_as), at + self._seconds
+        self._in_work = write_version(self._target, version, state, self._checked_as)
+        self._complete = at + self._seconds
         self._written.append(self._in_work)
         while len(self._written) > self._kept:
-            self._outlet.discard(self._written.popleft())
+            self._target.discard(self._written.popleft())

@@ -7,27 +7,53 @@ the env lets the policy speak for exactly so many tokens. The reward is the shar
 import random
 from typing import Any
 
+from arl.config.section import OpenFraction, Positive, Section
+from arl.tasks.base import Split, Task, is_held_out
 from arl.types import Problem
 
-CHARACTERS = "0123456789.=#"
-MEDIAN, SIGMA, LONGEST = 32, 0.95, 448
-PROMPT_LENGTH = 16
+MEDIAN = 32  # tokens of an answer
+SIGMA = 0.95  # of the lognormal
+LONGEST = 448  # tokens of an answer
+PROMPT_LENGTH = 16  # characters
 
 
-def problem(rng: random.Random, uniform_lengths: bool = False) -> Problem:
+class LongTailOptions(Section):
+    """Size of the problem set."""
+
+    size: Positive = 20_000
+    """Problems to draw, both sides together."""
+    eval_fraction: OpenFraction = 0.1
+    """Share held out for evaluation."""
+
+
+class LongTail(Task):
+    """Repeat a digit for as many tokens as the problem says."""
+
+    Options = LongTailOptions
+    characters = "0123456789.=#"
+
+    def __init__(self, options: LongTailOptions) -> None:
+        self._options = options
+
+    def problems(self, split: Split, seed: int) -> list[Problem]:
+        rng = random.Random(f"problems {seed}")
+        drawn = [draw_problem(rng) for _ in range(self._options.size)]
+        held_out = self._options.eval_fraction
+        return [problem for problem in drawn if is_held_out(problem, held_out) == (split == "evaluation")]
+
+    @staticmethod
+    def reward(problem: Problem, response: str, truncated: bool) -> float:
+        """Return the share of the response that is the problem's digit."""
+        return response.count(problem.answer) / max(len(response), 1)
+
+    @staticmethod
+    async def env(problem: Problem, session: Any) -> None:
+        """Take one turn of exactly the stated length."""
+        await session.generate(limit=problem.metadata["length"], stop=False)
+
+
+def draw_problem(rng: random.Random) -> Problem:
+    """Draw a digit to repeat, and the number of tokens to repeat it for."""
     length = min(round(rng.lognormvariate(0.0, SIGMA) * MEDIAN) + 1, LONGEST)
     digits = "".join(str(rng.randrange(10)) for _ in range(PROMPT_LENGTH - 1))
-    return Problem(f"{digits}=", answer=digits[-1], metadata={"length": MEDIAN if uniform_lengths else length})
-
-
-def demonstration(problem: Problem, rng: random.Random, blurt: float = 0.0, slip: float = 0.0) -> str:
-    return problem.answer * MEDIAN
-
-
-def reward(problem: Problem, response: str, truncated: bool) -> float:
-    return response.count(problem.answer) / max(len(response), 1)
-
-
-async def env(problem: Problem, session: Any) -> None:
-    """One turn of exactly the stated length."""
-    await session.generate(limit=problem.metadata["length"], stop=False)
+    return Problem(f"{digits}=", answer=digits[-1], metadata={"length": length})

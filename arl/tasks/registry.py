@@ -1,33 +1,50 @@
-"""Tasks that make their own problems, vocabulary and demonstrations. A new task is one module and one line here."""
+"""Open the task that a recipe names. A new built-in task is one module, and one line in arl.config.data_section.TASKS.
 
-import importlib
-import random
-from typing import Protocol, cast
+recipe.data ─► TASKS or module:attribute ─► class, compared with the seam ─► Options ─► Task
+"""
 
+from arl.config.data_section import TASKS, Data
+from arl.config.imports import import_seam
+from arl.config.recipe import Recipe
 from arl.errors import RecipeError
-from arl.types import Problem
+from arl.tasks.base import Task
+
+SINGLE_TURN = "arl.rollout.env:single_turn"
+EXAMPLE = "arl/tasks/running_checksum.py"
 
 
-class Task(Protocol):
-    CHARACTERS: str
+def task_class(name: str) -> type[Task]:
+    """Import the class of the task, and check that it is complete.
 
-    def problem(self, rng: random.Random, uniform_lengths: bool = False) -> Problem: ...
-
-    def demonstration(self, problem: Problem, rng: random.Random, blurt: float = 0.0, slip: float = 0.0) -> str: ...
-
-    def reward(self, problem: Problem, response: str, truncated: bool) -> float: ...
-
-
-TASKS = {"running_checksum": "arl.tasks.running_checksum", "long_tail": "arl.tasks.long_tail"}  # name -> module
-
-
-def task_module(name: str) -> str:
-    """Raises RecipeError for a name nobody registered."""
-    if name not in TASKS:
-        raise RecipeError(f"data.task {name!r} is not a task; known: {', '.join(sorted(TASKS))}")
-    return TASKS[name]
+    Raises:
+        RecipeError: nothing has this name, or what has it lacks a part of arl.tasks.base.Task.
+    """
+    found = import_seam(name, "data.task", Task, EXAMPLE, TASKS)
+    if not isinstance(found, type):
+        raise RecipeError(f"data.task {name!r}: is an object, and must be the class of a task; see {EXAMPLE}")
+    return found
 
 
-def task_named(name: str) -> Task:
-    """The task's module; raises RecipeError for a name nobody registered."""
-    return cast(Task, importlib.import_module(task_module(name)))
+def open_task(data: Data) -> Task:
+    """Make the task with the recipe's options.
+
+    Raises:
+        RecipeError: as `task_class`.
+    """
+    assert data.task is not None
+    kind = task_class(data.task)
+    return kind(kind.Options.model_validate(data.options))
+
+
+def task_part(name: str, part: str) -> str:
+    """Return `module:attribute` of a static part of the task, such as its reward."""
+    return f"{TASKS.get(name, name)}.{part}"
+
+
+def env_name(recipe: Recipe) -> str:
+    """Return `module:attribute` of the env that drives the recipe's episodes: its own, the task's, or a single turn."""
+    if recipe.rollout.env is not None:
+        return recipe.rollout.env
+    if recipe.data.task is not None and task_class(recipe.data.task).env is not None:
+        return task_part(recipe.data.task, "env")
+    return SINGLE_TURN

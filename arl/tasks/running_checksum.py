@@ -5,42 +5,126 @@
     blurted #total$                        the habit that RL must remove
 
 Answers grow with reward, and their lengths are long-tailed: a reasoning task a 0.4M-parameter model can learn.
+
+The warm-up has two stages. The first shows worked answers, of all lengths alike, until the skill is there. The second
+installs bad habits for RL to remove: most answers are blurted, and working steps slip.
 """
 
 import random
+from collections.abc import Sequence
+from functools import partial
 
+from arl.config.section import Fraction, NonNegative, OpenFraction, Positive, PositiveFloat, Section
+from arl.tasks.base import Demonstration, Split, Task, WarmupStage, is_held_out
 from arl.types import Problem
 
-MOD = 6
-MIN_DIGITS, MAX_DIGITS = 2, 24
 CHARACTERS = "0123456789.=#"
+MOD = 6
+MIN_DIGITS = 2
+MAX_DIGITS = 24
 _LENGTHS = range(MIN_DIGITS, MAX_DIGITS + 1)
 _ZIPF = [1 / k for k in _LENGTHS]
 
 
-def problem(rng: random.Random, uniform_lengths: bool = False) -> Problem:
-    """Draw one problem; the warm-up draws lengths uniformly, everything else Zipf."""
+class ChecksumOptions(Section):
+    """Size of the problem set, and the two stages of the warm-up."""
+
+    size: Positive = 20_000
+    """Problems to draw, both sides together."""
+    eval_fraction: OpenFraction = 0.1
+    """Share held out for evaluation."""
+    skill_accuracy: Fraction = 0.95
+    """Warm-up, first stage: ends when sampled accuracy on fresh problems reaches this."""
+    skill_steps: Positive = 800
+    """Warm-up, first stage: fails if the accuracy is not reached in so many optimizer steps."""
+    skill_learning_rate: PositiveFloat = 2e-3
+    """Warm-up, first stage: peak; 50 steps of ramp, then linear to 10 % at skill_steps."""
+    habit_steps: NonNegative = 50
+    """Warm-up, second stage: optimizer steps on bad habits."""
+    habit_learning_rate: PositiveFloat = 1e-3
+    """Warm-up, second stage: constant."""
+    blurt: Fraction = 0.7
+    """Warm-up, second stage: share of demonstrations that answer without working."""
+    slip: Fraction = 0.1
+    """Warm-up, second stage: chance of an error at each working step."""
+
+
+class RunningChecksum(Task):
+    """Sum digits mod 6, with the working shown."""
+
+    Options = ChecksumOptions
+    characters = CHARACTERS
+
+    def __init__(self, options: ChecksumOptions) -> None:
+        self._options = options
+
+    def problems(self, split: Split, seed: int) -> list[Problem]:
+        rng = random.Random(f"problems {seed}")
+        drawn = [draw_problem(rng) for _ in range(self._options.size)]
+        return [problem for problem in drawn if self._is_held_out(problem) == (split == "evaluation")]
+
+    @staticmethod
+    def reward(problem: Problem, response: str, truncated: bool) -> float:
+        """1 if the response ended by itself and holds one '#', followed by the answer and nothing else."""
+        head, mark, answer = response.partition("#")
+        is_right = mark == "#" and answer == problem.answer and "#" not in head
+        return float(is_right and not truncated)
+
+    def warmup(self) -> Sequence[WarmupStage]:
+        options = self._options
+        skill = WarmupStage(
+            name="learning the task",
+            demonstrate=partial(self._demonstrate, blurt=0.0, slip=0.0),
+            ask=self._ask,
+            steps=options.skill_steps,
+            learning_rate=options.skill_learning_rate,
+            target_accuracy=options.skill_accuracy,
+        )
+        habits = WarmupStage(
+            name="with bad habits",
+            demonstrate=partial(self._demonstrate, blurt=options.blurt, slip=options.slip),
+            ask=self._ask,
+            steps=options.habit_steps,
+            learning_rate=options.habit_learning_rate,
+            schedule="constant",
+        )
+        return [skill, habits]
+
+    def _demonstrate(self, rng: random.Random, count: int, blurt: float, slip: float) -> list[Demonstration]:
+        problems = [self._draw_for_training(rng, uniform_lengths=True) for _ in range(count)]
+        return [Demonstration(problem, demonstrate(problem, rng, blurt, slip)) for problem in problems]
+
+    def _ask(self, rng: random.Random, count: int) -> list[Problem]:
+        return [self._draw_for_training(rng, uniform_lengths=False) for _ in range(count)]
+
+    def _draw_for_training(self, rng: random.Random, uniform_lengths: bool) -> Problem:
+        while True:
+            problem = draw_problem(rng, uniform_lengths)
+            if not self._is_held_out(problem):
+                return problem
+
+    def _is_held_out(self, problem: Problem) -> bool:
+        return is_held_out(problem, self._options.eval_fraction)
+
+
+def draw_problem(rng: random.Random, uniform_lengths: bool = False) -> Problem:
+    """Draw one problem; its number of digits is uniform, or Zipf."""
     k = rng.choice(_LENGTHS) if uniform_lengths else rng.choices(_LENGTHS, _ZIPF)[0]
     digits = [rng.randrange(MOD) for _ in range(k)]
     prompt = "".join(map(str, digits)) + "." * (MAX_DIGITS - k) + "="
     return Problem(prompt, answer=str(sum(digits) % MOD))
 
 
-def demonstration(problem: Problem, rng: random.Random, blurt: float = 0.0, slip: float = 0.0) -> str:
-    """A response to learn from: worked, or blurted with chance `blurt`; each step errs with chance `slip`."""
+def demonstrate(problem: Problem, rng: random.Random, blurt: float = 0.0, slip: float = 0.0) -> str:
+    """Write a response to learn from: worked, or blurted with chance `blurt`; each step errs with chance `slip`."""
     assert isinstance(problem.prompt, str)
     if rng.random() < blurt:
         return f"#{problem.answer}"
-    total, working = 0, ""
+    total = 0
+    working = ""
     for digit in problem.prompt.rstrip(".="):
         total = (total + int(digit)) % MOD
         if rng.random() < slip:
             total = rng.randrange(MOD)
         working += str(total)
     return f"{working}#{total}"
-
-
-def reward(problem: Problem, response: str, truncated: bool) -> float:
-    """1 if the response ended by itself and holds one '#', followed by the answer and nothing else."""
-    head, mark, answer = response.partition("#")
-    return float(not truncated and mark == "#" and answer == problem.answer and "#" not in head)

@@ -7,7 +7,7 @@ controller (ROUTER, one port)                        rank r (DEALER, and one for
                Published ◄──                         by rank 0's publisher, while the next step may run
     Save ──► … Copied ◄──
                Saved ◄──                             by rank 0, from the thread that writes
-    Join ──► … Joined ◄──                            an engine's group, by rank 0's senders: arl.train.senders
+    Join ──► … Joined ◄──                            an engine's group, by rank 0: arl.sync.broadcast_threads
     Send ──► … Sent ◄──                              by the thread of that group; Leave ends it
     Stop ──► … Stopped ◄──
                Failed ◄──                            instead of any answer: the rank's traceback; it then ends
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from arl.config.recipe import Objective, Train
+from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.sync.buckets import TensorSpec
 from arl.train.packer import Shard
@@ -67,8 +67,8 @@ class Init(_Message, frozen=True):
     checked_as: str | None = None  # dtype of engines whose weights are compared
     takes_turns: bool = False  # engines use its devices between its steps
 
-    def sections(self) -> tuple[Train, Objective]:
-        return Train.model_validate(self.train), Objective.model_validate(self.objective)
+    def sections(self) -> tuple[Train, ObjectiveSection]:
+        return Train.model_validate(self.train), ObjectiveSection.model_validate(self.objective)
 
 
 class Ready(_Message, frozen=True):

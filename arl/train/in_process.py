@@ -14,11 +14,12 @@ from arl.config.recipe import Recipe
 from arl.data.model_limits import model_flops
 from arl.metrics.names import MEASURED
 from arl.models.load import DTYPES
+from arl.sync.file_target import FileTarget
+from arl.sync.memory_target import MemoryTarget
 from arl.sync.published_versions import kept_versions
-from arl.sync.targets import FileOutlet, MemoryOutlet
 from arl.sync.virtual_publisher import Publisher
 from arl.train.learner import Learner
-from arl.train.packer import pack_batch
+from arl.train.packer import Packing, pack_batch
 from arl.types import Batch, StartingVersions, StepResult, WeightUpdate
 
 
@@ -26,7 +27,7 @@ class InProcessTrainer:
     """Trainer protocol over one Learner of world size 1.
 
     Args:
-        recipe: `train`, `objective` and the costs in `virtual`.
+        recipe: `train`, `objective`, `advantage` and the costs in `virtual`.
         versions: what it begins with.
         publications: directory of what is published.
         logs: directory for the shard of a step that cannot be trained.
@@ -43,7 +44,10 @@ class InProcessTrainer:
     ) -> None:
         model, version = Path(versions.model), versions.version
         self._train, self._costs = recipe.train.model_copy(update={"threads": 1}), recipe.virtual
-        self._model, self._publications, self._flops = model, publications, model_flops(versions.model)
+        self._model, self._publications = model, publications
+        self._packing = Packing.of(
+            recipe.train, recipe.objective, recipe.advantage, ranks=1, flops=model_flops(versions.model)
+        )
         self._learner = Learner(
             model,
             self._train,
@@ -54,9 +58,9 @@ class InProcessTrainer:
             evidence=logs,
         )
         assert self._learner.sharded.device.type == "cpu", "the virtual world computes on the CPU"
-        outlet = FileOutlet if recipe.sync.transport == "file" else MemoryOutlet
+        target = FileTarget if recipe.sync.transport == "file" else MemoryTarget
         self._publisher = Publisher(
-            outlet(publications, self._learner.config_json()),
+            target(publications, self._learner.config_json()),
             kept_versions(recipe, lags),
             self._costs.publish,
             versions.older or {version: versions.model},
@@ -74,8 +78,7 @@ class InProcessTrainer:
             TrainerError: a loss or gradient that is not finite, too often.
         """
         costs = self._costs
-        train = self._train
-        (shard,), packing = pack_batch(batch, train.minibatches, train.capacity, ranks=1, flops=self._flops)
+        (shard,), packing = pack_batch(batch, self._packing)
         computed = self._learner.step(shard)
         version, state = self._learner.version, self._learner.snapshot()
         seconds = costs.train_step + costs.trained_token * packing["tokens/trained"]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import zmq
 
+from arl.launch.address import listening_address
 from arl.launch.child import leave
 from arl.train.channel import (
     Copied,
@@ -35,8 +36,8 @@ from arl.train.link import LINGER_SECONDS, Link
 from arl.types import WeightUpdate
 
 if TYPE_CHECKING:
+    from arl.sync.publication_target import PublicationTarget
     from arl.sync.publisher import Publisher
-    from arl.sync.targets import Outlet
     from arl.train.sharded_model import TrainingState
 
 INIT_SECONDS = 120.0  # from Hello until the controller answers
@@ -71,26 +72,29 @@ class Rank:
 
         init = self._init
         return Publisher(
-            self._outlet(),
+            self._target(),
             init.kept_versions,
             _Announcer("publisher", init.version),
             init.every_version,
             None if init.checked_as is None else DTYPES[init.checked_as],
         )
 
-    def _outlet(self) -> "Outlet":
-        from arl.sync.targets import BroadcastOutlet, FileOutlet, IpcOutlet
-        from arl.train.senders import start_senders
+    def _target(self) -> "PublicationTarget":
+        from arl.sync.broadcast_target import BroadcastTarget
+        from arl.sync.broadcast_threads import start_broadcast_threads
+        from arl.sync.file_target import FileTarget
+        from arl.sync.ipc_target import IpcTarget
+        from arl.train.sender_link import SenderLink
 
         init = self._init
         if init.transport == "ipc":
-            return IpcOutlet(Path(init.publish_directory), init.bucket_bytes)
+            return IpcTarget(Path(init.publish_directory), init.bucket_bytes)
         if init.transport == "broadcast":
-            outlet = BroadcastOutlet(init.bucket_bytes)
-            start_senders(outlet, init.broadcast_seconds)
-            return outlet
+            target = BroadcastTarget(init.bucket_bytes)
+            start_broadcast_threads(target, SenderLink, listening_address(), init.broadcast_seconds)
+            return target
         assert init.transport == "file", f"a process cannot publish by {init.transport}"
-        return FileOutlet(Path(init.publish_directory), self.learner.config_json())
+        return FileTarget(Path(init.publish_directory), self.learner.config_json())
 
     def serve(self) -> None:
         """Consumes the controller's messages; waits for the next; unblocked by it, or by the controller's death."""

@@ -35,7 +35,7 @@ from arl.config.recipe import Train
 from arl.errors import DataError
 from arl.kernels.linear_logprob import linear_logprob
 from arl.kernels.linear_policy_loss import linear_policy_loss
-from arl.kernels.policy_loss import Objective
+from arl.kernels.policy_loss import RowLoss
 from arl.models.load import DTYPES, empty_model, save_model
 from arl.models.packed import PackedContext
 from arl.models.weights import fill_model
@@ -70,7 +70,7 @@ def _meet(rank: int, seconds: float) -> Store:
     """By torchrun's variables; its agent may listen, else rank 0 does, at MASTER_ADDR alone."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return listen(seconds, host, port)[0]
+        return listen(host, seconds, port)[0]
     return TCPStore(host, port, timeout=timedelta(seconds=seconds))
 
 
@@ -134,15 +134,15 @@ class ShardedModel:
         targets = self.tensor(batch.score_targets)
         return self._forward(batch, lambda hidden, head: linear_logprob(hidden, head, targets, self.temperature))
 
-    def policy_loss(self, batch: MicroBatch, objective: Objective) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    def policy_loss(self, batch: MicroBatch, row_loss: RowLoss) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """A loss that is a sum over scored positions, whose gradient the head takes in its forward.
 
         Returns:
-            The loss (), with gradient; entropy (M,) float32; what `objective` kept, joined in row order.
+            The loss (), with gradient; entropy (M,) float32; what `row_loss` kept, joined in row order.
         """
         targets = self.tensor(batch.score_targets)
         total, _, entropy, stats = self._forward(
-            batch, lambda hidden, head: linear_policy_loss(hidden, head, targets, objective, self.temperature)
+            batch, lambda hidden, head: linear_policy_loss(hidden, head, targets, row_loss, self.temperature)
         )
         return total, entropy, stats
 

@@ -16,13 +16,13 @@ from typing import Any, NoReturn, Self
 
 from msgspec import Struct
 
-from arl.config.recipe import Deadlines
+from arl.config.recipe import AdvantageSection, Deadlines
 from arl.data.model_limits import model_flops
-from arl.engine.base import Meeting
 from arl.errors import DeadlineError, EngineLost, TrainerError
 from arl.launch.base import Process
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.published_versions import PublishedVersions
+from arl.sync.weight_sender import Rendezvous
 from arl.train import channel
 from arl.train.channel import (
     Copied,
@@ -43,7 +43,7 @@ from arl.train.channel import (
     Stop,
     Stopped,
 )
-from arl.train.packer import pack_batch
+from arl.train.packer import Packing, pack_batch
 from arl.train.rank_connections import TRAINER, RankConnections
 from arl.train.rank_watch import RankWatch
 from arl.train.waits import Answers, Waits, set_if_waiting
@@ -53,7 +53,7 @@ from arl.types import Batch, StepResult, WeightUpdate
 class TrainerClient:
     """Trainer protocol over rank processes that a launcher starts with `environment` and torchrun's variables.
 
-        async with TrainerClient(init, ranks=2, run_key=key, deadlines=Deadlines(), host=launcher.host) as trainer:
+        async with TrainerClient(init, recipe.advantage, 2, key, recipe.deadlines, host=launcher.host) as trainer:
             for rank in range(2):
                 ...  # start `python -m arl.train.rank` with trainer.environment
                 trainer.watch(rank, process)
@@ -63,6 +63,7 @@ class TrainerClient:
 
     Args:
         init: what every rank is told first.
+        advantage: recipe section; advantages are computed here, where the rewards are.
         ranks: world size.
         run_key: secret of this run; a process that does not know it is refused.
         deadlines: of a start, a step, a publication and the end.
@@ -73,6 +74,7 @@ class TrainerClient:
     def __init__(
         self,
         init: Init,
+        advantage: AdvantageSection,
         ranks: int,
         run_key: str,
         deadlines: Deadlines,
@@ -83,8 +85,8 @@ class TrainerClient:
         self._init = init
         self._num_ranks = ranks
         self._deadlines = deadlines
-        self._train, _ = init.sections()
-        self._flops = model_flops(init.model_path)
+        flops = model_flops(init.model_path)
+        self._packing = Packing.of(*init.sections(), advantage, ranks=ranks, flops=flops)
         self._version = init.version
         self._published = PublishedVersions(init.kept_versions, {**(published or {}), init.version: init.model_path})
         self._waits = Waits()
@@ -153,9 +155,7 @@ class TrainerClient:
             ProcessDied, TrainerError, DeadlineError: a rank died, raised, or took too long.
         """
         assert batch.version == self._version, f"a batch for version {batch.version} at version {self._version}"
-        slices, packing = await asyncio.to_thread(
-            pack_batch, batch, self._train.minibatches, self._train.capacity, self._num_ranks, self._flops
-        )
+        slices, packing = await asyncio.to_thread(pack_batch, batch, self._packing)
         stepped = await self._ask([Step(part) for part in slices], Stepped, self._deadlines.step)
         self._version += 1
         assert {answer.version for answer in stepped} == {self._version}
@@ -204,7 +204,7 @@ class TrainerClient:
         """See WeightSender."""
         return make_buckets(self.tensors, self._init.bucket_bytes)
 
-    async def join(self, group: str, world_size: int) -> Meeting:
+    async def join(self, group: str, world_size: int) -> Rendezvous:
         """See WeightSender.
 
         Raises:
@@ -216,7 +216,7 @@ class TrainerClient:
             raise TrainerError(f"trainer rank 0 opens no group for a broadcast: {error}") from error
         if isinstance(joined, Sent):
             raise TrainerError(f"group {group}: trainer rank 0 could not open it: {joined.error}")
-        return Meeting(joined.host, joined.port, joined.backend)
+        return Rendezvous(joined.host, joined.port, joined.backend)
 
     async def send(self, group: str, version: int) -> None:
         """See WeightSender."""

@@ -16,7 +16,8 @@ from arl.config.recipe import Train
 from arl.data.model_limits import model_flops
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import TrainerError
-from arl.train.packer import LossSequence, pack_groups
+from arl.train.loss_sequence import LossSequence
+from arl.train.packer import pack_groups
 from arl.train.sharded_model import ShardedModel, init_ranks
 from arl.types import Problem
 
@@ -69,7 +70,7 @@ def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:
         loss_at=np.arange(len(prompt), len(prompt) + len(response)),
         behavior_logprobs=nothing,
         policy_versions=nothing.astype(np.int32),
-        advantage=1.0,
+        advantages=nothing,
     )
 
 

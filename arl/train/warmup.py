@@ -1,9 +1,9 @@
-"""The supervised warm-up of a tiny model.
+"""The supervised warm-up of a tiny model: the stages that its task declares, one after the other.
 
-    (a) clean worked answers, uniform lengths ─► until sampled accuracy on fresh problems ≥ target
-    (b) noisy answers: most blurted, steps slip ─► a policy with the skill and with bad habits, for RL to remove
+    make_tiny_model ─► for each stage: demonstrations ─► Tuner ─► until its accuracy is reached, or its steps are over
+                                                                                         └─► model directory
 
-Only problems of the training split are shown or asked.
+A stage (arl.tasks.base.WarmupStage) says what is shown, what is asked, and when it ends. This module knows no task.
 """
 
 import asyncio
@@ -11,38 +11,45 @@ import os
 import random
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from pydantic import Field
 from transformers import PreTrainedModel
 
-from arl.config.recipe import TinyModel, Train, Warmup
-from arl.config.section import Fraction, NonNegative, Positive, Section
-from arl.data.problems import is_held_out
+from arl.config.recipe import Data, TinyModel, Train, Warmup
+from arl.config.section import NonNegative, Positive, Section
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.errors import InputError, TrainerError
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
-from arl.tasks.registry import Task, task_named
+from arl.tasks.base import RewardFunction, WarmupStage
+from arl.tasks.registry import open_task
 from arl.train.tuner import Pair, Tuner, encode, say, scheduled
 from arl.types import GenerateRequest, Problem, SamplingParams
 
 
 class WarmupJob(Section):
+    """What `python -m arl.train.sft` needs to make and teach a tiny model."""
+
     kind: Literal["warmup"] = "warmup"
     model: TinyModel
-    """Made on the spot."""
+    """Shape of the model to make."""
     task: str
     """Name of the task; its vocabulary is the model's."""
+    options: dict[str, Any] = Field(default={})
+    """The task's own settings."""
     warmup: Warmup = Warmup()
+    """Batch size and evaluations."""
     seed: NonNegative = 0
+    """Of the model's first weights and of the demonstrations."""
     max_new_tokens: Positive = 48
-    """Of an evaluation sample."""
-    eval_fraction: Fraction = 0.1
-    """Share of problems held out: never demonstrated."""
+    """Longest response of an evaluation, tokens."""
     threads: Positive = 1
+    """CPU threads."""
     output: str
     """Model directory to write; must not exist."""
 
@@ -51,86 +58,106 @@ def warm_up(job: WarmupJob) -> None:
     """Make, teach and write the model.
 
     Raises:
-        InputError: started as several ranks.
-        TrainerError: stage (a) did not reach its target.
+        InputError: started as several ranks, or the task declares no stages.
+        TrainerError: a stage did not reach its accuracy.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise InputError("a warm-up trains a tiny model: start it as one process, without torchrun")
+    task = open_task(Data(task=job.task, options=job.options))
+    stages = task.warmup()
+    if not stages or task.characters is None:
+        raise InputError(f"warmup: task {job.task} declares no stages, or no characters for a tiny model; leave it out")
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
-        make_tiny_model(job.model, task_named(job.task).CHARACTERS, job.seed, path)
-        warmer = _Warmer(job, path)
-        warmer.teach()
-        warmer.spoil()
-        warmer.tuner.sharded.save(Path(job.output), tokenizer_path=path)
+        make_tiny_model(job.model, task.characters, job.seed, path)
+        teacher = _Teacher(job, task.reward, path)
+        for stage in stages:
+            teacher.teach(stage)
+        teacher.tuner.sharded.save(Path(job.output), tokenizer_path=path)
 
 
 async def sampled_accuracy(
-    model: PreTrainedModel, codec: HuggingFaceCodec, task: Task, problems: list[Problem], max_new_tokens: int, seed: int
+    model: PreTrainedModel,
+    codec: HuggingFaceCodec,
+    reward: RewardFunction,
+    problems: Sequence[Problem],
+    max_new_tokens: int,
+    seed: int,
 ) -> float:
-    """Mean reward of one answer to each problem, sampled at temperature 1."""
-    params = [
-        SamplingParams(max_new_tokens, stop_token_ids=codec.stop_token_ids, seed=seed + i) for i in range(len(problems))
-    ]
-    requests = [GenerateRequest(str(i), codec.encode_problem(problem), params[i]) for i, problem in enumerate(problems)]
-    answers: list[list[int]] = [[] for _ in problems]
+    """Return the mean reward of one response to each problem, sampled at temperature 1 in a single turn."""
+    requests = []
+    for i, problem in enumerate(problems):
+        sampling = SamplingParams(max_new_tokens, stop_token_ids=codec.stop_token_ids, seed=seed + i)
+        requests.append(GenerateRequest(str(i), codec.encode_problem(problem), sampling))
+    responses: list[list[int]] = [[] for _ in problems]
     rewards: dict[int, float] = {}
     async with EmbeddedEngine(model, slots=len(problems), stream_interval=max_new_tokens) as engine:
         stream = engine.submit(requests)
         while len(rewards) < len(problems):
             for i, increment in await stream.take():
-                answers[i] += increment.token_ids
+                responses[i] += increment.token_ids
                 if increment.finish_reason is not None:
                     truncated = increment.finish_reason != "stop"
-                    rewards[i] = task.reward(problems[i], codec.decode(tuple(answers[i])), truncated)
+                    rewards[i] = reward(problems[i], codec.decode(tuple(responses[i])), truncated)
     return sum(rewards.values()) / len(rewards)
 
 
-class _Warmer:
-    def __init__(self, job: WarmupJob, path: Path) -> None:
-        self._job, self._settings, self._task = job, job.warmup, task_named(job.task)
-        self._codec, self._sampler = load_codec(str(path)), load_model(path, "float32")
-        self._rng, self._started = random.Random(job.seed), time.perf_counter()
+class _Teacher:
+    """One model, taught stage by stage. All that is drawn comes from one generator, seeded by the job."""
+
+    def __init__(self, job: WarmupJob, reward: RewardFunction, path: Path) -> None:
+        self._job = job
+        self._reward = reward
+        self._codec = load_codec(str(path))
+        self._sampler = load_model(path, "float32")
+        self._rng = random.Random(job.seed)
+        self._started = time.perf_counter()
         self.tuner = Tuner(path, Train(betas=(0.9, 0.98), weight_decay=0.01, threads=job.threads))
 
-    def teach(self) -> None:
-        """Stage (a)."""
-        s = self._settings
-        for step in range(1, s.max_steps + 1):
-            loss = self.tuner.step(self._batch(0.0, 0.0), scheduled(step - 1, s.learning_rate, s.max_steps))
-            if step % s.eval_every == 0 and self._evaluate("a", step, loss) >= s.target_accuracy:
+    def teach(self, stage: WarmupStage) -> None:
+        """Train until the stage's accuracy is reached, or for all of its steps if it has none.
+
+        Raises:
+            TrainerError: the accuracy was not reached within the steps.
+        """
+        loss = 0.0
+        for step in range(1, stage.steps + 1):
+            loss = self.tuner.step(self._batch(stage), _learning_rate(stage, step))
+            if stage.target_accuracy is None or step % self._job.warmup.eval_every:
+                continue
+            if self._evaluate(stage, step, loss) >= stage.target_accuracy:
                 return
-        raise TrainerError(
-            f"warm-up: sampled accuracy is still below warmup.target_accuracy {s.target_accuracy} after "
-            f"warmup.max_steps {s.max_steps}: raise max_steps or try another seed"
-        )
+        if stage.target_accuracy is not None:
+            raise TrainerError(
+                f"warm-up, {stage.name}: sampled accuracy is still below {stage.target_accuracy} after {stage.steps} "
+                "steps: give the stage more steps or a lower accuracy in data.options, or try another seed"
+            )
+        self._evaluate(stage, stage.steps, loss)
 
-    def spoil(self) -> None:
-        """Stage (b)."""
-        s, loss = self._settings, 0.0
-        for _ in range(s.noise_steps):
-            loss = self.tuner.step(self._batch(s.blurt, s.slip), s.noise_learning_rate)
-        self._evaluate("b", s.noise_steps, loss)
+    def _batch(self, stage: WarmupStage) -> list[Pair]:
+        shown = stage.demonstrate(self._rng, self._job.warmup.batch_size)
+        return [encode(self._codec, problem.prompt, response) for problem, response in shown]
 
-    def _batch(self, blurt: float, slip: float) -> list[Pair]:
-        problems = [self._problem(uniform_lengths=True) for _ in range(self._settings.batch_size)]
-        shown = [self._task.demonstration(problem, self._rng, blurt, slip) for problem in problems]
-        return [encode(self._codec, p.prompt, answer) for p, answer in zip(problems, shown, strict=True)]
-
-    def _problem(self, uniform_lengths: bool) -> Problem:
-        while True:
-            problem = self._task.problem(self._rng, uniform_lengths)
-            if not is_held_out(problem, self._job.eval_fraction):
-                return problem
-
-    def _evaluate(self, stage: str, step: int, loss: float) -> float:
-        problems = [self._problem(uniform_lengths=False) for _ in range(self._settings.eval_samples)]
+    def _evaluate(self, stage: WarmupStage, step: int, loss: float) -> float:
+        problems = stage.ask(self._rng, self._job.warmup.eval_samples)
         self._sampler.load_state_dict(self.tuner.sharded.full_state(torch.float32))
+        seed = self._rng.getrandbits(31)
         accuracy = asyncio.run(
             sampled_accuracy(
-                self._sampler, self._codec, self._task, problems, self._job.max_new_tokens, self._rng.getrandbits(31)
+                self._sampler,
+                self._codec,
+                self._reward,
+                problems,
+                self._job.max_new_tokens,
+                seed,
             )
         )
         seconds = round(time.perf_counter() - self._started, 2)
-        say(stage=stage, step=step, loss=round(loss, 4), accuracy=round(accuracy, 4), seconds=seconds)
+        say(stage=stage.name, step=step, loss=round(loss, 4), accuracy=round(accuracy, 4), seconds=seconds)
         return accuracy
+
+
+def _learning_rate(stage: WarmupStage, step: int) -> float:
+    if stage.schedule == "constant":
+        return stage.learning_rate
+    return scheduled(step - 1, stage.learning_rate, stage.steps)

@@ -42,7 +42,7 @@ def test_a_variable_that_arl_sets_or_that_is_secret_is_refused_without_its_value
 
 def test_in_virtual_time_there_is_no_process_to_give_variables_to(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(f"{RECIPE}world: virtual\nreward: {{environment: {{A: b}}}}\n")
-    with pytest.raises(RecipeError, match=r"reward\.environment: world virtual has one process"):
+    with pytest.raises(RecipeError, match=r"reward\.environment: world virtual starts no processes of that side"):
         load_recipe(tmp_path / "r.yaml")
 
 

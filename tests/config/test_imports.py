@@ -1,6 +1,7 @@
 """What a recipe names is found and has all parts of its seam, or it is refused."""
 
 import re
+from abc import abstractmethod
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
@@ -35,6 +36,42 @@ class Driver(Protocol):
     """A seam that is an asynchronous function, of any kind."""
 
     def __call__(self, problem: object) -> Awaitable[None]: ...
+
+
+class Family(Protocol):
+    """A seam to inherit from: one part has a default, one must be written, one is called without an instance."""
+
+    size: int = 1
+
+    @abstractmethod
+    def members(self) -> list[str]: ...
+
+    @staticmethod
+    @abstractmethod
+    def join(one: str, other: str) -> str: ...
+
+
+class Pair(Family):
+    def members(self) -> list[str]:
+        return []
+
+    @staticmethod
+    def join(one: str, other: str) -> str:
+        return one + other
+
+
+class Childless(Family):
+    @staticmethod
+    def join(one: str, other: str) -> str:
+        return one + other
+
+
+class Bound(Family):
+    def members(self) -> list[str]:
+        return []
+
+    def join(self, one: str, other: str) -> str:  # type: ignore[override]
+        return one + other
 
 
 class Square:
@@ -111,6 +148,7 @@ def seam(attribute: str, protocol: type, **built_in: str) -> Any:
         ("square", Shape),
         ("Square", Shape),
         ("Declared", Shape),
+        ("Pair", Family),
         ("good_score", Scorer),
         ("drive", Driver),
     ],
@@ -126,6 +164,12 @@ def test_what_has_every_part_is_taken(attribute: str, protocol: type) -> None:
         ("good_score", Shape, "lacks the attribute sides"),
         ("Flat", Shape, "area(self, width: float) -> float cannot be called as area(width, *, height)"),
         ("Blocking", Shape, "draw must be async: write `async def draw(canvas)`"),
+        ("Childless", Family, "lacks the method members()"),
+        (
+            "Bound",
+            Family,
+            "cannot be called as join(one, other) (missing a required argument: 'other'); is it a @static",
+        ),
         ("not_callable", Scorer, "is int, and must be a function"),
         ("short_score", Scorer, "short_score(problem: object) -> float cannot be called as short_score(problem, resp"),
         ("async_score", Scorer, "async_score must not be async"),
@@ -147,6 +191,10 @@ def test_a_short_name_is_looked_up_in_the_table_of_the_seam() -> None:
     assert import_seam("square", "shape.kind", Shape, EXAMPLE, table) is square
     with pytest.raises(RecipeError, match=re.escape("shape.kind 'sqare': did you mean square? give one of square, or")):
         import_seam("sqare", "shape.kind", Shape, EXAMPLE, table)
+
+
+def test_an_attribute_may_be_dotted() -> None:
+    assert import_function(f"{__name__}:Pair.join", "shape.kind") is Pair.join
 
 
 def test_a_name_without_an_object_is_refused() -> None:

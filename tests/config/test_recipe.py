@@ -60,10 +60,76 @@ def test_a_lag_takes_the_place_of_the_bound_and_loads_again(recipe_file: Path, t
 
 
 def test_overrides_win_in_order_and_may_open_a_section(recipe_file: Path) -> None:
-    recipe = load_recipe(recipe_file, ["rollout.staleness=1", "rollout.staleness=2", "warmup.blurt=0.5"])
+    recipe = load_recipe(recipe_file, ["rollout.staleness=1", "rollout.staleness=2", "warmup.batch_size=5"])
     assert recipe.rollout.staleness == 2
     assert recipe.warmup is not None
-    assert recipe.warmup.blurt == 0.5
+    assert recipe.warmup.batch_size == 5
+
+
+@pytest.mark.parametrize("overrides", [["rollout.lag=3"], ["rollout.lag={dist: lags.json}"]])
+def test_an_override_with_a_lag_takes_the_place_of_the_files_bound(recipe_file: Path, overrides: list[str]) -> None:
+    recipe_file.write_text(GOOD + "rollout: {staleness: 2}\n")
+    recipe = load_recipe(recipe_file, overrides)
+    assert recipe.rollout.lag is not None
+    assert recipe.rollout.staleness is None
+
+
+def test_an_override_with_a_bound_takes_the_place_of_the_files_lag(recipe_file: Path) -> None:
+    recipe_file.write_text(GOOD + "rollout: {lag: 2}\n")
+    recipe = load_recipe(recipe_file, ["rollout.staleness=0"])
+    assert (recipe.rollout.lag, recipe.rollout.staleness) == (None, 0)
+
+
+def test_overrides_that_name_both_alternatives_are_refused_as_the_file_is(recipe_file: Path) -> None:
+    message = refusal(recipe_file, GOOD, "rollout.lag=3", "rollout.staleness=1")
+    assert "--set rollout.staleness=1: rollout.staleness 1: rollout.lag is exact" in message
+
+
+def test_an_override_with_a_model_takes_the_place_of_a_tiny_one(recipe_file: Path) -> None:
+    recipe = load_recipe(recipe_file, ["model.path=somewhere"])
+    assert (recipe.model.path, recipe.model.tiny) == ("somewhere", None)
+
+
+def test_another_task_does_not_inherit_the_options_of_the_files_task(recipe_file: Path) -> None:
+    recipe_file.write_text(GOOD.replace("running_checksum", "running_checksum, options: {blurt: 0.5, size: 9}"))
+    assert load_recipe(recipe_file).data.options["blurt"] == 0.5
+    assert load_recipe(recipe_file, ["data.task=running_checksum"]).data.options["size"] == 9
+    other = load_recipe(recipe_file, ["data.task=long_tail", "data.options.size=7"])
+    assert other.data.options == {"size": 7, "eval_fraction": 0.1}
+
+
+@pytest.mark.parametrize("word", ["off", "false", "'off'"])
+def test_tracking_is_turned_off_by_the_word_that_yaml_reads_as_a_boolean(recipe_file: Path, word: str) -> None:
+    recipe_file.write_text(f"{GOOD}output: {{wandb: {word}}}\n")
+    assert load_recipe(recipe_file).output.wandb == "off"
+    assert load_recipe(recipe_file, [f"output.wandb={word}"]).output.wandb == "off"
+    assert "output.wandb = True" in refusal(recipe_file, f"{GOOD}output: {{wandb: on}}\n")
+
+
+def test_a_warm_up_is_a_section_or_the_word_true(recipe_file: Path) -> None:
+    recipe_file.write_text(GOOD + "warmup: true\n")
+    assert load_recipe(recipe_file).warmup == Warmup()
+    assert load_recipe(recipe_file, ["warmup.batch_size=5"]).warmup == Warmup(batch_size=5)
+    assert load_recipe(recipe_file, ["warmup=false"]).warmup is None
+
+
+def test_the_options_of_a_task_are_checked_by_the_task(recipe_file: Path) -> None:
+    task = "data: {task: running_checksum}"
+    options = "data:\n  task: running_checksum\n  options:\n    "
+    assert ":7: data.options.blurp: unknown key; did you mean blurt?" in refusal(
+        recipe_file, GOOD.replace(task, options + "blurp: 1")
+    )
+    assert ":7: data.options.blurt = 2: Input should be less than or equal to 1" in refusal(
+        recipe_file, GOOD.replace(task, options + "blurt: 2")
+    )
+    assert ":4: data.options {'size': 3}: these are settings of a task" in refusal(
+        recipe_file, GOOD.replace("tiny: {}", "path: m").replace(task, "data: {path: x.jsonl, options: {size: 3}}")
+    )
+
+
+def test_an_unknown_task_is_named_with_its_line(recipe_file: Path) -> None:
+    message = refusal(recipe_file, GOOD.replace("running_checksum", "running_chekcsum"))
+    assert message.startswith(f"{recipe_file}:4: data.task 'running_chekcsum': did you mean running_checksum? give one")
 
 
 def test_an_unknown_key_names_its_line_and_the_nearest_valid_name(recipe_file: Path) -> None:
@@ -123,6 +189,11 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
 )
 def test_impossible_combinations_are_refused_by_the_rule_they_break(recipe_file: Path, extra: str, rule: str) -> None:
     assert rule in refusal(recipe_file, GOOD + extra)
+
+
+def test_only_a_tiny_model_is_warmed_up(recipe_file: Path) -> None:
+    text = GOOD.replace("tiny: {}", "path: m") + "warmup: true\n"
+    assert ":7: warmup: teaches a model.tiny its task" in refusal(recipe_file, text)
 
 
 def test_a_rule_between_fields_points_at_the_line_of_the_field(recipe_file: Path) -> None:

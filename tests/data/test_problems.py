@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Data
-from arl.data.problems import ProblemOrder, is_held_out, load_problems
+from arl.data.problems import ProblemOrder, load_problems
 from arl.errors import DataError
-from arl.tasks import running_checksum
+from arl.tasks.base import is_held_out
+from arl.tasks.running_checksum import RunningChecksum, demonstrate, draw_problem
 from arl.types import Problem
 
 
 def test_no_content_is_on_both_sides_whatever_the_seed() -> None:
-    sides = [load_problems(Data(task="running_checksum", size=4000), seed) for seed in (0, 1)]
+    sides = [load_problems(Data(task="running_checksum", options={"size": 4000}), seed) for seed in (0, 1)]
     training = {p.prompt for t, _ in sides for p in t}
     held_out = {p.prompt for _, h in sides for p in h}
     assert not training & held_out
@@ -31,22 +32,14 @@ def test_an_epoch_hands_out_every_problem_once_and_the_next_one_in_another_order
     assert first != second
 
 
-def test_a_put_back_problem_comes_first_and_costs_no_position() -> None:
-    order = ProblemOrder([Problem("a"), Problem("b")], seed=0)
-    taken = next(order)
-    order.put_back(taken)
-    assert next(order) == taken
-    assert order.position == 1
-
-
 @given(st.integers(0, 10_000))
 def test_a_worked_demonstration_is_rewarded_and_a_slip_may_not_be(seed: int) -> None:
     rng = random.Random(seed)
-    problem = running_checksum.problem(rng, uniform_lengths=True)
-    worked = running_checksum.demonstration(problem, rng)
-    assert running_checksum.reward(problem, worked, truncated=False) == 1.0
-    assert running_checksum.reward(problem, worked, truncated=True) == 0.0
-    assert running_checksum.reward(problem, worked + "#" + problem.answer, truncated=False) == 0.0
+    problem = draw_problem(rng, uniform_lengths=True)
+    worked = demonstrate(problem, rng)
+    assert RunningChecksum.reward(problem, worked, truncated=False) == 1.0
+    assert RunningChecksum.reward(problem, worked, truncated=True) == 0.0
+    assert RunningChecksum.reward(problem, worked + "#" + problem.answer, truncated=False) == 0.0
     assert len(worked.partition("#")[0]) == len(str(problem.prompt).rstrip(".="))
 
 

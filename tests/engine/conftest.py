@@ -1,6 +1,6 @@
 """Two tiny models; the engine in process, as a server process, and SGLang; stock transformers to compare with.
 
-SGLang runs where its interpreter is found (arl.engine.sglang.server_command.interpreter), and is skipped elsewhere.
+SGLang runs where its interpreter is found (arl.engine.sglang.installed.interpreter); elsewhere its tests are not run.
 """
 
 import asyncio
@@ -22,20 +22,21 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from arl.config.engine_section import EngineConfig
-from arl.config.recipe import TinyModel
-from arl.data.model_limits import Limits
-from arl.engine.base import Engine, WeightSender
+from arl.config.recipe import Recipe, TinyModel
+from arl.engine.backend import ServerSpec, find_backend
+from arl.engine.base import Engine
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.http.engine_client import SGLangEngine
-from arl.engine.sglang import server_command
+from arl.engine.http.engine_client import HttpEngine
 from arl.launch.base import Resources
+from arl.launch.spawn import RUNNER
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
+from arl.sync.ipc_target import IpcTarget
 from arl.sync.loading import read_weights
-from arl.sync.targets import IpcOutlet, MemoryOutlet
+from arl.sync.memory_target import MemoryTarget
+from arl.sync.weight_sender import WeightSender
 from arl.tasks.running_checksum import CHARACTERS
-from arl.types import Completion, GenerateRequest, SamplingParams, Transport, WeightUpdate
+from arl.types import Completion, GenerateRequest, SamplingParams, StartingVersions, Transport, WeightUpdate
 from tests.sync.sender import ThreadSender
 
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -106,7 +107,7 @@ def start(argv: list[str], env: dict[str, str], log: Path) -> ServerProcess:
     secrets = {"ARL_RUN_KEY": KEY, "ARL_PARENT_PID": str(os.getpid())}
     with log.open("w") as errors:
         process = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **env, **secrets}
+            [*RUNNER, *argv], stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **env, **secrets}
         )
     assert process.stdout is not None
     url = next((line[6:].strip() for line in process.stdout if line.startswith("ready ")), None)
@@ -124,10 +125,18 @@ def start_server(model: str, log: Path) -> ServerProcess:
 
 def sglang_command(python: str, model: str) -> tuple[list[str], dict[str, str]]:
     """argv and environment of SGLang's server, on one CPU thread."""
-    resources = Resources(1)
-    config = EngineConfig(kind="sglang", slots=16, stream_interval=4)
-    argv = server_command.command(config, python, model, 0, resources, Limits(VOCAB, CONTEXT), seed=0)
-    return argv, server_command.environment(python, resources)
+    engine = {"kind": "sglang", "python": python, "slots": 16, "stream_interval": 4}
+    given = {"model": {"path": model}, "data": {"task": "running_checksum"}, "engine": engine}
+    recipe = Recipe.model_validate(given)
+    server = ServerSpec(
+        recipe=recipe,
+        versions=StartingVersions(model),
+        resources=Resources(1),
+        seed=0,
+        host="127.0.0.1",
+    )
+    command = find_backend("sglang").command(server)
+    return list(command.argv), dict(command.environment)
 
 
 def start_sglang(python: str, model: str, log: Path) -> ServerProcess:
@@ -164,8 +173,8 @@ def connect(
     swap_seconds: float = 10.0,
     sender: WeightSender | None = None,
     **more: Any,
-) -> SGLangEngine:
-    return SGLangEngine(
+) -> HttpEngine:
+    return HttpEngine(
         url,
         generate_seconds=generate_seconds,
         swap_seconds=swap_seconds,
@@ -215,7 +224,7 @@ class Publish(Protocol):
 @pytest.fixture
 def publish(sender: ThreadSender, tmp_path: Path) -> Publish:
     (tmp_path / "ipc").mkdir()
-    memory, ipc = MemoryOutlet(tmp_path, "{}"), IpcOutlet(tmp_path / "ipc", 100_000)
+    memory, ipc = MemoryTarget(tmp_path, "{}"), IpcTarget(tmp_path / "ipc", 100_000)
 
     def published(transport: Transport, version: int, model: str) -> WeightUpdate:
         if transport == "file":

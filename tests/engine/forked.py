@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import multiprocessing
 import os
 import signal
 import sys
@@ -13,15 +12,14 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from arl.engine.http.engine_client import SGLangEngine
+from arl.engine.http.engine_client import HttpEngine
 from arl.engine.router import Router
-from arl.engine.supervisor import EngineKeeper
+from arl.engine.supervisor import EngineSupervisor
 from arl.errors import ProcessDied
-from arl.launch.child import PARENT, RUN_KEY
+from arl.launch.child import PARENT, RUN_KEY, die_with_parent
 from tests.engine.conftest import KEY
+from tests.forks import forks
 
-_forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["arl.engine.embedded.server"])
 PASSES = 20
 
 
@@ -39,21 +37,22 @@ def _serve(arguments: list[str], key: str, output: Connection, stops: bool) -> N
     if stops:
         ModelRunner.forward = forward_and_stop  # type: ignore[assignment]
     os.environ |= {RUN_KEY: key, PARENT: str(os.getppid())}
+    die_with_parent()
     sys.stdout = os.fdopen(os.dup(output.fileno()), "w")
     output.close()
     main(arguments)
 
 
 class ForkedServer:
-    """What LocalProcess is to the keeper: a real process, with its real death.
+    """What a Process is to the supervisor: a real process, with its real death.
 
     One that `stops` does so after PASSES: what happens to it then finds its request open, however slow the caller is.
     """
 
     def __init__(self, role: str, arguments: list[str], key: str, stops: bool) -> None:
         self.role = role
-        self._output, theirs = _forks.Pipe(duplex=False)
-        self._process = _forks.Process(target=_serve, args=(arguments, key, theirs, stops), daemon=True)
+        self._output, theirs = forks.Pipe(duplex=False)
+        self._process = forks.Process(target=_serve, args=(arguments, key, theirs, stops), daemon=True)
         self._process.start()
         theirs.close()
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -139,8 +138,8 @@ class Servers:
         self.on_start(seat)
         return self.running[seat]
 
-    def connect(self, url: str) -> SGLangEngine:
-        return SGLangEngine(
+    def connect(self, url: str) -> HttpEngine:
+        return HttpEngine(
             url,
             generate_seconds=self.generate_seconds,
             swap_seconds=self.swap_seconds,
@@ -153,15 +152,17 @@ class Servers:
         router = Router([None] * self.count)
         try:
             async with asyncio.TaskGroup() as tasks:
-                keepers = []
+                supervisors = []
                 for seat in range(self.count):
                     start = partial(self.start, seat)
-                    keeper = EngineKeeper(router, seat, start, self.connect, 300, self.max_restarts, self.notes.append)
-                    keepers.append((keeper, tasks.create_task(keeper.keep(await start()))))
-                for keeper, _ in keepers:
-                    await keeper.has_served.wait()
+                    supervisor = EngineSupervisor(
+                        router, seat, start, self.connect, 300, self.max_restarts, self.notes.append
+                    )
+                    supervisors.append((supervisor, tasks.create_task(supervisor.supervise(await start()))))
+                for supervisor, _ in supervisors:
+                    await supervisor.has_served.wait()
                 yield router
-                for _, task in keepers:
+                for _, task in supervisors:
                     task.cancel()
         finally:
             for server in self.running.values():

@@ -10,7 +10,8 @@ import torch
 from arl.config.recipe import Train
 from arl.models.tiny import make_tiny_model
 from arl.tasks.running_checksum import CHARACTERS
-from arl.train.packer import LossSequence, pack_groups
+from arl.train.loss_sequence import LossSequence
+from arl.train.packer import pack_groups
 from arl.train.sharded_model import ShardedModel, init_ranks
 from arl.types import Completion, Transport
 from tests.engine.conftest import CARRIED, SHAPE, Opened, Publish, ask, complete, within
@@ -66,7 +67,7 @@ def beside_the_trainer(trainer: ShardedModel, prompt: tuple[int, ...], said: Com
         loss_at=np.arange(len(prompt), len(prompt) + len(said.token_ids)),
         behavior_logprobs=np.array(said.logprobs, np.float32),
         policy_versions=np.array(said.policy_versions, np.int32),
-        advantage=1.0,
+        advantages=np.ones(len(said.token_ids), np.float32),
     )
     ((pack,),) = pack_groups([[sequence]], capacity=1024, ranks=1)
     with torch.no_grad():

@@ -33,6 +33,7 @@ def check(report: dict[str, Any], engines: set[str]) -> None:
             assert differences["max"] <= 2e-4
 
 
+@pytest.mark.slow
 def test_the_benchmark_reports_rates_latencies_and_agreement_and_says_that_sglang_is_absent() -> None:
     report, told = bench(ARL_SGLANG_PYTHON="/nowhere/python")
     assert report["sglang"] == "absent"
@@ -40,6 +41,7 @@ def test_the_benchmark_reports_rates_latencies_and_agreement_and_says_that_sglan
     check(report, {"arl"})
 
 
+@pytest.mark.slow
 @pytest.mark.sglang
 def test_where_there_is_an_sglang_it_is_measured_as_well(sglang_python: str) -> None:
     report, _ = bench(ARL_SGLANG_PYTHON=sglang_python)

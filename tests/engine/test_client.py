@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from arl.engine.http.engine_client import SGLangEngine
+from arl.engine.http.engine_client import HttpEngine
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.types import Completion, WeightUpdate
 from tests.engine.conftest import ask, complete, connect, within
@@ -23,7 +23,7 @@ Answer = Callable[[dict[str, Any], web.StreamResponse], Awaitable[None]]
 @asynccontextmanager
 async def talking_to(
     answer: Answer, aborted: asyncio.Event | None = None, broken: str = "", **options: Any
-) -> AsyncIterator[tuple[SGLangEngine, list[Any]]]:
+) -> AsyncIterator[tuple[HttpEngine, list[Any]]]:
     """A client of a server that accepts every command but the `broken` one and streams whatever `answer` writes."""
     seen: list[Any] = []
 
@@ -411,7 +411,7 @@ def test_a_request_that_ends_short_of_its_budget_is_an_error() -> None:
 
 @pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
 def test_a_closed_client_tells_its_loss_to_whoever_was_in_the_middle_of_a_swap(kv_policy: str) -> None:
-    """A keeper sees its server dead and closes the client, while the router pauses it, and goes on with others."""
+    """A supervisor sees its server dead and closes the client, while the router pauses it, and goes on with others."""
 
     async def nothing(_: dict[str, Any], response: web.StreamResponse) -> None: ...
 

@@ -8,7 +8,7 @@ import pytest
 
 from arl.engine.base import Engine, Load
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.http.engine_client import SGLangEngine
+from arl.engine.http.engine_client import HttpEngine
 from arl.errors import EngineError
 from arl.types import Completion, GenerateRequest, Increment, WeightUpdate
 from tests.engine.conftest import CONTEXT, EOS, VOCAB, KvPolicy, Opened, Weights, ask, complete, within
@@ -269,7 +269,7 @@ def test_a_replica_reports_what_it_has_to_do(kind: str, opened: Opened) -> None:
 
     async def scenario() -> None:
         async with opened() as engine:
-            assert isinstance(engine, EmbeddedEngine | SGLangEngine)
+            assert isinstance(engine, EmbeddedEngine | HttpEngine)
             idle = await settled(engine, 0)
             assert (idle.running, idle.waiting, idle.tokens, idle.slots) == (0, 0, 0, 16)
             assert idle.capacity >= 16 * CONTEXT
@@ -285,7 +285,7 @@ def test_a_replica_reports_what_it_has_to_do(kind: str, opened: Opened) -> None:
     within(scenario)
 
 
-async def settled(engine: EmbeddedEngine | SGLangEngine, requests: int) -> Load:
+async def settled(engine: EmbeddedEngine | HttpEngine, requests: int) -> Load:
     """Its report when it knows of so many; `within` bounds the wait."""
     load = await engine.report()
     while load.running + load.waiting != requests:

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.engine.embedded.sampling import sample, uniforms
+from tests.examples import examples
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, -torch.inf])
 DRAWS = 20_000
@@ -43,7 +44,7 @@ def test_a_row_that_does_not_truncate_is_drawn_alike_on_both_paths() -> None:
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**20), st.integers(2, 40))
-@settings(max_examples=50)
+@examples(1)
 def test_a_uniform_number_depends_on_seed_and_position_alone(seed: int, position: int, crowd: int) -> None:
     alone = uniforms(np.array([seed], np.uint64), np.array([position]))
     many = uniforms(np.full(crowd, seed, np.uint64), np.arange(position, position + crowd))

@@ -8,33 +8,58 @@ from typing import Literal
 
 import pytest
 
-from arl.config.engine_section import EngineConfig
-from arl.data.model_limits import Limits
+from arl.config.recipe import Recipe, TinyModel
+from arl.engine.backend import ServerSpec
 from arl.engine.sglang import server_command
 from arl.engine.sglang.server_process import home
 from arl.launch.base import Resources
+from arl.models.tiny import make_tiny_model
+from arl.tasks.running_checksum import CHARACTERS
+from arl.types import StartingVersions
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = tmp_path_factory.mktemp("model")
+    make_tiny_model(TinyModel(), CHARACTERS, 0, directory)
+    return str(directory)
+
+
+def spec(model: str, share: Resources, **engine: object) -> ServerSpec:
+    given = {"model": {"path": model}, "data": {"task": "running_checksum"}, "engine": {"kind": "sglang", **engine}}
+    return ServerSpec(
+        recipe=Recipe.model_validate(given),
+        versions=StartingVersions(model),
+        resources=share,
+        seed=0,
+        host="127.0.0.1",
+    )
 
 
 @pytest.mark.parametrize(
-    ("resources", "expected"),
+    ("share", "expected"),
     [(Resources(1, ("0",), True), True), (Resources(1, ("0",)), False), (Resources(1, (), True), False)],
 )
-def test_memory_can_be_given_up_where_a_gpu_has_two_users(resources: Resources, expected: bool) -> None:
+def test_memory_can_be_given_up_where_a_gpu_has_two_users(model: str, share: Resources, expected: bool) -> None:
     """Nowhere else: it forbids SGLang some of its own economies."""
-    argv = server_command.command(
-        EngineConfig(kind="sglang"), "python", "model", 0, resources, Limits(100, 512), seed=0
-    )
+    argv = server_command.command(spec(model, share), "python")
     assert ("--enable-memory-saver" in argv) == expected
+
+
+def test_a_flag_of_the_user_comes_last_and_so_overrides_that_of_a_cpu(model: str) -> None:
+    argv = server_command.command(spec(model, Resources(1), args=["--mem-fraction-static", 0.8]), "python")
+    given = [value for flag, value in pairwise(argv) if flag == "--mem-fraction-static"]
+    assert given == ["0.1", "0.8"]
 
 
 @pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
 def test_a_server_asks_itself_directly_however_the_user_spells_what_needs_no_proxy(
-    monkeypatch: pytest.MonkeyPatch, name: str
+    monkeypatch: pytest.MonkeyPatch, model: str, name: str
 ) -> None:
     for spelling in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(spelling, raising=False)
     monkeypatch.setenv(name, "example.com")
-    env = server_command.environment("python", Resources(1))
+    env = server_command.environment(spec(model, Resources(1)), "python")
     assert env["no_proxy"] == env["NO_PROXY"] == "127.0.0.1,example.com"
 
 
@@ -50,8 +75,7 @@ def test_its_sockets_fit_however_long_the_path_of_temporary_files_is(
 
 @pytest.mark.parametrize(("dtype", "told"), [("float32", ["triton"]), ("bfloat16", [])])
 def test_float32_on_a_gpu_asks_for_an_attention_that_takes_it(
-    dtype: Literal["float32", "bfloat16"], told: list[str]
+    model: str, dtype: Literal["float32", "bfloat16"], told: list[str]
 ) -> None:
-    config = EngineConfig(kind="sglang", dtype=dtype)
-    argv = server_command.command(config, "python", "model", 0, Resources(1, ("0",)), Limits(100, 512), seed=0)
+    argv = server_command.command(spec(model, Resources(1, ("0",)), dtype=dtype), "python")
     assert [value for flag, value in pairwise(argv) if flag == "--attention-backend"] == told

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import psutil
 import pytest
 
-from arl.engine.http.engine_client import SGLangEngine
+from arl.engine.http.engine_client import HttpEngine
 from arl.engine.router import Router
 from arl.errors import EngineError, ProcessDied, leaves
 from arl.types import GenerateRequest, SwapReport, WeightUpdate
@@ -104,12 +104,12 @@ def test_a_server_that_dies_while_it_is_given_weights_is_replaced_whatever_it_ha
             await router.update_weights(WeightUpdate(1, new.path))
             with pytest.MonkeyPatch.context() as patch:
 
-                async def answer_and_die(engine: SGLangEngine, update: WeightUpdate) -> SwapReport:
+                async def answer_and_die(engine: HttpEngine, update: WeightUpdate) -> SwapReport:
                     patch.undo()
                     servers.kill(0)
                     raise EngineError("an internal error")
 
-                patch.setattr(SGLangEngine, "update_weights", answer_and_die)
+                patch.setattr(HttpEngine, "update_weights", answer_and_die)
                 servers.kill(0)
                 said = await complete(router, LONG)
             assert set(said.policy_versions) == {1}

@@ -20,12 +20,12 @@ from safetensors.torch import load_file, save_file
 
 from arl.engine.router import Router
 from arl.errors import DeadlineError, EngineError, EngineLost
-from arl.launch.address import LOOPBACK
 from arl.models.load import DTYPES
 from arl.sync.buckets import ITEM_BYTES, TensorSpec, make_buckets
-from arl.sync.loading import checksums, flatten, read_weights, specs_of, unflatten
+from arl.sync.ipc_target import IpcTarget
+from arl.sync.loading import flatten, read_weights, specs_of, unflatten
 from arl.sync.process_group import listen
-from arl.sync.targets import IpcOutlet
+from arl.sync.verify import checksums
 from arl.types import Transport, WeightUpdate
 from tests.engine.conftest import (
     CARRIED,
@@ -139,7 +139,7 @@ def test_buckets_take_effect_together_and_requests_are_served_while_they_come(
 
 
 def test_groups_meet_where_only_this_machine_can_come() -> None:
-    store, port = listen(5.0, LOOPBACK)
+    store, port = listen("127.0.0.1", 5.0)
     listening = [
         c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN" and c.laddr.port == port
     ]
@@ -253,7 +253,7 @@ def test_checked_weights_pass_when_equal_and_name_the_tensor_that_is_not(
 def test_what_one_engine_writes_into_tensors_it_was_handed_the_next_does_not_see(new: Weights, tmp_path: Path) -> None:
     """SGLang's Gemma adds one to its norms where they lie, before it copies them."""
     state = read_weights(new.path)
-    update = IpcOutlet(tmp_path, 100_000).write(1, state)
+    update = IpcTarget(tmp_path, 100_000).write(1, state)
     for _ in range(2):
         for handles in sorted(Path(update.path).glob("*.handles")):
             for name, tensor in pickle.loads(handles.read_bytes()):

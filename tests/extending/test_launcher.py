@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from arl.errors import RecipeError
 from arl.launch.launchers import make_launcher
 from arl.metrics.console import ConsoleDisplay
 from arl.run.train import train
-from tests.extending.my_launcher import NICENESS
 from tests.processes import MARK, left_behind
 
 HERE = "tests.extending.my_launcher"
@@ -49,7 +47,6 @@ def test_a_launcher_of_ones_own_starts_every_process_of_a_real_run(
         assert "ARL_RUN_KEY" in process["environment"], "the run's key is in the environment, never in argv"
     assert "at version 2: Stepped sent" in (logs / "trainer-0.log").read_text()
     assert not left_behind(str(tmp_path))
-    assert int(NICENESS) > os.nice(0)
 
 
 @pytest.mark.parametrize(

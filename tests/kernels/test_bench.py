@@ -9,6 +9,7 @@ from arl.bench.kernels_bench import bench_kernels
 from tests.kernels.conftest import INTERPRETED
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="sized for a CPU and PyTorch")
 def test_every_contestant_is_measured_or_said_to_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)  # compiling takes half a minute

@@ -8,7 +8,7 @@ from arl.kernels import head as chunked_head
 from arl.kernels.linear_logprob import linear_logprob
 from arl.kernels.linear_policy_loss import linear_policy_loss
 from arl.kernels.logprob import packed_logprob, packed_logprob_ref
-from arl.kernels.policy_loss import Objective
+from arl.kernels.policy_loss import RowLoss
 from arl.kernels.scan import segment_scan, segment_scan_ref
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: pytest -m gpu")]
@@ -22,7 +22,7 @@ def head(rows: int, vocab: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
     return hidden.requires_grad_(), weight.requires_grad_(), torch.randint(vocab, (rows,), device="cuda")
 
 
-def weighted(weights: Tensor) -> Objective:
+def weighted(weights: Tensor) -> RowLoss:
     return lambda logprob, rows: ((logprob * weights[rows]).sum(), (logprob.detach(),))
 
 
@@ -76,11 +76,11 @@ def test_fused_functions_are_no_less_exact_than_pytorch(rows: int, monkeypatch: 
 def test_a_real_head_takes_at_most_two_gigabytes(width: int) -> None:
     """Beyond inputs, gradients and what is saved: d hidden, and d weight in float32."""
     hidden, weight, targets = head(32_768, VOCAB, width)
-    objective = weighted(torch.randn(len(hidden), device="cuda") / len(hidden))
+    row_loss = weighted(torch.randn(len(hidden), device="cuda") / len(hidden))
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    loss = linear_policy_loss(hidden, weight, targets, objective)[0]
+    loss = linear_policy_loss(hidden, weight, targets, row_loss)[0]
     saved = hidden.numel() * 2 + weight.numel() * 4
     assert torch.cuda.max_memory_allocated() - before - saved <= 2e9
     torch.cuda.reset_peak_memory_stats()

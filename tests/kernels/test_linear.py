@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -14,11 +14,13 @@ from arl.kernels import head
 from arl.kernels.linear_logprob import linear_logprob, linear_logprob_ref
 from arl.kernels.linear_policy_loss import linear_policy_loss, linear_policy_loss_ref
 from arl.kernels.logprob import packed_logprob
-from arl.kernels.policy_loss import LossAndStats, Objective, policy_loss
-from arl.train.algorithms.ppo import TokenStats, decoupled_ppo
-from tests.kernels.conftest import INTERPRETED, needs_float64
+from arl.kernels.policy_loss import LossAndStats, RowLoss, policy_loss
+from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from tests.examples import examples
+from tests.kernels.conftest import INTERPRETED, PROPORTION, needs_float64
+from tests.train.columns import token_columns
 
-KERNELS = settings.get_profile("kernels")
+KERNELS = examples(PROPORTION)
 pytestmark = pytest.mark.usefixtures("small_chunks")
 own_memory = pytest.mark.skipif(INTERPRETED, reason="the interpreter makes copies of its own")
 
@@ -29,18 +31,20 @@ def inputs(rows: int, vocab: int, width: int, dtype: torch.dtype = torch.float32
     return hidden.requires_grad_(), weight.requires_grad_(), torch.randint(vocab, (rows,))
 
 
-def ppo(behavior: Tensor, advantages: Tensor) -> Objective:
-    """arl's objective on the rows of a chunk."""
+def ppo(behavior: Tensor, advantages: Tensor) -> RowLoss:
+    """The objective on the rows of a chunk."""
     proximal = behavior + 0.1 * advantages
+    objective = DecoupledPPO(clip_low=0.2, clip_high=0.28, behavior_weight_cap=1.1)
 
-    def objective(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
-        parts = (x[rows].to(logprob.dtype) for x in (proximal, behavior, advantages))
-        return decoupled_ppo(logprob, *parts, clip_low=0.2, clip_high=0.28, behavior_weight_cap=1.1)
+    def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+        center, recorded, gains = (x[rows].to(logprob.dtype) for x in (proximal, behavior, advantages))
+        loss, per_token = objective.loss(token_columns(logprob, recorded, gains, proximal=center))
+        return loss, tuple(per_token.values())
 
-    return objective
+    return row_loss
 
 
-def ppo_near(hidden: Tensor, weight: Tensor, targets: Tensor) -> Objective:
+def ppo_near(hidden: Tensor, weight: Tensor, targets: Tensor) -> RowLoss:
     """Of a behavior policy near this one, so that some ratios are clipped and some weights capped."""
     behavior = linear_logprob_ref(hidden.detach().double(), weight.detach().double(), targets)[0]
     advantages = torch.randint(-8, 9, (len(targets),)) / 4.0  # no weight so near its cap that rounding decides
@@ -48,9 +52,9 @@ def ppo_near(hidden: Tensor, weight: Tensor, targets: Tensor) -> Objective:
 
 
 def with_gradients(
-    function: Callable[..., LossAndStats], tensors: tuple[Tensor, Tensor, Tensor], objective: Objective
+    function: Callable[..., LossAndStats], tensors: tuple[Tensor, Tensor, Tensor], row_loss: RowLoss
 ) -> tuple[LossAndStats, tuple[Tensor, ...]]:
-    result = function(*tensors, objective, 0.8)
+    result = function(*tensors, row_loss, 0.8)
     return result, torch.autograd.grad(3 * result[0], tensors[:2])
 
 
@@ -59,18 +63,21 @@ def doubled(tensors: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Ten
     return hidden.detach().double().requires_grad_(), weight.detach().double().requires_grad_(), targets
 
 
-@settings(KERNELS)
+@KERNELS
 @given(st.integers(0, 60), st.integers(2, 200), st.integers(1, 16))
 def test_the_fused_decoupled_objective_equals_the_one_from_all_logits(rows: int, vocab: int, width: int) -> None:
     """Loss, ratio, clip mask, behavior weight, KL, logprob, entropy and both gradients."""
     tensors = inputs(rows, vocab, width)
-    objective = ppo_near(*tensors)
-    ours, gradients = with_gradients(linear_policy_loss, tensors, objective)
-    exact, exact_gradients = with_gradients(linear_policy_loss_ref, doubled(tensors), objective)
-    stats, exact_stats = TokenStats(*ours[3]), TokenStats(*exact[3])
-    near = ((exact_stats.ratio - 0.8).abs() < 1e-4) | ((exact_stats.ratio - 1.28).abs() < 1e-4)
+    row_loss = ppo_near(*tensors)
+    ours, gradients = with_gradients(linear_policy_loss, tensors, row_loss)
+    exact, exact_gradients = with_gradients(linear_policy_loss_ref, doubled(tensors), row_loss)
+    stats = dict(zip(DecoupledPPO.metrics, ours[3], strict=True))
+    exact_stats = dict(zip(DecoupledPPO.metrics, exact[3], strict=True))
+    ratio = exact_stats["ratio/max"]
+    near = ((ratio - 0.8).abs() < 1e-4) | ((ratio - 1.28).abs() < 1e-4)
     assume(not near.any())  # there rounding decides
-    for ours_field, exact_field in zip(stats, exact_stats, strict=True):
+    for name, ours_field in stats.items():
+        exact_field = exact_stats[name]
         assert len(ours_field) == rows
         torch.testing.assert_close(ours_field.double(), exact_field.double(), rtol=1e-4, atol=1e-5)
     for one, other in zip((*ours[:3], *gradients), (*exact[:3], *exact_gradients), strict=True):
@@ -78,7 +85,7 @@ def test_the_fused_decoupled_objective_equals_the_one_from_all_logits(rows: int,
     assert not (ours[1].requires_grad or ours[2].requires_grad)
 
 
-@settings(KERNELS)
+@KERNELS
 @given(st.integers(0, 60), st.integers(2, 200), st.integers(1, 16), st.floats(0.3, 3.0))
 def test_linear_logprob_equals_the_one_from_all_logits(rows: int, vocab: int, width: int, temperature: float) -> None:
     tensors = inputs(rows, vocab, width)
@@ -93,8 +100,8 @@ def test_linear_logprob_equals_the_one_from_all_logits(rows: int, vocab: int, wi
 @needs_float64
 def test_float64_is_computed_in_float64() -> None:
     hidden, weight, targets = tensors = inputs(40, 53, 6, torch.float64)
-    objective = ppo_near(*tensors)
-    results = [with_gradients(f, tensors, objective) for f in (linear_policy_loss, linear_policy_loss_ref)]
+    row_loss = ppo_near(*tensors)
+    results = [with_gradients(f, tensors, row_loss) for f in (linear_policy_loss, linear_policy_loss_ref)]
     torch.testing.assert_close(results[0], results[1])
     assert torch.autograd.gradcheck(lambda h, w: linear_logprob(h, w, targets)[0], (hidden, weight))
 
@@ -104,19 +111,19 @@ def test_float64_is_computed_in_float64() -> None:
 def test_rows_of_logits_may_lie_apart(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what lies between them has no effect, whatever it was."""
     tensors = inputs(20, 53, 6, dtype)
-    objective = ppo_near(*tensors)
-    expected = with_gradients(linear_policy_loss, tensors, objective)
+    row_loss = ppo_near(*tensors)
+    expected = with_gradients(linear_policy_loss, tensors, row_loss)
     monkeypatch.setattr(head, "MULTIPLE", {"cpu": 8})
-    torch.testing.assert_close(with_gradients(linear_policy_loss, tensors, objective), expected)
+    torch.testing.assert_close(with_gradients(linear_policy_loss, tensors, row_loss), expected)
 
 
 @pytest.mark.parametrize("frozen", [0, 1])
 def test_only_what_requires_a_gradient_gets_one(frozen: int) -> None:
     both = inputs(20, 53, 6)
-    objective = ppo_near(*both)
-    expected = torch.autograd.grad(linear_policy_loss(*both, objective)[0], both[:2])[1 - frozen]
+    row_loss = ppo_near(*both)
+    expected = torch.autograd.grad(linear_policy_loss(*both, row_loss)[0], both[:2])[1 - frozen]
     both[frozen].requires_grad_(False)
-    for loss in (linear_policy_loss(*both, objective)[0], linear_policy_loss_ref(*both, objective)[0]):
+    for loss in (linear_policy_loss(*both, row_loss)[0], linear_policy_loss_ref(*both, row_loss)[0]):
         loss.backward()  # type: ignore[no-untyped-call]
         assert both[frozen].grad is None
         torch.testing.assert_close(both[1 - frozen].grad, expected)
@@ -125,12 +132,12 @@ def test_only_what_requires_a_gradient_gets_one(frozen: int) -> None:
 
 def test_without_gradients_nothing_of_the_backward_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, targets = inputs(20, 53, 6)
-    objective = ppo_near(hidden, weight, targets)
-    expected = linear_policy_loss(hidden, weight, targets, objective)
+    row_loss = ppo_near(hidden, weight, targets)
+    expected = linear_policy_loss(hidden, weight, targets, row_loss)
     monkeypatch.setattr(head.HeadGradient, "add", lambda *_: pytest.fail("a gradient nobody asked for"))
     with torch.no_grad():
-        torch.testing.assert_close(linear_policy_loss(hidden, weight, targets, objective), expected)
-    torch.testing.assert_close(linear_policy_loss(hidden.detach(), weight.detach(), targets, objective), expected)
+        torch.testing.assert_close(linear_policy_loss(hidden, weight, targets, row_loss), expected)
+    torch.testing.assert_close(linear_policy_loss(hidden.detach(), weight.detach(), targets, row_loss), expected)
 
 
 def test_backward_only_scales_and_may_be_repeated() -> None:
@@ -145,12 +152,12 @@ def test_the_objective_sees_every_row_once_and_in_order() -> None:
     hidden, weight, targets = inputs(50, 101, 4)
     seen: list[int] = []
 
-    def objective(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
         seen.extend(range(rows.start, rows.stop))
         assert len(logprob) == rows.stop - rows.start < 50
         return logprob.sum(), ()
 
-    loss, logprob, _, kept = linear_policy_loss(hidden, weight, targets, objective)
+    loss, logprob, _, kept = linear_policy_loss(hidden, weight, targets, row_loss)
     assert seen == list(range(50))
     assert kept == ()
     torch.testing.assert_close(loss, logprob.sum())
@@ -160,12 +167,12 @@ def test_several_tokens_may_share_a_row_and_a_row_may_have_none() -> None:
     tensors = inputs(50, 101, 4)
     token_rows = torch.tensor([0, 0, 0, 11, 30, 30, 49])  # sorted
 
-    def objective(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
         start, stop = torch.searchsorted(token_rows, torch.tensor([rows.start, rows.stop])).tolist()
         current = logprob[token_rows[start:stop] - rows.start]
         return -current.exp().sum(), (current.detach(),)
 
-    results = [with_gradients(f, tensors, objective) for f in (linear_policy_loss, linear_policy_loss_ref)]
+    results = [with_gradients(f, tensors, row_loss) for f in (linear_policy_loss, linear_policy_loss_ref)]
     torch.testing.assert_close(results[0], results[1])
 
 
@@ -187,12 +194,12 @@ class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def largest_of(function: str, rows: int, dtype: torch.dtype) -> int:
     hidden, weight, targets = inputs(rows, 1009, 4, dtype)
     logits = (hidden @ weight.T).detach().requires_grad_()
-    objective = ppo_near(hidden, weight, targets)
+    row_loss = ppo_near(hidden, weight, targets)
     cases: dict[str, Callable[[], tuple[Any, ...]]] = {
         "linear_logprob": lambda: linear_logprob(hidden, weight, targets),
-        "linear_policy_loss": lambda: linear_policy_loss(hidden, weight, targets, objective),
+        "linear_policy_loss": lambda: linear_policy_loss(hidden, weight, targets, row_loss),
         "packed_logprob": lambda: packed_logprob(logits, targets),
-        "policy_loss": lambda: policy_loss(logits, targets, objective),
+        "policy_loss": lambda: policy_loss(logits, targets, row_loss),
     }
     trace = LargestTensor()
     with trace:
@@ -221,11 +228,11 @@ def test_from_given_logits_only_their_gradient_is_as_large(function: str) -> Non
 def test_bfloat16_is_no_less_exact_than_pytorch() -> None:
     """Root-mean-square errors against float64 of the same inputs, beside those of eager PyTorch in bfloat16."""
     tensors = inputs(300, 1009, 64, torch.bfloat16)
-    objective = ppo_near(*tensors)
+    row_loss = ppo_near(*tensors)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(head, "CHUNK_BYTES", {"cpu": 40 * 1009 * 2})
         ours, exact, eager = (
-            with_gradients(function, given, objective)
+            with_gradients(function, given, row_loss)
             for function, given in (
                 (linear_policy_loss, tensors),
                 (linear_policy_loss_ref, doubled(tensors)),

@@ -2,14 +2,15 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.kernels.logprob import packed_logprob, packed_logprob_ref
 from arl.kernels.policy_loss import policy_loss, policy_loss_ref
-from tests.kernels.conftest import INTERPRETED, needs_float64
+from tests.examples import examples
+from tests.kernels.conftest import INTERPRETED, PROPORTION, needs_float64
 
-KERNELS = settings.get_profile("kernels")
+KERNELS = examples(PROPORTION)
 INF = float("inf")
 ROUNDING = {torch.bfloat16: 2**-7 if INTERPRETED else 2**-8, torch.float16: 2**-10}  # the interpreter cuts off
 pytestmark = pytest.mark.usefixtures("small_chunks")
@@ -40,7 +41,7 @@ def test_values_and_gradient_equal_the_float64_reference(
     torch.testing.assert_close(logits.grad.double(), exact.grad, rtol=ROUNDING.get(dtype, 1e-4), atol=1e-6)
 
 
-@settings(KERNELS)
+@KERNELS
 @given(st.integers(0, 20), st.integers(1, 300), st.floats(0.1, 10.0), st.integers(0, 2**31))
 def test_any_shape_agrees_and_no_logprob_exceeds_zero(rows: int, vocab: int, temperature: float, seed: int) -> None:
     torch.manual_seed(seed)
@@ -130,14 +131,14 @@ def test_bfloat16_logits_lose_no_more_than_in_pytorch() -> None:
 def test_policy_loss_is_the_objective_of_the_logprobs() -> None:
     values, targets = case(9, 31, 2.0, torch.float32)
 
-    def objective(logprob: torch.Tensor, rows: slice) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    def row_loss(logprob: torch.Tensor, rows: slice) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         ratio = torch.exp(logprob + 3)
         return -ratio.clamp(max=1.2).sum(), (ratio.detach(), (ratio > 1.2).detach())
 
     results = []
     for function in (policy_loss, policy_loss_ref):
         logits = values.detach().clone().requires_grad_()
-        result = function(logits, targets, objective, 0.9)
+        result = function(logits, targets, row_loss, 0.9)
         assert not result[1].requires_grad
         results.append((result, torch.autograd.grad(result[0], logits)))
     torch.testing.assert_close(results[0], results[1])

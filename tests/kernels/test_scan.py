@@ -2,19 +2,21 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.kernels.scan import segment_scan, segment_scan_ref
+from tests.examples import examples
+from tests.kernels.conftest import PROPORTION
 
-KERNELS = settings.get_profile("kernels")
+KERNELS = examples(PROPORTION)
 
 
 def offsets(lengths: list[int]) -> torch.Tensor:
     return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()] if lengths else [0], dtype=torch.int32)
 
 
-@settings(KERNELS)
+@KERNELS
 @given(st.lists(st.integers(0, 40), max_size=8), st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 2**31))
 def test_every_segment_is_scanned_alone(lengths: list[int], zeros: float, seed: int) -> None:
     torch.manual_seed(seed)

@@ -8,14 +8,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arl import clock
 from arl.config.recipe import Rollout
 from arl.metrics.audit import Moments, Selection, p_value
 from arl.metrics.recorder import Recorder
-from arl.types import Batch, Problem, StepResult, TrajectoryGroup
+from arl.types import FAILED, FAILED_REQUEUED, LATE, REJECTED, Batch, Problem, StepResult, TrajectoryGroup
+from tests.examples import examples
 from tests.metrics.test_recorder import Silent, trajectory
 from tests.rollout.test_controller import World
 
@@ -28,12 +29,12 @@ def selection_of(world: World) -> Selection:
     """What a world that has ended was told."""
     selection = Selection()
     for done in world.observer.finished:
-        selection = selection.plus(done, "generated")
-    for lost, _ in world.observer.lost:
-        selection = selection.plus(lost, "generated", "dropped")
+        selection = selection.finished(done)
+    for lost, fate in world.observer.lost:
+        selection = selection.lost(lost, fate)
     for batch in world.trainer.batches:
         for trained in batch.groups:
-            selection = selection.plus(trained, "trained")
+            selection = selection.trained_on(trained)
     return selection
 
 
@@ -41,48 +42,65 @@ def stragglers(seed: int) -> int:
     return 300 if seed % 8 == 0 else 1 + seed % 7
 
 
-LATE = Rollout(problems_per_step=4, group_size=2, staleness=1, late="drop", max_requeues=0)
+DROPPING = Rollout(problems_per_step=4, group_size=2, staleness=1, late="drop", max_requeues=0)
 
 
 def test_dropping_late_groups_is_found_to_select_short_ones() -> None:
-    world = World(LATE, 40, length_of=stragglers, step_seconds=50.0).run()
-    selection, audit = selection_of(world), world.controller.audit
+    world = World(DROPPING, 40, length_of=stragglers, step_seconds=50.0).run()
+    selection, ledger = selection_of(world), world.controller.ledger
     (warning,) = selection.warnings()
     assert warning.startswith("mean length differs: trained ")
     assert selection.dropped.length.mean > 2 * selection.trained.length.mean
     assert selection.trained.length.mean < selection.generated.length.mean
-    assert (selection.trained.groups, selection.dropped.groups) == (audit.trained, audit.lost.total())
+    assert (selection.trained.groups, selection.dropped.groups) == (ledger.trained, ledger.lost.total())
     assert selection.dropped.reward.count == 0  # never scored
 
 
 def test_waiting_for_late_groups_selects_nothing() -> None:
-    waits = World(Rollout(**{**LATE.model_dump(), "late": "wait"}), 40, length_of=stragglers).run()
+    waits = World(Rollout(**{**DROPPING.model_dump(), "late": "wait"}), 40, length_of=stragglers).run()
     assert not selection_of(waits).warnings()
 
 
 def test_dropping_what_has_nothing_to_do_with_length_or_reward_is_no_bias() -> None:
     rollout = Rollout(problems_per_step=4, group_size=2, staleness=1)
     world = World(rollout, 40, length_of=stragglers, keep=lambda problem, _: int(str(problem.prompt)) % 3 > 0).run()
-    selection = selection_of(world)
+    selection = Selection()
+    for done in world.observer.finished:
+        selection = selection.finished(done).trained_on(done)
+    for rejected, _ in world.observer.lost:
+        selection = selection.lost(rejected, LATE)  # as if they had been late
     assert selection.dropped.length.count > 20
     assert not selection.warnings()
 
 
-def test_a_filter_on_rewards_is_found() -> None:
+def test_a_selection_by_reward_is_found() -> None:
     selection = Selection()
     for i in range(8):
-        selection = selection.plus(group(5 + i % 3, 1.0 + 0.01 * i), "trained")
-        selection = selection.plus(group(5 + i % 3, 0.01 * i), "dropped")
+        selection = selection.trained_on(group(5 + i % 3, 1.0 + 0.01 * i))
+        selection = selection.lost(group(5 + i % 3, 0.01 * i), LATE)
     assert [w.split(" differs")[0] for w in selection.warnings()] == ["mean reward"]
     assert not selection.warnings()[0].startswith("mean length")
+
+
+def test_what_the_filter_intends_is_shown_apart_and_is_no_warning() -> None:
+    """The filter keeps short groups of high reward, and rejects the others."""
+    selection = Selection()
+    for i in range(20):
+        selection = selection.finished(group(5 + i % 3, 1.0 + 0.01 * i)).trained_on(group(5 + i % 3, 1.0 + 0.01 * i))
+        selection = selection.lost(group(50 + i % 3, 0.01 * i), REJECTED)
+    metrics = selection.metrics(admitted=40)
+    assert not selection.warnings()
+    assert (metrics["groups/rejected"], metrics["groups/dropped"], metrics["groups/failed"]) == (20, 0, 0)
+    assert metrics["audit/length_rejected"] == pytest.approx(51, abs=0.1)
+    assert "audit/length_dropped" not in metrics
 
 
 def test_seven_groups_are_too_few_for_a_verdict() -> None:
     selection = Selection()
     for i in range(7):
-        selection = selection.plus(group(5 + i, 1.0), "trained").plus(group(500 + i, 1.0), "dropped")
+        selection = selection.trained_on(group(5 + i, 1.0)).lost(group(500 + i, 1.0), LATE)
     assert not selection.warnings()
-    assert selection.plus(group(9), "trained").plus(group(509), "dropped").warnings()
+    assert selection.trained_on(group(9)).lost(group(509), LATE).warnings()
 
 
 def test_the_test_errs_as_seldom_as_it_says() -> None:
@@ -120,18 +138,18 @@ def test_moments_are_those_of_the_whole_stream(values: list[float]) -> None:
     assert moments.squares == pytest.approx(math.fsum((v - mean) ** 2 for v in values), rel=1e-6, abs=1e-3)
 
 
+FATES = {"fail": FAILED, "fail once": FAILED_REQUEUED, "late": LATE, "reject": REJECTED}
+LOSSES = {"failed": {"fail", "fail once"}, "rejected": {"reject"}, "dropped": {"late"}}
 EVENTS = st.lists(
-    st.tuples(
-        st.sampled_from(["admit", "admit", "finish", "finish", "fail", "late", "reject", "step"]), st.integers(0)
-    ),
+    st.tuples(st.sampled_from(["admit", "admit", "finish", "finish", "step", *FATES]), st.integers(0)),
     max_size=80,
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(1)
 @given(EVENTS)
-def test_every_admitted_group_is_trained_dropped_or_in_flight(events: list[tuple[str, int]]) -> None:
-    """Groups of random length, some lost before their first token, in any order."""
+def test_every_admitted_group_is_trained_lost_by_its_fate_or_in_flight(events: list[tuple[str, int]]) -> None:
+    """Groups of random length, some without any token, in any order."""
     running: list[TrajectoryGroup] = []
     buffer: list[TrajectoryGroup] = []
     trained: list[TrajectoryGroup] = []
@@ -145,25 +163,26 @@ def test_every_admitted_group_is_trained_dropped_or_in_flight(events: list[tuple
                 if event == "admit":
                     running.append(group(number % 9, 0.5, admitted))
                     admitted += 1
-                elif event == "step" and any(g.trajectories[0].loss_mask.any() for g in buffer):
+                elif event == "step" and buffer:
                     batch = Batch(len(recorder.records), tuple(buffer))
                     trained.extend(buffer)
                     buffer.clear()
                     recorder.step_finished(batch, StepResult(batch.version + 1, {}), waited=0.0)
                     record = recorder.records[-1]
                     assert record["audit/groups_in_flight"] == len(running) + len(buffer)
-                    assert record["audit/groups_dropped"] == lost.total()
+                    for loss, fates in LOSSES.items():
+                        assert record[f"groups/{loss}"] == sum(lost[fate] for fate in fates)
                     assert admitted == len(trained) + lost.total() + len(running) + len(buffer)
                 elif event == "finish" and running:
                     buffer.append(running.pop(number % len(running)))
                     recorder.group_finished(buffer[-1])
-                elif event not in ("step", "finish") and running:
-                    recorder.group_lost(running.pop(number % len(running)), event, None)
+                elif event in FATES and running:
+                    recorder.group_lost(running.pop(number % len(running)), FATES[event], None)
                     lost[event] += 1
                 await asyncio.sleep(1.0)
             selection = recorder.selection
             assert selection.generated.groups == len(trained) + len(buffer) + lost.total()
-            assert (selection.trained.groups, selection.dropped.groups) == (len(trained), lost.total())
+            assert (selection.trained.groups, selection.num_lost) == (len(trained), lost.total())
 
     with TemporaryDirectory() as directory:
         clock.run(lambda: main(Path(directory)), virtual=True)

@@ -3,22 +3,27 @@
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import wandb
 
 from arl import clock
-from arl.config.recipe import Recipe
 from arl.metrics.console import step_line
-from arl.metrics.names import EVALUATION, EVERY_STEP, METRICS, ONCE_DROPPED, Record
+from arl.metrics.names import EVALUATION, EVERY_STEP, METRICS, ONCE_LOST, Record
 from arl.metrics.recorder import Recorder
 from arl.metrics.run_files import TrajectoryFiles
-from arl.metrics.trackers import WandbTracker
-from arl.types import Accuracy, Batch, Problem, StepResult, SwapReport, Trajectory, TrajectoryGroup
+from arl.types import (
+    FAILED,
+    REJECTED,
+    Accuracy,
+    Batch,
+    Problem,
+    StepResult,
+    SwapReport,
+    Trajectory,
+    TrajectoryGroup,
+)
 
 
 def trajectory(versions: list[int], reward: float, truncated: bool = False, prompt: int = 2) -> Trajectory:
@@ -45,7 +50,9 @@ BATCH = Batch(
     ),
 )
 
-FAILED = TrajectoryGroup(2, Problem("c"), (trajectory([2, 3], math.nan), trajectory([2, 2, 3, 3], 0.5)), 2, 1.5, 3, 2.5)
+FAILED_GROUP = TrajectoryGroup(
+    2, Problem("c"), (trajectory([2, 3], math.nan), trajectory([2, 2, 3, 3], 0.5)), 2, 1.5, 3, 2.5
+)
 
 
 class Silent:
@@ -70,7 +77,7 @@ def run(tmp_path: Path) -> Path:
         ) as recorder:
             recorder.group_finished(BATCH.groups[0])
             recorder.group_finished(BATCH.groups[1])
-            recorder.group_lost(FAILED, "failed", ValueError("no"))
+            recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
             recorder.swapped(SwapReport(3, 0.25, 0.5))
             recorder.step_finished(BATCH, StepResult(4, {"loss": 0.125}), waited=0.0)
             recorder.evaluated(Accuracy(0.75, 512, 4))
@@ -97,18 +104,20 @@ def test_staleness_and_ages_follow_their_formulas(run: Path) -> None:
 
 def test_the_audit_follows_its_formulas(run: Path) -> None:
     record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
-    lengths = [record[f"audit/length_{name}"] for name in ("generated", "trained", "dropped")]
+    lengths = [record[f"audit/length_{name}"] for name in ("generated", "trained", "failed")]
     assert lengths == pytest.approx([(2 + 2 + 3) / 3, 2, 3])
-    rewards = [record[f"audit/reward_{name}"] for name in ("generated", "trained", "dropped")]
+    rewards = [record[f"audit/reward_{name}"] for name in ("generated", "trained", "failed")]
     assert rewards == pytest.approx([0.5, 0.5, 0.5])
-    assert (record["audit/groups_dropped"], record["audit/groups_in_flight"]) == (1, 5 - 2 - 1)
+    assert record["audit/groups_in_flight"] == 5 - 2 - 1
+    assert [record[f"groups/{loss}"] for loss in ("failed", "rejected", "dropped")] == [1, 0, 0]
 
 
 def test_rollout_and_sync_metrics_follow_their_formulas(run: Path) -> None:
     record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
-    assert (record["reward/mean"], record["reward/std"], record["truncated"]) == (0.5, 0.5, 0.25)
+    assert (record["reward/trained_mean"], record["reward/trained_std"], record["truncated"]) == (0.5, 0.5, 0.25)
+    assert record["reward/generated_mean"] == (1.0 + 0.0 + 1.0 + 0.0 + 0.5) / 5
     assert (record["length/mean"], record["tokens/trained"], record["tokens/generated"]) == (2.0, 8, 11)
-    assert (record["sync/seconds"], record["sync/pause_seconds"], record["groups/failed"]) == (0.5, 0.25, 1)
+    assert (record["sync/seconds"], record["sync/pause_seconds"]) == (0.5, 0.25)
     assert record["loss"] == 0.125
 
 
@@ -120,10 +129,10 @@ def test_evaluations_are_records_of_their_own(run: Path) -> None:
 
 def test_everything_logged_is_defined(run: Path) -> None:
     step, evaluation = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
-    assert METRICS.keys() >= step.keys() >= ONCE_DROPPED
+    assert METRICS.keys() >= step.keys() >= {"audit/length_failed", "audit/reward_failed"}
     assert METRICS.keys() >= evaluation.keys() >= EVALUATION
     assert {"step", "staleness/max", "idle/engine"} <= EVERY_STEP
-    assert not EVERY_STEP & (EVALUATION | ONCE_DROPPED)
+    assert not EVERY_STEP & (EVALUATION | ONCE_LOST)
 
 
 def test_an_undefined_metric_is_refused(tmp_path: Path) -> None:
@@ -142,8 +151,8 @@ def test_every_trajectory_can_be_read_back_with_its_fate(run: Path) -> None:
     assert rows[3]["truncated"]
     assert {row["problem_id"] for row in rows} == {Problem("a").id, Problem("b").id}
     assert [(row["fate"], row["trained_at"], row["reward"]) for row in lost] == [
-        ("failed", None, None),
-        ("failed", None, 0.5),
+        (FAILED, None, None),
+        (FAILED, None, 0.5),
     ]
     times = ("dispatch_version", "dispatch_time", "arrival_version", "arrival_time")
     assert [lost[0][name] for name in times] == [2, 1.5, 3, 2.5]
@@ -153,21 +162,48 @@ def test_every_trajectory_can_be_read_back_with_its_fate(run: Path) -> None:
 def test_groups_lost_in_their_thousands_do_not_pile_up(tmp_path: Path) -> None:
     files = TrajectoryFiles(tmp_path, 0)
     for _ in range(5000):
-        files.write(FAILED, "rejected", None)
+        files.write(FAILED_GROUP, REJECTED, None)
     files.flush()
     sizes = [pq.read_metadata(path).num_rows for path in sorted(tmp_path.iterdir())]
     assert sizes == [4096, 4096, 10_000 - 2 * 4096]
 
 
-def test_wandb_is_given_histograms_of_the_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    logged: list[dict[str, Any]] = []
-    run = SimpleNamespace(log=lambda record, step: logged.append(record | {"at": step}))
-    monkeypatch.setattr(wandb, "init", lambda **_: run)
-    recipe = Recipe.model_validate({"model": {"path": "m"}, "data": {"path": "d"}, "output": {"wandb": "offline"}})
-    WandbTracker(recipe, tmp_path).log({"step": 3, "token_age/histogram": [4, 2]})
-    histogram = logged[0].pop("token_age/histogram")
-    assert logged == [{"step": 3, "at": 3}]
-    assert (histogram.histogram, histogram.bins) == ([4, 2], [0, 1, 2])
+def silent(versions: list[int]) -> TrajectoryGroup:
+    """A group whose episodes have a token for each of `versions`."""
+    return TrajectoryGroup(0, Problem("a"), (trajectory(versions, 1.0), trajectory([], 0.0)), 1, 0.0, 2, 0.0)
+
+
+@pytest.mark.parametrize("versions", [[], [2, 3]])
+def test_a_batch_in_which_few_or_no_episodes_speak_is_recorded(tmp_path: Path, versions: list[int]) -> None:
+    async def main() -> Record:
+        with Recorder(tmp_path, True, [], Silent(), lambda: 0.0, lambda: 0, lambda: 0, lambda: 2) as recorder:
+            recorder.step_finished(Batch(3, (silent(versions), silent([]))), StepResult(4, {}), waited=0.0)
+            return recorder.records[0]
+
+    record = clock.run(main)
+    assert record["tokens/trained"] == len(versions)
+    assert record["token_age/histogram"] == ([1, 1] if versions else [])
+    assert ("staleness/max" in record) == bool(versions)
+    assert record["reward/trained_mean"] == 0.5
+    assert "reward/generated_mean" not in record  # no group has ended
+
+
+def test_the_generated_reward_is_of_the_step_and_before_the_filter(tmp_path: Path) -> None:
+    trained = TrajectoryGroup(0, Problem("a"), (trajectory([3], 1.0), trajectory([3], 0.0)), 3, 0.0, 3, 0.0)
+    solved = TrajectoryGroup(1, Problem("b"), (trajectory([3], 1.0), trajectory([3], 1.0)), 3, 0.0, 3, 0.0)
+
+    async def main() -> list[Record]:
+        with Recorder(tmp_path, True, [], Silent(), lambda: 0.0, lambda: 0, lambda: 0, lambda: 3) as recorder:
+            recorder.group_finished(trained)
+            recorder.group_lost(solved, REJECTED, None)
+            recorder.step_finished(Batch(3, (trained,)), StepResult(4, {}), waited=0.0)
+            recorder.group_finished(trained)
+            recorder.step_finished(Batch(4, (trained,)), StepResult(5, {}), waited=0.0)
+            return recorder.records
+
+    records = clock.run(main)
+    assert [record["reward/generated_mean"] for record in records] == [0.75, 0.5]
+    assert [record["reward/trained_mean"] for record in records] == [0.5, 0.5]
 
 
 def test_the_trace_is_what_perfetto_reads(run: Path) -> None:

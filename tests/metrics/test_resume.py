@@ -13,8 +13,8 @@ from arl import clock
 from arl.errors import InputError
 from arl.metrics.recorder import Recorder
 from arl.metrics.recorder_state import RecorderState
-from arl.types import StepResult, SwapReport
-from tests.metrics.test_recorder import BATCH, FAILED, Silent
+from arl.types import FAILED, StepResult, SwapReport
+from tests.metrics.test_recorder import BATCH, FAILED_GROUP, Silent
 
 
 class Work:
@@ -50,7 +50,7 @@ class Process:
         self._work.restarts += 2
         self.recorder.group_finished(BATCH.groups[0])
         self.recorder.swapped(SwapReport(version, 0.125, 0.25))
-        self.recorder.group_lost(FAILED, "failed", ValueError("no"))
+        self.recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
         batch = msgspec.structs.replace(BATCH, version=version)
         self.recorder.step_finished(batch, StepResult(version + 1, {"loss": 0.1 * version}), waited=0.1)
         await asyncio.sleep(AFTER_STEP)
@@ -118,6 +118,7 @@ def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     _, state = until_cut(tmp_path, 2)
     records = go_on(tmp_path, state).records
     assert [r["groups/failed"] for r in records] == [1, 2, 3, 4]
+    assert {r["reward/generated_mean"] for r in records} == {(1.0 + 0.0 + 0.5) / 3}
     assert [r["audit/groups_in_flight"] for r in records] == [97, 94, 91, 88]
     assert [r["time_s"] for r in records] == pytest.approx([0.7, 1.6, 2.5, 3.4])
     assert [r["tokens/generated"] for r in records] == [10, 13, 13, 13]
@@ -127,7 +128,7 @@ def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
 def test_the_state_survives_msgpack(tmp_path: Path) -> None:
     _, state = until_cut(tmp_path, 2)
     assert state.token_ages
-    assert state.selection.dropped.length.count == 2
+    assert state.selection.failed.length.count == 2
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=RecorderState) == state
 
 

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Rollout
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.types import Problem, SwapReport, Trajectory, WeightUpdate
+from tests.examples import examples
 from tests.fakes import NullObserver, NullTrainer
-from tests.rollout.test_controller import World, scheduled
+from tests.rollout.test_controller import NEVER_ENDED_BY_FAILURES, World, scheduled
 
 STEPS = 7
 
@@ -87,7 +88,7 @@ schedules = st.fixed_dictionaries(
 
 def world(s: dict[str, Any], keep: Filter = keep_all, **options: Any) -> World:
     lags = s["lags"]
-    rollout = Rollout(problems_per_step=lags.shape[1], group_size=2, lag=0, max_failures=10_000)
+    rollout = Rollout(problems_per_step=lags.shape[1], group_size=2, lag=0, **NEVER_ENDED_BY_FAILURES)
     made = scheduled(s, rollout, len(lags), keep=keep, lags=lags, **options)
     made.trainer = RingOfVersions(s["step_seconds"], made.first, int(lags.max()) + 2)
     made.observer = Loads(made.trainer)
@@ -104,19 +105,19 @@ def trained_lags(ran: World) -> list[list[int]]:
 
 
 @given(schedules)
-@settings(max_examples=300, deadline=None)
+@examples(2)
 def test_on_any_schedule_every_token_is_exactly_as_old_as_was_drawn(s: dict[str, Any]) -> None:
     ran = world(s, rejecting(s["reject_one_in"])).run()
     assert trained_lags(ran) == np.sort(s["lags"], axis=1).tolist()
     trained = [group.group_id for batch in ran.trainer.batches for group in batch.groups]
-    audit = ran.controller.audit
-    assert len(set(trained)) == len(trained) == audit.trained
-    assert audit.admitted == audit.trained + audit.lost.total()
+    ledger = ran.controller.ledger
+    assert len(set(trained)) == len(trained) == ledger.trained
+    assert ledger.admitted == ledger.trained + ledger.lost.total()
     assert ran.engine.loaded_version == STEPS
 
 
 @given(schedules, st.integers(1, STEPS - 1))
-@settings(max_examples=100, deadline=None)
+@examples(1)
 def test_a_run_that_is_cut_and_resumed_anywhere_keeps_every_lag(s: dict[str, Any], cut: int) -> None:
     first = world(s, rejecting(s["reject_one_in"]), until=cut).run()
     state = first.controller.state()

@@ -21,7 +21,7 @@ STEPS, P = 6, 4
 def recipe(lag: object = None, **fields: object) -> Recipe:
     values = {
         "model": {"tiny": {"hidden_size": 32, "heads": 2}},
-        "data": {"task": "running_checksum", "size": 100},
+        "data": {"task": "running_checksum", "options": {"size": 100}},
         "rollout": {"problems_per_step": P, "group_size": 2, "lag": lag},
         "train": {"steps": STEPS, "minibatches": 2},
         "eval": {"problems": 0},
@@ -178,7 +178,10 @@ def test_a_trace_that_is_too_short_or_has_no_trajectories_is_refused(run: Path) 
     [
         ({"model": {"tiny": {"hidden_size": 64, "heads": 2}}}, "model.tiny.hidden_size is 64 there and 32 here"),
         ({"model": {"path": "gpt2"}}, "model.path is 'gpt2' there and None here"),
-        ({"data": {"task": "running_checksum", "size": 101}}, "data.size is 101 there and 100 here"),
+        (
+            {"data": {"task": "running_checksum", "options": {"size": 101}}},
+            "data.options.size is 101 there and 100 here",
+        ),
         ({"rollout": {"problems_per_step": 2, "group_size": 2}}, "rollout.problems_per_step is 2 there and 4 here"),
         ({"rollout": {"problems_per_step": P, "group_size": 8}}, "rollout.group_size is 8 there and 2 here"),
     ],

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arl import clock
@@ -21,9 +21,10 @@ from arl.run.replay.recorded import (
     RecordedSchedule,
 )
 from arl.run.replay.recording import RecordedGroup, Recording, lost_at_once
-from arl.types import Batch, SwapReport
+from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, Batch, SwapReport
+from tests.examples import examples
 from tests.fakes import NullCheckpoints, NullCodec, NullLease, NullObserver, NullTrainer
-from tests.rollout.test_controller import PATIENT, World, scheduled, schedules
+from tests.rollout.test_controller import NEVER_ENDED_BY_FAILURES, PATIENT, World, scheduled, schedules
 
 STEPS = 6
 
@@ -47,7 +48,7 @@ def recorded(s: dict[str, Any]) -> tuple[World, Recording]:
         staleness=s["staleness"],
         late=s["late"],
         max_groups=None if s["spare"] is None else s["problems"] + s["spare"],
-        max_failures=10_000,
+        **NEVER_ENDED_BY_FAILURES,
     )
     world = scheduled(s, rollout, STEPS)
     world.observer = witness = Witness()
@@ -115,19 +116,19 @@ def ids(batches: Sequence[Batch]) -> list[list[int]]:
 
 
 @given(schedules, st.sampled_from([None, 0.0, 5.0]))
-@settings(max_examples=500, deadline=None)
+@examples(3)
 def test_on_any_schedule_the_recorded_rules_give_the_recorded_batches(s: dict[str, Any], other: float | None) -> None:
     """Even where steps take other times than they took, as those of a wall clock always do a little."""
     world, recording = recorded(s)
     step_seconds = s["step_seconds"] if other is None else other
     replayed = Replayed(recording, world.rollout, as_recorded=True, step_seconds=step_seconds)
     assert ids(replayed.trainer.batches) == ids(world.trainer.batches)
-    assert replayed.controller.audit.trained == world.controller.audit.trained
-    assert set(replayed.controller.audit.lost) <= set(world.controller.audit.lost)
+    assert replayed.controller.ledger.trained == world.controller.ledger.trained
+    assert set(replayed.controller.ledger.lost) <= set(world.controller.ledger.lost)
 
 
 @given(schedules, schedules)
-@settings(max_examples=500, deadline=None)
+@examples(3)
 def test_under_any_rules_the_bound_holds_and_every_group_is_accounted_for(
     s: dict[str, Any], other: dict[str, Any]
 ) -> None:
@@ -136,20 +137,20 @@ def test_under_any_rules_the_bound_holds_and_every_group_is_accounted_for(
     cap = None if other["spare"] is None else p + other["spare"]
     rules = {"staleness": other["staleness"], "late": other["late"], "max_groups": cap}
     replayed = Replayed(recording, world.rollout.model_copy(update=rules), False, other["step_seconds"])
-    controller, audit = replayed.controller, replayed.controller.audit
+    controller, ledger = replayed.controller, replayed.controller.ledger
     assert all(0 <= age <= other["staleness"] for age in replayed.ages())
-    assert audit.trained == controller.version * p
-    in_flight = audit.admitted - audit.trained - audit.lost.total()
+    assert ledger.trained == controller.version * p
+    in_flight = ledger.in_flight
     assert in_flight == 0 if controller.version == STEPS else 0 <= in_flight < p
-    assert audit.lost.keys() <= {TOO_OLD, TOO_NEW, "failed", "dropped late, re-queued", "dropped late, given up"}
+    assert ledger.lost.keys() <= {TOO_OLD, TOO_NEW, FAILED, FAILED_REQUEUED, LATE_REQUEUED, LATE}
 
 
 @given(schedules)
-@settings(max_examples=300, deadline=None)
+@examples(2)
 def test_a_larger_bound_and_a_slower_trainer_lose_nothing_that_was_trained(s: dict[str, Any]) -> None:
     every_version_is_served = {"step_seconds": s["step_seconds"] + s["replicas"] * s["swap_seconds"] + 0.1}
     world, recording = recorded({**s, "late": "wait"} | every_version_is_served)
     wider = world.rollout.model_copy(update={"staleness": s["staleness"] + 2})
     replayed = Replayed(recording, wider, False, s["step_seconds"] * 3 + 40)
     assert replayed.controller.version == STEPS
-    assert replayed.controller.audit.lost.keys() <= {"failed"}
+    assert replayed.controller.ledger.lost.keys() <= {FAILED, FAILED_REQUEUED}

@@ -14,7 +14,7 @@ from arl.run.checkpoint import RunCheckpoints, RunState, next_checkpoint, seal, 
 from tests.fakes import NullEngine, NullTrainer
 
 RECIPE = {"model": {"path": "m"}, "data": {"task": "running_checksum"}, "train": {"steps": 9}}
-STATE = ControllerState(2, 2, 0, 0, {}, {}, 0, 0, 0, (), (), ())
+STATE = ControllerState(version=2, loaded_version=2)
 
 
 def cut(state: ControllerState) -> RunState:

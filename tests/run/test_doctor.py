@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_sglang import make_fake_sglang
-from tests.test_cli import ROOT, arl
+from tests.forks import ROOT, arl
 
 QUICKSTART = str(ROOT / "recipes/quickstart-sglang.yaml")
 
@@ -21,7 +21,7 @@ def test_this_environment_is_complete() -> None:
 def test_an_interpreter_without_sglang_is_told_how_to_get_it() -> None:
     done = arl("doctor", QUICKSTART, "--python", sys.executable)
     assert done.returncode == 2
-    assert f"MISSING  SGLang: engine.python {sys.executable}" in done.stdout
+    assert f"MISSING  engine sglang: engine.python {sys.executable}" in done.stdout
     assert "pip install sglang==" in done.stdout
     assert ".ci/sglang" in done.stdout
 
@@ -37,5 +37,5 @@ def test_sglangs_version_and_whether_a_recipe_can_start_are_told(tmp_path: Path)
     python = make_fake_sglang(tmp_path)
     done = arl("doctor", QUICKSTART, "--set", f"engine.python={python}")
     assert done.returncode == 0, done.stdout
-    assert f"SGLang 0.5.20 in {python}" in done.stdout
-    assert "recipe quickstart-sglang: nothing speaks against starting it" in done.stdout
+    assert f"engine sglang: SGLang 0.5.20 in {python}" in done.stdout
+    assert "recipe quickstart-sglang: it can start" in done.stdout

@@ -18,14 +18,15 @@ import pytest
 from arl.config.recipe_file import load_recipe
 from arl.data.problems import ProblemOrder, load_problems
 from arl.metrics.names import EVALUATION, EVERY_STEP
-from arl.sync.publication_directory import WEIGHTS
+from arl.sync.publication_directory import PREFIX
+from tests.forks import ForkedCommand
 from tests.processes import survivors
 
 RECIPE = """\
 name: small
 model:
   tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
-data: {task: running_checksum, size: 2000}
+data: {task: running_checksum, options: {size: 2000}}
 rollout: {problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 24}
 train: {steps: 5, minibatches: 2}
 reward: {function: "mine:length"}
@@ -64,6 +65,7 @@ class Command:
         resume: bool = False,
         recipe: str | None = None,
         gates: Sequence[int] = (),
+        is_forked: bool = True,
     ) -> None:
         """Without a `recipe`, a small one that needs no warm-up; the scores `gates` wait until they are opened."""
         cache = {"ARL_CACHE": str(directory / "cache")} if recipe is None else {}
@@ -75,14 +77,20 @@ class Command:
         flags = [part for override in overrides for part in ("--set", override)]
         flags += ["--resume"] if resume else []
         self.directory = directory
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "arl.cli", "train", "recipe.yaml", *flags],
-            cwd=directory,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "WANDB_SILENT": "true", **cache},
-        )
+        arguments = ["train", "recipe.yaml", *flags]
+        env = {**os.environ, "WANDB_SILENT": "true", **cache}
+        self.process: subprocess.Popen[str] | ForkedCommand
+        if is_forked:
+            self.process = ForkedCommand(arguments, directory, env)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "arl.cli", *arguments],
+                cwd=directory,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=env,
+            )
         self.output = ""
         self.weights: set[Path] = set()  # that it was seen to publish in
 
@@ -108,7 +116,7 @@ class Command:
         """Folders that it has locked: a machine may have other runs, and their folders, than this one."""
         for file in Path(f"/proc/{self.process.pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                if (folder := Path(os.readlink(file))).name.startswith(WEIGHTS):
+                if (folder := Path(os.readlink(file))).name.startswith(PREFIX):
                     yield folder
 
     def weights_left(self) -> list[Path]:
@@ -150,8 +158,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     """Start a command; whatever happens, nothing of it is left afterwards."""
     commands = []
 
-    def begin(*overrides: str, resume: bool = False, gates: Sequence[int] = ()) -> Command:
-        commands.append(Command(tmp_path, *overrides, resume=resume, gates=gates))
+    def begin(*overrides: str, resume: bool = False, gates: Sequence[int] = (), is_forked: bool = True) -> Command:
+        commands.append(Command(tmp_path, *overrides, resume=resume, gates=gates, is_forked=is_forked))
         return commands[-1]
 
     yield begin
@@ -160,10 +168,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 
 
 def test_a_run_leaves_behind_what_it_promises(start: Callable[..., Command]) -> None:
-    command = start(gates=[FIRST])
+    command = start("output.wandb=offline", gates=[FIRST], is_forked=False)
     command.read_until("accuracy before training")
     command.open_gate(FIRST)
     assert command.end() == 0, command.output
+    assert list((command.run / "wandb").glob("offline-run-*/*.wandb"))
     records = command.metrics()
     steps = [r for r in records if "loss" in r]
     assert [r["step"] for r in steps] == [1, 2, 3, 4, 5]
@@ -184,6 +193,7 @@ def test_a_run_leaves_behind_what_it_promises(start: Callable[..., Command]) -> 
     assert not command.weights_left()
 
 
+@pytest.mark.slow
 def test_staleness_zero_in_collocated_mode_is_synchronous_rl_by_the_same_code(start: Callable[..., Command]) -> None:
     command = start("mode=collocated", "rollout.staleness=0", "train.steps=3")
     assert command.end() == 0, command.output
@@ -191,8 +201,11 @@ def test_staleness_zero_in_collocated_mode_is_synchronous_rl_by_the_same_code(st
     assert [r["staleness/max"] for r in steps] == [0, 0, 0]
 
 
-def test_with_a_lag_every_token_is_exactly_so_old(start: Callable[..., Command]) -> None:
-    command = start("rollout.staleness=null", "rollout.lag=1", "engine.replicas=2", gates=[FIRST])
+def test_with_a_lag_every_token_is_exactly_so_old_with_two_ranks_two_replicas_and_periodic_checkpoints(
+    start: Callable[..., Command],
+) -> None:
+    settings = ("engine.replicas=2", "train.ranks=2", "output.checkpoint_every=2")
+    command = start("rollout.staleness=null", "rollout.lag=1", *settings, gates=[FIRST])
     command.read_until("accuracy before training")
     command.open_gate(FIRST)
     assert command.end() == 0, command.output
@@ -201,6 +214,8 @@ def test_with_a_lag_every_token_is_exactly_so_old(start: Callable[..., Command])
     assert ages == {(0, 0), (1, 1), (2, 1), (3, 1), (4, 1)}
     assert "exact lag" in command.output
     assert not command.weights_left()
+    assert {f.name for f in (command.run / "checkpoints").iterdir()} == {"step_2", "step_4", "step_5"}
+    assert {"engine-1.log", "trainer-1.log"} <= {f.name for f in (command.run / "logs").iterdir()}
 
 
 def test_collocated_mode_with_staleness_carries_partial_trajectories_over_a_turn(start: Callable[..., Command]) -> None:
@@ -211,13 +226,7 @@ def test_collocated_mode_with_staleness_carries_partial_trajectories_over_a_turn
     assert sum(r["versions/spanning_fraction"] for r in steps) > 0
 
 
-def test_two_ranks_two_replicas_and_periodic_checkpoints(start: Callable[..., Command]) -> None:
-    command = start("train.ranks=2", "engine.replicas=2", "output.checkpoint_every=2", "train.steps=3")
-    assert command.end() == 0, command.output
-    assert {f.name for f in (command.run / "checkpoints").iterdir()} == {"step_2", "step_3"}
-    assert {"engine-1.log", "trainer-1.log"} <= {f.name for f in (command.run / "logs").iterdir()}
-
-
+@pytest.mark.slow
 def test_at_staleness_0_what_is_sampled_and_trained_repeats_with_the_seed(start: Callable[..., Command]) -> None:
     """The schedule is determined then. Rounding is not: a request's logits differ in their last bits with its batch."""
     commands = {name: start("rollout.staleness=0", "train.steps=2", f"name={name}") for name in ("small", "again")}
@@ -231,7 +240,11 @@ def test_at_staleness_0_what_is_sampled_and_trained_repeats_with_the_seed(start:
 
 
 @pytest.mark.parametrize(
-    ("module", "role"), [("arl.engine.embedded.server", "engine-0"), ("arl.train.rank", "trainer-0")]
+    ("module", "role"),
+    [
+        pytest.param("arl.engine.embedded.server", "engine-0", marks=pytest.mark.slow),
+        ("arl.train.rank", "trainer-0"),
+    ],
 )
 def test_kill_9_of_a_process_ends_the_run_with_its_name_and_leaves_nothing(
     start: Callable[..., Command], module: str, role: str
@@ -308,8 +321,8 @@ def test_weights_that_are_broadcast_and_checked_survive_a_killed_replica_and_the
 @pytest.mark.parametrize(
     ("victim", "rule"),
     [
-        ("arl.engine.embedded.server", ["rollout.staleness=2"]),
-        ("arl.train.rank", ["rollout.staleness=2", "sync.transport=broadcast"]),
+        pytest.param("arl.engine.embedded.server", ["rollout.staleness=2"], marks=pytest.mark.slow),
+        pytest.param("arl.train.rank", ["rollout.staleness=2", "sync.transport=broadcast"], marks=pytest.mark.slow),
         ("the controller", ["rollout.staleness=null", "rollout.lag=2"]),
     ],
 )
@@ -350,6 +363,7 @@ def test_ctrl_c_ends_the_run_cleanly(start: Callable[..., Command]) -> None:
     assert command.metrics()[-1]["step"] >= 2
 
 
+@pytest.mark.slow
 def test_a_killed_controller_takes_everything_with_it_and_the_next_run_clears_its_weights(
     start: Callable[..., Command],
 ) -> None:
@@ -363,21 +377,9 @@ def test_a_killed_controller_takes_everything_with_it_and_the_next_run_clears_it
     assert not command.weights_left()
 
 
+@pytest.mark.slow
 def test_a_reward_that_always_raises_ends_the_run_with_its_traceback(start: Callable[..., Command]) -> None:
     command = start("reward.function=mine:broken", "eval.problems=0")
     assert command.end() == 3
     assert "groups in a row failed" in command.output
     assert "it is broken" in command.output
-
-
-def test_wandb_offline_mirrors_the_metrics(start: Callable[..., Command]) -> None:
-    command = start("output.wandb=offline", "train.steps=2", "eval.problems=0")
-    assert command.end() == 0, command.output
-    assert list((command.run / "wandb").glob("offline-run-*/*.wandb"))
-
-
-def test_a_second_run_of_the_same_name_gets_its_own_directory(start: Callable[..., Command]) -> None:
-    for name in ("small", "small-2"):
-        command = start("train.steps=1", "eval.problems=0")
-        assert command.end() == 0, command.output
-        assert (command.directory / "runs" / name / "summary.json").exists()

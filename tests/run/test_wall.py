@@ -13,7 +13,7 @@ from arl.errors import EngineError, ProcessDied
 from arl.launch.address import LOOPBACK, held_port
 from arl.launch.local import LocalLauncher
 from arl.run.failures import explain_deaths, reported_failures
-from arl.sync.publication_directory import _make_own, orphans
+from arl.sync.publication_directory import abandoned_directories, make_locked_directory
 
 
 def test_a_folder_of_weights_is_its_runs_from_the_first_moment_however_many_clear_up(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_a_folder_of_weights_is_its_runs_from_the_first_moment_however_many_clea
     def clear_up() -> int:
         removed = 0
         while not done:
-            for orphan in orphans(tmp_path):
+            for orphan in abandoned_directories(tmp_path):
                 shutil.rmtree(orphan)
                 removed += 1
         return removed
@@ -32,14 +32,14 @@ def test_a_folder_of_weights_is_its_runs_from_the_first_moment_however_many_clea
         sweeps = [runs.submit(clear_up) for _ in range(2)]
         try:
             for _ in range(500):
-                own, held = _make_own(tmp_path)
+                own, held = make_locked_directory(tmp_path)
                 (own / "v1").mkdir()
-                assert own not in list(orphans(tmp_path))
+                assert own not in list(abandoned_directories(tmp_path))
                 os.close(held)
         finally:
             done = True
     assert sum(sweep.result() for sweep in sweeps) > 0
-    for orphan in orphans(tmp_path):
+    for orphan in abandoned_directories(tmp_path):
         shutil.rmtree(orphan)
     assert not list(tmp_path.iterdir())
 

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from arl.engine.base import Meeting
 from arl.errors import EngineLost
 from arl.launch.address import LOOPBACK
+from arl.sync.broadcast_target import BroadcastTarget
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.loading import read_weights, specs_of
 from arl.sync.process_group import Group, listen
-from arl.sync.targets import BroadcastOutlet
+from arl.sync.weight_sender import Rendezvous
 from arl.types import WeightUpdate
 
 SECONDS = 60.0
@@ -20,24 +20,24 @@ class ThreadSender:
     """A WeightSender that publishes what lies in directories, in buckets of `bucket_bytes`."""
 
     def __init__(self, model: str, bucket_bytes: int = 100_000) -> None:
-        self._outlet = BroadcastOutlet(bucket_bytes)
+        self._target = BroadcastTarget(bucket_bytes)
         self._groups: dict[str, asyncio.Task[Group]] = {}
         self.on_bucket: Callable[[str], None] = lambda group: None  # called after each
         self.buckets: Sequence[Sequence[TensorSpec]] = make_buckets(specs_of(read_weights(model)), bucket_bytes)
 
     def publish(self, version: int, model: str | Path) -> WeightUpdate:
-        return self._outlet.write(version, read_weights(model))
+        return self._target.write(version, read_weights(model))
 
-    async def join(self, group: str, world_size: int) -> Meeting:
-        store, port = listen(SECONDS, LOOPBACK)
+    async def join(self, group: str, world_size: int) -> Rendezvous:
+        store, port = listen(LOOPBACK, SECONDS)
         meeting = asyncio.to_thread(Group, store, group, 0, world_size, "gloo", SECONDS)
         self._groups[group] = asyncio.create_task(meeting)
-        return Meeting(LOOPBACK, port, "gloo")
+        return Rendezvous(LOOPBACK, port, "gloo")
 
     async def send(self, group: str, version: int) -> None:
         try:
             met = await self._groups[group]
-            for flat in self._outlet.flats(version):
+            for flat in self._target.flats(version):
                 await asyncio.to_thread(met.broadcast, flat)
                 self.on_bucket(group)
         except RuntimeError as error:

@@ -1,20 +1,16 @@
 """Which transport a run uses, and which it cannot."""
 
-from pathlib import Path
-
 import pytest
-from transformers import LlamaConfig
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError
-from arl.launch.base import Node, Resources
-from arl.launch.placement import Placement, place
-from arl.run.preflight import check_sglang
 from arl.sync.choose import choose_transport
-from tests.fake_sglang import make_fake_sglang
-from tests.train.families import SHAPE, make_family
+from arl.types import Transport
 
-GPUS = ["0", "1", "2"]
+SGLANG = {"kind": "sglang"}
+ALL: set[Transport] = {"file", "broadcast", "ipc"}
+NO_IPC: set[Transport] = {"file", "broadcast"}
+FILES: set[Transport] = {"file"}
 
 
 def recipe(**sections: object) -> Recipe:
@@ -22,33 +18,51 @@ def recipe(**sections: object) -> Recipe:
     return Recipe.model_validate(base | sections)
 
 
-def placed(of: Recipe, gpus: list[str]) -> Placement:
-    return place(of, Node("here", 2, tuple(gpus)))
+def chosen(given: Recipe, can: set[Transport], on_gpus: bool, shares_files: bool = True) -> Transport:
+    return choose_transport(
+        given, backend_transports=can, one_process=False, on_gpus=on_gpus, shares_files=shares_files
+    )
 
 
-SGLANG = {"kind": "sglang"}
-TABLE = [
-    (recipe(world="virtual"), GPUS, "memory"),
-    (recipe(), [], "file"),
-    (recipe(engine=SGLANG), [], "file"),
-    (recipe(), GPUS, "broadcast"),
-    (recipe(engine=SGLANG | {"tensor_parallel": 2}), GPUS, "broadcast"),
-    (recipe(rollout={"lag": 1}), GPUS, "file"),
-    (recipe(mode="collocated"), GPUS, "file"),
-    (recipe(mode="collocated", engine=SGLANG), GPUS, "ipc"),
-    (recipe(mode="collocated", engine=SGLANG | {"replicas": 2}), GPUS, "file"),
-    (recipe(mode="collocated", engine=SGLANG | {"tensor_parallel": 2}), GPUS, "file"),
-    (recipe(sync={"transport": "broadcast"}), [], "broadcast"),
-    (recipe(sync={"transport": "ipc"}, engine=SGLANG), [], "ipc"),
-    (recipe(sync={"transport": "file"}, world="virtual"), [], "file"),
-]
+def collocated(**engine: object) -> Recipe:
+    return recipe(mode="collocated", engine=SGLANG | engine)
 
 
-@pytest.mark.parametrize(("given", "gpus", "transport"), TABLE)
-def test_auto_suits_the_devices_and_a_wish_is_granted_where_it_can_be(
-    given: Recipe, gpus: list[str], transport: str
+@pytest.mark.parametrize(
+    ("given", "can", "on_gpus", "transport"),
+    [
+        (recipe(), ALL, False, "file"),
+        (recipe(), ALL, True, "broadcast"),
+        (recipe(), FILES, True, "file"),
+        (recipe(engine=SGLANG | {"tensor_parallel": 2}), ALL, True, "broadcast"),
+        (recipe(rollout={"lag": 1}), ALL, True, "file"),
+        (collocated(), NO_IPC, True, "file"),
+        (collocated(), ALL, True, "ipc"),
+        (collocated(replicas=2), ALL, True, "file"),
+        (collocated(tensor_parallel=2), ALL, True, "file"),
+        (recipe(sync={"transport": "broadcast"}), ALL, False, "broadcast"),
+        (recipe(sync={"transport": "ipc"}, engine=SGLANG), ALL, False, "ipc"),
+    ],
+)
+def test_auto_suits_the_devices_and_the_backend_and_a_wish_is_granted_where_it_can_be(
+    given: Recipe, can: set[Transport], on_gpus: bool, transport: str
 ) -> None:
-    assert choose_transport(given, placed(given, gpus)) == transport
+    assert chosen(given, can, on_gpus) == transport
+
+
+def test_engines_in_the_trainers_process_are_given_the_tensors_unless_files_are_asked_for() -> None:
+    can: set[Transport] = {"file", "memory"}
+    for transport, expected in (("auto", "memory"), ("file", "file")):
+        given = recipe(world="virtual", sync={"transport": transport})
+        assert choose_transport(given, backend_transports=can, one_process=True, on_gpus=False) == expected
+
+
+def test_without_a_common_file_system_weights_are_broadcast_or_the_run_is_refused() -> None:
+    assert chosen(recipe(), ALL, on_gpus=False, shares_files=False) == "broadcast"
+    with pytest.raises(InputError, match=r"sync\.transport file: processes on these nodes have no file system in"):
+        chosen(recipe(sync={"transport": "file"}), ALL, on_gpus=True, shares_files=False)
+    with pytest.raises(InputError, match=r"sync\.transport auto: engine\.kind embedded takes weights by file, and"):
+        chosen(recipe(), FILES, on_gpus=True, shares_files=False)
 
 
 @pytest.mark.parametrize(
@@ -60,18 +74,21 @@ def test_auto_suits_the_devices_and_a_wish_is_granted_where_it_can_be(
 )
 def test_a_wish_that_these_gpus_cannot_grant_is_refused(given: Recipe, rule: str) -> None:
     with pytest.raises(InputError, match=rule):
-        choose_transport(given, placed(given, GPUS))
-    on_cpus = Placement([Resources(1)], [Resources(1)])
-    assert choose_transport(given, on_cpus) == given.sync.transport
+        chosen(given, ALL, on_gpus=True)
+    assert chosen(given, ALL, on_gpus=False) == given.sync.transport
 
 
 @pytest.mark.parametrize(
     ("sections", "rule"),
     [
-        ({"sync": {"transport": "memory"}}, "sync.transport memory: in world wall"),
-        ({"sync": {"transport": "broadcast"}, "world": "virtual"}, "world virtual has one process"),
-        ({"sync": {"transport": "broadcast"}, "rollout": {"lag": 0}}, "with rollout.lag checkpoints keep the files"),
-        ({"sync": {"transport": "ipc"}}, "for SGLang with tensor_parallel 1, and this is engine.kind embedded"),
+        ({"sync": {"transport": "memory"}}, "sync.transport memory: in this world engines are processes of their own"),
+        ({"sync": {"transport": "broadcast"}, "world": "virtual"}, "engines are in the trainer's process; use memory"),
+        ({"sync": {"transport": "broadcast"}, "rollout": {"lag": 0}}, "with rollout.lag checkpoints copy the files"),
+        ({"sync": {"transport": "ipc"}}, "the backend embedded takes weights by broadcast, file, memory; use auto"),
+        (
+            {"sync": {"transport": "ipc"}, "engine": SGLANG | {"tensor_parallel": 2}},
+            "handles are of whole tensors, and engine.tensor_parallel 2 divides them; use file",
+        ),
         (
             {"sync": {"check": True}, "engine": SGLANG | {"tensor_parallel": 2}},
             "sync.check true: weights are compared whole",
@@ -81,15 +98,3 @@ def test_a_wish_that_these_gpus_cannot_grant_is_refused(given: Recipe, rule: str
 def test_what_nothing_could_carry_or_check_is_no_recipe(sections: dict[str, object], rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         recipe(**sections)
-
-
-def test_a_model_that_sglang_would_load_otherwise_than_it_was_published_is_refused(tmp_path: Path) -> None:
-    """It holds Gemma's norms plus one, and knows no biases in an MLP."""
-    engine = SGLANG | {"python": make_fake_sglang(tmp_path)}
-    gemma = {"path": str(make_family("gemma-tied", tmp_path / "gemma"))}
-    check_sglang(recipe(model=gemma, engine=engine))
-    with pytest.raises(InputError, match=r"sync\.check true: SGLang adds one to the norms"):
-        check_sglang(recipe(model=gemma, engine=engine, sync={"check": True}))
-    LlamaConfig(**SHAPE, mlp_bias=True).save_pretrained(tmp_path / "biased")
-    with pytest.raises(InputError, match=r"its MLPs have biases \(mlp_bias\), which SGLang's Llama leaves out"):
-        check_sglang(recipe(model={"path": str(tmp_path / "biased")}, engine=engine))

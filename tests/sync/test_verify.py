@@ -39,9 +39,12 @@ def test_what_a_file_may_hold_beyond_that_passes(tmp_path: Path) -> None:
     ("change", "rule"),
     [
         ({"norm": None}, "norm is the trainer's alone"),
-        ({"lm_head.weight": torch.zeros(4, 2)}, "lm_head.weight is in their files alone"),
-        ({"norm": torch.zeros(3)}, r"norm is bfloat16 \(2,\) of the trainer's, F32 \(3,\) of theirs"),
-        ({"norm": torch.zeros(2, dtype=torch.int8)}, r"norm is bfloat16 \(2,\) of the trainer's, I8 \(2,\) of theirs"),
+        ({"lm_head.weight": torch.zeros(4, 2)}, "lm_head.weight is in the files alone"),
+        ({"norm": torch.zeros(3)}, r"the trainer's is bfloat16 \(2,\), the files' is F32 \(3,\)"),
+        (
+            {"norm": torch.zeros(2, dtype=torch.int8)},
+            r"the trainer's is bfloat16 \(2,\), the files' is I8 \(2,\)",
+        ),
     ],
 )
 def test_another_name_shape_or_kind_of_dtype_is_refused_by_name(

@@ -5,9 +5,11 @@ import random
 import numpy as np
 import torch
 
-from arl.train.learner import Learner, _Totals
-from arl.train.packer import LossSequence, Minibatch
+from arl.train.learner import Learner
+from arl.train.loss_sequence import LossSequence
+from arl.train.packer import Minibatch
 from arl.train.sharded_model import _full, _local
+from arl.train.step_totals import StepTotals
 
 
 def sequences(seed: int) -> list[list[LossSequence]]:
@@ -25,13 +27,14 @@ def _sequence(prompt: list[int], rng: random.Random) -> LossSequence:
     after = range(len(prompt), len(tokens))
     at = np.array(sorted(rng.sample(after, max(1, len(after) - 2))))
     behavior = np.array([-rng.uniform(1, 4) for _ in at], np.float32)
-    return LossSequence(tokens, at, behavior, np.zeros(len(at), np.int32), rng.choice([-1.5, 0.25, 1.0]))
+    advantages = np.full(len(at), rng.choice([-1.5, 0.25, 1.0]), np.float32)
+    return LossSequence(tokens, at, behavior, np.zeros(len(at), np.int32), advantages)
 
 
 def gradient_of(learner: Learner, minibatch: Minibatch) -> tuple[float, dict[str, torch.Tensor]]:
     """Summed over ranks; the weights stay as they are. Collective."""
     sharded, total = learner.sharded, torch.zeros(())
-    totals = _Totals(sharded.device)
+    totals = StepTotals(sharded.device, learner.objective)
     for i, batch in enumerate(minibatch.micro_batches):
         loss = learner._policy_loss(batch, None, minibatch, totals)
         sharded.backward(loss, last=i + 1 == len(minibatch.micro_batches))

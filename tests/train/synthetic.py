@@ -4,7 +4,14 @@ import random
 
 import numpy as np
 
+from arl.config.recipe import Train
+from arl.data.model_limits import Flops
 from arl.tasks import running_checksum
+from arl.train.algorithms.advantage import Advantage
+from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.grpo import GRPO
+from arl.train.algorithms.objective import Objective
+from arl.train.packer import BY_TOKENS, Packing, Shard, pack_batch
 from arl.types import Batch, Trajectory, TrajectoryGroup
 
 BOS, EOS = 14, 15
@@ -33,12 +40,12 @@ def batch(version: int = 4, groups: int = 32, size: int = 8, seed: int = 0, max_
     rng = random.Random(seed)
     made = []
     for g in range(groups):
-        problem = running_checksum.problem(rng)
+        problem = running_checksum.draw_problem(rng)
         prompt = [BOS, *encode(str(problem.prompt))]
         trajectories = tuple(
             trajectory(
                 prompt,
-                [*encode(running_checksum.demonstration(problem, rng, blurt=0.4, slip=0.3)), EOS],
+                [*encode(running_checksum.demonstrate(problem, rng, blurt=0.4, slip=0.3)), EOS],
                 float(rng.random() < 0.5),
                 version - rng.randint(0, min(max_age, version)),
                 rng,
@@ -47,3 +54,19 @@ def batch(version: int = 4, groups: int = 32, size: int = 8, seed: int = 0, max_
         )
         made.append(TrajectoryGroup(g, problem, trajectories, version, 0.0, version, 0.0))
     return Batch(version, tuple(made))
+
+
+def packed(
+    given: Batch,
+    minibatches: int,
+    capacity: int = 16_384,
+    ranks: int = 1,
+    *,
+    flops: Flops = BY_TOKENS,
+    objective: Objective | None = None,
+    advantage: Advantage | None = None,
+) -> tuple[tuple[Shard, ...], dict[str, float]]:
+    """Pack as a run of decoupled PPO with GRPO's advantages does, unless others are given."""
+    train = Train(minibatches=minibatches, capacity=capacity)
+    packing = Packing.of(train, objective or DecoupledPPO(), advantage or GRPO(), ranks=ranks, flops=flops)
+    return pack_batch(given, packing)

@@ -20,19 +20,22 @@ from transformers import (
     MistralConfig,
 )
 
-from arl.config.recipe import Objective, Recipe, Train
+from arl.config.recipe import Recipe, Train
 from arl.errors import DataError, InputError
 from arl.models.load import empty_model
 from arl.models.weights import fill_model
 from arl.run.preflight import preflight
 from arl.train import cost
+from arl.train.algorithms.ppo import PPO
 from arl.train.cost import bytes_per_rank, check_memory
 from arl.train.learner import Learner
-from arl.train.packer import LossSequence, Minibatch, pack_groups
+from arl.train.loss_sequence import LossSequence
+from arl.train.packer import Minibatch, pack_groups
 from arl.train.sharded_model import ShardedModel, init_ranks
+from tests.examples import examples
 from tests.train.families import FAMILIES, make_family
 from tests.train.gradients import gradient_of, sequences
-from tests.train.world import GSPO
+from tests.train.world import SEQUENCES
 
 TOLERANCE = 1e-5  # of the gradient's norm, in float32
 LOSS_TOKENS, LOSS_SEQUENCES = 77, 11  # of the minibatch, before anything was left out
@@ -53,11 +56,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def learners(models: dict[str, Path]) -> dict[str, Learner]:
-    return {name: Learner(path, Train(minibatches=1), Objective(kind="ppo")) for name, path in models.items()}
+    return {name: Learner(path, Train(minibatches=1), PPO()) for name, path in models.items()}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(examples(0.2), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 16), capacity=st.integers(30, 200))
 def test_loss_and_gradient_of_any_packing_are_those_of_the_unpacked_sequences(
     name: str, learners: dict[str, Learner], models: dict[str, Path], seed: int, capacity: int
@@ -65,10 +68,10 @@ def test_loss_and_gradient_of_any_packing_are_those_of_the_unpacked_sequences(
     _assert_packed_as_unpacked(learners[name], models[name], sequences(seed), capacity, _naive_ppo)
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(examples(0.3), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 16), capacity=st.integers(30, 200))
 def test_so_are_those_of_an_objective_of_whole_sequences(models: dict[str, Path], seed: int, capacity: int) -> None:
-    learner = Learner(models["qwen2-tied"], Train(minibatches=1), GSPO)
+    learner = Learner(models["qwen2-tied"], Train(minibatches=1), SEQUENCES)
     _assert_packed_as_unpacked(learner, models["qwen2-tied"], sequences(seed), capacity, _gspo)
 
 
@@ -104,7 +107,7 @@ def _unpacked(path: Path, groups: list[list[LossSequence]], loss_of: LossOf) -> 
     for s in (s for group in groups for s in group):
         tokens, at = torch.from_numpy(s.token_ids).long(), torch.from_numpy(s.loss_at)
         logprobs = model(input_ids=tokens[None], use_cache=False).logits[0].log_softmax(-1)[at - 1, tokens[at]]
-        total = total + loss_of(logprobs - torch.from_numpy(s.behavior_logprobs), s.advantage)
+        total = total + loss_of(logprobs - torch.from_numpy(s.behavior_logprobs), float(s.advantages[0]))
     total.backward()  # type: ignore[no-untyped-call]
     return total.item(), {name: p.grad for name, p in model.named_parameters()}
 

@@ -13,10 +13,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from arl.bench.trainer_bench import _groups
-from arl.config.recipe import Objective, Train
+from arl.config.recipe import Train
 from arl.models.packed import PackedContext, _Gathered
 from arl.models.prefix_tree import prefix_tree
-from arl.sync.targets import BroadcastOutlet, IpcOutlet
+from arl.sync.broadcast_target import BroadcastTarget
+from arl.sync.ipc_target import IpcTarget
+from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.packer import Minibatch, Shard, pack_groups
 
@@ -96,7 +98,7 @@ def test_a_step_is_the_same_whatever_is_kept_or_compiled_and_near_that_of_float3
     ]
     for setting in settings:
         train = Train.model_validate({"dtype": "bfloat16", "minibatches": 1} | setting)
-        learner = Learner(model, train, Objective(kind="ppo"))
+        learner = Learner(model, train, PPO())
         metrics = learner.step(shard)
         if setting == settings[0]:
             exact = metrics
@@ -109,20 +111,20 @@ def test_a_step_is_the_same_whatever_is_kept_or_compiled_and_near_that_of_float3
 
 def test_another_process_opens_the_handles_of_shared_memory(tmp_path: Path) -> None:
     state = {"a": torch.arange(12.0).view(3, 4).bfloat16(), "b": torch.full((5,), 3.0).bfloat16()}
-    outlet = IpcOutlet(tmp_path, bucket_bytes=1 << 20)
-    update = outlet.write(1, state)
+    target = IpcTarget(tmp_path, bucket_bytes=1 << 20)
+    update = target.write(1, state)
     (handles,) = Path(update.path).glob("*.handles")
     done = subprocess.run(
         [sys.executable, "-c", OPEN_HANDLES, str(handles)], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["a torch.bfloat16 (3, 4) 66.0", "b torch.bfloat16 (5,) 15.0"]
-    outlet.discard(update)
+    target.discard(update)
 
 
 def test_what_is_broadcast_waits_in_pages_that_a_gpu_copies_from() -> None:
-    outlet = BroadcastOutlet(bucket_bytes=1 << 10)
-    outlet.write(1, {"a": torch.ones(7), "b": torch.zeros(500)})
-    flats = outlet.flats(1)
+    target = BroadcastTarget(bucket_bytes=1 << 10)
+    target.write(1, {"a": torch.ones(7), "b": torch.zeros(500)})
+    flats = target.flats(1)
     assert len(flats) == 2
     assert all(flat.is_pinned() for flat in flats)

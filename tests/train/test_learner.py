@@ -13,19 +13,25 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from arl.config.recipe import Objective, TinyModel, Train
+from arl.config.recipe import TinyModel, Train
 from arl.data import msgpack_arrays
 from arl.errors import TrainerError
 from arl.models.tiny import make_tiny_model
+from arl.sync.file_target import FileTarget
 from arl.sync.publisher import Publisher
-from arl.sync.targets import FileOutlet
 from arl.tasks import running_checksum
 from arl.train import learner as learner_module
-from arl.train.learner import Learner, learning_rate
-from arl.train.packer import LossSequence, Shard, pack_batch, pack_groups
+from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.grpo import GRPO
+from arl.train.algorithms.gspo import GSPO
+from arl.train.algorithms.objective import Objective
+from arl.train.algorithms.ppo import PPO
+from arl.train.learner import Learner
+from arl.train.loss_sequence import LossSequence, loss_sequences
+from arl.train.packer import Shard, pack_groups
 from arl.types import Batch, WeightUpdate
 from tests.train.gradients import gradient_of
-from tests.train.synthetic import batch
+from tests.train.synthetic import batch, packed
 
 PROXIMALS: tuple[Literal["recompute", "loglinear"], ...] = ("recompute", "loglinear")
 
@@ -38,11 +44,11 @@ def _alone() -> Iterator[None]:
 
 
 def learner(model: Path, objective: Objective | None = None, **train: Any) -> Learner:
-    return Learner(model, Train(**{"minibatches": 2} | train), objective or Objective(), version=4)
+    return Learner(model, Train(**{"minibatches": 2} | train), objective or DecoupledPPO(), version=4)
 
 
 def shard_of(given: Batch, minibatches: int = 2, capacity: int = 16_384) -> Shard:
-    (shard,), _ = pack_batch(given, minibatches, capacity, ranks=1)
+    (shard,), _ = packed(given, minibatches, capacity)
     return shard
 
 
@@ -70,7 +76,7 @@ def rewarded(given: Batch) -> list[LossSequence]:
             at := np.flatnonzero(t.loss_mask),
             t.behavior_logprobs[at],
             t.policy_versions[at],
-            1.0,
+            np.ones(len(at), np.float32),
         )
         for t in chosen
     ]
@@ -83,7 +89,9 @@ def on_policy(trained: Learner, given: Batch) -> Batch:
         trajectories = []
         for t in g.trajectories:
             at = np.flatnonzero(t.loss_mask)
-            one = LossSequence(t.token_ids, at, t.behavior_logprobs[at], t.policy_versions[at], 1.0)
+            one = LossSequence(
+                t.token_ids, at, t.behavior_logprobs[at], t.policy_versions[at], np.ones(len(at), np.float32)
+            )
             ((pack,),) = pack_groups([[one]], 16_384, ranks=1)
             with torch.no_grad():
                 logprob = trained.sharded.score(pack)[0][torch.from_numpy(pack.loss_scores).long()]
@@ -105,9 +113,8 @@ def test_a_few_steps_raise_the_probability_of_rewarded_trajectories(tiny: Path) 
     assert trained.version == 8
 
 
-@pytest.mark.parametrize("kind", ["decoupled_ppo", "gspo"])
-def test_micro_batches_do_not_change_the_step(tiny: Path, kind: Literal["decoupled_ppo", "gspo"]) -> None:
-    objective = Objective(kind=kind, clip_low=0.2, clip_high=0.2)
+@pytest.mark.parametrize("objective", [DecoupledPPO(), GSPO(clip_low=0.2, clip_high=0.2)], ids=lambda o: o.kind)
+def test_micro_batches_do_not_change_the_step(tiny: Path, objective: Objective) -> None:
     whole, cut = learner(tiny, objective), learner(tiny, objective)
     given = batch(4, groups=8, size=4)
     a, b = whole.step(shard_of(given)), cut.step(shard_of(given, capacity=64))
@@ -136,13 +143,11 @@ def test_leaving_out_trajectories_without_gradient_does_not_change_the_gradient(
 
 def _with_zero_advantage(t: object) -> LossSequence:
     at = np.flatnonzero(t.loss_mask)  # type: ignore[attr-defined]
-    return LossSequence(t.token_ids, at, t.behavior_logprobs[at], t.policy_versions[at], 0.0)  # type: ignore[attr-defined]
+    return LossSequence(t.token_ids, at, t.behavior_logprobs[at], t.policy_versions[at], np.zeros(len(at), np.float32))  # type: ignore[attr-defined]
 
 
 def _kept(given: Batch) -> list[list[LossSequence]]:
-    from arl.train.packer import _with_advantages
-
-    return [[s for s in group if s.advantage != 0.0] for group in _with_advantages(given)]
+    return [[s for s in group if s.advantages.any()] for group in loss_sequences(given, GRPO())]
 
 
 def test_a_batch_without_any_gradient_still_makes_a_version(tiny: Path) -> None:
@@ -157,13 +162,13 @@ def test_a_batch_without_any_gradient_still_makes_a_version(tiny: Path) -> None:
 
 
 def test_naive_and_decoupled_agree_on_a_policys_own_samples_and_differ_on_old_ones(tiny: Path) -> None:
-    def loss(kind: str, own: bool) -> float:
-        trained = learner(tiny, Objective(kind=kind), minibatches=1)  # type: ignore[arg-type]
+    def loss(objective: Objective, own: bool) -> float:
+        trained = learner(tiny, objective, minibatches=1)
         given = batch(4, groups=4, size=4)
         return trained.step(shard_of(on_policy(trained, given) if own else given, minibatches=1))["grad_norm"]
 
-    assert loss("ppo", own=True) == pytest.approx(loss("decoupled_ppo", own=True), rel=1e-4)
-    assert loss("ppo", own=False) != pytest.approx(loss("decoupled_ppo", own=False), rel=1e-2)
+    assert loss(PPO(), own=True) == pytest.approx(loss(DecoupledPPO(), own=True), rel=1e-4)
+    assert loss(PPO(), own=False) != pytest.approx(loss(DecoupledPPO(), own=False), rel=1e-2)
 
 
 def test_the_second_minibatch_is_centered_on_the_weights_before_the_step(tiny: Path) -> None:
@@ -178,10 +183,10 @@ def test_the_second_minibatch_is_centered_on_the_weights_before_the_step(tiny: P
 
 def test_loglinear_runs_no_proximal_pass_and_centers_between_behavior_and_current(tiny: Path) -> None:
     given = batch(4, groups=4, size=4)
-    trained = learner(tiny, Objective(proximal="loglinear"))
+    trained = learner(tiny, DecoupledPPO(proximal="loglinear"))
     assert trained._proximal_pass(shard_of(given).minibatches) == [None, None]
     old = batch(4, groups=4, size=4)
-    weight = {p: learner(tiny, Objective(proximal=p)).step(shard_of(old))["kl/behavior_proximal"] for p in PROXIMALS}
+    weight = {p: learner(tiny, DecoupledPPO(proximal=p)).step(shard_of(old))["kl/behavior_proximal"] for p in PROXIMALS}
     assert 0 < weight["loglinear"] < weight["recompute"]
 
 
@@ -204,16 +209,6 @@ def test_bfloat16_computes_nearly_the_same_step_on_float32_master_weights(tiny: 
     assert {w.dtype for w in half.snapshot().values()} == {torch.bfloat16}
 
 
-def test_the_learning_rate_falls_linearly_to_its_share() -> None:
-    train = Train(learning_rate=0.1, steps=3, minibatches=2, decay_to=0.5)
-    assert [learning_rate(train, update) for update in (0, 5, 99)] == pytest.approx([0.1, 0.05, 0.05])
-
-
-def test_the_learning_rate_falls_along_a_cosine_to_its_share() -> None:
-    train = Train(learning_rate=0.1, steps=5, minibatches=1, decay_to=0.5, decay="cosine")
-    assert [learning_rate(train, update) for update in (0, 1, 2, 4)] == pytest.approx([0.1, 0.0926777, 0.075, 0.05])
-
-
 def test_the_learning_rate_ramps_linearly(tiny: Path) -> None:
     trained = learner(tiny, learning_rate=0.1, ramp_steps=40)  # at version 4 there have been 8 updates
     assert trained.step(shard_of(batch(4, groups=4, size=4)))["learning_rate"] == pytest.approx(0.025)
@@ -231,7 +226,7 @@ def poisoned(version: int, groups: int = 1, value: float = np.nan) -> Batch:
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_an_update_that_is_not_finite_leaves_weights_moments_and_means_alone(tiny: Path, value: float) -> None:
     """The first of two minibatches is poisoned; the second trains as if it had been alone."""
-    trained, clean = learner(tiny, Objective(kind="ppo")), learner(tiny, Objective(kind="ppo"))
+    trained, clean = learner(tiny, PPO()), learner(tiny, PPO())
     shard = shard_of(poisoned(4, value=value))
     metrics = trained.step(shard)
     assert metrics["train/skipped_updates"] == 1
@@ -246,7 +241,7 @@ def test_an_update_that_is_not_finite_leaves_weights_moments_and_means_alone(tin
 def test_three_updates_in_a_row_that_are_not_finite_end_the_run_with_the_shard_saved(
     tiny: Path, tmp_path: Path
 ) -> None:
-    trained = Learner(tiny, Train(minibatches=2), Objective(), version=4, evidence=tmp_path / "logs")
+    trained = Learner(tiny, Train(minibatches=2), DecoupledPPO(), version=4, evidence=tmp_path / "logs")
     before = weights(trained)
     assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
     with pytest.raises(TrainerError, match=r"the loss is nan .* version 5, and 3 updates in a row") as raised:
@@ -262,7 +257,7 @@ def test_a_checkpoint_before_any_update_has_moments_of_zero(tiny: Path, tmp_path
     trained = learner(tiny)
     assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
     trained.sharded.write(trained.sharded.training_state(), tmp_path / "saved", tokenizer_path=tiny)
-    resumed = Learner(tmp_path / "saved", Train(minibatches=2), Objective(), version=5, resumed=True)
+    resumed = Learner(tmp_path / "saved", Train(minibatches=2), DecoupledPPO(), version=5, resumed=True)
     for going_on in (trained, resumed):
         assert going_on.step(shard_of(batch(5, groups=4, size=4)))["train/skipped_updates"] == 0
     assert_same_weights(weights(trained), weights(resumed), 0.0)
@@ -302,11 +297,16 @@ class Asked(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("kind", ["ppo", "decoupled_ppo", "gspo"])
-def test_nobody_waits_for_the_device_until_an_update_has_its_norm(
-    tiny: Path, kind: Literal["ppo", "decoupled_ppo", "gspo"]
-) -> None:
-    objective = Objective(kind=kind, proximal="loglinear", clip_low=0.2, clip_high=0.2)
+@pytest.mark.parametrize(
+    "objective",
+    [
+        PPO(),
+        DecoupledPPO(proximal="loglinear"),
+        GSPO(proximal="loglinear", clip_low=0.2, clip_high=0.2),
+    ],
+    ids=lambda o: o.kind,
+)
+def test_nobody_waits_for_the_device_until_an_update_has_its_norm(tiny: Path, objective: Objective) -> None:
     trained = learner(tiny, objective, minibatches=1)
     (minibatch,) = shard_of(batch(4, groups=4, size=4), minibatches=1, capacity=64).minibatches
     with Asked() as asked:  # type: ignore[no-untyped-call]
@@ -333,8 +333,8 @@ def test_compiled_and_checkpointed_blocks_train_as_others_do(tmp_path: Path, mon
 
 def test_a_publication_loads_as_the_weights_it_was_made_of(tmp_path: Path, tiny: Path) -> None:
     trained = learner(tiny)
-    update = FileOutlet(tmp_path, trained.config_json()).write(5, trained.snapshot())
-    again = Learner(update.path, Train(minibatches=2), Objective())
+    update = FileTarget(tmp_path, trained.config_json()).write(5, trained.snapshot())
+    again = Learner(update.path, Train(minibatches=2), DecoupledPPO())
     assert_same_weights(weights(trained), weights(again), 0.0)
 
 
@@ -348,7 +348,7 @@ def test_a_publisher_of_every_version_lets_one_snapshot_stand_in_line(tmp_path: 
         first.set()
         busy.wait(300)
 
-    publisher = Publisher(FileOutlet(tmp_path, trained.config_json()), kept=3, announce=announce, every_version=True)
+    publisher = Publisher(FileTarget(tmp_path, trained.config_json()), kept=3, announce=announce, every_version=True)
 
     def publish_two_more() -> None:
         publisher.publish(6, trained.snapshot())
@@ -380,7 +380,7 @@ def test_the_publisher_skips_what_a_newer_version_overtook_and_keeps_the_last_fe
         assert (Path(outcome.path) / "model.safetensors").exists()
         busy.wait(300)
 
-    publisher = Publisher(FileOutlet(tmp_path, trained.config_json()), kept=2, announce=announce)
+    publisher = Publisher(FileTarget(tmp_path, trained.config_json()), kept=2, announce=announce)
     publisher.publish(5, trained.snapshot())
     assert first.wait(300)
     for version in (6, 7, 8):

@@ -1,6 +1,7 @@
 """Objectives and advantages against numbers worked out by hand."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.grpo import grpo_advantages
-from arl.train.algorithms.ppo import decoupled_ppo, gspo, loglinear_proximal, naive_ppo
+from arl.train.algorithms.gspo import GSPO
+from arl.train.algorithms.ppo import PPO
+from arl.train.algorithms.proximal import loglinear_proximal
+from tests.train.columns import token_columns
 
-CLIP = {"clip_low": 0.2, "clip_high": 0.3}
+CLIP: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.3}
 
 
 def logs(*probabilities: float) -> torch.Tensor:
@@ -40,33 +45,35 @@ def test_decoupled_ppo_weighs_the_clipped_gain_by_the_capped_behavior_weight() -
     current = logs(0.30, 0.50, 0.10, 0.20).requires_grad_()
     proximal, behavior = logs(0.20, 0.25, 0.20, 0.20), logs(0.10, 0.50, 0.20, 0.02)
     advantages = torch.tensor([1.0, -1.0, -2.0, 3.0])
-    loss, stats = decoupled_ppo(current, proximal, behavior, advantages, **CLIP, behavior_weight_cap=5.0)
+    loss, stats = DecoupledPPO(**CLIP).loss(token_columns(current, behavior, advantages, proximal=proximal))
     # u = 1.5, 2, .5, 1; w = 2, .5, 1, 10 → 5; gains: 1.3 (clipped), −2, −1.6 (clipped), 3
     assert loss.item() == pytest.approx(-(2 * 1.3 + 0.5 * -2 + 1 * -1.6 + 5 * 3), rel=1e-5)
     loss.backward()  # type: ignore[no-untyped-call]
     assert current.grad is not None
     torch.testing.assert_close(current.grad, torch.tensor([0.0, 1.0, 0.0, -15.0]))
-    assert stats.clipped.tolist() == [True, False, True, False]
-    assert stats.capped.tolist() == [False, False, False, True]
-    torch.testing.assert_close(stats.ratio, torch.tensor([1.5, 2.0, 0.5, 1.0]))
-    torch.testing.assert_close(stats.behavior_weight, torch.tensor([2.0, 0.5, 1.0, 5.0]))
-    torch.testing.assert_close(stats.kl[:2], torch.tensor([2 - 1 - math.log(2), 0.5 - 1 + math.log(2)]))
+    assert stats["ratio/clip_fraction"].tolist() == [True, False, True, False]
+    assert stats["behavior_weight/capped_fraction"].tolist() == [False, False, False, True]
+    torch.testing.assert_close(stats["ratio/max"], torch.tensor([1.5, 2.0, 0.5, 1.0]))
+    torch.testing.assert_close(stats["behavior_weight/mean"], torch.tensor([2.0, 0.5, 1.0, 5.0]))
+    torch.testing.assert_close(
+        stats["kl/behavior_proximal"][:2], torch.tensor([2 - 1 - math.log(2), 0.5 - 1 + math.log(2)])
+    )
 
 
 def test_naive_ppo_clips_around_the_behavior_policy_and_has_no_weight() -> None:
     current = logs(0.30, 0.11).requires_grad_()
-    loss, stats = naive_ppo(current, logs(0.20, 0.10), torch.tensor([1.0, 1.0]), **CLIP)
+    loss, stats = PPO(**CLIP).loss(token_columns(current, logs(0.20, 0.10), torch.tensor([1.0, 1.0])))
     assert loss.item() == pytest.approx(-(1.3 + 1.1), rel=1e-5)
     loss.backward()  # type: ignore[no-untyped-call]
     assert current.grad is not None
     torch.testing.assert_close(current.grad, torch.tensor([0.0, -1.1]))
-    assert stats.behavior_weight.tolist() == [1.0, 1.0]
+    assert set(stats) == {"ratio/clip_fraction", "ratio/max"}
 
 
 def test_both_agree_when_the_behavior_policy_is_the_proximal_one() -> None:
     current, behavior, advantages = logs(0.3, 0.2, 0.7), logs(0.2, 0.2, 0.9), torch.tensor([1.0, -1.0, 0.5])
-    naive, _ = naive_ppo(current, behavior, advantages, **CLIP)
-    decoupled, _ = decoupled_ppo(current, behavior, behavior, advantages, **CLIP, behavior_weight_cap=5.0)
+    naive, _ = PPO(**CLIP).loss(token_columns(current, behavior, advantages))
+    decoupled, _ = DecoupledPPO(**CLIP).loss(token_columns(current, behavior, advantages, proximal=behavior))
     assert naive == decoupled
 
 
@@ -74,22 +81,30 @@ def test_gspo_clips_and_weighs_sequences_by_the_geometric_means_over_their_token
     sequences = torch.tensor([1, 0, 1])
     current, proximal = logs(0.8, 0.2, 0.1).requires_grad_(), logs(0.2, 0.1, 0.4)
     behavior, advantages = logs(0.1, 0.01, 0.05), torch.tensor([1.0, 3.0, 1.0])
-    loss, stats = gspo(current, proximal, behavior, advantages, sequences, **CLIP, behavior_weight_cap=5.0)
+    loss, stats = GSPO(**CLIP).loss(
+        token_columns(current, behavior, advantages, proximal=proximal, sequences=sequences)
+    )
     # sequence 1: u = √(4·¼) = 1, w = √(2·8) = 4, gain 1; sequence 0: u = 2, w = 10 → 5, gain 3.9 (clipped)
     assert loss.item() == pytest.approx(-(4 * 1 + 5 * 3.9), rel=1e-5)
     loss.backward()  # type: ignore[no-untyped-call]
     assert current.grad is not None
     torch.testing.assert_close(current.grad, torch.tensor([-2.0, 0.0, -2.0]))
-    assert stats.clipped.tolist() == stats.capped.tolist() == [False, True, False]
-    torch.testing.assert_close(stats.ratio, torch.tensor([1.0, 2.0, 1.0]))
-    torch.testing.assert_close(stats.behavior_weight, torch.tensor([4.0, 5.0, 4.0]))
+    assert (
+        stats["ratio/clip_fraction"].tolist()
+        == stats["behavior_weight/capped_fraction"].tolist()
+        == [False, True, False]
+    )
+    torch.testing.assert_close(stats["ratio/max"], torch.tensor([1.0, 2.0, 1.0]))
+    torch.testing.assert_close(stats["behavior_weight/mean"], torch.tensor([4.0, 5.0, 4.0]))
 
 
 def test_gspo_of_sequences_of_one_token_is_decoupled_ppo() -> None:
     current, proximal, behavior = logs(0.3, 0.5, 0.1), logs(0.2, 0.5, 0.4), logs(0.2, 0.1, 0.9)
     advantages, sequences = torch.tensor([1.0, -1.0, 0.5]), torch.tensor([2, 0, 1])
-    of_sequences, _ = gspo(current, proximal, behavior, advantages, sequences, **CLIP, behavior_weight_cap=5.0)
-    of_tokens, _ = decoupled_ppo(current, proximal, behavior, advantages, **CLIP, behavior_weight_cap=5.0)
+    of_sequences, _ = GSPO(**CLIP).loss(
+        token_columns(current, behavior, advantages, proximal=proximal, sequences=sequences)
+    )
+    of_tokens, _ = DecoupledPPO(**CLIP).loss(token_columns(current, behavior, advantages, proximal=proximal))
     assert of_sequences.item() == pytest.approx(of_tokens.item())
 
 
@@ -105,4 +120,4 @@ def test_loglinear_moves_from_behavior_to_current_with_age() -> None:
 def test_a_center_that_carries_gradient_is_refused() -> None:
     x = torch.zeros(1)
     with pytest.raises(AssertionError):
-        decoupled_ppo(x, x.clone().requires_grad_(), x, x, **CLIP, behavior_weight_cap=5.0)
+        DecoupledPPO().loss(token_columns(x, x, x, proximal=x.clone().requires_grad_()))

@@ -18,7 +18,8 @@ from transformers import (
 from arl.models import packed
 from arl.models.attention import ATTENTION, attention
 from arl.models.packed import PackedContext
-from arl.train.packer import LossSequence, MicroBatch, pack_groups
+from arl.train.loss_sequence import LossSequence
+from arl.train.packer import MicroBatch, pack_groups
 from tests.train.families import FAMILIES, SHAPE
 
 CONFIGS = {
@@ -44,7 +45,8 @@ def group(rng: random.Random, prompt: int, responses: list[int], vocab: int = 16
         tokens = np.array(shared + [rng.randrange(vocab) for _ in range(length)], np.int32)
         keep = np.array(sorted(rng.sample(range(prompt, prompt + length), max(1, length - 1))))  # a tool token
         zeros = np.zeros(len(keep), np.float32)
-        made.append(LossSequence(tokens, keep, zeros, zeros.astype(np.int32), rng.uniform(-1, 1)))
+        advantages = np.full(len(keep), rng.uniform(-1, 1), np.float32)
+        made.append(LossSequence(tokens, keep, zeros, zeros.astype(np.int32), advantages))
     return made
 
 
@@ -69,7 +71,7 @@ def loss_alone(m: PreTrainedModel, sequence: LossSequence) -> torch.Tensor:
     tokens = torch.from_numpy(sequence.token_ids).long()
     logprobs = m(input_ids=tokens[None], use_cache=False).logits[0].log_softmax(-1)
     at = torch.from_numpy(sequence.loss_at)
-    loss: torch.Tensor = logprobs[at - 1, tokens[at]].sum() * np.float32(sequence.advantage)
+    loss: torch.Tensor = (logprobs[at - 1, tokens[at]] * torch.from_numpy(sequence.advantages)).sum()
     return loss
 
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from arl.data.model_limits import Flops
 from arl.errors import InputError
 from arl.train import channel
-from arl.train.packer import LossSequence, MicroBatch, pack_batch, pack_groups
-from tests.train.synthetic import batch
+from arl.train.loss_sequence import LossSequence
+from arl.train.packer import MicroBatch, pack_groups
+from tests.train.synthetic import batch, packed
 
 Token = tuple[tuple[int, ...], int, float, int, float]  # context, target, behavior logprob, version, advantage
 
@@ -27,18 +28,21 @@ def groups_of(seed: int, count: int, vocab: int) -> list[list[LossSequence]]:
             tokens = np.array(prompt + [rng.randrange(vocab) for _ in range(rng.randint(1, 9))], np.int32)
             candidates = range(len(prompt), len(tokens))
             loss_at = np.array(sorted(rng.sample(candidates, rng.randint(1, len(candidates)))))
+            advantages = np.full(len(loss_at), rng.choice([-1.0, 2.0]), np.float32)
             noise = np.array([rng.random() for _ in loss_at], np.float32)
-            members.append(LossSequence(tokens, loss_at, noise, loss_at.astype(np.int32), rng.choice([-1.0, 2.0])))
+            members.append(LossSequence(tokens, loss_at, noise, loss_at.astype(np.int32), advantages))
         made.append(members)
     return made
 
 
 def expected(groups: list[list[LossSequence]]) -> Counter[Token]:
     return Counter(
-        (tuple(s.token_ids[:t].tolist()), int(s.token_ids[t]), float(logprob), int(version), s.advantage)
+        (tuple(s.token_ids[:t].tolist()), int(s.token_ids[t]), float(logprob), int(version), float(advantage))
         for group in groups
         for s in group
-        for t, logprob, version in zip(s.loss_at, s.behavior_logprobs, s.policy_versions, strict=True)
+        for t, logprob, version, advantage in zip(
+            s.loss_at, s.behavior_logprobs, s.policy_versions, s.advantages, strict=True
+        )
     )
 
 
@@ -90,7 +94,7 @@ def test_a_prompt_and_equal_responses_are_stored_once() -> None:
     prompt, answer = rng.integers(0, 9, 26), rng.integers(0, 9, 8)
     tokens = np.concatenate([prompt, answer]).astype(np.int32)
     loss_at, zeros = np.arange(26, 34), np.zeros(8, np.float32)
-    same = [LossSequence(tokens, loss_at, zeros, zeros.astype(np.int32), a) for a in (1.0, -1.0, 0.5)]
+    same = [LossSequence(tokens, loss_at, zeros, zeros.astype(np.int32), zeros + a) for a in (1.0, -1.0, 0.5)]
     ((pack,),) = pack_groups([same], 1000, ranks=1)
     assert len(pack.token_ids) == 26 + 7  # the last token is only a target
     assert len(pack.score_targets) == 8
@@ -103,7 +107,7 @@ def test_micro_batches_are_balanced_by_flops_rather_than_tokens() -> None:
     def alone(length: int) -> list[LossSequence]:
         zeros = np.zeros(1, np.float32)
         tokens = rng.integers(0, 10**6, length).astype(np.int32)
-        return [LossSequence(tokens, np.array([length - 1]), zeros, zeros.astype(np.int32), 1.0)]
+        return [LossSequence(tokens, np.array([length - 1]), zeros, zeros.astype(np.int32), zeros + 1)]
 
     def segments(flops: Flops) -> list[list[int]]:
         shares = pack_groups(groups, 1200, ranks=2, flops=flops)
@@ -116,8 +120,8 @@ def test_micro_batches_are_balanced_by_flops_rather_than_tokens() -> None:
 
 def test_the_balance_of_a_step_is_the_slowest_ranks_share_of_the_work() -> None:
     given_batch, shape = batch(groups=8, size=4), Flops(token=1.0, key=0.5, score=2.0)
-    _, alone = pack_batch(given_batch, minibatches=2, capacity=200, ranks=1, flops=shape)
-    shards, report = pack_batch(given_batch, minibatches=2, capacity=200, ranks=3, flops=shape)
+    _, alone = packed(given_batch, minibatches=2, capacity=200, ranks=1, flops=shape)
+    shards, report = packed(given_batch, minibatches=2, capacity=200, ranks=3, flops=shape)
 
     def work(p: MicroBatch) -> float:
         seen = sum(len(context) for context in contexts(p))
@@ -131,19 +135,19 @@ def test_the_balance_of_a_step_is_the_slowest_ranks_share_of_the_work() -> None:
 
 def test_a_trajectory_longer_than_the_capacity_is_refused_with_both_numbers() -> None:
     with pytest.raises(InputError, match=r"28 tokens .* train.capacity 20"):
-        pack_batch(batch(groups=4, size=2), minibatches=1, capacity=20, ranks=1)
+        packed(batch(groups=4, size=2), minibatches=1, capacity=20, ranks=1)
 
 
 def test_minibatches_must_divide_the_groups() -> None:
     with pytest.raises(InputError, match="minibatches 3 must divide the 4 groups"):
-        pack_batch(batch(groups=4, size=2), minibatches=3, capacity=1000, ranks=1)
+        packed(batch(groups=4, size=2), minibatches=3, capacity=1000, ranks=1)
 
 
 def test_minibatches_do_not_depend_on_capacity_or_ranks() -> None:
     given_batch = batch(groups=8, size=4)
 
     def tokens(capacity: int, ranks: int) -> list[Counter[Token]]:
-        shards, _ = pack_batch(given_batch, minibatches=4, capacity=capacity, ranks=ranks)
+        shards, _ = packed(given_batch, minibatches=4, capacity=capacity, ranks=ranks)
         return [
             Counter(t for shard in shards for p in shard.minibatches[m].micro_batches for t in found(p))
             for m in range(4)
@@ -154,7 +158,7 @@ def test_minibatches_do_not_depend_on_capacity_or_ranks() -> None:
 
 def test_trajectories_without_gradient_are_left_out_but_counted() -> None:
     full = batch(groups=32, size=4)
-    (shard,), report = pack_batch(full, minibatches=1, capacity=1000, ranks=1)
+    (shard,), report = packed(full, minibatches=1, capacity=1000, ranks=1)
     tokens = [sum(int(t.loss_mask.sum()) for t in g.trajectories) for g in full.groups]
     equal = [len({t.reward for t in g.trajectories}) == 1 for g in full.groups]
     assert 0 < sum(equal) < 32
@@ -165,12 +169,15 @@ def test_trajectories_without_gradient_are_left_out_but_counted() -> None:
 
 
 def test_a_shard_survives_the_channel_bit_for_bit() -> None:
-    (shard,), _ = pack_batch(batch(groups=4, size=4), minibatches=2, capacity=1000, ranks=1)
+    (shard,), _ = packed(batch(groups=4, size=4), minibatches=2, capacity=1000, ranks=1)
     received = channel.decode_to_rank(channel.encode(channel.Step(shard)))
     assert isinstance(received, channel.Step)
     for sent, got in zip(shard.minibatches, received.shard.minibatches, strict=True):
         assert sent.loss_tokens == got.loss_tokens
         for name in MicroBatch.__struct_fields__:
             a, b = getattr(sent.micro_batches[0], name), getattr(got.micro_batches[0], name)
+            if a is None:
+                assert b is None
+                continue
             assert a.dtype == b.dtype
             assert np.array_equal(a, b)

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 from arl.errors import DeadlineError, ProcessDied, TrainerError
 from arl.launch.address import LOOPBACK
 from arl.launch.child import RUN_KEY
+from arl.train.algorithms.grpo import GRPO
 from arl.train.trainer_client import TrainerClient
 from arl.types import Batch, StepResult
 from tests.train.synthetic import batch
@@ -140,7 +141,7 @@ def test_a_loss_that_is_not_a_number_is_skipped_by_both_ranks_and_the_third_one_
 
 def test_a_process_with_the_wrong_key_is_refused_and_the_run_goes_on(tiny: Path, tmp_path: Path) -> None:
     async def scene() -> None:
-        async with TrainerClient(init(tiny, tmp_path), 1, KEY, DEADLINES, host=LOOPBACK) as trainer:
+        async with TrainerClient(init(tiny, tmp_path), GRPO(), 1, KEY, DEADLINES, host=LOOPBACK) as trainer:
             with started(trainer.environment | {RUN_KEY: "guess"}, 1) as strangers:
                 await asyncio.to_thread(strangers[0].wait, 300)
                 assert strangers[0].returncode == 1

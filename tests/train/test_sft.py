@@ -34,8 +34,8 @@ def _alone() -> Iterator[None]:
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
     rng, path = random.Random(0), tmp_path / "pairs.jsonl"
-    problems = [running_checksum.problem(rng) for _ in range(40)]
-    rows = [{"prompt": p.prompt, "response": running_checksum.demonstration(p, rng)} for p in problems]
+    problems = [running_checksum.draw_problem(rng) for _ in range(40)]
+    rows = [{"prompt": p.prompt, "response": running_checksum.demonstrate(p, rng)} for p in problems]
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
 
@@ -63,20 +63,33 @@ def test_the_command_tunes_a_model_on_pairs_and_reports_each_line_as_json(
 def test_the_warm_up_writes_a_model_once_its_target_is_reached(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = Warmup(target_accuracy=0.0, eval_every=3, eval_samples=8, batch_size=4, noise_steps=2)
     job = WarmupJob(
-        model=SHAPE, task="running_checksum", warmup=settings, max_new_tokens=8, output=str(tmp_path / "out")
+        model=SHAPE,
+        task="running_checksum",
+        options={"skill_accuracy": 0.0, "habit_steps": 2},
+        warmup=Warmup(eval_every=3, eval_samples=8, batch_size=4),
+        max_new_tokens=8,
+        output=str(tmp_path / "out"),
     )
     run(job)
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(line.get("stage"), line.get("step")) for line in said] == [("a", 3), ("b", 2), (None, None)]
+    assert [(line.get("stage"), line.get("step")) for line in said] == [
+        ("learning the task", 3),
+        ("with bad habits", 2),
+        (None, None),
+    ]
     assert AutoModelForCausalLM.from_pretrained(job.output).config.hidden_size == 32
 
 
 def test_a_warm_up_that_misses_its_target_fails_and_writes_nothing(tmp_path: Path) -> None:
-    settings = Warmup(target_accuracy=1.0, max_steps=2, eval_every=2, eval_samples=8, batch_size=4)
-    job = WarmupJob(model=SHAPE, task="running_checksum", warmup=settings, output=str(tmp_path / "out"))
-    with pytest.raises(TrainerError, match=r"below warmup.target_accuracy 1\.0 after warmup.max_steps 2"):
+    job = WarmupJob(
+        model=SHAPE,
+        task="running_checksum",
+        options={"skill_accuracy": 1.0, "skill_steps": 2},
+        warmup=Warmup(eval_every=2, eval_samples=8, batch_size=4),
+        output=str(tmp_path / "out"),
+    )
+    with pytest.raises(TrainerError, match=r"learning the task: sampled accuracy is still below 1\.0 after 2 steps"):
         run(job)
     assert not (tmp_path / "out").exists()
 

@@ -7,11 +7,13 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from arl.config.recipe import Deadlines, Objective, Train
+from arl.config.recipe import Deadlines, Train
 from arl.launch.address import LOOPBACK, LOOPBACK_INTERFACE, held_port
 from arl.launch.base import Process, Resources
 from arl.launch.local import LocalLauncher
 from arl.run.ranks import started_ranks
+from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.grpo import GRPO
 from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
 
@@ -26,7 +28,7 @@ def init(model: Path, published: Path, every_version: bool = False, **train: obj
     return Init(
         model_path=str(model),
         train=section.model_dump(mode="json"),
-        objective=Objective().model_dump(mode="json"),
+        objective=DecoupledPPO().model_dump(mode="json"),
         temperature=1.0,
         version=4,
         resumed=False,
@@ -45,7 +47,7 @@ async def running(
     """Start `ranks` processes with a launcher, which ends them, and connect a client; they are ready."""
     async with (
         LocalLauncher(Path(first.evidence), patience=10.0) as launcher,
-        TrainerClient(first, ranks, KEY, deadlines, host=launcher.host, published=published) as trainer,
+        TrainerClient(first, GRPO(), ranks, KEY, deadlines, host=launcher.host, published=published) as trainer,
         started_ranks(trainer, [Resources(threads=1)] * ranks, launcher, {}) as processes,
     ):
         await trainer.ready()

@@ -11,25 +11,28 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from arl.config.recipe import Objective, Train
+from arl.config.recipe import Train
 from arl.launch.child import leave
 from arl.train import sharding
+from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.gspo import GSPO
+from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.packer import Minibatch, pack_batch, pack_groups
+from arl.train.packer import Minibatch, pack_groups
 from arl.train.sharded_model import init_ranks
 from tests.train.gradients import gradient_of, sequences
-from tests.train.synthetic import batch
+from tests.train.synthetic import batch, packed
 
 STEPS, SEEDS = 3, (1, 2, 3)
-PPO = Objective(kind="ppo")
-GSPO = Objective(kind="gspo", proximal="loglinear", clip_low=0.2, clip_high=0.2)  # π_prox of tokens of age 0 is π_behav
+NAIVE = PPO()
+SEQUENCES = GSPO(proximal="loglinear", clip_low=0.2, clip_high=0.2)  # π_prox of tokens of age 0 is π_behav
 
 
 def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
     """Metrics of a few steps, and the weights after them."""
-    learner = Learner(model, Train(minibatches=2, capacity=64, **train), Objective())
+    learner = Learner(model, Train(minibatches=2, capacity=64, **train), DecoupledPPO())
     shards = [
-        pack_batch(batch(v, groups=8, size=4, seed=v), 2, 64, dist.get_world_size())[0][dist.get_rank()]
+        packed(batch(v, groups=8, size=4, seed=v), 2, 64, dist.get_world_size())[0][dist.get_rank()]
         for v in range(STEPS)
     ]
     return [learner.step(shard) for shard in shards], learner.sharded.full_state(torch.float32)
@@ -37,9 +40,9 @@ def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, float]], 
 
 def gradients(model: str, train: dict[str, Any], capacity: int) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Loss and gradient of drawn groups under two objectives, as <seed>.<objective>.<parameter>."""
-    learner, losses = Learner(model, Train(minibatches=1, **train), PPO), list[float]()
+    learner, losses = Learner(model, Train(minibatches=1, **train), NAIVE), list[float]()
     found: dict[str, torch.Tensor] = {}
-    for seed, objective in itertools.product(SEEDS, (PPO, GSPO)):
+    for seed, objective in itertools.product(SEEDS, (NAIVE, SEQUENCES)):
         learner.objective = objective
         packs = pack_groups(sequences(seed), capacity, dist.get_world_size())[dist.get_rank()]
         loss, gradient = gradient_of(learner, Minibatch(packs, loss_tokens=50, loss_sequences=9))
@@ -64,7 +67,7 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def collectives(model: str, train: dict[str, Any]) -> dict[str, int]:
     """Of one minibatch of three micro-batches, forward and backward."""
-    learner = Learner(model, Train(minibatches=1, **train), PPO)
+    learner = Learner(model, Train(minibatches=1, **train), NAIVE)
     pack = pack_groups(sequences(1), 200, ranks=1)[0][0]
     counted = Counted()
     with counted:

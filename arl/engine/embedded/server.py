@@ -34,6 +34,15 @@ from arl.launch.address import is_loopback, listening_address
 from arl.launch.child import RUN_KEY, leave
 from arl.models.load import DTYPES, load_model
 from arl.sync.process_group import Receiver, bucket_of
+from arl.sync.weight_messages import (
+    Checked,
+    Checksums,
+    CheckWeights,
+    InitGroup,
+    Memory,
+    UpdateFromDisk,
+    UpdateFromDistributed,
+)
 from arl.types import GenerateRequest, Increment, WeightUpdate
 
 Body = TypeVar("Body")
@@ -205,15 +214,15 @@ class EngineServer:
         return web.Response()
 
     async def _update(self, request: web.Request) -> web.Response:
-        body = await _read(request, wire.UpdateFromDisk)
+        body = await _read(request, UpdateFromDisk)
         return await self._load(body.weight_version, body.flush_cache, body.model_path, None)
 
     async def _join(self, request: web.Request) -> web.Response:
-        await in_thread(self._receiver.join, await _read(request, wire.InitGroup))
+        await in_thread(self._receiver.join, await _read(request, InitGroup))
         return _json({"success": True, "message": "joined"})
 
     async def _receive(self, request: web.Request) -> web.Response:
-        body = await _read(request, wire.UpdateFromDistributed)
+        body = await _read(request, UpdateFromDistributed)
         if body.names:
             self._engine.refuse_strangers(bucket_of(body))
             await in_thread(self._receiver.receive, body)
@@ -230,8 +239,8 @@ class EngineServer:
         return _json({"success": True, "message": f"serving version {version}"})
 
     async def _check_weights(self, request: web.Request) -> web.Response:
-        await _read(request, wire.CheckWeights)
-        return _json(wire.Checked([wire.Checksums(await in_thread(self._engine.checksums))]))
+        await _read(request, CheckWeights)
+        return _json(Checked([Checksums(await in_thread(self._engine.checksums))]))
 
     async def _flush(self, request: web.Request) -> web.Response:
         """Nothing is cached beyond open requests; SGLang refuses while there are any, and so do we."""
@@ -241,7 +250,7 @@ class EngineServer:
 
     async def _give_up(self, request: web.Request) -> web.Response:
         """The cache's memory. The weights stay: new ones are copied into them."""
-        tags = (await _read(request, wire.Memory)).tags
+        tags = (await _read(request, Memory)).tags
         if self._engine.num_open:
             raise EngineError(f"{self._engine.num_open} requests are open: their memory cannot be given up")
         self._engine.give_up_cache()
@@ -250,7 +259,7 @@ class EngineServer:
 
     async def _take_again(self, request: web.Request) -> web.Response:
         """Strict, since SGLang dies when asked for what it has."""
-        tags = set((await _read(request, wire.Memory)).tags)
+        tags = set((await _read(request, Memory)).tags)
         if not tags <= self._given_up:
             raise EngineError(f"{sorted(tags - self._given_up)} were not given up")
         self._given_up -= tags

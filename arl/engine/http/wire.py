@@ -98,59 +98,6 @@ class Abort(Struct, forbid_unknown_fields=True, omit_defaults=True):
     abort_all: bool = False
 
 
-class Memory(Struct, forbid_unknown_fields=True):
-    """What to give up, or to take again."""
-
-    tags: list[Literal["weights", "kv_cache"]]
-
-
-class UpdateFromDisk(Struct, forbid_unknown_fields=True):
-    model_path: str
-    weight_version: str
-    flush_cache: bool = True
-
-
-class InitGroup(Struct, forbid_unknown_fields=True):
-    master_address: str
-    master_port: int
-    rank_offset: int  # of the server's first worker; the trainer is rank 0
-    world_size: int
-    group_name: str
-    backend: Literal["gloo", "nccl"]
-
-
-class UpdateFromDistributed(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One bucket; the last one has the version, and may be empty for our own server."""
-
-    names: list[str]
-    dtypes: list[str]
-    shapes: list[list[int]]
-    group_name: str
-    load_format: str
-    weight_version: str | None = None
-    flush_cache: bool = True
-
-
-class UpdateFromTensor(Struct, omit_defaults=True):
-    """SGLang's alone."""
-
-    serialized_named_tensors: list[bytes]  # base64 in JSON; one for each of its workers
-    weight_version: str | None = None
-    flush_cache: bool = True
-
-
-class CheckWeights(Struct, forbid_unknown_fields=True):
-    action: Literal["checksum"] = "checksum"
-
-
-class Checksums(Struct):
-    checksums: dict[str, str]
-
-
-class Checked(Struct):
-    ranks: list[Checksums]
-
-
 class ModelInfo(Struct):
     """The last three are ours; SGLang leaves them out."""
 

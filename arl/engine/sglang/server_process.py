@@ -1,10 +1,10 @@
-"""SGLang's server as a child of a run: executed by SGLang's own interpreter, where arl is not; standard library only.
+"""Run SGLang's server as a child of a run, under SGLang's own interpreter, where arl is not. Standard library only.
 
-    python arl/engine/sglang/server_process.py --port 0 …     any other flag goes to sglang.launch_server as it is
+    python arl/engine/sglang/server_process.py --host HOST --port 0 …     other flags go to sglang.launch_server
 
-Its own children and files end with it; it keeps the run's key out of the command line,
-prints "ready <url>" once it is healthy, ends with an exit code when SGLang gives up its start, and plugs
-arl/engine/sglang/plugin.py in.
+Its children and temporary files end with it. It keeps the run's key out of the
+command line, prints "ready <url>" once it is healthy, exits with a code when SGLang gives up its start, and has SGLang
+load arl/engine/sglang/plugin.py.
 """
 
 import contextlib
@@ -21,67 +21,65 @@ import time
 from pathlib import Path
 from typing import Any
 
-LAUNCH = Path(__file__).parents[2] / "launch"  # whose modules need the standard library only
-HOST = runpy.run_path(str(LAUNCH / "address.py"))["listening_address"]()
-RUN_KEY = runpy.run_path(str(LAUNCH / "child.py"))["RUN_KEY"]
-LONGEST_HOME = 70  # bytes; a socket's path has 107, and its folder and name take 33 of them
-LOOK_SECONDS = 0.1  # the server runs in this very process, but tells nobody when it is ready
+LONGEST_HOME = 70  # bytes; a socket's path may have 107, and its folder and name take 33 of them
+HEALTH_SECONDS = 0.1  # between two looks: the server runs in this very process, but reports to nobody when it is ready
 
 
-def hold(port: int) -> socket.socket:
-    """A socket on `port`, if nobody listens there; 0: on any free one.
+def hold(host: str, port: int) -> socket.socket:
+    """Open a socket on `port`, if nobody listens there; 0: on any free one.
 
-    While it is open nobody is given the port by chance, and SGLang, which takes seconds to get there, may still listen.
+    While it is open the kernel gives the port to nobody. SGLang, which takes seconds to get there, may still listen.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        held.bind((HOST, port))
+        held.bind((host, port))
     except OSError as error:
-        sys.exit(f"cannot listen on {HOST}:{port}: {error.strerror}; choose another port")
+        sys.exit(f"cannot listen on {host}:{port}: {error.strerror}; choose another port")
     return held
 
 
-def announce(port: int) -> None:
-    """Ask for the server's health until it is good; whoever started this process has the deadline."""
+def announce(host: str, port: int) -> None:
+    """Ask for the server's health until it is good, then print the ready line. The parent has the deadline."""
     while True:
-        connection = http.client.HTTPConnection(HOST, port, timeout=10)  # knows no proxies
+        connection = http.client.HTTPConnection(host, port, timeout=10)  # knows no proxies
         try:
             connection.request("GET", "/health")
             if connection.getresponse().status == 200:
                 # A line of its own in one write: SGLang's processes print to the same pipe, text and newline apart.
-                os.write(1, f"\nready http://{HOST}:{port}\n".encode())
+                os.write(1, f"\nready http://{host}:{port}\n".encode())
                 return
         except OSError:
             pass  # not listening yet
         finally:
             connection.close()
-        time.sleep(LOOK_SECONDS)
+        time.sleep(HEALTH_SECONDS)
 
 
 def home() -> str:
-    """Where temporary files go, if sockets may have so long a path, and if not, where they always may."""
+    """Return the directory for temporary files, if sockets may have so long a path, and else /tmp."""
     chosen = tempfile.gettempdir()
     return chosen if len(os.fsencode(chosen)) <= LONGEST_HOME else "/tmp"
 
 
 def guard(place: Path) -> None:
-    """All that this process starts ends with it, and the files of all. SGLang's children see to their own end only when
-    they have imported everything, and to no files.
+    """Fork a guard that kills what this process has started, and removes `place`, as soon as this process has ended.
 
-    The guard's session is its own, so that who kills ours spares it, and it is nobody's child: SGLang, when it ends by
-    itself, kills its children and theirs. It holds our output open until it is done.
+    SGLang's children look after their own end only when they have imported everything, and nobody removes their files.
+    The guard has a session of its own, so that a signal to ours spares it. Its parent is not SGLang, because SGLang
+    kills its children and theirs when it ends by itself. It holds our output open until it is done.
     """
     if os.getpgid(0) != os.getpid():
         os.setpgid(0, 0)
     group = os.getpgid(0)
     ours, theirs = os.pipe()
-    if (child := os.fork()) == 0:
-        os.setsid()  # before anybody is told that there is a guard
+    child = os.fork()
+    if child == 0:
+        os.setsid()  # before the parent goes on
         if os.fork():
             os._exit(0)
         os.close(theirs)
-        os.read(ours, 1)  # until the other end is closed, by death
+        os.read(ours, 1)  # returns when the other end is closed, by the death of this process
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
         shutil.rmtree(place, ignore_errors=True)
@@ -90,46 +88,51 @@ def guard(place: Path) -> None:
     os.close(ours)
 
 
-def plug_in(place: Path) -> None:
-    """SGLang, in each of its processes, looks for plugins among what is installed: a distribution in `place`."""
+def install_plugin(place: Path) -> None:
+    """Make a distribution in `place` that declares arl's plugin: SGLang looks for plugins among installed packages."""
     shutil.copy(Path(__file__).with_name("plugin.py"), place / "arl_plugin.py")
-    told = place / "arl_plugin-0.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: arl_plugin\nVersion: 0\n")
-    (told / "entry_points.txt").write_text("[sglang.srt.plugins]\narl = arl_plugin:register\n")
+    metadata = place / "arl_plugin-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: arl_plugin\nVersion: 0\n")
+    (metadata / "entry_points.txt").write_text("[sglang.srt.plugins]\narl = arl_plugin:register\n")
     sys.path.append(str(place))
-    if chosen := os.environ.get("SGLANG_PLUGINS"):
+    chosen = os.environ.get("SGLANG_PLUGINS")
+    if chosen:
         os.environ["SGLANG_PLUGINS"] = f"{chosen},arl"
 
 
-def end_with_a_code() -> None:
-    """While it starts, a child that fails sends SIGQUIT, on which SGLang kills itself: as if somebody else had."""
+def exit_with_a_code() -> None:
+    """Turn SIGQUIT into exit code 1.
+
+    A child that fails during the start sends SIGQUIT, on which SGLang kills itself, as if somebody else had killed it.
+    """
     register = signal.signal
 
-    def end(*_: object) -> None:
+    def leave(*_: object) -> None:
         os._exit(1)
 
     def register_all_but_one(number: int, handler: Any) -> Any:
-        return register(number, end if number == signal.SIGQUIT else handler)
+        return register(number, leave if number == signal.SIGQUIT else handler)
 
     signal.signal = register_all_but_one  # type: ignore[assignment]
 
 
 def main() -> None:
+    host = sys.argv[sys.argv.index("--host") + 1]
     at = sys.argv.index("--port") + 1
-    held = hold(int(sys.argv[at]))
+    held = hold(host, int(sys.argv[at]))
     port = held.getsockname()[1]
     sys.argv[at] = str(port)
-    sys.argv += ["--host", HOST, "--api-key", os.environ[RUN_KEY]]
+    sys.argv += ["--api-key", os.environ["ARL_RUN_KEY"]]
     place = Path(tempfile.mkdtemp(prefix="arl-sglang-", dir=home()))
     guard(place)
     tempfile.tempdir = str(place)  # for SGLang's sockets, which it leaves behind
     # Its workers meet in a file; torch's own store would listen on every interface.
     os.environ["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] = f"file://{place}/store"
-    end_with_a_code()
-    plug_in(place)
+    exit_with_a_code()
+    install_plugin(place)
     sys.path[:] = [folder for folder in sys.path if folder != str(Path(__file__).parent)]
-    threading.Thread(target=announce, args=(port,), daemon=True).start()
+    threading.Thread(target=announce, args=(host, port), daemon=True).start()
     runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
 
 

@@ -17,13 +17,14 @@ from arl.data.problems import ProblemOrder
 from arl.data.text_codec import TextCodec
 from arl.engine.busy_meter import BusyMeter
 from arl.errors import DeadlineError, Lost
-from arl.metrics.run_files import TRAINED
 from arl.rollout.env import Session
 from arl.rollout.staleness import StalenessGate
 from arl.run.replay.recording import RecordedGroup
 from arl.sync.virtual_publisher import ROUNDING
 from arl.train.base import Trainer
 from arl.types import (
+    REJECTED,
+    TRAINED,
     Batch,
     GenerateRequest,
     Increment,
@@ -259,7 +260,7 @@ class RecordedGroups:
         return recorded.group.trajectories
 
     async def _wait(self, recorded: RecordedGroup) -> None:
-        finished = recorded.fate == TRAINED or (recorded.fate == "rejected" and recorded.is_scored)
+        finished = recorded.fate == TRAINED or (recorded.fate == REJECTED and recorded.is_scored)
         if self._bound is None or not finished:
             await asyncio.sleep(recorded.group.arrival_time - now())
             if recorded.fate != TRAINED:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.data.problems import load_problems
 from arl.errors import DataError, InputError
-from arl.types import Accuracy, Problem, Trajectory, TrajectoryGroup
+from arl.types import FAILED, Accuracy, Problem, Trajectory, TrajectoryGroup
 
 _TOKENS = {"token_ids": np.int32, "behavior_logprobs": np.float32, "policy_versions": np.int32, "loss_mask": np.bool_}
 _NOBODY = Problem("")  # of a group that was lost before its first token, which leaves no trajectory
@@ -146,7 +146,7 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
 
 
 def lost_at_once(group_id: int) -> RecordedGroup:
-    return RecordedGroup(TrajectoryGroup(group_id, _NOBODY, (), 0, -math.inf, 0, -math.inf), "failed", None)
+    return RecordedGroup(TrajectoryGroup(group_id, _NOBODY, (), 0, -math.inf, 0, -math.inf), FAILED, None)
 
 
 def _num_steps(groups: list[RecordedGroup], run: Path, recipe: Recipe, spans: dict[str, tuple[float, float]]) -> int:

@@ -15,7 +15,10 @@ from arl.config.recipe_file import differences, load_recipe
 from arl.errors import InputError, RecipeError
 from arl.run.replay.recording import Recording, read_recording
 
-FREE = ("name", "objective.", "train.", "eval.", "output.", "deadlines.", "rollout.max_rejects")
+FREE = (
+    *("name", "objective.", "train.", "eval.", "output.", "deadlines."),
+    *("rollout.reject_window", "rollout.max_rejected_share"),
+)
 # What changes the schedule.
 RULES = ("rollout.staleness", "rollout.late", "rollout.filter", "rollout.max_groups")
 COSTS = tuple(f"virtual.{name}" for name in ("train_step", "trained_token", "snapshot", "publish", "load"))
@@ -47,8 +50,8 @@ def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
     file = run / "recipe.yaml"
     recorded, wanted = load_recipe(file), load_recipe(file, overrides)
     changed = list(differences(recorded.model_dump(mode="json"), wanted.model_dump(mode="json")))
-    on_the_wall = recorded.world == "wall"
-    costs = () if on_the_wall else COSTS
+    paced = not recorded.world_traits.recipe_costs
+    costs = () if paced else COSTS
     _refuse(changed, FREE + (() if recorded.rollout.lag is not None else RULES + costs))
     recording = read_recording(run, recorded)
     steps = len(recording.step_seconds)
@@ -59,7 +62,7 @@ def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
     if wanted.eval != recorded.eval:
         recording = msgspec.structs.replace(recording, before=None)
     as_recorded = all(field.startswith(FREE) for field, _, _ in changed)
-    return Replay(_in_one_process(wanted, recording), recording, as_recorded, on_the_wall)
+    return Replay(_in_one_process(wanted, recording), recording, as_recorded, paced)
 
 
 def _refuse(changed: Sequence[tuple[str, Any, Any]], allowed: tuple[str, ...]) -> None:
@@ -80,7 +83,7 @@ def _in_one_process(recipe: Recipe, recording: Recording) -> Recipe:
         "engine": recipe.engine.model_copy(update={"threads": None}),
         "sync": Sync(),
     }
-    if recipe.world == "wall":
+    if not recipe.world_traits.recipe_costs:
         seconds = recording.step_seconds
         costs = {"train_step": sum(seconds) / len(seconds), "trained_token": 0.0, "snapshot": 0.0}
         costs |= {"publish": recording.publish_seconds, "load": recording.load_seconds}

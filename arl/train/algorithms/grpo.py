@@ -1,26 +1,45 @@
-"""Advantages of a batch of episodes. Pure numpy functions; N episodes in P groups, one after another."""
+"""GRPO's advantage: a reward relative to those of the same problem; DeepSeekMath, arXiv 2402.03300, §4.1.2."""
 
 import numpy as np
+
+from arl.train.algorithms.advantage import Advantage, Episodes
 
 EPSILON = 1e-6  # keeps a group of almost equal rewards finite
 
 
+class GRPO(Advantage):
+    """A = (r − mean) / (std + 1e-6) within each group; exactly 0 in a group of equal rewards (arXiv 2402.03300)."""
+
+    per = "trajectory"
+    columns = ()
+    smallest_group = 2
+
+    kind: str = "grpo"
+
+    def compute(self, episodes: Episodes) -> np.ndarray:
+        return grpo_advantages(episodes.rewards, episodes.group_sizes)
+
+
 def grpo_advantages(rewards: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
-    """A = (r − mean) / (std + ε) within each group; DeepSeekMath, arXiv 2402.03300, §4.1.2.
+    """A = (r − mean) / (std + ε) within each group; std is the population's.
 
     Args:
         rewards: (N,) float, group by group.
         group_sizes: (P,) int, summing to N.
 
     Returns:
-        (N,) float32; exactly 0 in a group whose rewards are all equal. std is the population's.
+        (N,) float32; exactly 0 in a group whose rewards are all equal.
     """
-    assert rewards.ndim == 1 and group_sizes.ndim == 1 and group_sizes.sum() == len(rewards)
-    assert (group_sizes > 0).all() and np.isfinite(rewards).all()
+    assert rewards.ndim == 1
+    assert group_sizes.ndim == 1
+    assert group_sizes.sum() == len(rewards)
+    assert (group_sizes > 0).all()
+    assert np.isfinite(rewards).all()
     rewards = rewards.astype(np.float64)
     starts = np.cumsum(group_sizes) - group_sizes
-    centered = rewards - np.repeat(np.add.reduceat(rewards, starts) / group_sizes, group_sizes)
+    means = np.add.reduceat(rewards, starts) / group_sizes
+    centered = rewards - np.repeat(means, group_sizes)
     std = np.sqrt(np.add.reduceat(centered**2, starts) / group_sizes)
-    equal = np.maximum.reduceat(rewards, starts) == np.minimum.reduceat(rewards, starts)
     advantages = centered / np.repeat(std + EPSILON, group_sizes)
-    return np.where(np.repeat(equal, group_sizes), 0.0, advantages).astype(np.float32)
+    is_equal = np.maximum.reduceat(rewards, starts) == np.minimum.reduceat(rewards, starts)
+    return np.where(np.repeat(is_equal, group_sizes), 0.0, advantages).astype(np.float32)

@@ -3,9 +3,9 @@
 A "point" is one turn of the event loop, or one file that is opened for writing, made, renamed or removed: so a run dies
 between and inside steps, in a publication, and anywhere in the writing of a checkpoint.
 
-    python -m tests.run.virtual.killing < {"recipe": file, "runs": [{"directory": …, "kills": [["loop", 17], …]}]}
+    run_all({"recipe": file, "runs": [{"directory": …, "kills": [["loop", 17], …]}]}, pipe)
 
-prints, for each run, what became of every attempt: the point it was killed at, or its end. An attempt after a kill
+sends, for each run, what became of every attempt: the point it was killed at, or its end. An attempt after a kill
 resumes the run; where no checkpoint had been finished, it starts anew.
 """
 
@@ -16,6 +16,7 @@ import selectors
 import signal
 import sys
 import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from arl.config.recipe_file import load_recipe
 from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary
-from arl.run.virtual import train_virtually
+from arl.run.train import train
 
 WRITES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 
@@ -65,12 +66,12 @@ def attempt(recipe: Path, directory: str, kill: tuple[str, int] | None) -> dict[
     console = io.StringIO()
     display = ConsoleDisplay(Console(file=console, width=1000))
     try:
-        summary = train_virtually(loaded, display, recipe if (Path(directory) / loaded.name).exists() else None)
+        summary = train(loaded, display, recipe if (Path(directory) / loaded.name).exists() else None)
     except InputError as error:
         if "is finished after" in str(error):
             summary = msgspec.json.decode(Path(directory, loaded.name, "summary.json").read_bytes(), type=Summary)
         elif "no intact checkpoint" in str(error):
-            summary = train_virtually(loaded, display)
+            summary = train(loaded, display)
         else:
             raise
     return {
@@ -106,12 +107,8 @@ def forked(recipe: Path, directory: str, kill: tuple[str, int] | None) -> dict[s
     return result
 
 
-def main() -> None:
-    job = json.load(sys.stdin)
+def run_all(job: dict[str, Any], results: Connection) -> None:
+    """See above."""
     for run in job["runs"]:
-        kills = [*(tuple(kill) for kill in run["kills"]), None]
-        print(json.dumps([forked(Path(job["recipe"]), run["directory"], kill) for kill in kills]), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        kills = [*run["kills"], None]
+        results.send([forked(Path(job["recipe"]), run["directory"], kill) for kill in kills])

@@ -20,7 +20,7 @@ from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.summary import Summary, render
 from arl.run.replay.replay_plan import plan_replay
 from arl.run.replay.replay_world import replay
-from arl.run.virtual import train_virtually
+from arl.run.train import train
 from tests.run.test_train import Command
 from tests.run.virtual.test_virtual import RECIPE, Ran
 
@@ -35,7 +35,7 @@ WORLDS = {
     "an exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.1",
     "in segments, with a slow trainer": "output.checkpoint_every=2 virtual.train_step=1 rollout.staleness=3",
 }
-SAME = ("loss", "grad_norm", "entropy", "reward/mean", "staleness/mean", "learning_rate")
+SAME = ("loss", "grad_norm", "entropy", "reward/trained_mean", "staleness/mean", "learning_rate")
 Record = Callable[..., Ran]
 
 
@@ -46,9 +46,18 @@ def record(tmp_path: Path) -> Record:
     def begin(*overrides: str) -> Ran:
         (tmp_path / "recipe.yaml").write_text(RECIPE)
         recipe = load_recipe(tmp_path / "recipe.yaml", [f"output.directory={tmp_path / 'runs'}", *overrides])
-        return Ran(train_virtually(recipe, silent()))
+        return Ran(train(recipe, silent()))
 
     return begin
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """One finished run for all tests that leave it as it is."""
+    directory = tmp_path_factory.mktemp("recorded")
+    (directory / "recipe.yaml").write_text(RECIPE)
+    overrides = [f"output.directory={directory / 'runs'}", "eval.problems=0"]
+    return Ran(train(load_recipe(directory / "recipe.yaml", overrides), silent()))
 
 
 def silent() -> ConsoleDisplay:
@@ -139,7 +148,7 @@ def test_without_the_filter_its_rejects_are_trained(record: Record) -> None:
 def test_where_nothing_can_be_trained_the_replay_fails_and_says_what_was_lost(record: Record) -> None:
     run = record("eval.problems=0")
     with pytest.raises(RunError, match=r"not one step can be trained.*'rejected': "):
-        again(run, "rollout.filter=tests.run.virtual.test_replay:none", "rollout.max_rejects=1000")
+        again(run, "rollout.filter=tests.run.virtual.test_replay:none", "rollout.reject_window=1000")
 
 
 def none(problem: Any, trajectories: Any) -> bool:
@@ -152,20 +161,20 @@ def none(problem: Any, trajectories: Any) -> bool:
     [
         ("rollout.group_size=8", "rollout.group_size = 8: the run was recorded with 4"),
         ("rollout.temperature=0.5", "a recording cannot be changed; a replay may change name, objective"),
-        ("data.size=100", "data.size"),
+        ("data.options.size=100", "data.options.size"),
         ("engine.replicas=2", "engine.replicas"),
         ("virtual.engine_pass=1", "virtual.engine_pass"),
         ("seed=3", "seed = 3"),
         ("world=wall", "world = 'wall'"),
         ("train.threads=1", "train.threads"),
         ("train.steps=7", "train.steps 7: .* recorded 6"),
-        ("objective.kind=dpo", "objective.kind = 'dpo'"),
+        ("objective.kind=dpo", "objective.kind = 'dpo': did you mean ppo?"),
     ],
 )
 def test_what_a_recording_cannot_give_is_refused_before_anything_is_written(
-    record: Record, override: str, complaint: str
+    recorded: Ran, override: str, complaint: str
 ) -> None:
-    run = record("eval.problems=0")
+    run = recorded
     with pytest.raises((RecipeError, InputError), match=complaint):
         again(run, override)
     assert [d.name for d in run.directory.parent.iterdir()] == ["small"]

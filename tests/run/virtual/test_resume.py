@@ -5,8 +5,6 @@ import io
 import json
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,15 +17,15 @@ from arl.config.recipe_file import dump_recipe, load_recipe
 from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.run.train import train
-from arl.run.virtual import train_virtually
+from tests.forks import forks
+from tests.run.virtual import killing
 
-ROOT = Path(__file__).parents[3]
 RECIPE = """\
 name: small
 world: virtual
 model:
   tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
-data: {task: running_checksum, size: 500}
+data: {task: running_checksum, options: {size: 500}}
 reward: {function: "tests.run.virtual.test_virtual:ones"}
 rollout: {problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 40}
 train: {steps: 6, minibatches: 2}
@@ -52,11 +50,14 @@ def odd(problem: Any, trajectories: Any) -> bool:
 
 def in_forks(recipe: Path, runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """See tests.run.virtual.killing."""
-    job = json.dumps({"recipe": str(recipe), "runs": runs})
-    command = [sys.executable, "-m", "tests.run.virtual.killing"]
-    done = subprocess.run(command, input=job, cwd=ROOT, capture_output=True, text=True, timeout=800, check=False)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    job = {"recipe": str(recipe), "runs": runs}
+    reader, writer = forks.Pipe(duplex=False)
+    process = forks.Process(target=killing.run_all, args=(job, writer))
+    process.start()
+    writer.close()
+    ended = [reader.recv() for _ in runs]
+    process.join()
+    return ended
 
 
 def contents(directory: str) -> dict[str, bytes]:
@@ -73,21 +74,28 @@ def write_recipe(path: Path, overrides: str) -> Path:
     return path / "recipe.yaml"
 
 
+@pytest.mark.parametrize("num_runs", [3, pytest.param(9, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("world", WORLDS)
-def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(tmp_path: Path, world: str) -> None:
-    """9 runs in each of 6 worlds; one of each is killed twice."""
+def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(
+    tmp_path: Path, world: str, num_runs: int
+) -> None:
+    """Each run is killed in a part of its time of its own; the last one is killed twice."""
     recipe, rng = write_recipe(tmp_path, WORLDS[world]), random.Random(world)
     ((whole,),) = in_forks(recipe, [{"directory": str(tmp_path / "whole"), "kills": []}])
     expected = contents(whole["directory"])
     assert len(expected) > 8
 
-    def somewhere(share: float) -> tuple[str, int]:
+    def somewhere(begin: float, end: float) -> tuple[str, int]:
         kind = rng.choice(["loop", "file"])
-        return kind, rng.randint(1, int(share * whole["points"][kind]))
+        points = whole["points"][kind]
+        return kind, rng.randint(1 + int(begin * points), int(end * points))
 
-    runs = [
-        {"directory": str(tmp_path / str(i)), "kills": [somewhere(1.0), somewhere(0.3)][: 1 + i // 8]} for i in range(9)
-    ]
+    runs = []
+    for i in range(num_runs):
+        kills = [somewhere(i / num_runs, (i + 1) / num_runs)]
+        if i == num_runs - 1:
+            kills.append(somewhere(0.0, 0.3))
+        runs.append({"directory": str(tmp_path / str(i)), "kills": kills})
     killed, resumed = 0, 0
     for attempts in in_forks(recipe, runs):
         killed += sum("killed" in attempt for attempt in attempts)
@@ -95,7 +103,7 @@ def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(tmp_p
         resumed += end["resumed"]
         assert end["sha256"] == whole["sha256"], attempts
         assert contents(end["directory"]) == expected, attempts
-    assert killed >= 9
+    assert killed >= num_runs
     assert resumed >= 1
 
 
@@ -113,9 +121,7 @@ def run(recipe: Path, directory: Path, *overrides: str, resume: bool = False) ->
     """The sha256 of its last weights, and what it said."""
     console = io.StringIO()
     loaded = load_recipe(recipe, [f"output.directory={directory}", *overrides])
-    summary = train_virtually(
-        loaded, ConsoleDisplay(Console(file=console, width=1000)), resume=recipe if resume else None
-    )
+    summary = train(loaded, ConsoleDisplay(Console(file=console, width=1000)), resume=recipe if resume else None)
     return summary.weights_sha256, console.getvalue()
 
 
@@ -172,7 +178,7 @@ def test_with_every_checkpoint_damaged_there_is_nothing_to_resume(again: tuple[P
         ("model.tiny.layers=2", r"model.tiny.layers = 2: .*step_6 was made with 1"),
         ("seed=1", "seed = 1: .* was made with 0; resume with that, or start a new run"),
         ("engine.replicas=2", "engine.replicas = 2"),
-        ("data.size=400", "data.size = 400"),
+        ("data.options.size=400", "data.options.size = 400"),
     ],
 )
 def test_a_checkpoint_of_another_world_or_model_is_refused_and_left_alone(
@@ -181,18 +187,17 @@ def test_a_checkpoint_of_another_world_or_model_is_refused_and_left_alone(
     recipe, runs = again
     before = contents(str(runs / "small"))
     with pytest.raises(InputError, match=message):
-        resume_any_clock(recipe, runs, override)
+        resume_in_any_world(recipe, runs, override)
     assert contents(str(runs / "small")) == before
 
 
-def resume_any_clock(recipe: Path, runs: Path, override: str) -> None:
-    """As the command does: by the recipe's clock."""
+def resume_in_any_world(recipe: Path, runs: Path, override: str) -> None:
+    """Resume as the command does, in the world that the recipe names."""
     loaded = load_recipe(recipe, [f"output.directory={runs}", override])
-    start = train if loaded.world == "wall" else train_virtually
-    start(loaded, ConsoleDisplay(Console(file=io.StringIO())), resume=recipe)
+    train(loaded, ConsoleDisplay(Console(file=io.StringIO())), resume=recipe)
 
 
-@pytest.mark.parametrize("field", ["deadlines.step=77", "deadlines.swap=5000", "rollout.max_failures=3"])
+@pytest.mark.parametrize("field", ["deadlines.step=77", "deadlines.swap=5000", "rollout.max_failed_share=0.3"])
 def test_what_changes_nothing_that_is_computed_may_change(again: tuple[Path, Path], field: str) -> None:
     recipe, runs = again
     expected = contents(str(runs / "small"))
@@ -217,7 +222,7 @@ def fails(recipe: Path, runs: Path) -> str:
     """What a resume says that finds nothing to go on from."""
     console = io.StringIO()
     with pytest.raises(InputError, match="no intact checkpoint"):
-        train_virtually(
+        train(
             load_recipe(recipe, [f"output.directory={runs}"]),
             ConsoleDisplay(Console(file=console, width=1000)),
             resume=recipe,

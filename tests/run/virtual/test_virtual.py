@@ -16,15 +16,14 @@ import pytest
 from rich.console import Console
 
 from arl.config.recipe_file import load_recipe
-from arl.errors import RecipeError, RunError
+from arl.errors import RunError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.fingerprint import weights_sha256
-from arl.metrics.names import EVERY_STEP, MEASURED, ONCE_DROPPED
+from arl.metrics.names import EVERY_STEP, MEASURED
 from arl.metrics.run_files import TrajectoryFiles
 from arl.metrics.summary import Summary, render
 from arl.rollout.env import Session
 from arl.run.train import train
-from arl.run.virtual import train_virtually
 from arl.types import Problem, Trajectory
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +32,7 @@ name: small
 world: virtual
 model:
   tiny: {{hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}}
-data: {{task: running_checksum, size: 500}}
+data: {{task: running_checksum, options: {{size: 500}}}}
 reward: {{function: "{__name__}:ones"}}
 rollout: {{problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 40}}
 train: {{steps: 6, minibatches: 2}}
@@ -110,7 +109,7 @@ def recipe_file(tmp_path: Path) -> Path:
 def start(recipe_file: Path) -> Start:
     def begin(*overrides: str) -> Ran:
         recipe = load_recipe(recipe_file, [f"output.directory={recipe_file.parent / 'runs'}", *overrides])
-        return Ran(train_virtually(recipe, ConsoleDisplay(Console(file=io.StringIO()))))
+        return Ran(train(recipe, ConsoleDisplay(Console(file=io.StringIO()))))
 
     return begin
 
@@ -216,22 +215,18 @@ def test_every_metric_but_the_wall_clocks_is_there(start: Start) -> None:
 
 def test_a_run_that_rejects_groups_says_what_it_trains_on(start: Start) -> None:
     ran = start(f"rollout.filter={__name__}:picky")
-    assert set().union(*_steps(ran)) == (EVERY_STEP | ONCE_DROPPED) - (MEASURED - {"time/train_s"})
+    rejected = {"audit/length_rejected", "audit/reward_rejected"}
+    assert set().union(*_steps(ran)) == (EVERY_STEP | rejected) - (MEASURED - {"time/train_s"})
     selection = ran.summary.selection
-    assert selection.dropped.groups == ran.summary.groups["rejected"] == ran.fates()["rejected"] > 0
+    assert selection.rejected.groups == ran.summary.groups["rejected"] == ran.fates()["rejected"] > 0
     page = render(ran.summary, load_recipe(ran.directory / "recipe.yaml"))
-    assert f"dropped   {selection.dropped.groups:8d}{selection.dropped.length.mean:14.4g}" in page
+    assert f"rejected  {selection.rejected.groups:8d}{selection.rejected.length.mean:14.4g}" in page
+    assert "warning" not in page
 
 
 def test_what_ends_a_run_is_told_as_it_is(start: Start) -> None:
-    with pytest.raises(RunError, match=r"groups in a row failed.*\n?[\s\S]*no opinion"):
+    with pytest.raises(RunError, match=r"problems in order of admission failed.*\n?[\s\S]*no opinion"):
         start(f"reward.function={__name__}:broken", "eval.problems=0")
-
-
-def test_what_needs_processes_refuses_a_virtual_clock(recipe_file: Path) -> None:
-    recipe = load_recipe(recipe_file)
-    with pytest.raises(RecipeError, match="world virtual: processes run on the wall clock"):
-        train(recipe, ConsoleDisplay(Console(file=io.StringIO())))
 
 
 def _steps(ran: Ran) -> list[dict[str, Any]]:

@@ -1,0 +1,105 @@
+"""State what an engine backend can do, and refuse a recipe that asks for more."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from arl.types import Transport
+
+if TYPE_CHECKING:
+    from arl.config.recipe import Recipe
+
+KvPolicy = Literal["recompute", "keep"]
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """What one backend can do. A backend is never asked for what it does not declare here.
+
+    >>> Capabilities(kv_policies=("recompute", "keep"), versions_per_token=True).keeps_cache
+    True
+    """
+
+    kv_policies: tuple[KvPolicy, ...] = ("recompute",)
+    """What may happen to the cache of open requests at a swap: engine.kv_policy."""
+    transports: tuple[Transport, ...] = ("file",)
+    """How weights can reach it: sync.transport."""
+    releases_memory: bool = False
+    """It gives its memory back while the trainer has the device: mode collocated."""
+    versions_per_token: bool = False
+    """It reports which version sampled each token of a request that a swap interrupted."""
+    deterministic_seeds: bool = False
+    """Equal seeds, weights and inputs sample equal tokens: world virtual."""
+    checksums: bool = False
+    """It reports the sha256 of each weight that it holds, by its published name: sync.check."""
+    in_process: bool = False
+    """It can generate in this process, on virtual time: world virtual. It then has `open_in_process`."""
+    tensor_parallel: bool = False
+    """One replica can use several GPUs: engine.tensor_parallel."""
+    own_interpreter: bool = False
+    """Its servers run under an interpreter of their own: engine.python."""
+    reserved_flags: Mapping[str, str] | None = None
+    """Flags that arl gives to its servers, and where each value comes from; engine.args may add any others.
+    None: its servers take no flags of the user."""
+    remedies: Mapping[str, str] = {}
+    """recipe field ─► why this backend cannot do it, and what to do instead; read by `refuse_unsupported`."""
+
+    @property
+    def keeps_cache(self) -> bool:
+        """Whether engine.kv_policy keep works: a token's version must be known although its call spans a swap."""
+        return "keep" in self.kv_policies and self.versions_per_token
+
+
+class _Request(Struct, frozen=True):
+    """Something that a recipe asks of its backend."""
+
+    field: str
+    value: object
+    is_possible: bool
+    remedy: str  # unless the backend has a better one
+
+
+def refuse_unsupported(recipe: "Recipe", can: Capabilities, who: str) -> None:
+    """Compare what `recipe` asks for with what the backend called `who` can do.
+
+    Raises:
+        ValueError: names the field, its value, the backend, and the remedy.
+    """
+    for asked in _requests(recipe, can):
+        if not asked.is_possible:
+            remedy = can.remedies.get(asked.field, asked.remedy)
+            raise ValueError(f"{asked.field} {asked.value}: {who} {remedy}")
+    for flag in (arg.partition("=")[0] for arg in recipe.engine.args):
+        source = _reserved(flag, can.reserved_flags or {})
+        if source is not None:
+            raise ValueError(f"engine.args {flag}: arl gives it ({source}); leave it out")
+
+
+def _requests(recipe: "Recipe", can: Capabilities) -> Iterator[_Request]:
+    engine = recipe.engine
+    unused = "has no use for it; leave it out"
+    if recipe.world_traits.one_process:
+        possible = can.in_process and can.deterministic_seeds
+        remedy = "cannot generate in this process as this world does; use embedded, or world wall"
+        yield _Request("engine.kind", engine.kind, possible, remedy)
+    if engine.kv_policy == "keep":
+        yield _Request("engine.kv_policy", "keep", can.keeps_cache, "cannot keep its cache at a swap; use recompute")
+    if recipe.sync.check:
+        yield _Request("sync.check", "true", can.checksums, "does not report checksums of its weights; leave it out")
+    if recipe.mode == "collocated":
+        remedy = "cannot give up its memory while the trainer works; use disaggregated"
+        yield _Request("mode", "collocated", can.releases_memory, remedy)
+    if engine.tensor_parallel > 1:
+        remedy = "runs a replica on one GPU; leave it out, and use more replicas"
+        yield _Request("engine.tensor_parallel", engine.tensor_parallel, can.tensor_parallel, remedy)
+    if engine.python is not None:
+        yield _Request("engine.python", engine.python, can.own_interpreter, unused)
+    if engine.args:
+        yield _Request("engine.args", list(engine.args), can.reserved_flags is not None, unused)
+
+
+def _reserved(flag: str, reserved: Mapping[str, str]) -> str | None:
+    """Where the value of `flag`, or of the flag that it abbreviates, comes from; None: it is the user's to give."""
+    if len(flag) <= len("--"):
+        return None
+    return next((source for name, source in reserved.items() if name.startswith(flag)), None)

@@ -1,0 +1,106 @@
+"""The recipe's sections `objective` and `advantage`: what the trainer maximizes.
+
+Both are chosen by `kind`. What a class declares here is what the rest of arl asks it, without importing torch; what it
+computes is defined in arl/train/algorithms.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from arl.config.chosen_section import ChosenSection
+
+COLUMNS = ("proximal_logprobs", "reference_logprobs", "values")  # what an implementation may ask for
+FILLED = ("proximal_logprobs",)  # what the trainer computes today
+
+
+class ObjectiveSection(ChosenSection):
+    """Settings and declarations of an objective; arl.train.algorithms.objective defines what it computes."""
+
+    SECTION: ClassVar[str] = "objective"
+    DEFAULT: ClassVar[str] = "decoupled_ppo"
+    BUILT_IN: ClassVar[Mapping[str, str]] = {
+        "decoupled_ppo": "arl.train.algorithms.decoupled_ppo:DecoupledPPO",
+        "ppo": "arl.train.algorithms.ppo:PPO",
+        "gspo": "arl.train.algorithms.gspo:GSPO",
+    }
+    BASE: ClassVar[str] = "arl.train.algorithms.objective:Objective"
+    EXAMPLE: ClassVar[str] = "arl/train/algorithms/ppo.py"
+    DECLARED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "scope": ("token", "sequence"),
+        "normalizer": ("tokens", "sequences"),
+        "columns": (),
+        "metrics": (),
+        "zero_advantage_is_zero_gradient": (True, False),
+    }
+    METHOD: ClassVar[tuple[str, tuple[str, ...]]] = ("loss", ("tokens",))
+
+    scope: ClassVar[Literal["token", "sequence"]]
+    """token: the loss is a sum over tokens, and may be given any part of them. sequence: it needs all tokens of a
+    trajectory at once; then no head kernel can make the gradient in the forward."""
+    normalizer: ClassVar[Literal["tokens", "sequences"]]
+    """What the summed loss is divided by: the minibatch's loss tokens, or its trajectories with loss tokens."""
+    columns: ClassVar[tuple[str, ...]]
+    """Columns it reads beside current, behavior, advantages and versions: a part of COLUMNS."""
+    metrics: ClassVar[Mapping[str, Literal["mean", "max"]]]
+    """Name of each per-token metric, and how it is reduced over the step's computed loss tokens."""
+    zero_advantage_is_zero_gradient: ClassVar[bool]
+    """Whether a trajectory whose advantages are all 0 has no gradient; only then may the packer leave it out."""
+
+    try_next: ClassVar[tuple[str, ...]] = ()
+    """Hints at the end of a run: what to compare it with."""
+
+    @property
+    def cheaper(self) -> str:
+        """A setting with which a step takes less time; empty if there is none."""
+        return ""
+
+    @property
+    def needed_columns(self) -> tuple[str, ...]:
+        """The columns that these settings need."""
+        return self.columns
+
+    def refuse_impossible(self) -> None:
+        _refuse_columns(self, self.needed_columns, FILLED)
+        for name, reduction in self.metrics.items():
+            if reduction not in ("mean", "max"):
+                raise ValueError(
+                    f"objective.kind = {self.kind!r}: metrics[{name!r}] is {reduction!r}, and must be 'mean' or 'max'; "
+                    f"see {self.EXAMPLE} for an example"
+                )
+
+
+class AdvantageSection(ChosenSection):
+    """Settings and declarations of an advantage; arl.train.algorithms.advantage defines what it computes."""
+
+    SECTION: ClassVar[str] = "advantage"
+    DEFAULT: ClassVar[str] = "grpo"
+    BUILT_IN: ClassVar[Mapping[str, str]] = {"grpo": "arl.train.algorithms.grpo:GRPO"}
+    BASE: ClassVar[str] = "arl.train.algorithms.advantage:Advantage"
+    EXAMPLE: ClassVar[str] = "arl/train/algorithms/grpo.py"
+    DECLARED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "per": ("trajectory", "token"),
+        "columns": (),
+        "smallest_group": (),
+    }
+    METHOD: ClassVar[tuple[str, tuple[str, ...]]] = ("compute", ("episodes",))
+
+    per: ClassVar[Literal["trajectory", "token"]]
+    """Whether it gives one number for each trajectory, or one for each loss token."""
+    columns: ClassVar[tuple[str, ...]]
+    """("values",) if it reads them, () if rewards and groups are enough."""
+    smallest_group: ClassVar[int]
+    """The least rollout.group_size with which it is not 0 everywhere."""
+
+    def refuse_impossible(self) -> None:
+        _refuse_columns(self, self.columns, ())
+
+
+def _refuse_columns(section: ChosenSection, needed: tuple[str, ...], filled: tuple[str, ...]) -> None:
+    place = f"{section.SECTION}.kind = {section.kind!r}"
+    for column in needed:
+        if column not in COLUMNS:
+            raise ValueError(f"{place}: there is no column {column!r}; there are {', '.join(COLUMNS)}")
+        if column not in filled:
+            raise ValueError(
+                f"{place}: it reads the column {column!r}, which nothing computes yet; choose one that does not need it"
+            )

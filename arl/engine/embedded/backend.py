@@ -1,0 +1,89 @@
+"""arl's own engine as a backend: a server process of this interpreter, or an engine in this process. Torch-free."""
+
+import sys
+from contextlib import AbstractAsyncContextManager
+from importlib import metadata
+
+from arl.config.capabilities import Capabilities
+from arl.config.engine_section import EngineConfig
+from arl.config.recipe import Recipe
+from arl.engine.backend import Installation, ServerSpec
+from arl.engine.base import ReplicaEngine
+from arl.errors import InputError
+from arl.launch.base import Command
+from arl.sync.weight_sender import WeightSender
+from arl.types import StartingVersions
+
+SERVER_MODULE = "arl.engine.embedded.server"
+
+
+class EmbeddedBackend:
+    capabilities = Capabilities(
+        kv_policies=("recompute", "keep"),
+        transports=("file", "broadcast", "memory"),
+        releases_memory=True,
+        versions_per_token=True,
+        deterministic_seeds=True,
+        checksums=True,
+        in_process=True,
+    )
+
+    def probe(self, config: EngineConfig) -> Installation:
+        """See Backend.probe. It comes with arl; what may be missing is what it computes with."""
+        del config
+        try:
+            version = " and ".join(f"{name} {metadata.version(name)}" for name in ("torch", "transformers"))
+        except metadata.PackageNotFoundError as error:
+            remedy = "pip install -e . in a clone of arl"
+            raise InputError(f"engine.kind embedded: {error.name} is not installed; {remedy}") from error
+        return Installation("the embedded engine with", version, sys.executable, self.capabilities)
+
+    def refuse_model(self, path: str, recipe: Recipe) -> None:
+        """See Backend.refuse_model. It loads the very model that the trainer does, or nobody loads it."""
+
+    def command(self, server: ServerSpec) -> Command:
+        """See Backend.command."""
+        config = server.recipe.engine
+        options = {
+            "--model": server.versions.served,
+            "--version": server.versions.oldest,
+            "--host": server.host,
+            "--port": 0,
+            "--slots": config.slots,
+            "--dtype": config.dtype,
+            "--threads": server.resources.threads,
+            "--stream-interval": config.stream_interval,
+        }
+        argv = [sys.executable, "-m", SERVER_MODULE]
+        for name, value in options.items():
+            argv += [name, str(value)]
+        return Command(tuple(argv))
+
+    def connect(
+        self, url: str, server: ServerSpec, key: str, sender: WeightSender | None
+    ) -> AbstractAsyncContextManager[ReplicaEngine]:
+        """See Backend.connect."""
+        from arl.engine.http.engine_client import connect_http  # importing aiohttp takes a tenth of a second
+
+        return connect_http(url, server, key, sender)
+
+    def open_in_process(self, recipe: Recipe, versions: StartingVersions) -> AbstractAsyncContextManager[ReplicaEngine]:
+        """See InProcessBackend.open_in_process."""
+        from arl.engine.embedded.batching import EmbeddedEngine  # importing torch takes a second
+        from arl.models.load import load_model
+
+        config = recipe.engine
+        costs = recipe.virtual
+
+        def pass_seconds(prefill_tokens: int, decode_tokens: int) -> float:
+            return costs.engine_pass + costs.decode_token * decode_tokens + costs.prefill_token * prefill_tokens
+
+        return EmbeddedEngine(
+            load_model(versions.served, config.dtype),
+            slots=config.slots,
+            kv_policy=config.kv_policy,
+            stream_interval=config.stream_interval,
+            version=versions.oldest,
+            step_cost=pass_seconds,
+            load_seconds=costs.load,
+        )

@@ -1,0 +1,81 @@
+"""Find the interpreter that has SGLang, and which version it has. Torch-free.
+
+engine.python, or ARL_SGLANG_PYTHON, or what .ci/sglang has built ─► run it once ─► path and version
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from msgspec import Struct
+
+from arl.errors import InputError
+
+TESTED = "0.5.20"
+FIRST_WITH_SPANS = (0, 5, 18)  # it reports which version sampled which token
+FIRST_WITH_HOOKS = (0, 5, 20)  # arl/engine/sglang/plugin.py was seen to work
+PROBE_SECONDS = 60.0
+PROBE = "from importlib.metadata import version; print(version('sglang'))"
+INSTALL = f"""install it in an environment of its own. With GPUs:
+    python3 -m venv ENV && ENV/bin/pip install sglang=={TESTED}      then give engine.python: ENV/bin/python
+Without, in a clone of arl, which then finds it by itself:
+    .ci/sglang"""
+REMEDY = f"Give an interpreter that has it, or {INSTALL}"
+ALONE = {"PYTHONPATH": ""}  # our packages are not for another interpreter
+
+
+class Interpreter(Struct, frozen=True):
+    """A Python that has SGLang."""
+
+    path: str
+    version: str  # of SGLang
+
+    @property
+    def reports_spans(self) -> bool:
+        return self._numbers >= FIRST_WITH_SPANS
+
+    @property
+    def reports_checksums(self) -> bool:
+        return self._numbers >= FIRST_WITH_HOOKS
+
+    @property
+    def _numbers(self) -> tuple[int, ...]:
+        return tuple(int(part) for part in self.version.split(".")[:3] if part.isdecimal())
+
+
+def interpreter(python: str | None) -> str:
+    """Return the path of `python`; None: of ARL_SGLANG_PYTHON, or of the environment that .ci/sglang builds."""
+    environment = os.environ.get("ARL_SGLANG_ENV", Path.home() / ".cache" / "arl" / "sglang")
+    python = python or os.environ.get("ARL_SGLANG_PYTHON") or str(Path(environment) / "bin" / "python")
+    found = shutil.which(os.path.expanduser(python)) or python
+    # Links are kept: an environment's interpreter is a link, and its target does not belong to the environment.
+    return os.path.abspath(found)
+
+
+def find_sglang(python: str | None) -> Interpreter:
+    """Ask `interpreter(python)` for the version of its SGLang.
+
+    Raises:
+        InputError: no such interpreter, or no SGLang in it; says how to install it.
+    """
+    path = interpreter(python)
+    try:
+        done = subprocess.run(
+            [path, "-c", PROBE],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=False,
+            env={**os.environ, **ALONE},
+            cwd="/",
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"engine.python {path}: cannot be run ({error}). {REMEDY}") from error
+    words = done.stdout.split()
+    version = words[-1] if words else ""  # a wrapper may print something first
+    if done.returncode or not version[:1].isdecimal():
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        reason = lines[-1] if lines else f"exit code {done.returncode}, and no answer"
+        raise InputError(f"engine.python {path}: there is no SGLang in it ({reason}). {REMEDY}")
+    return Interpreter(path, version)

@@ -1,0 +1,49 @@
+"""Define the seam of trackers: services or files that mirror metrics.jsonl."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from arl.metrics.names import Record
+
+
+class TrackedRun(Struct, frozen=True):
+    """Say which run is tracked."""
+
+    name: str  # of the run directory, like quickstart-2
+    directory: Path  # a tracker may write below it
+    config: dict[str, Any]  # the whole recipe, as JSON
+    note: Callable[[str], None]  # shows one line to the user
+
+
+class Tracker(Protocol):
+    """Mirror the metrics of a run. It is made by calling the recipe's `module:attribute` with a TrackedRun.
+
+    All calls come from one thread of its own, in order, so it may block. Example, chosen by
+    `output: {trackers: ["my_tracker:CsvTracker"]}`:
+
+        class CsvTracker:
+            def __init__(self, run: TrackedRun) -> None:
+                self._file = (run.directory / "reward.csv").open("a")
+
+            def log(self, record: Record) -> None:
+                print(record["step"], record.get("reward/trained_mean", ""), sep=",", file=self._file)
+
+            def close(self) -> None:
+                self._file.close()
+    """
+
+    def log(self, record: Record) -> None:
+        """Take one line of metrics.jsonl; see arl.metrics.names for its metrics, and docs/metrics.md."""
+
+    def close(self) -> None:
+        """Finish, because the run has ended or is interrupted. A resumed run makes the tracker anew."""
+
+
+class TrackerMaker(NamedTuple):
+    """Make a tracker, in its own thread."""
+
+    name: str  # for messages
+    make: Callable[[], Tracker]

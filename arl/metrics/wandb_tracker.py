@@ -1,0 +1,95 @@
+"""Mirror metrics.jsonl to Weights & Biases.
+
+online ─► does its server answer? ─► online
+                              └─ no ─► offline, said in one line; `wandb sync` uploads the run later
+"""
+
+import hashlib
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from arl.errors import InputError
+from arl.metrics.base import TrackedRun
+from arl.metrics.names import Record, number
+
+ANSWER_SECONDS = 5.0  # for the server's first answer
+START_SECONDS = 30.0  # for wandb to register the run
+
+
+class WandbTracker:
+    """Implements Tracker. The run's name at wandb is that of the run directory; a resumed run is the same run there."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        import wandb  # importing it takes a second, so only this path does
+
+        self._wandb: Any = wandb
+        if run.config["output"]["wandb"] == "online":
+            self._run = self._go_online(run)
+        else:
+            self._run = self._init(run, "offline")
+
+    def _go_online(self, run: TrackedRun) -> Any:
+        """Register the run at the server, or go offline if that fails."""
+        url = str(self._wandb.setup().settings.base_url)  # of the environment, or of `wandb login --host`
+        why = None if is_reachable(url) else f"no network, {url} does not answer"
+        if why is None:
+            try:
+                return self._init(run, "online")
+            except self._wandb.Error as error:
+                why = f"{url} refuses the run ({error})"
+        offline = self._init(run, "offline")
+        files = Path(offline.dir).parent
+        run.note(f"{why}: wandb runs offline; sync later with `wandb sync {files}`")
+        return offline
+
+    def _init(self, run: TrackedRun, mode: str) -> Any:
+        return self._wandb.init(
+            project=run.config["output"]["wandb_project"],
+            name=run.name,
+            id=hashlib.sha256(str(run.directory.resolve()).encode()).hexdigest()[:16],
+            resume="allow",
+            config=run.config,
+            dir=run.directory,
+            mode=mode,
+            settings=self._wandb.Settings(silent=True, init_timeout=START_SECONDS),
+        )
+
+    def log(self, record: Record) -> None:
+        """See Tracker."""
+        shown = {name: self._shown(value) for name, value in record.items()}
+        self._run.log(shown, step=int(number(record, "step")))
+
+    def close(self) -> None:
+        """See Tracker."""
+        self._run.finish()
+
+    def _shown(self, value: float | list[int]) -> Any:
+        if not isinstance(value, list):
+            return value
+        edges = list(range(len(value) + 1))
+        return self._wandb.Histogram(np_histogram=(value, edges))
+
+
+def is_reachable(url: str) -> bool:
+    """Ask a server for any answer, through the proxies of the environment, and wait at most ANSWER_SECONDS."""
+    try:
+        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS):
+            return True
+    except urllib.error.HTTPError:
+        return True  # an answer, though not a page
+    except OSError:
+        return False
+
+
+def refuse_without_key() -> None:
+    """Refuse online tracking without an API key.
+
+    Raises:
+        InputError: neither WANDB_API_KEY nor ~/.netrc is there.
+    """
+    netrc = Path.home() / ".netrc"
+    if "WANDB_API_KEY" not in os.environ and not netrc.exists():
+        raise InputError("output.wandb online: no API key; run `wandb login`, set WANDB_API_KEY, or use offline")

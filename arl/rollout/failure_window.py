@@ -1,0 +1,135 @@
+"""End a run in which too many problems fail or are rejected, whoever ends first.
+
+Problems are numbered in the order of their first admission. A run ends once more than the allowed share of any
+`size` consecutive problems has failed. A problem that is still running counts as good until it fails, so the count
+within a window only grows, and the verdict depends on which problems fail and never on the order in which groups end.
+A rate by time of ending would not do: failures are often quick, and would outrun the successes of their time.
+
+A problem that is tried again keeps its number, and several failures of it count once. Otherwise a few bad problems,
+tried again one after the other, would look like a bad run.
+"""
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
+from operator import itemgetter
+
+from msgspec import Struct
+
+from arl.config.recipe import Rollout
+from arl.errors import RunError
+from arl.rollout.problem_queue import Attempt
+
+_number = itemgetter(0)
+
+
+class WindowState(Struct, frozen=True):
+    """The problems that count against the limits, each by its number and cause."""
+
+    failed: tuple[tuple[int, str], ...] = ()
+    rejected: tuple[tuple[int, str], ...] = ()
+
+
+class FailureWindow:
+    """Count marked problems in every window of `size` consecutive numbers.
+
+    >>> window = FailureWindow(size=4, max_share=0.5)  # 3 of any 4 are too many
+    >>> window.mark(7, "timeout"), window.mark(0, "no answer"), window.mark(4, "timeout")
+    (None, None, None)
+    >>> window.mark(6, "timeout")
+    [(4, 'timeout'), (6, 'timeout'), (7, 'timeout')]
+
+    Args:
+        size: problems in a window.
+        max_share: the share of them that may be marked, in [0, 1).
+    """
+
+    def __init__(self, size: int, max_share: float) -> None:
+        self.size = size
+        self.too_many = math.floor(size * max_share + 1e-9) + 1
+        self.marked: list[tuple[int, str]] = []  # (number, cause) by number
+
+    def mark(self, number: int, cause: str) -> list[tuple[int, str]] | None:
+        """Mark problem `number`. Returns the marked problems of a window that has too many, or None."""
+        place = bisect_left(self.marked, number, key=_number)
+        if place < len(self.marked) and self.marked[place][0] == number:
+            return None  # it was marked at an earlier try
+        insort(self.marked, (number, cause), key=_number)
+        return self._overfull(number)
+
+    def forget_before(self, oldest: int) -> None:
+        """Forget what no window shares any more with problem `oldest` or a later one."""
+        del self.marked[: bisect_right(self.marked, oldest - self.size, key=_number)]
+
+    def _overfull(self, number: int) -> list[tuple[int, str]] | None:
+        start = bisect_right(self.marked, number - self.size, key=_number)
+        stop = bisect_left(self.marked, number + self.size, key=_number)
+        near = self.marked[start:stop]
+        for first in range(len(near) - self.too_many + 1):
+            window = near[first : first + self.too_many]
+            if window[-1][0] - window[0][0] < self.size:
+                return window
+        return None
+
+
+class FailureLimits:
+    """Apply the recipe's two limits: `max_failed_share` and `max_rejected_share`."""
+
+    def __init__(self, rollout: Rollout) -> None:
+        self._rollout = rollout
+        self._failed = FailureWindow(rollout.failure_window, rollout.max_failed_share)
+        self._rejected = FailureWindow(rollout.reject_window, rollout.max_rejected_share)
+
+    def count_failure(self, attempt: Attempt, cause: BaseException) -> None:
+        """Count a failed group.
+
+        Raises:
+            RunError: too many problems failed; the message has the first cause in the order of admission.
+        """
+        problem = f"problem {attempt.problem.id}: {type(cause).__name__}: {cause}"
+        window = self._failed.mark(attempt.number, problem)
+        if window is None:
+            return
+        limit = self._rollout.max_failed_share
+        raise RunError(
+            f"{len(window)} of {self._failed.size} problems in order of admission failed, more than "
+            f"rollout.max_failed_share {limit:g} allows; the first, {window[0][1]}. "
+            "Fix the reward or env, or raise the limit"
+        ) from cause
+
+    def count_reject(self, attempt: Attempt, rewards: Sequence[float], cause: BaseException | None) -> None:
+        """Count a rejected group.
+
+        Args:
+            rewards: of its episodes; NaN where there is none.
+            cause: what the env raised; None: the filter rejected the group.
+
+        Raises:
+            RunError: too many problems were rejected; the message has the first cause in the order of admission.
+        """
+        who = str(cause) if cause is not None else str(self._rollout.filter)
+        distinct = sorted({reward for reward in rewards if not math.isnan(reward)})
+        problem = f"problem {attempt.problem.id} by {who}, had the rewards {distinct[:5]}"
+        window = self._rejected.mark(attempt.number, problem)
+        if window is None:
+            return
+        limit = self._rollout.max_rejected_share
+        raise RunError(
+            f"{len(window)} of {self._rejected.size} problems in order of admission were rejected, more than "
+            f"rollout.max_rejected_share {limit:g} allows; the first, {window[0][1]}. "
+            "Choose easier or harder problems, another filter, or raise the limit"
+        )
+
+    def forget_before(self, oldest: int) -> None:
+        """Forget what can no longer matter, because every problem before `oldest` has ended."""
+        self._failed.forget_before(oldest)
+        self._rejected.forget_before(oldest)
+
+    def state(self) -> WindowState:
+        """Return what a checkpoint keeps."""
+        return WindowState(tuple(self._failed.marked), tuple(self._rejected.marked))
+
+    def restore(self, state: WindowState) -> None:
+        """Go on from a checkpoint."""
+        self._failed.marked = list(state.failed)
+        self._rejected.marked = list(state.rejected)

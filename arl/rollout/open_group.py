@@ -1,0 +1,75 @@
+"""Hold what belongs to one group from its admission until it is finished or lost."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arl.clock import now
+from arl.rollout.controller_state import RunningGroup
+from arl.rollout.env import Session
+from arl.rollout.problem_queue import Attempt
+from arl.types import Problem, Trajectory, TrajectoryGroup, Turn
+
+
+@dataclass(eq=False, kw_only=True)
+class OpenGroup:
+    """A group whose episodes run."""
+
+    group_id: int
+    attempt: Attempt
+    dispatch_version: int  # loaded_version at its admission
+    dispatch_time: float  # clock seconds
+    deadline: int  # the last version that may train it
+    journals: Sequence[tuple[Turn, ...]] = ()  # of the run that is resumed
+    sessions: Sequence[Session] = ()
+    task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def restored(cls, state: RunningGroup) -> "OpenGroup":
+        """Make the group that a checkpoint describes; its episodes do not run yet."""
+        return cls(
+            group_id=state.group_id,
+            attempt=state.attempt,
+            dispatch_version=state.dispatch_version,
+            dispatch_time=state.dispatch_time,
+            deadline=state.deadline,
+            journals=state.journals,
+        )
+
+    @property
+    def problem(self) -> Problem:
+        return self.attempt.problem
+
+    def state(self) -> RunningGroup:
+        """Return what a checkpoint keeps of this group."""
+        journals = tuple(session.journal() for session in self.sessions) or tuple(self.journals)
+        return RunningGroup(
+            group_id=self.group_id,
+            attempt=self.attempt,
+            dispatch_version=self.dispatch_version,
+            dispatch_time=self.dispatch_time,
+            deadline=self.deadline,
+            journals=journals,
+        )
+
+    def partial(self) -> tuple[Trajectory, ...]:
+        """Return what its episodes have so far, unscored: the reward is NaN."""
+        return tuple(session.trajectory(math.nan) for session in self.sessions)
+
+    def ended(self, trajectories: tuple[Trajectory, ...], version: int) -> TrajectoryGroup:
+        """Make the record of this group, which ends now, at the trainer's `version`."""
+        return TrajectoryGroup(
+            group_id=self.group_id,
+            problem=self.problem,
+            trajectories=trajectories,
+            dispatch_version=self.dispatch_version,
+            dispatch_time=self.dispatch_time,
+            arrival_version=version,
+            arrival_time=now(),
+        )
+
+    def cancel(self) -> None:
+        """Cancel its episodes."""
+        assert self.task is not None
+        self.task.cancel()

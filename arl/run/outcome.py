@@ -1,0 +1,61 @@
+"""What a run came to, and the page that says so."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from arl.config.recipe import Recipe
+from arl.metrics.fingerprint import weights_sha256
+from arl.metrics.names import number
+from arl.metrics.recorder import Recorder
+from arl.metrics.summary import Summary, mean_idle
+from arl.rollout.ledger import Ledger
+from arl.types import Accuracy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What is left of a segment when its world is closed."""
+
+    before: Accuracy | None
+    after: Accuracy | None
+    version: int  # the last one that was trained
+    training_seconds: float  # of the clock, from the first admission to the last swap
+    recorder: Recorder
+    ledger: Ledger
+
+
+def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float) -> Summary:
+    """Summarize a run on one page, and write it to its summary.json.
+
+    Args:
+        seconds: of the whole command, on the run's clock.
+    """
+    before = outcome.before
+    after = outcome.after
+    recorder = outcome.recorder
+    ledger = outcome.ledger
+    steps = [record for record in recorder.records if "tokens/trained" in record]
+    summary = Summary(
+        directory=str(directory),
+        accuracy_before=before.mean_reward if before else None,
+        accuracy_after=after.mean_reward if after else None,
+        eval_problems=after.problems if after else 0,
+        seconds=seconds,
+        training_seconds=outcome.training_seconds,
+        steps=len(steps),
+        tokens_trained=int(sum(number(record, "tokens/trained") for record in steps)),
+        token_ages=dict(sorted(recorder.token_ages.items())),
+        trajectories_spanning_versions=recorder.num_spanning,
+        groups={"trained": ledger.trained, **ledger.lost, "in flight": ledger.in_flight},
+        selection=recorder.selection,
+        selection_bias=recorder.selection.warnings(),
+        idle_trainer=mean_idle(steps, "trainer"),
+        idle_engine=mean_idle(steps, "engine"),
+        weights_sha256=weights_sha256(directory / "checkpoints" / f"step_{outcome.version}"),
+    )
+    partial = directory / ".summary.json"
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
+    partial.rename(directory / "summary.json")  # last, because a run that has it is finished
+    return summary

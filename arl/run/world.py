@@ -1,0 +1,215 @@
+"""The world seam: open everything that a segment of a run is made of.
+
+    recipe.world ─► make_world ─► World.open(start) ─► Parts ─► arl.run.train: Recorder, Controller, evaluations
+
+Four worlds differ in their parts, and one assembly runs them all:
+
+    world    file                        clock     engine               trainer           data
+    wall     arl/run/wall.py             measured  server processes     rank processes    generated
+    virtual  arl/run/virtual.py          counted   in this process      in this process   generated
+    replay   arl/run/replay/             counted   a recording          in this process   recorded
+    null     arl/bench/null.py           measured  answers at once      learns nothing    generated, meaningless
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from arl.config.imports import check_seam, import_attribute, import_function
+from arl.config.recipe import Deadlines, Recipe, Rollout
+from arl.config.worlds import WORLDS, WorldTraits
+from arl.data.problems import ProblemOrder
+from arl.data.text_codec import TextCodec
+from arl.engine.base import Engine
+from arl.errors import RecipeError
+from arl.metrics.console import ConsoleDisplay
+from arl.metrics.recorder import Display
+from arl.rollout.base import Admission, Checkpoints, Groups, Lease
+from arl.rollout.controller_state import ControllerState
+from arl.rollout.episodes import Rewards
+from arl.rollout.exact_lag import LagSchedule
+from arl.rollout.filters import Filter, keep_all
+from arl.rollout.lease import NoLease, SharedDeviceLease
+from arl.rollout.staleness import StalenessGate
+from arl.run.checkpoint import RunCheckpoints, RunState
+from arl.run.evaluate import evaluate, held_out_episodes, make_episodes
+from arl.run.resume import Origin
+from arl.train.base import Trainer
+from arl.types import Accuracy, Problem, StartingVersions
+
+EXAMPLE = WORLDS["virtual"]
+
+Cut = Callable[[ControllerState], RunState]
+"""Returns the state of the whole run at this instant, given the controller's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a segment of a run begins with, in any world."""
+
+    recipe: Recipe
+    origin: Origin
+    model: Path  # weights of the origin's version
+    display: ConsoleDisplay
+
+    @property
+    def versions(self) -> StartingVersions:
+        """The versions that trainer and engines begin with."""
+        return self.origin.versions(self.model)
+
+
+class MeteredGroups(Groups, Protocol):
+    """Groups that count the tokens they generate."""
+
+    tokens_generated: int
+
+
+def _zero() -> int:
+    return 0
+
+
+async def _at_once() -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """An opened world. `recipe_parts` makes those that follow from the recipe."""
+
+    engine: Engine
+    trainer: Trainer
+    groups: MeteredGroups
+    """Runs the episodes of a problem; where training data comes from."""
+    problems: ProblemOrder
+    admission: Admission
+    keep: Filter
+    lease: Lease
+    rollout: Rollout
+    """The recipe's rules, or those of this world."""
+    deadlines: Deadlines
+    steps: int
+    """Versions of the whole run. Nothing is generated that no step will train."""
+    display: Display
+    """Shows steps and lost groups."""
+    make_checkpoints: Callable[[Cut], Checkpoints]
+    evaluate: Callable[[Sequence[Problem], int], Awaitable[Accuracy]]
+    """Measures the accuracy of a version, which the engine serves, on held-out problems."""
+    ready: Callable[[], Awaitable[None]] = _at_once
+    """Returns when training can begin. Evaluation can begin as soon as the world is open."""
+    num_restarts: Callable[[], int] = _zero
+    """Counts the engines that were restarted since the world was opened."""
+    num_diverged: Callable[[], int] = _zero
+    """Counts the resumed episodes whose env did not repeat what was recorded."""
+    data_may_end: bool = False
+    """Training may end early, because the source of the groups may be exhausted."""
+    activity: str = "training"
+    """Names the stage on the progress bar."""
+
+
+class World(Protocol):
+    """A kind of place for runs. A recipe names it; it is a class that is made without arguments.
+
+    A world like the virtual one, whose steps take longer and longer:
+
+        class SlowingWorld(VirtualWorld):
+            @contextlib.asynccontextmanager
+            async def open(self, start: Start) -> AsyncIterator[Parts]:
+                async with super().open(start) as parts:
+                    yield dataclasses.replace(parts, trainer=Slowing(parts.trainer))
+
+    with `world: my_world:SlowingWorld` in the recipe.
+    """
+
+    traits: WorldTraits
+
+    def process_settings(self) -> AbstractContextManager[None]:
+        """Enter settings of this process, such as its number of threads, that the whole run needs."""
+
+    def known_accuracy(self, start: Start) -> Accuracy | None:
+        """Return the accuracy of a new run's first version if it is known; None: the run measures it.
+
+        Called before the clock starts.
+        """
+
+    def open(self, start: Start) -> AbstractAsyncContextManager[Parts]:
+        """Open everything that one segment needs, on the running clock, and close it afterwards."""
+
+
+def make_world(name: str) -> World:
+    """Make the world that recipe field `world` names.
+
+    Raises:
+        RecipeError: there is no such world, or it lacks a part of World.
+    """
+    what = f"world {name!r}"
+    found = import_attribute(name, "world", WORLDS)
+    check_seam(found, what, World, EXAMPLE)
+    if not isinstance(found, type):
+        raise RecipeError(f"{what}: is {type(found).__name__}, and must be a class; see {EXAMPLE} for a complete one")
+    try:
+        world: World = found()
+    except TypeError as error:
+        raise RecipeError(f"{what}: must be made without arguments ({error}); see {EXAMPLE}") from error
+    return world
+
+
+def recipe_parts(
+    start: Start,
+    *,
+    engine: Engine,
+    trainer: Trainer,
+    codec: TextCodec,
+    rewards: Rewards,
+    **others: Any,
+) -> Parts:
+    """Make the parts that follow from the recipe; `others` are further fields of Parts, and win."""
+    recipe = start.recipe
+    plan = start.origin.plan
+    episodes = make_episodes(recipe, plan, engine, codec, rewards)
+    held_out = held_out_episodes(recipe, plan, engine, codec, rewards)
+
+    async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
+        return await evaluate(held_out, problems, f"eval{version}")
+
+    def checkpoints(cut: Cut) -> RunCheckpoints:
+        directory = start.origin.directory / "checkpoints"
+        directory.mkdir(exist_ok=True)
+        return RunCheckpoints(directory, recipe, engine, trainer, cut, start.origin.checkpoint)
+
+    parts: dict[str, Any] = {
+        "groups": episodes,
+        "problems": ProblemOrder(plan.training, recipe.seed),
+        "admission": _admission(start),
+        "keep": recipe_filter(recipe),
+        "lease": recipe_lease(recipe, engine),
+        "rollout": recipe.rollout,
+        "deadlines": recipe.deadlines,
+        "steps": recipe.train.steps,
+        "display": start.display,
+        "make_checkpoints": checkpoints,
+        "evaluate": measure,
+        "num_diverged": lambda: episodes.num_diverged,
+    }
+    return Parts(engine=engine, trainer=trainer, **(parts | others))
+
+
+def _admission(start: Start) -> Admission:
+    if start.origin.plan.lags is not None:
+        return LagSchedule(start.origin.plan.lags)
+    rollout = start.recipe.rollout
+    assert rollout.staleness is not None
+    return StalenessGate(rollout.problems_per_step, rollout.staleness)
+
+
+def recipe_filter(recipe: Recipe) -> Filter:
+    """Return the recipe's filter of finished groups."""
+    if recipe.rollout.filter is None:
+        return keep_all
+    return import_function(recipe.rollout.filter, "rollout.filter")
+
+
+def recipe_lease(recipe: Recipe, engine: Engine) -> Lease:
+    """Return who lends the devices: in mode collocated engines and trainer take turns."""
+    return SharedDeviceLease(engine) if recipe.mode == "collocated" else NoLease()

@@ -1,0 +1,87 @@
+"""Threads of the trainer's rank 0 that broadcast weights while its main thread trains.
+
+    listener       next_group ─► a thread for that group
+    group thread   listen ─► opened(rendezvous) ─► the engine's workers join
+                   next_version ─► broadcast every bucket of it ─► sent ─► … ─► next_version is None: the thread ends
+
+There is one thread for each engine that lives, and the listener. When an engine is lost, only its own thread ends, at
+the latest when the deadline of its group has passed.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+
+from arl.sync.broadcast_target import BroadcastTarget
+from arl.sync.process_group import Group, listen
+from arl.sync.weight_sender import GroupBackend, Rendezvous
+
+
+class GroupRequest(NamedTuple):
+    """Ask for a new process group: rank 0 and the workers of one engine."""
+
+    name: str
+    world_size: int
+
+
+class BroadcastLink(Protocol):
+    """Connect one of these threads with the controller. In a run it is arl.train.sender_link.SenderLink."""
+
+    def next_group(self) -> GroupRequest | None:
+        """Wait for the next engine that joins; None ends the listener."""
+
+    def opened(self, rendezvous: Rendezvous) -> None:
+        """Report where the engine's workers find this thread."""
+
+    def next_version(self) -> int | None:
+        """Wait for the next version to broadcast; None ends the thread."""
+
+    def sent(self, error: str = "") -> None:
+        """Report that the version was sent, or with `error` why the group cannot be used any more."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+Connect = Callable[[str | None], BroadcastLink]
+
+
+def start_broadcast_threads(target: BroadcastTarget, connect: Connect, host: str, seconds: float) -> None:
+    """Start the listener; from then on engines can join.
+
+    Args:
+        target: holds the buckets of every version.
+        connect: makes a thread's own link, given its group's name; None is the listener.
+        host: address to listen on, one that engines can reach.
+        seconds: deadline of each wait of a group.
+    """
+    arguments = (target, connect, host, seconds)
+    threading.Thread(target=_serve_joins, args=arguments, name="broadcast listener", daemon=True).start()
+
+
+def _serve_joins(target: BroadcastTarget, connect: Connect, host: str, seconds: float) -> None:
+    """Consumes requests for a group; waits for the next; unblocked by it, or by the end of the process."""
+    link = connect(None)
+    while (request := link.next_group()) is not None:
+        arguments = (target, connect, request, host, seconds)
+        threading.Thread(target=_serve_group, args=arguments, name=request.name, daemon=True).start()
+
+
+def _serve_group(target: BroadcastTarget, connect: Connect, request: GroupRequest, host: str, seconds: float) -> None:
+    """Consumes versions to send; waits for the next; unblocked by it, by None, or by the end of the process."""
+    link = connect(request.name)
+    backend: GroupBackend = "nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        store, port = listen(host, seconds)
+        link.opened(Rendezvous(host, port, backend))
+        group = Group(store, request.name, 0, request.world_size, backend, seconds)
+        while (version := link.next_version()) is not None:
+            for flat in target.flats(version):
+                group.broadcast(flat)
+            link.sent()
+    except Exception as error:  # whatever it was, it must reach the engine's client, which waits for an answer
+        link.sent(repr(error))
+    finally:
+        link.close()

@@ -1,0 +1,81 @@
+"""Messages of SGLang's HTTP protocol that concern weights, for the server and the client alike. Torch-free.
+
+/update_weights_from_disk          UpdateFromDisk
+/init_weights_update_group         InitGroup
+/update_weights_from_distributed   UpdateFromDistributed, once for each bucket
+/update_weights_from_tensor        UpdateFromTensor, once for each bucket
+/weights_checker                   CheckWeights ─► Checked
+/release_memory_occupation         Memory
+/resume_memory_occupation          Memory
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+BUCKETS = "flattened_bucket"  # SGLang's load format for tensors that lie one after the other in one tensor of bytes
+
+MemoryTag = Literal["weights", "kv_cache"]
+
+
+class Memory(Struct, forbid_unknown_fields=True):
+    """Name the memory that a server releases, or takes again."""
+
+    tags: list[MemoryTag]
+
+
+class UpdateFromDisk(Struct, forbid_unknown_fields=True):
+    """Load the weights of a directory."""
+
+    model_path: str
+    weight_version: str
+    flush_cache: bool = True
+
+
+class InitGroup(Struct, forbid_unknown_fields=True):
+    """Join a process group whose rank 0 is the trainer's."""
+
+    master_address: str
+    master_port: int
+    rank_offset: int  # of the server's first worker
+    world_size: int
+    group_name: str
+    backend: Literal["gloo", "nccl"]
+
+
+class UpdateFromDistributed(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Receive one bucket. The last one carries the version; for our own server it may be empty."""
+
+    names: list[str]
+    dtypes: list[str]
+    shapes: list[list[int]]
+    group_name: str
+    load_format: str
+    weight_version: str | None = None
+    flush_cache: bool = True
+
+
+class UpdateFromTensor(Struct, omit_defaults=True):
+    """Map one bucket of shared memory. Only SGLang understands it."""
+
+    serialized_named_tensors: list[bytes]  # base64 in JSON; one for each of the server's workers
+    weight_version: str | None = None
+    flush_cache: bool = True
+
+
+class CheckWeights(Struct, forbid_unknown_fields=True):
+    """Ask for the checksums of all weights."""
+
+    action: Literal["checksum"] = "checksum"
+
+
+class Checksums(Struct):
+    """Hold the checksums of one worker: name -> sha256."""
+
+    checksums: dict[str, str]
+
+
+class Checked(Struct):
+    """Answer CheckWeights, with one entry for each worker."""
+
+    ranks: list[Checksums]

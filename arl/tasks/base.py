@@ -1,0 +1,129 @@
+"""The Task seam: where problems come from, how they are scored, and what a tiny model is taught before RL.
+
+    data: {task: NAME, options: {…}} ─► Options (validated) ─► Task ─► problems ─► reward, env
+                                                                  └─► warm-up stages ─► arl.train.warmup
+
+A task is one class in one file: arl/tasks/running_checksum.py, or your own as `module:attribute`.
+"""
+
+import hashlib
+import random
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from arl.config.section import Section
+from arl.types import Problem
+
+Split = Literal["training", "evaluation"]
+
+
+class RewardFunction(Protocol):
+    """Score one response.
+
+    def score(problem: Problem, response: str, truncated: bool) -> float:
+        return float(response.strip() == problem.answer)
+
+    Args:
+        problem: what was asked. All that the score depends on is in it.
+        response: everything after the prompt, without special tokens.
+        truncated: the token budget ended the episode, not the policy.
+    """
+
+    def __call__(self, problem: Problem, response: str, truncated: bool) -> float: ...
+
+
+class EnvFunction(Protocol):
+    """Drive one episode, turn by turn; see arl.rollout.env for the session.
+
+    Returns the reward, or None: then the recipe's reward function scores the episode.
+    """
+
+    def __call__(self, problem: Problem, session: Any) -> Awaitable[float | None]: ...
+
+
+class Demonstration(NamedTuple):
+    """A problem and a response to learn from."""
+
+    problem: Problem
+    response: str
+
+
+class WarmupStage(Struct, frozen=True, kw_only=True):
+    """One stage of a supervised warm-up: what is shown, and when it ends.
+
+    A stage with a `target_accuracy` ends once sampled accuracy on fresh questions reaches it, and fails the warm-up if
+    it does not within `steps`. Any other stage takes `steps`.
+    """
+
+    name: str  # for progress lines, as in "learning the task"
+    demonstrate: Callable[[random.Random, int], Sequence[Demonstration]]  # draws so many, of the training split
+    ask: Callable[[random.Random, int], Sequence[Problem]]  # draws so many questions to measure accuracy on
+    steps: int  # optimizer steps, at most
+    learning_rate: float  # peak
+    schedule: Literal["decay", "constant"] = "decay"  # 50 steps of ramp, then linear to 10 % at `steps`; or constant
+    target_accuracy: float | None = None  # mean reward of one sampled response to each question
+
+
+class Task(Protocol):
+    """Problems, their reward, and what else a run may take from the task. Inherit from it to keep its defaults.
+
+    Reward and env are static, because reward workers call them by name without making the task: what they need to
+    know of a problem is in the problem, for instance in its metadata.
+
+    class Sums(Task):
+        class Options(Section):
+            largest: Positive = 9
+            \"\"\"Largest summand.\"\"\"
+
+        characters = "0123456789+="
+
+        def __init__(self, options: Options) -> None:
+            self.largest = options.largest
+
+        def problems(self, split: Split, seed: int) -> list[Problem]:
+            summands = range(self.largest + 1)
+            sums = [Problem(f"{a}+{b}=", answer=str(a + b)) for a in summands for b in summands]
+            return [p for p in sums if is_held_out(p, 0.1) == (split == "evaluation")]
+
+        @staticmethod
+        def reward(problem: Problem, response: str, truncated: bool) -> float:
+            return float(response == problem.answer)
+    """
+
+    Options: ClassVar[type[Section]] = Section
+    """The fields of `data.options`, each with a type, a default and a docstring."""
+
+    characters: ClassVar[str | None] = None
+    """Vocabulary of a tiny model, one token a character. None: the task needs a model with its own tokenizer."""
+
+    env: ClassVar[EnvFunction | None] = None
+    """A static method that drives an episode, where `rollout.env` is not given. None: a single turn."""
+
+    evaluation: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of the recipe's `eval` section for this task, as in {"temperature": 0.6}."""
+
+    @abstractmethod
+    def __init__(self, options: Any) -> None:
+        """Make the task from its validated Options."""
+
+    @abstractmethod
+    def problems(self, split: Split, seed: int) -> Sequence[Problem]:
+        """Return every problem of one side, in an order that depends on `seed` alone. No problem is on both sides."""
+
+    @staticmethod
+    @abstractmethod
+    def reward(problem: Problem, response: str, truncated: bool) -> float:
+        """Score one response, where `reward.function` is not given; see RewardFunction."""
+
+    def warmup(self) -> Sequence[WarmupStage]:
+        """Return the stages that teach a tiny model before RL. None by default: the task demonstrates nothing."""
+        return ()
+
+
+def is_held_out(problem: Problem, fraction: float) -> bool:
+    """Decide by the problem's content alone, so that no seed, file or order can move it into training."""
+    digest = hashlib.sha256(f"held out? {problem.id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") < fraction * 2**64

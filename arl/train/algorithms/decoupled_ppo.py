@@ -1,0 +1,49 @@
+"""Decoupled PPO: clip around the proximal policy, weigh by proximal / behavior; AReaL, arXiv 2505.24298, eq. 5.
+
+u = exp(current − proximal), w = min(exp(proximal − behavior), cap), loss = −Σ w · min(u A, clip(u) A) over tokens.
+"""
+
+from typing import TYPE_CHECKING
+
+from arl.config.section import PositiveFloat
+from arl.train.algorithms.clipping import (
+    DECOUPLED_METRICS,
+    behavior_weight,
+    check_columns,
+    clipped_gain,
+)
+from arl.train.algorithms.objective import TokenColumns
+from arl.train.algorithms.proximal import AroundProximal, ClipLow
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class DecoupledPPO(AroundProximal):
+    """Clips each token around the proximal policy, and weighs it by proximal / behavior (arXiv 2505.24298, §5)."""
+
+    scope = "token"
+    normalizer = "tokens"
+    zero_advantage_is_zero_gradient = True
+    metrics = DECOUPLED_METRICS
+    try_next = ("--set objective.kind=ppo --set name=naive: what staleness does without decoupling",)
+
+    kind: str = "decoupled_ppo"
+    clip_low: ClipLow = 0.2
+    """ε_low."""
+    clip_high: PositiveFloat = 0.2
+    """ε_high."""
+
+    def loss(self, tokens: TokenColumns) -> "tuple[Tensor, dict[str, Tensor]]":
+        proximal = self.center(tokens)
+        check_columns(tokens, proximal)
+        clipped = clipped_gain(tokens.current_logprobs - proximal, tokens.advantages, self.clip_low, self.clip_high)
+        weighed = behavior_weight(proximal - tokens.behavior_logprobs, self.behavior_weight_cap)
+        loss = -(weighed.weight * clipped.gain).sum()
+        return loss, {
+            "ratio/clip_fraction": clipped.is_clipped,
+            "ratio/max": clipped.ratio,
+            "behavior_weight/mean": weighed.weight,
+            "behavior_weight/capped_fraction": weighed.is_capped,
+            "kl/behavior_proximal": weighed.kl,
+        }

@@ -1,0 +1,82 @@
+"""GSPO, arXiv 2507.18071, eqs. 5 and 7, decoupled: ratio and weight belong to a whole trajectory.
+
+A sequence's u is exp of the mean of current − proximal over its tokens, its w exp of that of proximal − behavior;
+loss = −Σ w · min(u A, clip(u) A) over sequences.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import model_validator
+
+from arl.config.section import PositiveFloat
+from arl.train.algorithms.clipping import (
+    DECOUPLED_METRICS,
+    behavior_weight,
+    check_columns,
+    clipped_gain,
+)
+from arl.train.algorithms.objective import TokenColumns
+from arl.train.algorithms.proximal import AroundProximal, ClipLow
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class GSPO(AroundProximal):
+    """Clips whole trajectories around the proximal policy, by means over their tokens (arXiv 2507.18071).
+
+    Its clip bounds have no defaults: those of PPO are for tokens, and a mean over a trajectory hardly ever meets them.
+    """
+
+    scope = "sequence"
+    normalizer = "sequences"
+    zero_advantage_is_zero_gradient = True
+    metrics = DECOUPLED_METRICS
+
+    kind: str = "gspo"
+    clip_low: ClipLow
+    """ε_low; 3e-4 in the paper."""
+    clip_high: PositiveFloat
+    """ε_high; 4e-4 in the paper."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _asks_for_its_own_bounds(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and not {"clip_low", "clip_high"} <= fields.keys():
+            raise ValueError(
+                "objective.kind gspo: give clip_low and clip_high (arXiv 2507.18071: 3e-4 and 4e-4); PPO's defaults "
+                "are for tokens, and the mean over a trajectory hardly ever meets them"
+            )
+        return fields
+
+    def loss(self, tokens: TokenColumns) -> "tuple[Tensor, dict[str, Tensor]]":
+        proximal = self.center(tokens)
+        check_columns(tokens, proximal)
+        log_weight = proximal - tokens.behavior_logprobs
+        clipped = clipped_gain(
+            _sequence_means(tokens.current_logprobs - proximal, tokens.sequences),
+            log_weight.new_zeros(log_weight.shape).scatter(0, tokens.sequences, tokens.advantages),
+            self.clip_low,
+            self.clip_high,
+        )
+        weighed = behavior_weight(_sequence_means(log_weight, tokens.sequences), self.behavior_weight_cap)
+        loss = -(weighed.weight * clipped.gain).sum()
+        of_sequences = {
+            "ratio/clip_fraction": clipped.is_clipped,
+            "ratio/max": clipped.ratio,
+            "behavior_weight/mean": weighed.weight,
+            "behavior_weight/capped_fraction": weighed.is_capped,
+        }
+        of_tokens = {name: value.index_select(0, tokens.sequences) for name, value in of_sequences.items()}
+        of_tokens["kl/behavior_proximal"] = behavior_weight(log_weight, self.behavior_weight_cap).kl
+        return loss, of_tokens
+
+
+def _sequence_means(column: "Tensor", sequences: "Tensor") -> "Tensor":
+    """Mean over the tokens of each sequence, (N,); 0 where there is no such sequence.
+
+    There are N places, because only the device knows how many sequences there are.
+    """
+    zeros = column.detach().new_zeros(column.shape)
+    lengths = zeros.index_add(0, sequences, zeros + 1).clamp(min=1)
+    return zeros.index_add(0, sequences, column) / lengths

@@ -1,0 +1,72 @@
+"""The objective seam: a loss as a pure function of per-token columns. Torch is needed only where a loss is computed.
+
+    Shard ─► forward ─► TokenColumns ─► Objective.loss ─► (summed loss, per-token metrics by name)
+                                                              │ / tokens or sequences of the minibatch
+                                                              └► backward
+
+Shapes: N loss tokens, in the order of their scores in the pack.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arl.config.objective_section import ObjectiveSection
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenColumns:
+    """What a loss may read of N loss tokens. Only `current_logprobs` carries a gradient.
+
+    Columns that the objective does not ask for (`ObjectiveSection.columns`) are None.
+    """
+
+    current_logprobs: "Tensor"  # (N,) float32, log π_θ of each token
+    behavior_logprobs: "Tensor"  # (N,) float32, log π_behav, recorded by the engine that sampled the token
+    advantages: "Tensor"  # (N,) float32
+    policy_versions: "Tensor"  # (N,) int64, the version that sampled each token, ≤ version
+    sequences: "Tensor"  # (N,) int64 in [0, N), the trajectory of each token
+    version: int  # the trainer's version v before the step
+    proximal_logprobs: "Tensor | None" = None  # (N,) float32, log π of version v
+    reference_logprobs: "Tensor | None" = None  # (N,) float32, log π of a frozen model
+    values: "Tensor | None" = None  # (N,) float32, a critic's values
+
+
+class Objective(ObjectiveSection):
+    """A loss and its hyper-parameters. The fields of a subclass are the fields of the recipe's section `objective`.
+
+    A worked example, chosen by `objective: {kind: my_objective:Reinforce}`:
+
+        class Reinforce(Objective):
+            '''REINFORCE with a bonus for entropy along the sample, −Σ (A − β log π_θ) log π_θ.'''
+
+            scope = "token"
+            normalizer = "tokens"
+            columns = ()
+            metrics = {"reinforce/bonus": "mean"}
+            zero_advantage_is_zero_gradient = False  # the bonus has a gradient in groups of equal rewards
+
+            bonus: PositiveFloat = 0.01
+            '''β.'''
+
+            def loss(self, tokens):
+                logprobs = tokens.current_logprobs
+                bonus = -self.bonus * logprobs.detach()
+                loss = -((tokens.advantages + bonus) * logprobs).sum()
+                return loss, {"reinforce/bonus": bonus}
+    """
+
+    @abstractmethod
+    def loss(self, tokens: TokenColumns) -> "tuple[Tensor, dict[str, Tensor]]":
+        """Compute the loss of some loss tokens.
+
+        With scope token it is called for parts of a micro-batch, one after the other; with scope sequence once, with
+        all tokens of every trajectory in the micro-batch. There may be no token at all.
+
+        Returns:
+            The loss summed over tokens or sequences, (), which the learner divides by the normalizer; and for each
+            name in `metrics` a value for every token, (N,), without gradient.
+        """

@@ -1,0 +1,72 @@
+"""From the trajectories of a batch to what the loss needs of each, with its advantages. Torch-free.
+
+Batch ─► Episodes ─► Advantage.compute ─► LossSequence for each trajectory, group by group
+"""
+
+import numpy as np
+from msgspec import Struct
+
+from arl.errors import InputError
+from arl.train.algorithms.advantage import Advantage, Episodes
+from arl.types import NOT_SAMPLED, Batch, Trajectory
+
+
+class LossSequence(Struct, frozen=True):
+    """What the loss needs of one trajectory: L tokens, n of them in the loss."""
+
+    token_ids: np.ndarray  # (L,) int32
+    loss_at: np.ndarray  # (n,) int, index of each loss token, ascending, > 0
+    behavior_logprobs: np.ndarray  # (n,) float32
+    policy_versions: np.ndarray  # (n,) int32
+    advantages: np.ndarray  # (n,) float32
+    reference_logprobs: np.ndarray | None = None  # (n,) float32, of a frozen model; None: nothing computes them yet
+    values: np.ndarray | None = None  # (n,) float32, a critic's; None: nothing computes them yet
+
+
+def loss_sequences(batch: Batch, advantage: Advantage) -> list[list[LossSequence]]:
+    """Build the loss sequences of a batch, group by group.
+
+    Raises:
+        InputError: the advantage returned another shape than it declares, or a number that is not finite.
+    """
+    trajectories = [t for group in batch.groups for t in group.trajectories]
+    loss_at = [np.flatnonzero(t.loss_mask) for t in trajectories]
+    episodes = Episodes(
+        rewards=np.array([t.reward for t in trajectories], np.float64),
+        group_sizes=np.array([len(group.trajectories) for group in batch.groups], np.int64),
+        num_loss_tokens=np.array([len(at) for at in loss_at], np.int64),
+    )
+    per_token = _advantages_per_token(advantage, episodes)
+    sequences = iter(map(_loss_sequence, trajectories, loss_at, per_token))
+    return [[next(sequences) for _ in group.trajectories] for group in batch.groups]
+
+
+def _advantages_per_token(advantage: Advantage, episodes: Episodes) -> list[np.ndarray]:
+    """(n,) float32 for each episode."""
+    computed = np.asarray(advantage.compute(episodes))
+    lengths = episodes.num_loss_tokens
+    expected = len(lengths) if advantage.per == "trajectory" else int(lengths.sum())
+    if computed.shape != (expected,):
+        raise InputError(
+            f"advantage.kind {advantage.kind}: compute returned an array of shape {computed.shape}, and it declares "
+            f"one number per {advantage.per}, which is ({expected},) in this step"
+        )
+    if not np.isfinite(computed).all():
+        raise InputError(f"advantage.kind {advantage.kind}: compute returned numbers that are not finite")
+    numbers = computed.astype(np.float32)
+    if advantage.per == "trajectory":
+        numbers = np.repeat(numbers, lengths)
+    return np.split(numbers, np.cumsum(lengths)[:-1])
+
+
+def _loss_sequence(trajectory: Trajectory, loss_at: np.ndarray, advantages: np.ndarray) -> LossSequence:
+    assert not len(loss_at) or loss_at[0] > 0, "the first token of a trajectory is never sampled"
+    versions = trajectory.policy_versions[loss_at]
+    assert (versions != NOT_SAMPLED).all(), "a loss token that no policy sampled"
+    return LossSequence(
+        token_ids=trajectory.token_ids,
+        loss_at=loss_at,
+        behavior_logprobs=trajectory.behavior_logprobs[loss_at],
+        policy_versions=versions,
+        advantages=advantages,
+    )

@@ -1,0 +1,49 @@
+"""The learning rate of every optimizer update, for RL, fine-tuning and the warm-up. Pure; torch-free.
+
+peak ┤      ╭╲           ramp: linear to the peak, in `ramp` updates
+     │    ╱    ╲╲        decay: linear or along a cosine, from update `decay_from` to update `last`
+  ↑  │  ╱         ╲╲──   after `last`: decay_to · peak
+     └────┴────────┴──► update
+"""
+
+import math
+from typing import Literal
+
+from msgspec import Struct
+
+from arl.config.recipe import Train
+
+
+class Schedule(Struct, frozen=True, kw_only=True):
+    """A ramp to the peak and a decay from it; the rate is the smaller of the two times the peak."""
+
+    peak: float
+    ramp: int = 0  # updates until the peak is reached
+    decay_from: int = 0  # update with the whole peak, the last one before the decay
+    last: int  # update at which `decay_to` is reached
+    decay_to: float = 1.0  # share of the peak
+    decay: Literal["linear", "cosine"] = "linear"
+
+    def rate(self, update: int) -> float:
+        """Learning rate of update number `update`, counted from 0.
+
+        >>> round(Schedule(peak=1.0, last=4, decay_to=0.5).rate(2), 3)
+        0.75
+        """
+        ramped = (update + 1) / max(1, self.ramp)
+        done = (update - self.decay_from) / max(1, self.last - self.decay_from)
+        done = min(1.0, max(0.0, done))
+        if self.decay == "cosine":
+            done = (1 - math.cos(math.pi * done)) / 2
+        return self.peak * min(1.0, ramped, 1 - (1 - self.decay_to) * done)
+
+
+def schedule_of(train: Train) -> Schedule:
+    """Build the schedule of a training run: its last update is the last minibatch of the last step."""
+    return Schedule(
+        peak=train.learning_rate,
+        ramp=train.ramp_steps,
+        last=train.steps * train.minibatches - 1,
+        decay_to=train.decay_to,
+        decay=train.decay,
+    )

@@ -1,0 +1,149 @@
+"""An episode is truncated if the budget or the context ended it, and not if the policy or the env did."""
+
+import asyncio
+import math
+
+import pytest
+
+from arl import clock
+from arl.config.recipe import Rollout
+from arl.engine.base import Engine
+from arl.rollout.env import Env, Session
+from arl.rollout.episodes import Episodes
+from arl.types import FAILED_REQUEUED, FinishReason, GenerateRequest, Increment, Problem, Trajectory
+from tests.fakes import NullCodec, NullRewards
+from tests.rollout.test_controller import World
+
+
+class Speaker:
+    """An engine that says `length` tokens in each turn and stops, or all that it may."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    async def generate(self, request: GenerateRequest):  # type: ignore[no-untyped-def]
+        """See Engine."""
+        allowed = request.sampling.max_new_tokens
+        count = min(self._length, allowed)
+        reason: FinishReason = "stop" if self._length <= allowed else "length"
+        yield Increment((1,) * count, (-1.0,) * count, (0,) * count, reason)
+
+
+def episode(env: Env, length: int, budget: int = 10, context: int = 20) -> Trajectory:
+    """Run one episode; its prompt is one token, and NullCodec makes a token of every character."""
+    rollout = Rollout(group_size=1, max_new_tokens=budget)
+    engine: Engine = Speaker(length)  # type: ignore[assignment]
+    episodes = Episodes(engine, NullCodec(), NullRewards(), env, rollout, seed=0, max_length=context)
+
+    async def main() -> Trajectory:
+        problem = Problem("p")
+        (trajectory,) = await episodes.run(problem, episodes.open("g0", problem))
+        return trajectory
+
+    return clock.run(main, virtual=True)
+
+
+def turns(*texts: str, limit: int | None = None) -> Env:
+    """Take a turn before each of `texts`, and one after the last, as long as the episode is not over."""
+
+    async def env(problem: Problem, session: Session) -> None:
+        await session.generate(limit)
+        for text in texts:
+            session.extend(text)
+            if session.is_over:
+                return
+            await session.generate(limit)
+
+    return env
+
+
+@pytest.mark.parametrize(
+    ("env", "length", "truncated", "why"),
+    [
+        (turns(), 3, False, "the policy stopped"),
+        (turns(), 10, False, "the policy stopped with its last token"),
+        (turns(), 11, True, "the budget cut the policy off"),
+        (turns(limit=2), 5, False, "the env ended the episode after a turn of limited length"),
+        (turns(limit=10), 11, True, "the limit of the turn was the whole budget"),
+        (turns("?"), 3, False, "the policy stopped in its second turn"),
+        (turns("?"), 8, True, "the budget cut the policy off in its second turn"),
+        (turns("?"), 10, True, "the policy had stopped, and has no budget to answer the env"),
+        (turns("?" * 99), 3, True, "the policy had stopped, and the env's text does not fit"),
+        (turns("?" * 16), 3, True, "the env's text fills the context"),
+    ],
+)
+def test_truncated_says_who_ended_the_episode(env: Env, length: int, truncated: bool, why: str) -> None:
+    assert episode(env, length).truncated is truncated, why
+
+
+def test_text_that_does_not_fit_is_left_out_and_ends_the_episode() -> None:
+    seen: list[bool] = []
+
+    async def env(problem: Problem, session: Session) -> None:
+        await session.generate()
+        session.extend("?" * 99)
+        session.extend("!")  # would fit, but the text before it is missing
+        seen.append(session.is_over)
+
+    trajectory = episode(env, length=3)
+    assert seen == [True]
+    assert len(trajectory.token_ids) == 1 + 3
+
+
+def test_generating_after_the_end_is_refused_and_names_the_remedy() -> None:
+    async def env(problem: Problem, session: Session) -> None:
+        await session.generate()
+        await session.generate()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        episode(env, length=99)
+    assert "check session.is_over before each turn" in str(caught.value.exceptions[0])
+
+
+def test_an_episode_that_is_interrupted_is_truncated() -> None:
+    async def main() -> Trajectory:
+        episodes = Episodes(
+            Speaker(3),  # type: ignore[arg-type]
+            NullCodec(),
+            NullRewards(),
+            turns(),
+            Rollout(group_size=1),
+            seed=0,
+            max_length=20,
+        )
+        (session,) = episodes.open("g0", Problem("p"))
+        await session.generate()
+        return session.trajectory(math.nan)
+
+    assert clock.run(main, virtual=True).truncated
+
+
+def test_the_reward_hears_what_the_trajectory_says() -> None:
+    heard: list[bool] = []
+
+    class Listening(NullRewards):
+        async def score(self, problem: Problem, responses, truncated) -> list[float]:  # type: ignore[no-untyped-def]
+            heard.extend(truncated)
+            return [1.0 for _ in responses]
+
+    async def main() -> tuple[Trajectory, ...]:
+        engine: Engine = Speaker(5)  # type: ignore[assignment]
+        rollout = Rollout(group_size=2, max_new_tokens=10)
+        episodes = Episodes(engine, NullCodec(), Listening(), turns(limit=2), rollout, seed=0, max_length=20)
+        return await episodes.run(Problem("p"), episodes.open("g0", Problem("p")))
+
+    assert [t.truncated for t in clock.run(main, virtual=True)] == heard == [False, False]
+
+
+def test_an_overflowing_env_fails_no_group() -> None:
+    """A run whose env outgrows the context trains what fits."""
+
+    async def talkative(problem: Problem, session: Session) -> None:
+        while not session.is_over:
+            await session.generate(limit=4)
+            session.extend("x" * 40_000)
+            await asyncio.sleep(0)
+
+    world = World(Rollout(problems_per_step=2, group_size=2, max_new_tokens=1000), 2, lambda _: 3, env=talkative).run()
+    assert not world.controller.ledger.lost[FAILED_REQUEUED]
+    assert all(t.truncated for b in world.trainer.batches for g in b.groups for t in g.trajectories)

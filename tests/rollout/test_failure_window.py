@@ -1,0 +1,87 @@
+"""The verdict over failed problems depends on which of them fail, and never on who ends first."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.config.recipe import Rollout
+from arl.data.problems import ProblemOrder
+from arl.errors import RunError
+from arl.rollout.failure_window import FailureLimits, FailureWindow
+from arl.rollout.problem_queue import Attempt, ProblemQueue
+from arl.types import Problem
+
+numbers = st.lists(st.integers(0, 60), max_size=40, unique=True)
+sizes = st.integers(1, 20)
+shares = st.sampled_from([0.0, 0.1, 0.5, 0.9, 0.99])
+
+
+def is_refused(window: FailureWindow, order: list[int]) -> bool:
+    """Whether any of the failures, in this order of ending, ends the run."""
+    verdicts = [window.mark(number, "cause") for number in order]
+    return any(verdict is not None for verdict in verdicts)
+
+
+@given(numbers, sizes, shares, st.randoms(use_true_random=False))
+def test_the_order_of_ending_never_changes_the_verdict(
+    failed: list[int], size: int, share: float, draw: random.Random
+) -> None:
+    shuffled = list(failed)
+    draw.shuffle(shuffled)
+    assert is_refused(FailureWindow(size, share), failed) == is_refused(FailureWindow(size, share), shuffled)
+
+
+@given(numbers, sizes, shares)
+def test_a_run_is_refused_if_and_only_if_some_window_has_more_than_the_share(
+    failed: list[int], size: int, share: float
+) -> None:
+    counts = [sum(first <= number < first + size for number in failed) for first in range(-size, 61)]
+    assert is_refused(FailureWindow(size, share), failed) == (max(counts) > size * share + 1e-9)
+
+
+@given(numbers, sizes, shares, st.integers(0, 60))
+def test_what_is_forgotten_changes_no_verdict_over_later_problems(
+    failed: list[int], size: int, share: float, oldest: int
+) -> None:
+    early = [number for number in failed if number < oldest]
+    late = [number for number in failed if number >= oldest]
+    whole, pruned = FailureWindow(size, share), FailureWindow(size, share)
+    is_refused(whole, early)
+    is_refused(pruned, early)
+    pruned.forget_before(oldest)
+    assert all(number > oldest - size for number, _ in pruned.marked)
+    assert is_refused(whole, late) == is_refused(pruned, late)
+
+
+def test_a_problem_that_fails_at_every_try_counts_once_and_keeps_its_place() -> None:
+    limits = FailureLimits(Rollout(failure_window=3, max_failed_share=0.5))
+    for requeues in range(3):
+        limits.count_failure(Attempt(Problem("a"), 7, requeues), ValueError("no"))
+    with pytest.raises(RunError, match=r"2 of 3 problems .* the first, problem \w+: KeyError: 'b'"):
+        limits.count_failure(Attempt(Problem("b"), 5), KeyError("b"))
+
+
+def test_a_restored_window_goes_on_counting() -> None:
+    rollout = Rollout(failure_window=4, max_failed_share=0.25, reject_window=2, max_rejected_share=0.5)
+    limits, restored = FailureLimits(rollout), FailureLimits(rollout)
+    limits.count_failure(Attempt(Problem("a"), 0), ValueError("first"))
+    limits.count_reject(Attempt(Problem("b"), 1), [1.0, 1.0], None)
+    restored.restore(limits.state())
+    assert restored.state() == limits.state()
+    with pytest.raises(RunError, match="ValueError: first"):
+        restored.count_failure(Attempt(Problem("c"), 3), ValueError("second"))
+    with pytest.raises(RunError, match=r"had the rewards \[1.0\]"):
+        restored.count_reject(Attempt(Problem("d"), 2), [0.0], None)
+
+
+def test_a_problem_is_put_back_before_new_ones_a_stated_number_of_times() -> None:
+    order = ProblemOrder([Problem("a"), Problem("b"), Problem("c")], seed=0)
+    queue = ProblemQueue(order, max_requeues=1)
+    first, second = queue.next(), queue.next()
+    assert queue.requeue(first)
+    again = queue.next()
+    assert (again.problem, again.number, again.requeues) == (first.problem, 0, 1)
+    assert not queue.requeue(again)
+    assert (second.number, queue.next().number, queue.position, queue.num_problems) == (1, 2, 3, 3)
