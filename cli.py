@@ -154,7 +154,7 @@ def sft(
     seed: Annotated[int, typer.Option(help="Of the order of the pairs.")] = 0,
 ) -> None:
     """Fine-tune a causal LM on prompt/response pairs."""
-    from arl.launch.placement import visible_cores
+    from arl.launch.devices import visible_cores
     from arl.train.sft import PairsJob, run_job
 
     job = {"model": model, "data": str(data), "output": str(output), "steps": steps, "batch_size": batch_size}
@@ -165,7 +165,9 @@ def sft(
 @command(app)
 def serve(
     model: Model,
-    host: Annotated[str, typer.Option(help="Beyond loopback, a key in ARL_RUN_KEY is required.")] = "127.0.0.1",
+    host: Annotated[
+        str | None, typer.Option(help="Default: loopback. Beyond it, a key in ARL_RUN_KEY is required.")
+    ] = None,
     port: Annotated[int, typer.Option(help="0: any free one.")] = 30000,
     slots: Annotated[int, typer.Option(help="Requests decoded together.")] = 32,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
@@ -176,7 +178,8 @@ def serve(
     """
     from arl.engine.embedded.server import main
 
-    main(["--model", model, "--host", host, "--port", str(port), "--slots", str(slots), "--dtype", dtype])
+    address = [] if host is None else ["--host", host]
+    main(["--model", model, *address, "--port", str(port), "--slots", str(slots), "--dtype", dtype])
 
 
 bench = typer.Typer(help="Measure, and print JSON.", no_args_is_help=True, rich_markup_mode=None)

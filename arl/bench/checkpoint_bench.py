@@ -15,9 +15,9 @@ import numpy as np
 
 from arl import clock
 from arl.config.recipe import Recipe, TinyModel
-from arl.launch.local import LocalProcesses
-from arl.launch.loopback import new_key
-from arl.launch.placement import Share
+from arl.launch.address import new_key
+from arl.launch.base import Resources
+from arl.launch.local import LocalLauncher
 from arl.models.tiny import make_tiny_model
 from arl.run.checkpoint import seal
 from arl.run.failures import explain_deaths
@@ -44,11 +44,11 @@ def bench_checkpoint(repeats: int) -> dict[str, Any]:
 async def _measure(directory: Path, repeats: int) -> dict[str, Any]:
     model, weights = directory / "model", directory / "weights"
     recipe = Recipe.model_validate({"model": {"path": str(model)}, "data": {"task": "running_checksum"}})
-    share, versions, key = Share(threads=1, gpu=None), StartingVersions(str(model)), new_key()
+    resources, versions, key = Resources(threads=1), StartingVersions(str(model)), new_key()
     async with (
-        LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes,
-        explain_deaths(processes),
-        open_trainer(recipe, versions, weights, [share], processes, key, None) as trainer,
+        LocalLauncher(directory / "logs", recipe.deadlines.shutdown) as launcher,
+        explain_deaths(launcher),
+        open_trainer(recipe, versions, weights, [resources], launcher, key, None) as trainer,
     ):
         await trainer.ready()
         await trainer.step(batch_of(0))  # makes the optimizer's state

@@ -27,9 +27,10 @@ from arl import clock
 from arl.bench import sglang_version
 from arl.config.recipe import Recipe, TinyModel, Train
 from arl.engine.base import Engine
-from arl.launch.local import LocalProcesses
-from arl.launch.loopback import new_key
-from arl.launch.placement import Share, visible_gpus
+from arl.launch.address import new_key
+from arl.launch.base import Resources
+from arl.launch.devices import visible_devices
+from arl.launch.local import LocalLauncher
 from arl.models.load import DTYPES
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers
@@ -75,16 +76,16 @@ def bench_engine(num_requests: int, threads: int, repeats: int) -> dict[str, Any
 async def _measure(directory: Path, num_requests: int, threads: int, repeats: int) -> dict[str, Any]:
     model, device = str(directory / "model"), init_ranks(deadline_seconds=60.0)
     train = Train(dtype="bfloat16" if device.type == "cuda" else "float32")
-    share = Share(threads, (*visible_gpus(), None)[0])
+    resources = Resources(threads, visible_devices()[:1])
     stock = AutoModelForCausalLM.from_pretrained(model, dtype=DTYPES[train.dtype]).to(device).eval()
     stock.generation_config.eos_token_id = None  # lengths are imposed on all sides
     trained = ShardedModel(model, train, 1.0, device)
     requests = _requests(num_requests, stock.config.vocab_size)
     versions = {"sglang": sglang_version()}
     async with contextlib.AsyncExitStack() as stack:
-        sides: dict[str, Side] = {"arl": await _served(stack, directory, "embedded", train.dtype, share)}
+        sides: dict[str, Side] = {"arl": await _served(stack, directory, "embedded", train.dtype, resources)}
         if versions["sglang"] != "absent":
-            sides["sglang"] = await _served(stack, directory, "sglang", train.dtype, share)
+            sides["sglang"] = await _served(stack, directory, "sglang", train.dtype, resources)
         sides["hf_generate"] = _HfGenerate(stock)
         rounds: list[dict[int, dict[str, Measured]]] = [
             {
@@ -120,17 +121,19 @@ def _requests(count: int, vocab_size: int) -> list[GenerateRequest]:
     ]
 
 
-async def _served(stack: contextlib.AsyncExitStack, directory: Path, kind: str, dtype: str, share: Share) -> Side:
+async def _served(
+    stack: contextlib.AsyncExitStack, directory: Path, kind: str, dtype: str, resources: Resources
+) -> Side:
     """A server of its own, as a run starts it; `stack` ends it."""
     model = str(directory / "model")
     engine_section = {"kind": kind, "slots": max(AT_A_TIME), "dtype": dtype}
     settings: dict[str, Any] = {"engine": engine_section, "data": {"task": "running_checksum"}}
     settings["deadlines"] = {"startup": 300}  # on a GPU the first SGLang compiles kernels
     recipe = Recipe.model_validate({"model": {"path": model}, **settings})
-    processes = LocalProcesses(directory / kind, recipe.deadlines.shutdown)
-    await stack.enter_async_context(processes)
-    await stack.enter_async_context(explain_deaths(processes))
-    servers = EngineServers(recipe, StartingVersions(model), [share], processes, new_key())
+    launcher = LocalLauncher(directory / kind, recipe.deadlines.shutdown)
+    await stack.enter_async_context(launcher)
+    await stack.enter_async_context(explain_deaths(launcher))
+    servers = EngineServers(recipe, StartingVersions(model), [resources], launcher, new_key())
     server = await servers.start(0)
     engine = await stack.enter_async_context(servers.connect(await server.ready(recipe.deadlines.startup)))
     return lambda requests, count: _generate(engine, requests, count)

@@ -26,9 +26,9 @@ from arl.bench.checkpoint_bench import SHAPE, batch_of
 from arl.config.recipe import Recipe, TinyModel
 from arl.engine.base import Engine
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.launch.local import LocalProcesses
-from arl.launch.loopback import new_key
-from arl.launch.placement import Share
+from arl.launch.address import new_key
+from arl.launch.base import Resources
+from arl.launch.local import LocalLauncher
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers
@@ -36,6 +36,7 @@ from arl.run.failures import explain_deaths
 from arl.run.ranks import open_trainer
 from arl.sync.loading import read_weights
 from arl.sync.memory_target import MemoryTarget
+from arl.sync.publication_directory import SHARED_MEMORY
 from arl.sync.publication_target import State
 from arl.tasks.running_checksum import CHARACTERS
 from arl.train.trainer_client import TrainerClient
@@ -45,7 +46,7 @@ SHAPES = {"0.4M parameters": TinyModel(), "25M parameters": SHAPE}
 CARRIED = {"embedded": ("file", "broadcast"), "sglang": ("file", "broadcast", "ipc")}
 POLICIES = ("recompute", "keep")
 OPEN, PROMPT, TOKENS = 32, 2 * tuple(range(len(CHARACTERS))), 128
-SHARE = Share(threads=1, gpu=None)
+RESOURCES = Resources(threads=1)
 
 Settle = Callable[[], Awaitable[None]]
 Publish = Callable[[], Awaitable[tuple[WeightUpdate, float]]]  # the next version, and the seconds it took
@@ -57,7 +58,7 @@ def bench_sync(repeats: int) -> dict[str, Any]:
     found = sglang_version()
     document: dict[str, Any] = {"sglang": found, "open_requests": OPEN, "repeats": repeats}
     for name, shape in SHAPES.items():
-        with tempfile.TemporaryDirectory(prefix="arl-bench-", dir="/dev/shm") as directory:
+        with tempfile.TemporaryDirectory(prefix="arl-bench-", dir=SHARED_MEMORY) as directory:
             make_tiny_model(shape, CHARACTERS, 0, Path(directory) / "model")
             document[name] = clock.run(lambda here=Path(directory): _measure(here, repeats, found != "absent"))  # type: ignore[misc]
     return document
@@ -103,17 +104,17 @@ async def _system(directory: Path, kind: str) -> AsyncIterator[tuple[EngineServe
     )
     versions, key = StartingVersions(str(directory / "model")), new_key()
     async with (
-        LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes,
-        explain_deaths(processes),
+        LocalLauncher(directory / "logs", recipe.deadlines.shutdown) as launcher,
+        explain_deaths(launcher),
         contextlib.AsyncExitStack() as stack,
     ):
-        servers = EngineServers(recipe, versions, [SHARE], processes, key)
+        servers = EngineServers(recipe, versions, [RESOURCES], launcher, key)
         url = await (await servers.start(0)).ready(recipe.deadlines.startup)
         ranks = {}
         for transport in CARRIED[kind]:
             weights = directory / kind / transport
             weights.mkdir(parents=True)
-            opened = open_trainer(recipe, versions, weights, [SHARE], processes, key, None, transport)  # type: ignore[arg-type]
+            opened = open_trainer(recipe, versions, weights, [RESOURCES], launcher, key, None, transport)  # type: ignore[arg-type]
             ranks[transport] = await stack.enter_async_context(opened)
             await ranks[transport].ready()
         yield servers, url, ranks

@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from arl.config.environment import Environment, refuse_reserved
 from arl.config.imports import import_attribute
 from arl.config.section import NonNegative, OpenFraction, Positive, PositiveFloat, Section
 from arl.errors import RecipeError
@@ -97,6 +98,13 @@ class Reward(Section):
     """`module:attribute` of a function (problem, response, truncated) -> float; none: the task's own."""
     workers: Positive = 1
     """Worker processes."""
+    environment: Environment = Field(default_factory=dict)
+    """Environment variables of the worker processes, added to those of `arl train`."""
+
+    @field_validator("environment")
+    @classmethod
+    def _not_reserved(cls, environment: Environment) -> Environment:
+        return refuse_reserved("reward.environment", environment)
 
 
 class Eval(Section):

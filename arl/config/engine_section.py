@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from arl.config.capabilities import Capabilities, KvPolicy
+from arl.config.environment import Environment
 from arl.config.imports import import_attribute
 from arl.config.section import NonNegative, Positive, Section, Tokens
 from arl.errors import RecipeError
@@ -34,6 +35,8 @@ class EngineConfig(Section):
     """Restarts of each replica after it died or missed a deadline; the next failure ends the run."""
     tensor_parallel: Positive = 1
     """GPUs of one replica; only sglang can use several."""
+    environment: Environment = Field(default_factory=dict)
+    """Environment variables of the engine servers, added to those of `arl train`."""
     python: str | None = None
     """sglang: the interpreter that has it; none: the environment variable ARL_SGLANG_PYTHON, or else bin/python of the
     environment that .ci/sglang builds, which is ARL_SGLANG_ENV or ~/.cache/arl/sglang. `arl doctor` checks it."""

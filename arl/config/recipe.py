@@ -43,6 +43,8 @@ class Recipe(Section):
     """Everything but timing repeats with it."""
     mode: Literal["disaggregated", "collocated"] = "disaggregated"
     """Engines and trainer run at once on their own devices, or take turns on the same."""
+    launcher: str = "local"
+    """Starts the processes of the run: `local` on this machine, or module:attribute of your own (arl.launch.base)."""
     world: str = "wall"
     """wall: processes on the wall clock. virtual: everything in one process, on the CPU, in virtual time, repeatable to
     the last bit. Or a class of yours, as module:attribute: see arl.run.world."""
@@ -158,6 +160,13 @@ class Recipe(Section):
         here = f"world {self.world}"
         if self.train.ranks > 1:
             raise ValueError(f"train.ranks {self.train.ranks}: {here} trains in one process; use 1 rank")
+        for field, environment in (
+            ("engine", self.engine.environment),
+            ("train", self.train.environment),
+            ("reward", self.reward.environment),
+        ):
+            if environment:
+                raise ValueError(f"{field}.environment: {here} starts no processes of that side; leave it out")
         for field, threads in (("train", self.train.threads), ("engine", self.engine.threads)):
             if threads not in (None, 1):
                 raise ValueError(f"{field}.threads {threads}: {here} computes with one thread; leave it out")

@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from arl.config.environment import Environment, refuse_reserved
 from arl.config.section import Beta, Fraction, NonNegative, Positive, PositiveFloat, Section, Steps, Tokens
 
 
@@ -48,6 +49,13 @@ class Train(Section):
     """Packed tokens per micro-batch; must hold the longest trajectory."""
     threads: Positive | None = None
     """CPU threads of one rank; none: a fair share of the cores."""
+    environment: Environment = Field(default_factory=dict)
+    """Environment variables of the trainer ranks, added to those of `arl train`."""
+
+    @field_validator("environment")
+    @classmethod
+    def _not_reserved(cls, environment: Environment) -> Environment:
+        return refuse_reserved("train.environment", environment)
 
     @model_validator(mode="after")
     def _possible(self) -> "Train":

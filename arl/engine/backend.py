@@ -9,7 +9,7 @@ A backend is one folder, like arl/engine/embedded and arl/engine/sglang, or one 
 """
 
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, Protocol, cast
+from typing import Protocol, cast
 
 from msgspec import Struct
 
@@ -19,7 +19,7 @@ from arl.config.imports import check_seam, import_seam
 from arl.config.recipe import Recipe
 from arl.engine.base import ReplicaEngine
 from arl.errors import RecipeError
-from arl.launch.placement import Share
+from arl.launch.base import Command, Resources
 from arl.sync.weight_sender import WeightSender
 from arl.types import StartingVersions
 
@@ -51,16 +51,9 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
 
     recipe: Recipe
     versions: StartingVersions  # it begins with the oldest of them, which nobody deletes
-    resources: Share  # its threads and GPUs
+    resources: Resources  # its threads and GPUs
     seed: int  # of this replica
     host: str  # the address to listen on
-
-
-class Command(NamedTuple):
-    """A process to start. Its environment is the controller's, the run's key, and this one."""
-
-    argv: list[str]
-    environment: dict[str, str]
 
 
 class Backend(Protocol):

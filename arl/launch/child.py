@@ -1,4 +1,11 @@
-"""What every process of a run is told by its environment, that it must not outlive its parent, and how it ends."""
+"""The runner in front of each process of a run, and what such a process knows of its launcher.
+
+    python -I -S arl/launch/child.py COMMAND ARGUMENT …
+
+The runner asks the kernel to kill this process when its parent dies, and then replaces itself by the command (`exec`).
+The request is made before the command has imported anything, and it outlives the `exec`, so that no command needs to
+know of it, in whatever interpreter or language it runs. The runner itself uses the standard library only.
+"""
 
 import ctypes
 import os
@@ -6,13 +13,18 @@ import signal
 import sys
 from typing import NoReturn
 
-PARENT = "ARL_PARENT_PID"
-RUN_KEY = "ARL_RUN_KEY"  # secret of the run
+PARENT = "ARL_PARENT_PID"  # process id of the launcher
+RUN_KEY = "ARL_RUN_KEY"  # secret of the run, which a process must know to be served
+CANNOT_START = 127  # exit code, as a shell's
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Ask the kernel (Linux) for SIGKILL when the parent dies; leave at once if it already has."""
+    """Ask the kernel (Linux) to send SIGKILL to this process when its parent dies.
+
+    Raises:
+        SystemExit: the parent has died before the request was made.
+    """
     parent = os.environ.get(PARENT)
     if parent is None:
         return
@@ -23,8 +35,24 @@ def die_with_parent() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End without interpreter teardown, which takes a second where torch is loaded, and in which gloo's threads
-    sometimes abort."""
+    """Exit without the interpreter's teardown.
+
+    Teardown takes a second where torch is loaded, and gloo's threads sometimes abort in it.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def main(argv: list[str]) -> NoReturn:
+    """Become `argv`, as a process that dies with its parent."""
+    die_with_parent()
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        print(f"{argv[0]} cannot be started: {error.strerror}", file=sys.stderr)
+        leave(CANNOT_START)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,15 +1,17 @@
 """Rewards in worker processes, each call with a deadline; a worker that hangs or dies is replaced.
 
-score(problem, responses) ─► an idle worker ─► Verdict        hang or death ─► RewardError, new worker
+    score(problem, responses) ─► an idle worker ─► Verdict ─► scores
+                                     │
+                                     └ it hangs or dies ─► RewardError, and a new worker in its place
+
+Workers run on the controller's machine, because each shares a socket with it.
 """
 
 import asyncio
-import contextlib
-import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,7 +20,7 @@ import msgspec
 
 from arl.clock import deadline
 from arl.errors import DeadlineError, RewardError, RunError
-from arl.launch.child import PARENT
+from arl.launch.spawn import signal_all, spawn
 from arl.reward.worker import Job, RewardFunction, Verdict, frame, score_all
 from arl.types import Problem
 
@@ -26,26 +28,47 @@ _verdicts = msgspec.msgpack.Decoder(Verdict)
 
 
 class _Worker:
-    """One process, and the socket to it."""
+    """One worker process and the socket to it."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        self._process, self._reader, self._writer = process, reader, writer
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def start(cls, function: str, environment: Mapping[str, str], log: Path) -> "_Worker":
+        """Start a worker that imports `function`; its output is added to `log`."""
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        with log.open("ab") as output, theirs:
+            process = await spawn(
+                (sys.executable, "-m", "arl.reward.worker", function),
+                environment,
+                stdin=theirs.fileno(),
+                output=output.fileno(),
+            )
+        return cls(process, reader, writer)
 
     async def read(self) -> bytes:
+        """Return the next frame.
+
+        Raises:
+            IncompleteReadError: the process has ended.
+        """
         size = int.from_bytes(await self._reader.readexactly(4), "big")
         return await self._reader.readexactly(size)
 
     async def ask(self, job: Job) -> Verdict:
+        """Send a job and return the answer."""
         self._writer.write(frame(job))
         await self._writer.drain()
         return _verdicts.decode(await self.read())
 
     async def end(self) -> None:
-        """Kill it with everything it started, and reap it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """Kill the process with everything that it started, and reap it."""
+        signal_all(self._process, signal.SIGKILL)
         self._writer.close()
         await self._process.wait()
 
@@ -53,17 +76,37 @@ class _Worker:
 class RewardPool:
     """`workers` processes that import `function` and score one group at a time each.
 
+        async with RewardPool("my_rewards:score", 4, 10.0, 120.0, logs / "reward.log", environment={}) as pool:
+            scores = await pool.score(problem, responses, truncated)
+
     Args:
-        timeout: seconds for one call of the function
-        startup: seconds for a new worker to import it
+        function: module:function.
+        workers: processes.
+        timeout: seconds for one call of the function.
+        startup: seconds for a new worker to import it.
+        log: file for the output of all workers.
+        environment: variables that are added to those of this process.
 
     Raises (from score):
-        RewardError: the function raised, hung past its time, killed its process, or returned no number.
+        RewardError: the function raised, hung past its time, killed its process, or returned no finite number.
     """
 
-    def __init__(self, function: str, workers: int, timeout: float, startup: float, log: Path) -> None:
-        self._function, self._size, self._log = function, workers, log
-        self._timeout, self._startup = timeout, startup
+    def __init__(
+        self,
+        function: str,
+        workers: int,
+        timeout: float,
+        startup: float,
+        log: Path,
+        *,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._function = function
+        self._num_workers = workers
+        self._timeout = timeout
+        self._startup = startup
+        self._log = log
+        self._environment = environment
         self._idle: asyncio.Queue[_Worker | RunError] = asyncio.Queue()
         self._all: set[_Worker] = set()
         self._replacements: set[asyncio.Task[None]] = set()
@@ -71,7 +114,7 @@ class RewardPool:
 
     async def __aenter__(self) -> Self:
         try:
-            await asyncio.gather(*(self._add_worker() for _ in range(self._size)))
+            await asyncio.gather(*(self._add_worker() for _ in range(self._num_workers)))
         except BaseException:
             await self._end_all()
             raise
@@ -81,20 +124,21 @@ class RewardPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closed = True
-        await self._end_all()  # a replacement that still starts hears of it by the end of its worker
+        await self._end_all()  # ends as well the wait of a replacement whose worker has just been started
         await asyncio.gather(*self._replacements)
         await self._end_all()
 
     async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
-        # A busy worker is back within its time and a lost one is replaced, so a line of jobs moves.
+        """Score the responses of one group; raises see the class."""
+        # This wait needs no deadline: a busy worker is back within its time, and a lost one is replaced.
         worker = await self._idle.get()
         if isinstance(worker, RunError):
-            self._idle.put_nowait(worker)  # everybody in line must hear it
+            self._idle.put_nowait(worker)  # every waiting caller must get it
             raise worker
         try:
             verdict = await self._ask(worker, Job(problem, list(responses), list(truncated)))
         except BaseException:
-            self._replace(worker)  # its pipe may hold half an answer
+            self._replace(worker)  # its socket may hold half an answer
             raise
         self._idle.put_nowait(worker)
         if verdict.error:
@@ -102,7 +146,8 @@ class RewardPool:
         return verdict.scores
 
     async def _ask(self, worker: _Worker, job: Job) -> Verdict:
-        place, seconds = f"{self._function} on problem {job.problem.id}", self._timeout * len(job.responses)
+        place = f"{self._function} on problem {job.problem.id}"
+        seconds = self._timeout * len(job.responses)
         try:
             async with deadline(seconds, "reward worker", place):
                 return await worker.ask(job)
@@ -127,22 +172,11 @@ class RewardPool:
             self._idle.put_nowait(error)
 
     async def _add_worker(self) -> None:
-        ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_connection(sock=ours)
-        with self._log.open("ab") as log, theirs:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "arl.reward.worker", self._function),
-                stdin=theirs.fileno(),
-                stdout=log,
-                stderr=log,
-                env={**os.environ, PARENT: str(os.getpid())},
-                start_new_session=True,  # Ctrl-C is the controller's to handle, and a worker has a group to kill
-            )
-        worker = _Worker(process, reader, writer)
+        worker = await _Worker.start(self._function, self._environment, self._log)
         self._all.add(worker)
         try:
             async with deadline(self._startup, "reward pool", f"a worker to import {self._function}"):
-                assert await worker.read() == b"", "a new worker says one empty frame"
+                assert await worker.read() == b"", "a new worker sends an empty frame"
         except asyncio.IncompleteReadError as error:
             raise RewardError(f"{self._function}: a worker died at its start; see {self._log}") from error
         self._idle.put_nowait(worker)
@@ -153,12 +187,17 @@ class RewardPool:
 
 
 class InlineRewards:
-    """The same function called in place: for virtual time, where there are no processes."""
+    """The same function called in this process: for virtual time, where there are no others."""
 
     def __init__(self, function: RewardFunction) -> None:
         self._function = function
 
     async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
+        """Score the responses of one group.
+
+        Raises:
+            RewardError: the function raised, or returned no finite number.
+        """
         verdict = score_all(self._function, Job(problem, list(responses), list(truncated)))
         if verdict.error:
             raise RewardError(verdict.error)

@@ -1,4 +1,4 @@
-"""One reward worker process: reads jobs from a socket, calls the reward function, writes scores back.
+"""One reward worker process: it reads jobs from a socket, calls the reward function, and writes the scores back.
 
     python -m arl.reward.worker module:function        frames of 4-byte length + msgpack, both ways
 
@@ -16,19 +16,22 @@ import msgspec
 from msgspec import Struct
 
 from arl.config.imports import import_function
-from arl.launch.child import die_with_parent
 from arl.types import Problem
 
 RewardFunction = Callable[[Problem, str, bool], float]
 
 
 class Job(Struct, frozen=True):
+    """The responses of one group, and whether each of them was truncated."""
+
     problem: Problem
     responses: list[str]
     truncated: list[bool]
 
 
 class Verdict(Struct, frozen=True):
+    """The answer to a job: a score for each response, or an error."""
+
     scores: list[float] = []
     error: str = ""  # why there are no scores
 
@@ -39,7 +42,7 @@ def score_all(function: RewardFunction, job: Job) -> Verdict:
     for response, truncated in zip(job.responses, job.truncated, strict=True):
         try:
             score = float(function(job.problem, response, truncated))
-        except Exception:  # user code: its traceback is the verdict
+        except Exception:  # the user's code may raise anything
             return Verdict(error=traceback.format_exc())
         if not math.isfinite(score):
             return Verdict(error=f"the reward of {response!r} is {score}: return a finite number")
@@ -48,14 +51,15 @@ def score_all(function: RewardFunction, job: Job) -> Verdict:
 
 
 def frame(message: Struct) -> bytes:
+    """Encode a message behind its length."""
     body = msgspec.msgpack.encode(message)
     return len(body).to_bytes(4, "big") + body
 
 
 def serve(function: RewardFunction, jobs: BinaryIO, verdicts: BinaryIO) -> None:
-    """Answer until the input ends."""
+    """Consumes jobs; waits for the next; unblocked by it, or by the end of the input, which ends the loop."""
     decoder = msgspec.msgpack.Decoder(Job)
-    verdicts.write(bytes(4))  # an empty frame: imported, ready
+    verdicts.write(bytes(4))  # an empty frame reports that the function is imported
     verdicts.flush()
     while header := jobs.read(4):
         job = decoder.decode(jobs.read(int.from_bytes(header, "big")))
@@ -64,7 +68,7 @@ def serve(function: RewardFunction, jobs: BinaryIO, verdicts: BinaryIO) -> None:
 
 
 def main() -> None:
-    die_with_parent()
+    """Serve the function that the command line names."""
     controller = socket.socket(fileno=0)
     with controller.makefile("rb") as jobs, controller.makefile("wb") as verdicts:
         serve(import_function(sys.argv[1], "reward.function"), jobs, verdicts)

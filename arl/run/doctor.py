@@ -13,7 +13,7 @@ from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
 from arl.engine.backend import BUILT_IN, find_backend
 from arl.errors import InputError
-from arl.launch.placement import visible_cores, visible_gpus
+from arl.launch.devices import visible_cores, visible_devices
 from arl.run.preflight import preflight
 from arl.sync.publication_directory import SHARED_MEMORY
 
@@ -72,7 +72,7 @@ def _environment() -> Iterator[Finding]:
 
 
 def _devices() -> Finding:
-    gpus = visible_gpus()
+    gpus = visible_devices()
     names = f" ({', '.join(gpus)})" if gpus else ""
     return Finding(True, f"{visible_cores()} CPU cores, {len(gpus)} GPUs{names}")
 

@@ -1,4 +1,8 @@
-"""Start the engine servers of a run and connect a router to them; a server that dies is replaced."""
+"""Start the engine servers of a run and connect a router to them; a server that dies is replaced.
+
+start_all ─► servers load their weights ─► connect_engines: one supervisor each ─► Router
+                                                             ▲  a server dies ─► start(i)
+"""
 
 import asyncio
 import contextlib
@@ -7,37 +11,46 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+from arl.config.environment import merge_environments
 from arl.config.recipe import Recipe
 from arl.engine.backend import Backend, ServerSpec, find_backend
 from arl.engine.base import ReplicaEngine
 from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
+from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.child import RUN_KEY
-from arl.launch.local import LocalProcess, LocalProcesses
-from arl.launch.loopback import HOST, LOOPBACK
-from arl.launch.placement import Share
 from arl.sync.weight_sender import WeightSender
 from arl.types import StartingVersions
 
 
 @dataclass(frozen=True)
 class EngineServers:
-    """One server per share, on a free loopback port, with the oldest of `versions`."""
+    """Starts the engine servers of a run, each on a free port of the launcher's address.
+
+    Args:
+        recipe: of the run.
+        versions: a server begins with the oldest of them, which nobody deletes.
+        resources: of each server.
+        launcher: starts the processes.
+        key: secret of the run, which every request must carry.
+    """
 
     recipe: Recipe
     versions: StartingVersions
-    shares: list[Share]
-    processes: LocalProcesses
+    resources: list[Resources]
+    launcher: Launcher
     key: str
 
-    async def start(self, i: int) -> LocalProcess:
-        """Server `i`, for the first time or again."""
-        argv, environment = self._backend.command(self._spec(i))
-        env = {**environment, **LOOPBACK, RUN_KEY: self.key}
-        return await self.processes.start(f"engine-{i}", argv, env, is_kept=True)
+    async def start(self, i: int) -> Process:
+        """Start server `i`, for the first time or again, without waiting until it is ready."""
+        command = self._backend.command(self._spec(i))
+        ours = {**command.environment, RUN_KEY: self.key}
+        environment = merge_environments("engine.environment", self.recipe.engine.environment, ours)
+        return await self.launcher.start(f"engine-{i}", Command(command.argv, environment), self.resources[i])
 
-    async def start_all(self) -> list[LocalProcess]:
-        return [await self.start(i) for i in range(len(self.shares))]
+    async def start_all(self) -> list[Process]:
+        """Start every server."""
+        return [await self.start(i) for i in range(len(self.resources))]
 
     def connect(self, url: str, sender: WeightSender | None = None) -> AbstractAsyncContextManager[ReplicaEngine]:
         """Connect to a server that is ready at `url`; to a client all of them are alike."""
@@ -51,22 +64,27 @@ class EngineServers:
         return ServerSpec(
             recipe=self.recipe,
             versions=self.versions,
-            resources=self.shares[i],
+            resources=self.resources[i],
             seed=self.recipe.seed + i,
-            host=HOST,
+            host=self.launcher.host,
         )
 
 
 @contextlib.asynccontextmanager
 async def connect_engines(
-    servers: EngineServers, started: list[LocalProcess], note: Callable[[str], None], sender: WeightSender | None = None
+    servers: EngineServers, started: list[Process], note: Callable[[str], None], sender: WeightSender | None = None
 ) -> AsyncIterator[Router]:
-    """A Router over what was started, once all of it is ready; a server that dies is replaced, and `note` told.
+    """Yield a Router over the started servers, once all of them are ready. A server that dies is replaced.
 
-    `sender` is the trainer, where weights are broadcast.
+    Args:
+        servers: start a server again, and connect to it.
+        started: by seat of the router.
+        note: is called with one line for each replacement.
+        sender: the trainer, where weights are broadcast.
     """
     router = Router([None] * len(started))
-    startup, restarts = servers.recipe.deadlines.startup, servers.recipe.engine.max_restarts
+    startup = servers.recipe.deadlines.startup
+    restarts = servers.recipe.engine.max_restarts
     async with asyncio.TaskGroup() as tasks:
         supervisors = []
         for i, server in enumerate(started):

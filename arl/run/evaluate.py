@@ -14,8 +14,8 @@ from arl.data.text_codec import TextCodec
 from arl.data.tokenizer import load_codec
 from arl.engine.base import Engine
 from arl.errors import InputError
-from arl.launch.local import LocalProcesses
-from arl.launch.loopback import new_key
+from arl.launch.address import new_key
+from arl.launch.launchers import make_launcher
 from arl.rollout.episodes import Episodes, Rewards
 from arl.run.engines import EngineServers, connect_engines
 from arl.run.failures import explain_deaths, reported_failures
@@ -71,11 +71,11 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
     logs = Path(tempfile.mkdtemp(prefix="arl-eval-"))
     async with (
         reported_failures(),
-        LocalProcesses(logs, recipe.deadlines.shutdown) as processes,
-        explain_deaths(processes),
+        make_launcher(recipe, logs) as launcher,
+        explain_deaths(launcher),
         open_rewards(recipe, logs) as rewards,
     ):
-        servers = EngineServers(recipe, StartingVersions(str(models[0])), plan.placement.engines, processes, key)
+        servers = EngineServers(recipe, StartingVersions(str(models[0])), plan.placement.engines, launcher, key)
         async with connect_engines(servers, await servers.start_all(), _say) as engine:
             accuracies = await _evaluate_each(recipe, plan, models, engine, rewards)
     shutil.rmtree(logs)  # kept where something failed: the message names them

@@ -11,7 +11,8 @@ from safetensors import SafetensorError
 
 from arl.engine.router import DEATH_SECONDS
 from arl.errors import ArlError, DeadlineError, EngineError, ProcessDied, RunError, TrainerError, leaves
-from arl.launch.local import LocalProcess, LocalProcesses
+from arl.launch.base import Launcher, Process
+from arl.launch.deaths import first_death, log_ends
 
 SHOWN = 4  # processes whose logs an error shows, at most
 STATES = {
@@ -23,7 +24,7 @@ STATES = {
 
 
 @contextlib.asynccontextmanager
-async def explain_deaths(processes: LocalProcesses) -> AsyncIterator[None]:
+async def explain_deaths(launcher: Launcher) -> AsyncIterator[None]:
     """Raise what happened to a process, in the place of what the others noticed of it.
 
     If a process has died, that is raised instead of the broken connections that it caused. If an engine failed and
@@ -34,28 +35,29 @@ async def explain_deaths(processes: LocalProcesses) -> AsyncIterator[None]:
     except Exception as error:
         causes = list(leaves(error))
         if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
-            raise await _death_or_logs(causes, processes) or error from error
+            raise await _death_or_logs(causes, launcher) or error from error
         for cause in causes:
             if isinstance(cause, DeadlineError):
-                raise DeadlineError(f"{cause}{_describe_hanging(str(cause), processes.processes)}") from error
+                raise DeadlineError(f"{cause}{_describe_hanging(str(cause), launcher.processes)}") from error
         raise
 
 
-async def _death_or_logs(causes: Sequence[BaseException], processes: LocalProcesses) -> RunError | None:
+async def _death_or_logs(causes: Sequence[BaseException], launcher: Launcher) -> RunError | None:
     """Return the death of a process, or the first failure of an engine with the engines' logs, or None."""
     for cause in causes:
         if isinstance(cause, ProcessDied):
             return cause
-    death = await processes.first_death(DEATH_SECONDS)
-    if death is not None:
-        return death
+    ranks = [process for process in launcher.processes if process.role.startswith("trainer-")]
+    dead = await first_death(ranks, DEATH_SECONDS)
+    if dead is not None:
+        return await dead.died()
     for cause in causes:
         if isinstance(cause, EngineError):
-            return EngineError(f"{cause}.{processes.log_ends('engine')}")
+            return EngineError(f"{cause}.{log_ends(launcher.processes, 'engine')}")
     return None
 
 
-def _describe_hanging(message: str, processes: Sequence[LocalProcess]) -> str:
+def _describe_hanging(message: str, processes: Sequence[Process]) -> str:
     """Describe the processes that cannot run, else those of the trainer, with the ends of their logs.
 
     Leaves out those that the message names already, by their process ids.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from arl.config.recipe import Recipe
-from arl.launch.placement import Share
+from arl.launch.base import Resources
 from arl.run.preflight import Plan
 
 WIDTH = 12  # characters before the text of a line
@@ -83,14 +83,14 @@ def _trainer(recipe: Recipe, plan: Plan) -> str:
     return f"{_processes(recipe, plan.placement.ranks)}; {train.dtype}, checkpointing {train.checkpointing}"
 
 
-def _processes(recipe: Recipe, shares: Sequence[Share]) -> str:
-    if recipe.world == "virtual":
-        return f"{len(shares)} in this process, 1 thread"
-    threads = _count(shares[0].threads, "CPU thread", "CPU threads")
-    each = " each" if len(shares) > 1 else ""
-    devices = [share.gpu for share in shares if share.gpu is not None]
+def _processes(recipe: Recipe, side: Sequence[Resources]) -> str:
+    if recipe.world_traits.one_process:
+        return f"{len(side)} in this process, 1 thread"
+    threads = _count(side[0].threads, "CPU thread", "CPU threads")
+    each = " each" if len(side) > 1 else ""
+    devices = [",".join(resources.devices) for resources in side if resources.devices]
     where = f"GPU {' | '.join(devices)}" if devices else "no GPU"
-    return f"{_count(len(shares), 'process', 'processes')} with {threads}{each}, {where}"
+    return f"{_count(len(side), 'process', 'processes')} with {threads}{each}, {where}"
 
 
 def _memory(plan: Plan) -> str:

@@ -13,7 +13,8 @@ from arl.data.model_source import check_model_source
 from arl.data.problems import load_problems
 from arl.engine.backend import probe_backend
 from arl.errors import DataError, InputError
-from arl.launch.placement import Placement, place, visible_cores, visible_gpus
+from arl.launch.launchers import make_launcher
+from arl.launch.placement import Placement, place
 from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
 from arl.rollout.lag_table import load_lags
@@ -65,13 +66,15 @@ def preflight(recipe: Recipe) -> Plan:
             "eval.problems to 0"
         )
     max_length = check_lengths(recipe, training + held_out)
-    placement = place(recipe, visible_cores(), visible_gpus())
-    on_gpus = placement.ranks[0].gpu is not None
+    launcher = make_launcher(recipe, recipe.run_directory / "logs")
+    placement = place(recipe, launcher.nodes[0])
+    on_gpus = bool(placement.ranks[0].devices)
     transport = choose_transport(
         recipe,
         backend_transports=recipe.engine.capabilities.transports,
         one_process=recipe.world_traits.one_process,
         on_gpus=on_gpus,
+        shares_files=launcher.shares_files,
     )
     trainer_bytes = _check_model(recipe, on_gpus)
     probe_backend(recipe)

@@ -1,16 +1,19 @@
-"""Start the trainer ranks of a run and connect a client to them."""
+"""Start the trainer ranks of a run and connect a client to them.
 
+recipe ─► Init ─► TrainerClient listens ─► launcher starts the ranks ─► each says Hello and gets Init
+"""
+
+import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from arl.config.environment import merge_environments
 from arl.config.recipe import Recipe
-from arl.launch.local import LocalProcesses
-from arl.launch.loopback import LOOPBACK, held_port
-from arl.launch.placement import Share
+from arl.launch.base import Command, Launcher, Process, Resources
 from arl.sync.published_versions import kept_versions
 from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
@@ -22,15 +25,77 @@ async def open_trainer(
     recipe: Recipe,
     versions: StartingVersions,
     weights: Path,
-    shares: list[Share],
-    processes: LocalProcesses,
+    ranks: list[Resources],
+    launcher: Launcher,
     key: str,
     lags: np.ndarray | None,
     transport: Transport = "file",
 ) -> AsyncIterator[TrainerClient]:
-    """Trainer ranks, started but not awaited; they publish by `transport`, what is a file to `weights`."""
-    train = recipe.train.model_copy(update={"threads": shares[0].threads})
-    init = Init(
+    """Start the trainer ranks, and yield their client before they are ready.
+
+    A rank that dies or raises meanwhile ends the block.
+
+    Args:
+        weights: directory for what is published as a file.
+        ranks: resources of each rank.
+        lags: exact lag of each problem, if the recipe has one.
+        transport: how weights are published.
+    """
+    init = _init(recipe, versions, weights, ranks[0], launcher.logs, lags, transport)
+    client = TrainerClient(
+        init,
+        recipe.advantage,
+        len(ranks),
+        key,
+        recipe.deadlines,
+        host=launcher.host,
+        published=versions.older,
+    )
+    async with (
+        client as trainer,
+        asyncio.TaskGroup() as tasks,
+        started_ranks(trainer, ranks, launcher, recipe.train.environment),
+    ):
+        failure = tasks.create_task(trainer.failure(), name="trainer watcher")
+        yield trainer
+        failure.cancel()
+
+
+@contextlib.asynccontextmanager
+async def started_ranks(
+    trainer: TrainerClient, ranks: Sequence[Resources], launcher: Launcher, environment: Mapping[str, str]
+) -> AsyncIterator[list[Process]]:
+    """Start a process for each rank, and have `trainer` watch it. The port where they meet is held until the end.
+
+    Args:
+        trainer: the client, which listens already.
+        ranks: resources of each rank.
+        launcher: starts the processes, and ends them when its own context ends.
+        environment: variables of the recipe for these processes.
+    """
+    with launcher.rendezvous(len(ranks)) as environments:
+        processes = []
+        for rank, (resources, rendezvous) in enumerate(zip(ranks, environments, strict=True)):
+            ours = {**rendezvous, **trainer.environment}
+            merged = merge_environments("train.environment", environment, ours)
+            command = Command((sys.executable, "-m", "arl.train.rank"), merged)
+            process = await launcher.start(f"trainer-{rank}", command, resources)
+            trainer.watch(rank, process)
+            processes.append(process)
+        yield processes
+
+
+def _init(
+    recipe: Recipe,
+    versions: StartingVersions,
+    weights: Path,
+    resources: Resources,
+    logs: Path,
+    lags: np.ndarray | None,
+    transport: Transport,
+) -> Init:
+    train = recipe.train.model_copy(update={"threads": resources.threads})
+    return Init(
         model_path=versions.model,
         train=train.model_dump(mode="json"),
         objective=recipe.objective.model_dump(mode="json"),
@@ -40,20 +105,11 @@ async def open_trainer(
         publish_directory=str(weights),
         kept_versions=kept_versions(recipe, lags),
         collective_seconds=recipe.deadlines.step,
-        evidence=str(processes.logs),
+        evidence=str(logs),
         every_version=lags is not None,
         transport=transport,
         bucket_bytes=recipe.sync.bucket_bytes,
         broadcast_seconds=recipe.deadlines.swap,
         checked_as=recipe.engine.dtype if recipe.sync.check else None,
-        in_turns=recipe.mode == "collocated",
+        takes_turns=resources.takes_turns,
     )
-    trainer = TrainerClient(init, recipe.advantage, len(shares), key, recipe.deadlines, published=versions.older)
-    with held_port() as port:
-        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(len(shares)), **LOOPBACK}
-        async with trainer:
-            for rank, share in enumerate(shares):
-                of_rank = {"RANK": str(rank), "LOCAL_RANK": "0"}
-                env = {**share.env, **rendezvous, **of_rank, **trainer.environment}
-                await processes.start(f"trainer-{rank}", [sys.executable, "-m", "arl.train.rank"], env)
-            yield trainer

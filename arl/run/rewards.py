@@ -9,7 +9,7 @@ from arl.tasks.registry import task_part
 
 
 def reward_name(recipe: Recipe) -> str:
-    """`module:function` of the recipe's reward: its own, or the task's.
+    """Return `module:function` of the recipe's reward: its own, or the task's.
 
     Raises:
         InputError: neither names one.
@@ -22,5 +22,12 @@ def reward_name(recipe: Recipe) -> str:
 
 
 def open_rewards(recipe: Recipe, directory: Path) -> RewardPool:
-    log, limits = directory / "reward.log", recipe.deadlines
-    return RewardPool(reward_name(recipe), recipe.reward.workers, limits.reward, limits.startup, log)
+    """Make the pool of reward workers, which start when it is entered; they log to `directory`/reward.log."""
+    return RewardPool(
+        reward_name(recipe),
+        recipe.reward.workers,
+        recipe.deadlines.reward,
+        recipe.deadlines.startup,
+        directory / "reward.log",
+        environment=recipe.reward.environment,
+    )

@@ -25,8 +25,8 @@ from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits, model_limits
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import RecipeError
-from arl.launch.local import LocalProcesses
-from arl.launch.placement import visible_cores
+from arl.launch.base import Command, Launcher, Resources
+from arl.launch.devices import visible_cores
 from arl.metrics.console import ConsoleDisplay
 from arl.models.characters import character_tokenizer
 from arl.models.model_files import local_copy
@@ -104,7 +104,7 @@ def starting_limits(recipe: Recipe) -> Limits:
     return model_limits(recipe.model.path)
 
 
-async def starting_model(recipe: Recipe, directory: Path, processes: LocalProcesses, display: ConsoleDisplay) -> Path:
+async def starting_model(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
     """Return the directory of the weights that become version 0, after making them if need be.
 
     Raises:
@@ -124,7 +124,7 @@ async def starting_model(recipe: Recipe, directory: Path, processes: LocalProces
         if cached.exists():
             display.note(f"warm-up: cached in {cached}")
         else:
-            await _warm_up(recipe, job | {"output": str(cached)}, directory, processes, display)
+            await _warm_up(recipe, job | {"output": str(cached)}, directory, launcher, display)
     return cached
 
 
@@ -151,7 +151,7 @@ async def _warm_up(
     recipe: Recipe,
     job: dict[str, Any],
     directory: Path,
-    processes: LocalProcesses,
+    launcher: Launcher,
     display: ConsoleDisplay,
 ) -> None:
     """Run the job in a process of its own, and show its progress."""
@@ -167,8 +167,9 @@ async def _warm_up(
             text = f"warm-up {p.step:4d}  {p.stage}: accuracy {p.accuracy:.3f}  {p.seconds:.0f} s"
             display.advance(steps_before[p.stage] + p.step, text)
 
-    environment = {"OMP_NUM_THREADS": str(job["threads"])}
-    process = await processes.start("warmup", [sys.executable, "-m", "arl.train.sft", str(file)], environment, show)
+    command = Command((sys.executable, "-m", "arl.train.sft", str(file)))
+    resources = Resources(job["threads"], launcher.nodes[0].devices)
+    process = await launcher.start("warmup", command, resources, show)
     await process.finished(WARMUP_SECONDS)
 
 

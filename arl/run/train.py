@@ -23,7 +23,7 @@ from arl import clock
 from arl.clock import deadline
 from arl.config.recipe import Recipe
 from arl.errors import RunError
-from arl.launch.local import LocalProcesses
+from arl.launch.launchers import make_launcher
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import number
 from arl.metrics.recorder import Recorder
@@ -89,10 +89,10 @@ async def _make_starting_model(recipe: Recipe, directory: Path, display: Console
     """Make version 0, on the wall clock in every world, because a warm-up is a process."""
     async with (
         reported_failures(),
-        LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes,
-        explain_deaths(processes),
+        make_launcher(recipe, directory / "logs") as launcher,
+        explain_deaths(launcher),
     ):
-        return await starting_model(recipe, directory, processes, display)
+        return await starting_model(recipe, directory, launcher, display)
 
 
 def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Outcome, float]:

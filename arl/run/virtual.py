@@ -7,7 +7,6 @@ There are no threads, no other processes and no random order, so two runs of one
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractContextManager
 
@@ -20,6 +19,7 @@ from arl.config.worlds import VIRTUAL
 from arl.data.tokenizer import load_codec
 from arl.engine.backend import find_in_process_backend
 from arl.engine.router import Router
+from arl.launch.devices import hidden_devices
 from arl.reward.pool import InlineRewards
 from arl.run.rewards import reward_name
 from arl.run.world import Parts, Start, recipe_parts
@@ -104,19 +104,14 @@ def repeatable() -> Iterator[None]:
     """Compute on the CPU, with one thread and deterministic kernels; leave no process group behind."""
     threads = torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
-    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     had_group = dist.is_initialized()
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     try:
-        yield
+        with hidden_devices():
+            yield
     finally:
         torch.use_deterministic_algorithms(deterministic)
         torch.set_num_threads(threads)
-        if gpus is None:
-            del os.environ["CUDA_VISIBLE_DEVICES"]
-        else:
-            os.environ["CUDA_VISIBLE_DEVICES"] = gpus
         if dist.is_initialized() and not had_group:
             dist.destroy_process_group()

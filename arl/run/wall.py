@@ -5,7 +5,7 @@
        Router          TrainerClient        RewardPool         what the controller talks to
           └──── weights: a directory, a broadcast or handles ──── rank 0
 
-A watcher waits for the end of any process; the first one that nobody restarts ends the run.
+A server that dies is replaced (arl.engine.supervisor). A rank that dies ends the run (arl.train.rank_watch).
 """
 
 import asyncio
@@ -16,8 +16,9 @@ from pathlib import Path
 
 from arl.config.worlds import WALL
 from arl.data.tokenizer import load_codec
-from arl.launch.local import LocalProcesses
-from arl.launch.loopback import new_key
+from arl.launch.address import new_key
+from arl.launch.base import Launcher
+from arl.launch.launchers import make_launcher
 from arl.run.engines import EngineServers, connect_engines
 from arl.run.failures import explain_deaths
 from arl.run.gc_pacing import rare_collections
@@ -55,28 +56,27 @@ class WallWorld:
         plan = start.origin.plan
         with publication_directory(recipe, start.model, directory, plan.lags, plan.transport) as weights:
             async with (
-                LocalProcesses(directory / "logs", recipe.deadlines.shutdown) as processes,
-                explain_deaths(processes),
-                _start_processes(start, weights, processes) as parts,
+                make_launcher(recipe, directory / "logs") as launcher,
+                explain_deaths(launcher),
+                _start_processes(start, weights, launcher) as parts,
             ):
                 yield parts
 
 
 @contextlib.asynccontextmanager
-async def _start_processes(start: Start, weights: Path, processes: LocalProcesses) -> AsyncIterator[Parts]:
+async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> AsyncIterator[Parts]:
     """Start both sides at once. The world is open when engines answer, since the evaluation needs no trainer."""
     recipe = start.recipe
     plan = start.origin.plan
     versions = start.versions
     key = new_key()
-    servers = EngineServers(recipe, versions, plan.placement.engines, processes, key)
+    servers = EngineServers(recipe, versions, plan.placement.engines, launcher, key)
     started = await servers.start_all()
     async with open_trainer(
-        recipe, versions, weights, plan.placement.ranks, processes, key, plan.lags, plan.transport
+        recipe, versions, weights, plan.placement.ranks, launcher, key, plan.lags, plan.transport
     ) as trainer:
         codec = load_codec(versions.model)  # takes a second, while the processes start
         async with asyncio.TaskGroup() as tasks:
-            watcher = tasks.create_task(processes.watch(), name="process watcher")
             trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
 
             async def ready() -> None:
@@ -84,7 +84,7 @@ async def _start_processes(start: Start, weights: Path, processes: LocalProcesse
                 refuse_other_tensors(trainer.tensors, Path(versions.served))
 
             async with (
-                open_rewards(recipe, processes.logs) as rewards,
+                open_rewards(recipe, launcher.logs) as rewards,
                 connect_engines(servers, started, start.display.note, trainer) as engine,
             ):
                 yield recipe_parts(
@@ -96,5 +96,4 @@ async def _start_processes(start: Start, weights: Path, processes: LocalProcesse
                     ready=ready,
                     num_restarts=lambda: engine.restarts,
                 )
-            watcher.cancel()
         await trainer.stop()

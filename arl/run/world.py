@@ -25,7 +25,6 @@ from arl.data.problems import ProblemOrder
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.errors import RecipeError
-from arl.launch.placement import NoLease, SharedDeviceLease
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease
@@ -33,6 +32,7 @@ from arl.rollout.controller_state import ControllerState
 from arl.rollout.episodes import Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
+from arl.rollout.lease import NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
 from arl.run.checkpoint import RunCheckpoints, RunState
 from arl.run.evaluate import evaluate, held_out_episodes, make_episodes

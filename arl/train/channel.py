@@ -1,7 +1,7 @@
-"""What the controller and the trainer ranks say to each other: frozen messages, msgpack, arrays as raw buffers.
+"""Messages between the controller and the trainer ranks: frozen, in msgpack, with arrays as raw buffers.
 
 controller (ROUTER, one port)                        rank r (DEALER, and one for each thread that reports)
-                                 ◄── Hello           role, rank and run key
+                                 ◄── Hello           role, rank, run key, host and pid
     Init ──► … Ready ◄──                             the model is loaded
     Step ──► … Stepped ◄──                           version v + 1 exists, its snapshot is taken
                Published ◄──                         by rank 0's publisher, while the next step may run
@@ -32,17 +32,23 @@ class _Message(Struct, frozen=True, tag=True):
 
 
 class Hello(_Message, frozen=True):
+    """The first message of every connection."""
+
     role: str  # "trainer", or one of rank 0's threads
     rank: int
     run_key: str
+    host: str  # name of its machine
+    pid: int
 
 
 class Refused(_Message, frozen=True):
+    """The answer to a Hello that is not of this run."""
+
     reason: str
 
 
 class Init(_Message, frozen=True):
-    """All a rank needs to know."""
+    """All that a rank needs to know before it loads the model."""
 
     model_path: str
     train: dict[str, Any]  # recipe sections as JSON
@@ -59,7 +65,7 @@ class Init(_Message, frozen=True):
     bucket_bytes: int = 512 * 10**6
     broadcast_seconds: float = 60.0  # deadline of every wait for an engine
     checked_as: str | None = None  # dtype of engines whose weights are compared
-    in_turns: bool = False  # engines use its devices between its steps
+    takes_turns: bool = False  # engines use its devices between its steps
 
     def sections(self) -> tuple[Train, ObjectiveSection]:
         return Train.model_validate(self.train), ObjectiveSection.model_validate(self.objective)
@@ -117,10 +123,6 @@ class Saved(_Message, frozen=True):
     version: int
 
 
-class Ping(_Message, frozen=True):
-    """Needs no answer; sending it shows whether a rank is still there."""
-
-
 class Stop(_Message, frozen=True):
     pass
 
@@ -134,7 +136,7 @@ class Failed(_Message, frozen=True):
     trace: str
 
 
-ToRank = Refused | Ping | Init | Step | Join | Send | Leave | Save | Stop
+ToRank = Refused | Init | Step | Join | Send | Leave | Save | Stop
 FromRank = Hello | Ready | Stepped | Published | Joined | Sent | Copied | Saved | Stopped | Failed
 
 

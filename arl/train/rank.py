@@ -3,8 +3,8 @@
     environment ─► Hello ─► Init ─► Learner ─► for ever: Step ─► Stepped (─► Published, from the publisher's thread)
                                                          Save ─► Copied  (─► Saved, from the saver's thread)
 
-Environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun sets them, ARL_TRAINER_ADDRESS and ARL_RUN_KEY;
-with ARL_PARENT_PID the rank dies with that process.
+Environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun sets them, ARL_TRAINER_ADDRESS and ARL_RUN_KEY.
+Standard output goes to the rank's log: one line for each message that it receives and each answer that it sends.
 """
 
 import os
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import zmq
 
-from arl.launch.child import die_with_parent, leave
+from arl.launch.address import listening_address
+from arl.launch.child import leave
 from arl.train.channel import (
     Copied,
     Failed,
     Init,
-    Ping,
     Published,
     Ready,
     Save,
@@ -37,21 +37,21 @@ from arl.types import WeightUpdate
 
 if TYPE_CHECKING:
     from arl.sync.publication_target import PublicationTarget
+    from arl.sync.publisher import Publisher
     from arl.train.sharded_model import TrainingState
 
-HELLO_SECONDS = 120.0  # for the controller's first word
+INIT_SECONDS = 120.0  # from Hello until the controller answers
 
 
 class Rank:
     """One trainer rank after Init."""
 
     def __init__(self, link: Link, init: Init) -> None:
-        from arl.models.load import DTYPES
-        from arl.sync.publisher import Publisher
         from arl.train.learner import Learner
 
         train, objective = init.sections()
-        self._link, self._init = link, init
+        self._link = link
+        self._init = init
         self.learner = Learner(
             init.model_path,
             train,
@@ -64,15 +64,20 @@ class Rank:
         )
         self._saver = ThreadPoolExecutor(1, "saver")
         self._announce_save = _Announcer("saver", init.version)
-        self._publisher = None
-        if link.rank == 0:
-            self._publisher = Publisher(
-                self._target(),
-                init.kept_versions,
-                _Announcer("publisher", init.version),
-                init.every_version,
-                None if init.checked_as is None else DTYPES[init.checked_as],
-            )
+        self._publisher = self._open_publisher() if link.rank == 0 else None
+
+    def _open_publisher(self) -> "Publisher":
+        from arl.models.load import DTYPES
+        from arl.sync.publisher import Publisher
+
+        init = self._init
+        return Publisher(
+            self._target(),
+            init.kept_versions,
+            _Announcer("publisher", init.version),
+            init.every_version,
+            None if init.checked_as is None else DTYPES[init.checked_as],
+        )
 
     def _target(self) -> "PublicationTarget":
         from arl.sync.broadcast_target import BroadcastTarget
@@ -86,30 +91,54 @@ class Rank:
             return IpcTarget(Path(init.publish_directory), init.bucket_bytes)
         if init.transport == "broadcast":
             target = BroadcastTarget(init.bucket_bytes)
-            start_broadcast_threads(target, SenderLink, os.environ["MASTER_ADDR"], init.broadcast_seconds)
+            start_broadcast_threads(target, SenderLink, listening_address(), init.broadcast_seconds)
             return target
         assert init.transport == "file", f"a process cannot publish by {init.transport}"
         return FileTarget(Path(init.publish_directory), self.learner.config_json())
 
     def serve(self) -> None:
         """Consumes the controller's messages; waits for the next; unblocked by it, or by the controller's death."""
+        self._log("ready")
         while True:
             message = self._link.receive()
-            if isinstance(message, Step):
-                self._link.send(self._step(message))
-            elif isinstance(message, Save):
-                state = self.learner.sharded.training_state()
-                if self._link.rank == 0:
-                    self._saver.submit(self._write, state, Path(message.path), self.learner.version)
-                self._link.send(Copied())
-            elif isinstance(message, Stop):
+            self._log(f"{type(message).__name__} received")
+            if isinstance(message, Stop):
                 break
-            elif not isinstance(message, Ping):
+            if isinstance(message, Step):
+                answer: Stepped | Copied = self._step(message)
+            elif isinstance(message, Save):
+                answer = self._save(message)
+            else:
                 raise ValueError(f"unexpected {type(message).__name__}")
+            self._link.send(answer)
+            self._log(f"{type(answer).__name__} sent")
         self._saver.shutdown()  # the controller has waited for what it saved
         if self._publisher is not None:
             self._publisher.close(LINGER_SECONDS)
         self._link.send(Stopped())
+        self._log("stopped")
+
+    def _log(self, what: str) -> None:
+        clock = time.strftime("%H:%M:%S")
+        who = f"trainer rank {self._link.rank} (pid {os.getpid()})"
+        print(f"{clock} {who} at version {self.learner.version}: {what}", flush=True)
+
+    def _step(self, message: Step) -> Stepped:
+        metrics = self.learner.step(message.shard)
+        start = time.perf_counter()
+        state = self.learner.snapshot()
+        if self._init.takes_turns:
+            self.learner.sharded.give_back()
+        if self._publisher is not None:
+            self._publisher.publish(self.learner.version, state)
+        metrics["sync/blocking_seconds"] = time.perf_counter() - start
+        return Stepped(self.learner.version, metrics)
+
+    def _save(self, message: Save) -> Copied:
+        state = self.learner.sharded.training_state()
+        if self._link.rank == 0:
+            self._saver.submit(self._write, state, Path(message.path), self.learner.version)
+        return Copied()
 
     def _write(self, state: "TrainingState", path: Path, version: int) -> None:
         try:
@@ -118,43 +147,32 @@ class Rank:
         except Exception as error:
             self._announce_save(error)
 
-    def _step(self, message: Step) -> Stepped:
-        metrics = self.learner.step(message.shard)
-        start = time.perf_counter()
-        state = self.learner.snapshot()
-        if self._init.in_turns:
-            self.learner.sharded.give_back()
-        if self._publisher is not None:
-            self._publisher.publish(self.learner.version, state)
-        metrics["sync/blocking_seconds"] = time.perf_counter() - start
-        return Stepped(self.learner.version, metrics)
-
 
 class _Announcer:
-    """Sends from a thread, over a socket made there: sockets may not be shared."""
+    """Sends the outcomes of one thread, over a link made there: a socket may be used by one thread only."""
 
     def __init__(self, role: str, version: int) -> None:
         self._link: Link | None = None
-        self._role, self._version = role, version
+        self._role = role
+        self._version = version
 
     def __call__(self, outcome: WeightUpdate | Saved | Exception) -> None:
         if self._link is None:
             self._link = Link(self._role)
         if isinstance(outcome, Exception):
             self._link.send(Failed(self._version, "".join(traceback.format_exception(outcome))))
-        elif isinstance(outcome, WeightUpdate):
-            self._version = outcome.version
-            self._link.send(Published(outcome))
-        else:
-            self._version = outcome.version
-            self._link.send(outcome)
+            return
+        self._version = outcome.version
+        self._link.send(Published(outcome) if isinstance(outcome, WeightUpdate) else outcome)
 
 
 def main() -> NoReturn:
-    die_with_parent()
-    link, rank = Link("trainer"), None
+    """Serve until Stop; exit with 1 after a traceback, which the controller and the log get."""
+    link = Link("trainer")
+    rank = None
+    code = 0
     try:
-        init = link.receive(HELLO_SECONDS)
+        init = link.receive(INIT_SECONDS)
         if not isinstance(init, Init):
             raise PermissionError(f"the controller answered {init}")
         rank = Rank(link, init)
@@ -164,10 +182,9 @@ def main() -> NoReturn:
         trace = traceback.format_exc()
         print(trace, file=sys.stderr)
         link.send(Failed(-1 if rank is None else rank.learner.version, trace))
-        zmq.Context.instance().destroy(linger=int(LINGER_SECONDS * 1000))
-        leave(1)
+        code = 1
     zmq.Context.instance().destroy(linger=int(LINGER_SECONDS * 1000))
-    leave(0)
+    leave(code)
 
 
 if __name__ == "__main__":

@@ -164,7 +164,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from arl.launch.child import die_with_parent, leave
+    from arl.launch.child import leave
 
-    die_with_parent()
     leave(main())

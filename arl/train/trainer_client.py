@@ -3,29 +3,23 @@
     Batch ─► pack_batch ─► one Step per rank ─► Stepped from every rank ─► StepResult
                                           rank 0's publisher: Published ─► weights(version)
 
-One task listens and gives every message to whoever waits for it, another watches connections. The first failure,
-be it a rank's traceback, a broken publisher or a dead rank, ends every wait, present and future.
+One task receives every message and gives it to whoever waits for it (RankConnections). Another one waits for a rank to
+die or to raise (RankWatch). The first failure ends every wait, present and future (Waits).
 """
 
 import asyncio
 import contextlib
-import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
-import msgspec
-import zmq
-import zmq.asyncio
 from msgspec import Struct
-from zmq.utils.monitor import recv_monitor_message
 
-from arl.clock import deadline
 from arl.config.recipe import AdvantageSection, Deadlines
 from arl.data.model_limits import model_flops
-from arl.errors import DeadlineError, EngineLost, RunError, TrainerError
-from arl.launch.child import RUN_KEY
+from arl.errors import DeadlineError, EngineLost, TrainerError
+from arl.launch.base import Process
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.published_versions import PublishedVersions
 from arl.sync.weight_sender import Rendezvous
@@ -38,10 +32,8 @@ from arl.train.channel import (
     Join,
     Joined,
     Leave,
-    Ping,
     Published,
     Ready,
-    Refused,
     Save,
     Saved,
     Send,
@@ -52,16 +44,19 @@ from arl.train.channel import (
     Stopped,
 )
 from arl.train.packer import Packing, pack_batch
+from arl.train.rank_connections import TRAINER, RankConnections
+from arl.train.rank_watch import RankWatch
+from arl.train.waits import Answers, Waits, set_if_waiting
 from arl.types import Batch, StepResult, WeightUpdate
-
-DISCONNECT_SETTLES = 0.1  # seconds from the event until the socket knows which peer it was
 
 
 class TrainerClient:
-    """Trainer protocol over worker processes that the launcher starts with `environment` and torchrun's variables.
+    """Trainer protocol over rank processes that a launcher starts with `environment` and torchrun's variables.
 
-        async with TrainerClient(init, recipe.advantage, ranks=2, run_key=key, deadlines=Deadlines()) as trainer:
-            ...  # start `python -m arl.train.rank` with trainer.environment
+        async with TrainerClient(init, recipe.advantage, 2, key, recipe.deadlines, host=launcher.host) as trainer:
+            for rank in range(2):
+                ...  # start `python -m arl.train.rank` with trainer.environment
+                trainer.watch(rank, process)
             await trainer.ready()
             result = await trainer.step(batch)
             await trainer.stop()
@@ -71,8 +66,9 @@ class TrainerClient:
         advantage: recipe section; advantages are computed here, where the rewards are.
         ranks: world size.
         run_key: secret of this run; a process that does not know it is refused.
-        host: address to listen on; loopback unless ranks run elsewhere.
-        published: version -> directory of older versions than init's that are published already.
+        deadlines: of a start, a step, a publication and the end.
+        host: address to listen on.
+        published: version -> directory of versions that are older than init's and published already.
     """
 
     def __init__(
@@ -82,87 +78,126 @@ class TrainerClient:
         ranks: int,
         run_key: str,
         deadlines: Deadlines,
-        host: str = "127.0.0.1",
+        *,
+        host: str,
         published: Mapping[int, str] | None = None,
     ) -> None:
-        self._init, self._ranks, self._run_key, self._deadlines = init, ranks, run_key, deadlines
+        self._init = init
+        self._num_ranks = ranks
+        self._deadlines = deadlines
         flops = model_flops(init.model_path)
         self._packing = Packing.of(*init.sections(), advantage, ranks=ranks, flops=flops)
         self._version = init.version
-        self._peers: dict[bytes, Hello] = {}
-        self._one_at_a_time = asyncio.Lock()
-        self._awaited: tuple[type[Struct], dict[int, Any], asyncio.Future[None]] | None = None
-        self._saving: asyncio.Future[None] | None = None
-        self._threads: dict[str, asyncio.Future[Any]] = {}  # role of rank 0's thread ─► what it is to say
-        self.tensors: tuple[TensorSpec, ...] = ()  # of every version that is published; known when `ready`
         self._published = PublishedVersions(init.kept_versions, {**(published or {}), init.version: init.model_path})
-        self._wanted: dict[int, asyncio.Future[WeightUpdate]] = {}
-        self._failure: RunError | None = None
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        port = self._socket.bind_to_random_port(f"tcp://{host}")
-        self.environment = {channel.ADDRESS: f"tcp://{host}:{port}", RUN_KEY: run_key}
+        self._waits = Waits()
+        self._ranks = RankWatch()
+        self._connections = RankConnections(ranks, run_key, host)
+        self._one_at_a_time = asyncio.Lock()  # one request to all ranks
+        self._answers: Answers | None = None
+        self._saving: asyncio.Future[Any] | None = None
+        self._thread_answers: dict[str, asyncio.Future[Any]] = {}  # by role of rank 0's thread
+        self._wanted: dict[int, asyncio.Future[WeightUpdate]] = {}  # by version
+        self._tasks: list[asyncio.Task[None]] = []
+        self.environment = self._connections.environment
+        self.tensors: tuple[TensorSpec, ...] = ()  # of every version that is published; known when `ready`
 
     async def __aenter__(self) -> Self:
-        self._hellos = self._expect(Hello)
-        self._listener, self._watcher = (
-            asyncio.create_task(self._listen()),
-            asyncio.create_task(self._watch()),
-        )
+        self._answers = self._expect(Hello)
+        self._thread_answers[channel.SENDERS] = self._waits.new()
+        self._tasks = [
+            asyncio.create_task(self._listen(), name="trainer messages"),
+            asyncio.create_task(self._fail_with_a_rank(), name="trainer deaths"),
+        ]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watcher.cancel()
-        self._listener.cancel()
-        await asyncio.gather(self._listener, self._watcher, return_exceptions=True)
-        self._socket.disable_monitor()
-        self._context.destroy(linger=0)
+        self._ranks.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._connections.close()
+
+    def watch(self, rank: int, process: Process) -> None:
+        """Watch the process of `rank`: its end is the end of every wait."""
+        self._ranks.add(rank, process)
+
+    async def failure(self) -> NoReturn:
+        """Wait until a rank has died or raised, and raise why.
+
+        Raises:
+            ProcessDied: a rank died; with the end of its log.
+            TrainerError: a rank raised; with its traceback.
+        """
+        await self._waits.failure()
 
     async def ready(self) -> None:
         """Wait until every rank has said hello and loaded the model.
 
         Raises:
             DeadlineError: `deadlines.startup` passed; names the ranks.
-            TrainerError: a rank could not start.
+            ProcessDied, TrainerError: a rank could not start.
         """
-        await self._collect(self._hellos, self._deadlines.startup, "hello")
-        senders = self._hear_from(channel.SENDERS)
-        first, *_ = await self._ask([self._init] * self._ranks, Ready, self._deadlines.startup)
+        assert self._answers is not None
+        await self._collect(self._answers, self._deadlines.startup, "to say hello")
+        first, *_ = await self._ask([self._init] * self._num_ranks, Ready, self._deadlines.startup)
         self.tensors = first.tensors
         if self._init.transport == "broadcast":
-            async with deadline(self._deadlines.startup, "controller", "the threads that broadcast"):
-                await senders
+            async with self._wait_for_first(self._deadlines.startup, "to start the threads that broadcast"):
+                await self._thread_answers[channel.SENDERS]
 
     async def step(self, batch: Batch) -> StepResult:
-        """See Trainer. Ranks get only their shard.
+        """See Trainer. Each rank gets only its slice of the batch.
 
         Raises:
-            InputError: a trajectory longer than train.capacity.
-            TrainerError, DeadlineError: a rank raised, died, or took too long.
+            InputError: a trajectory is longer than train.capacity.
+            ProcessDied, TrainerError, DeadlineError: a rank died, raised, or took too long.
         """
         assert batch.version == self._version, f"a batch for version {batch.version} at version {self._version}"
-        shards, packing = await asyncio.to_thread(pack_batch, batch, self._packing)
-        stepped = await self._ask([Step(shard) for shard in shards], Stepped, self._deadlines.step)
+        slices, packing = await asyncio.to_thread(pack_batch, batch, self._packing)
+        stepped = await self._ask([Step(part) for part in slices], Stepped, self._deadlines.step)
         self._version += 1
-        assert {s.version for s in stepped} == {self._version}
+        assert {answer.version for answer in stepped} == {self._version}
         return StepResult(self._version, stepped[0].metrics | packing)
 
     async def weights(self, version: int) -> WeightUpdate:
         """See Trainer.
 
         Raises:
-            TrainerError, DeadlineError: the publisher raised, died, or took too long.
+            ProcessDied, TrainerError, DeadlineError: the publisher died, raised, or took too long.
         """
-        self._raise_failure()
-        if (update := self._published.find(version)) is not None:
+        self._waits.check()
+        update = self._published.find(version)
+        if update is not None:
             return update
-        wanted = self._wanted.setdefault(version, asyncio.get_running_loop().create_future())
-        async with deadline(self._deadlines.swap, "controller", f"the published weights of version {version}"):
-            return await asyncio.shield(wanted)
+        if version not in self._wanted:
+            self._wanted[version] = self._waits.new()
+        async with self._wait_for_first(self._deadlines.swap, f"to publish the weights of version {version}"):
+            return await asyncio.shield(self._wanted[version])
+
+    async def save(self, path: Path) -> None:
+        """See Trainer."""
+        self._saving = self._waits.new()
+        await self._ask([Save(str(path))] * self._num_ranks, Copied, self._deadlines.step)
+
+    async def saved(self) -> None:
+        """See Trainer.
+
+        Raises:
+            ProcessDied, TrainerError, DeadlineError: the rank that writes died, raised, or took too long.
+        """
+        assert self._saving is not None, "nothing was saved"
+        self._waits.check()
+        async with self._wait_for_first(self._deadlines.step, "to write the checkpoint"):
+            await asyncio.shield(self._saving)
+
+    async def stop(self) -> None:
+        """Let the ranks finish what they publish, and exit."""
+        self._ranks.close()
+        await self._ask([Stop()] * self._num_ranks, Stopped, self._deadlines.shutdown)
+
+    # ---- WeightSender
 
     @property
     def buckets(self) -> list[list[TensorSpec]]:
@@ -170,10 +205,14 @@ class TrainerClient:
         return make_buckets(self.tensors, self._init.bucket_bytes)
 
     async def join(self, group: str, world_size: int) -> Rendezvous:
-        """See WeightSender."""
+        """See WeightSender.
+
+        Raises:
+            TrainerError: rank 0 could not open the group. No engine has a part in that.
+        """
         try:
-            joined = await self._tell(channel.SENDERS, Join(group, world_size), group)
-        except (DeadlineError, EngineLost) as error:  # no engine has a part in this
+            joined = await self._ask_thread(channel.SENDERS, Join(group, world_size), answering=group)
+        except (DeadlineError, EngineLost) as error:
             raise TrainerError(f"trainer rank 0 opens no group for a broadcast: {error}") from error
         if isinstance(joined, Sent):
             raise TrainerError(f"group {group}: trainer rank 0 could not open it: {joined.error}")
@@ -181,169 +220,93 @@ class TrainerClient:
 
     async def send(self, group: str, version: int) -> None:
         """See WeightSender."""
-        sent = await self._tell(group, Send(version), group)
+        sent = await self._ask_thread(group, Send(version), answering=group)
         if not isinstance(sent, Sent) or sent.error:
             raise EngineLost(f"group {group}: rank 0 could not send version {version}: {sent}")
 
     async def leave(self, group: str) -> None:
         """See WeightSender."""
-        with contextlib.suppress(zmq.ZMQError):  # the thread has ended with its engine
-            await self._socket.send_multipart([self._identity(group), channel.encode(Leave())])
+        with contextlib.suppress(ConnectionError):  # the thread has ended with its engine
+            await self._connections.send(group, 0, Leave())
 
-    async def save(self, path: Path) -> None:
-        """See Trainer."""
-        self._saving = asyncio.get_running_loop().create_future()
-        await self._ask([Save(str(path))] * self._ranks, Copied, self._deadlines.step)
-
-    async def saved(self) -> None:
-        """See Trainer.
-
-        Raises:
-            TrainerError, DeadlineError: the rank that writes raised, died, or took too long.
-        """
-        assert self._saving is not None, "nothing was saved"
-        self._raise_failure()
-        async with deadline(self._deadlines.step, "controller", f"the checkpoint after version {self._version}"):
-            await asyncio.shield(self._saving)
-
-    async def stop(self) -> None:
-        """Let the ranks finish what they publish and end."""
-        self._watcher.cancel()  # from here on they may leave
-        await self._ask([Stop()] * self._ranks, Stopped, self._deadlines.shutdown)
-
-    async def _tell(self, thread: str, message: Struct, answering: str) -> Joined | Sent:
-        """Send `message` to one of rank 0's threads, and wait for what the thread `answering` says."""
-        self._raise_failure()
-        heard = self._hear_from(answering)
-        async with deadline(self._deadlines.swap, "controller", f"rank 0's answer to {message}"):
+    async def _ask_thread(self, thread: str, message: Struct, answering: str) -> Joined | Sent:
+        """Send `message` to one of rank 0's threads, and wait for an answer of the thread `answering`."""
+        answered = self._waits.new()
+        self._thread_answers[answering] = answered
+        async with self._wait_for_first(self._deadlines.swap, f"to answer {message}"):
             try:
-                await self._socket.send_multipart([self._identity(thread), channel.encode(message)])
-            except zmq.ZMQError as error:
-                raise EngineLost(f"rank 0's thread {thread} has ended") from error
-            answer: Joined | Sent = await heard
+                await self._connections.send(thread, 0, message)
+            except ConnectionError as error:
+                raise EngineLost(f"group {answering}: {error}") from error
+            answer: Joined | Sent = await answered
             return answer
 
-    def _hear_from(self, thread: str) -> asyncio.Future[Any]:
-        self._threads[thread] = asyncio.get_running_loop().create_future()
-        return self._threads[thread]
+    # ---- waiting
 
-    def _identity(self, thread: str) -> bytes:
-        return next(identity for identity, hello in self._peers.items() if hello.role == thread)
+    def _expect(self, kind: type[Struct]) -> Answers:
+        return Answers(kind, self._num_ranks, self._waits.new())
 
     async def _ask(self, messages: Sequence[Struct], answer: type[Any], seconds: float) -> list[Any]:
-        """Send message r to rank r and wait for one `answer` from each, in rank order."""
+        """Send message r to rank r, and wait for one `answer` from each, in the order of ranks."""
         async with self._one_at_a_time:
-            awaited = self._expect(answer)
-            for identity, hello in self._trainers():
-                await self._send(identity, hello.rank, messages[hello.rank])
-            return await self._collect(awaited, seconds, f"{answer.__name__} of version {self._version}")
+            self._answers = self._expect(answer)
+            for rank, message in enumerate(messages):
+                # A rank whose connection is gone has died. RankWatch reports that, and ends the wait below.
+                with contextlib.suppress(ConnectionError):
+                    await self._connections.send(TRAINER, rank, message)
+            request = type(messages[0]).__name__
+            what = f"at version {self._version} to answer {request} with {answer.__name__}"
+            return await self._collect(self._answers, seconds, what)
 
-    def _expect(self, answer: type[Struct]) -> tuple[type[Struct], dict[int, Any], asyncio.Future[None]]:
-        self._raise_failure()
-        self._awaited = (answer, {}, asyncio.get_running_loop().create_future())
-        return self._awaited
+    async def _collect(self, answers: Answers, seconds: float, what: str) -> list[Any]:
+        def progress() -> str:
+            return f"{what}; {len(answers.by_rank)} of {self._num_ranks} ranks have answered"
 
-    async def _collect(
-        self, awaited: tuple[type[Struct], dict[int, Any], asyncio.Future[None]], seconds: float, what: str
-    ) -> list[Any]:
-        _, answers, done = awaited
-        try:
-            async with deadline(seconds, "controller", f"{what} from {self._ranks} trainer ranks"):
-                await done
-        except DeadlineError as error:
-            missing = sorted(set(range(self._ranks)) - set(answers))
-            raise DeadlineError(f"{error}; trainer ranks that did not answer: {missing}") from error
-        return [answers[rank] for rank in range(self._ranks)]
+        async with self._ranks.deadline(seconds, answers.missing, progress):
+            await answers.complete
+        return [answers.by_rank[rank] for rank in range(self._num_ranks)]
+
+    def _wait_for_first(self, seconds: float, what: str) -> contextlib.AbstractAsyncContextManager[None]:
+        """Bound a wait for something that rank 0 alone does."""
+        described: Callable[[], str] = lambda: f"at version {self._version} {what}"  # noqa: E731
+        return self._ranks.deadline(seconds, lambda: {0}, described)
+
+    # ---- receiving
 
     async def _listen(self) -> None:
-        """Consumes what ranks and publisher say; waits for the next message; unblocked by any of them."""
+        """Consumes messages of the ranks and their threads; waits for the next; unblocked by any of them."""
         while True:
-            identity, *data = await self._socket.recv_multipart()
-            if identity not in self._peers and not await self._admit(identity, data):
-                continue
             try:
-                self._deliver(self._peers[identity], channel.decode_from_rank(b"".join(data)))
+                self._deliver(*await self._connections.receive())
             except Exception as error:
-                self._fail(TrainerError(f"a message of the trainer could not be handled: {error!r}"))
+                self._waits.fail(TrainerError(f"a message of the trainer could not be handled: {error!r}"))
                 raise
 
-    async def _admit(self, identity: bytes, data: list[bytes]) -> bool:
-        """Whoever can say the run's key is one of us; anybody else is refused, whatever they sent."""
-        try:
-            message = channel.decode_from_rank(b"".join(data))
-        except msgspec.MsgspecError:
-            message = None
-        known = isinstance(message, Hello) and hmac.compare_digest(message.run_key.encode(), self._run_key.encode())
-        if isinstance(message, Hello) and known and 0 <= message.rank < self._ranks:
-            self._peers[identity] = message
-            if message.role == channel.SENDERS:
-                self._threads[channel.SENDERS].set_result(None)
-            return True
-        with contextlib.suppress(zmq.ZMQError):  # a stranger that has left already needs no answer
-            await self._socket.send_multipart([identity, channel.encode(Refused("wrong run key or rank"))])
-        return False
+    async def _fail_with_a_rank(self) -> None:
+        """Waits for the first death or traceback of a rank; then ends every wait."""
+        self._waits.fail(await self._ranks.failure())
 
     def _deliver(self, sender: Hello, message: channel.FromRank) -> None:
         if isinstance(message, Failed):
-            who = f"{sender.role} rank {sender.rank} at version {message.version}"
-            self._fail(TrainerError(f"{who} raised:\n{message.trace}"))
+            who = f"{sender.role} rank {sender.rank} (pid {sender.pid} on {sender.host}) at version {message.version}"
+            self._ranks.raised(TrainerError(f"{who} raised:\n{message.trace}"))
         elif isinstance(message, Published):
-            self._published.add(message.update)
-            for version, wanted in self._wanted.items():
-                if version <= message.update.version and not wanted.done():
-                    wanted.set_result(message.update)
+            self._deliver_update(message.update)
         elif isinstance(message, Saved):
-            if self._saving is not None and not self._saving.done():
-                self._saving.set_result(None)
+            assert self._saving is not None, "nothing was to be saved"
+            set_if_waiting(self._saving, None)
         elif isinstance(message, Joined | Sent):
-            heard = self._threads[sender.role]
-            if not heard.done():
-                heard.set_result(message)
-        elif sender.role == "trainer" and self._awaited is not None:
-            answer, answers, done = self._awaited
-            if not isinstance(message, answer):
-                raise TypeError(f"{type(message).__name__} from rank {sender.rank} instead of {answer.__name__}")
-            answers[sender.rank] = message
-            if len(answers) == self._ranks and not done.done():
-                done.set_result(None)
+            set_if_waiting(self._thread_answers[sender.role], message)
+        elif sender.role == TRAINER:
+            if isinstance(message, Hello):
+                self._ranks.greeted(message)
+            assert self._answers is not None
+            self._answers.add(sender.rank, message)
+        elif sender.role == channel.SENDERS:
+            set_if_waiting(self._thread_answers[channel.SENDERS], None)
 
-    async def _watch(self) -> None:
-        """Consumes disconnections; waits for the next; unblocked by a peer's end. Finds which rank it was."""
-        while True:
-            await recv_monitor_message(self._monitor)
-            await asyncio.sleep(DISCONNECT_SETTLES)
-            for identity, hello in self._trainers():
-                try:
-                    await self._socket.send_multipart([identity, channel.encode(Ping())])
-                except zmq.ZMQError as error:
-                    if error.errno != zmq.EHOSTUNREACH:
-                        raise
-                    self._fail(TrainerError(f"trainer rank {hello.rank} died at version {self._version}"))
-
-    async def _send(self, identity: bytes, rank: int, message: Struct) -> None:
-        try:
-            await self._socket.send_multipart([identity, channel.encode(message)])
-        except zmq.ZMQError as error:
-            end = f"trainer rank {rank} died at version {self._version}"
-            self._fail(TrainerError(f"{end}, before it could be sent {type(message).__name__}: {error}"))
-            self._raise_failure()
-
-    def _trainers(self) -> list[tuple[bytes, Hello]]:
-        return [(identity, hello) for identity, hello in self._peers.items() if hello.role == "trainer"]
-
-    def _fail(self, error: RunError) -> None:
-        """The first failure is the one everybody hears."""
-        if self._failure is not None:
-            return
-        self._failure = error
-        waits: list[asyncio.Future[Any]] = [*self._wanted.values(), *self._threads.values()]
-        waits += [self._awaited[2]] if self._awaited is not None else []
-        waits += [self._saving] if self._saving is not None else []
-        for wait in waits:
-            if not wait.done():
-                wait.set_exception(error)
-                wait.exception()  # heard already, should nobody be waiting
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+    def _deliver_update(self, update: WeightUpdate) -> None:
+        self._published.add(update)
+        for version, wanted in self._wanted.items():
+            if version <= update.version:
+                set_if_waiting(wanted, update)

@@ -27,7 +27,8 @@ from arl.engine.backend import ServerSpec, find_backend
 from arl.engine.base import Engine
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.http.engine_client import HttpEngine
-from arl.launch.placement import Share
+from arl.launch.base import Resources
+from arl.launch.spawn import RUNNER
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
 from arl.sync.ipc_target import IpcTarget
@@ -106,7 +107,7 @@ def start(argv: list[str], env: dict[str, str], log: Path) -> ServerProcess:
     secrets = {"ARL_RUN_KEY": KEY, "ARL_PARENT_PID": str(os.getpid())}
     with log.open("w") as errors:
         process = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **env, **secrets}
+            [*RUNNER, *argv], stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **env, **secrets}
         )
     assert process.stdout is not None
     url = next((line[6:].strip() for line in process.stdout if line.startswith("ready ")), None)
@@ -130,11 +131,12 @@ def sglang_command(python: str, model: str) -> tuple[list[str], dict[str, str]]:
     server = ServerSpec(
         recipe=recipe,
         versions=StartingVersions(model),
-        resources=Share(1, None),
+        resources=Resources(1),
         seed=0,
         host="127.0.0.1",
     )
-    return find_backend("sglang").command(server)
+    command = find_backend("sglang").command(server)
+    return list(command.argv), dict(command.environment)
 
 
 def start_sglang(python: str, model: str, log: Path) -> ServerProcess:

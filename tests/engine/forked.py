@@ -16,7 +16,7 @@ from arl.engine.http.engine_client import HttpEngine
 from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.errors import ProcessDied
-from arl.launch.child import PARENT, RUN_KEY
+from arl.launch.child import PARENT, RUN_KEY, die_with_parent
 from tests.engine.conftest import KEY
 from tests.forks import forks
 
@@ -37,13 +37,14 @@ def _serve(arguments: list[str], key: str, output: Connection, stops: bool) -> N
     if stops:
         ModelRunner.forward = forward_and_stop  # type: ignore[assignment]
     os.environ |= {RUN_KEY: key, PARENT: str(os.getppid())}
+    die_with_parent()
     sys.stdout = os.fdopen(os.dup(output.fileno()), "w")
     output.close()
     main(arguments)
 
 
 class ForkedServer:
-    """What LocalProcess is to the supervisor: a real process, with its real death.
+    """What a Process is to the supervisor: a real process, with its real death.
 
     One that `stops` does so after PASSES: what happens to it then finds its request open, however slow the caller is.
     """

@@ -12,6 +12,7 @@ import pytest
 
 from arl.engine.base import Engine
 from arl.errors import EngineError
+from arl.launch.spawn import RUNNER
 from arl.types import Increment
 from tests.engine.conftest import (
     KEY,
@@ -71,7 +72,9 @@ def test_nothing_is_left_of_an_sglang_server_that_is_killed_when_its_children_ha
     argv, env = sglang_command(sglang_python, old.path)
     with tempfile.TemporaryDirectory() as home:  # a short path, for sockets
         env |= {"ARL_RUN_KEY": KEY, "ARL_PARENT_PID": str(os.getpid()), "TMPDIR": home}
-        doomed = psutil.Popen(argv, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        doomed = psutil.Popen(
+            [*RUNNER, *argv], env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         children: list[psutil.Process] = []
         while len(children) < 3:  # Python's own, the scheduler, the detokenizer; the guard is nobody's
             with contextlib.suppress(psutil.TimeoutExpired):

@@ -12,7 +12,7 @@ from arl.config.recipe import Recipe, TinyModel
 from arl.engine.backend import ServerSpec
 from arl.engine.sglang import server_command
 from arl.engine.sglang.server_process import home
-from arl.launch.placement import Share
+from arl.launch.base import Resources
 from arl.models.tiny import make_tiny_model
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import StartingVersions
@@ -25,7 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(directory)
 
 
-def spec(model: str, share: Share, **engine: object) -> ServerSpec:
+def spec(model: str, share: Resources, **engine: object) -> ServerSpec:
     given = {"model": {"path": model}, "data": {"task": "running_checksum"}, "engine": {"kind": "sglang", **engine}}
     return ServerSpec(
         recipe=Recipe.model_validate(given),
@@ -37,16 +37,17 @@ def spec(model: str, share: Share, **engine: object) -> ServerSpec:
 
 
 @pytest.mark.parametrize(
-    ("share", "expected"), [(Share(1, "0", True), True), (Share(1, "0"), False), (Share(1, None, True), False)]
+    ("share", "expected"),
+    [(Resources(1, ("0",), True), True), (Resources(1, ("0",)), False), (Resources(1, (), True), False)],
 )
-def test_memory_can_be_given_up_where_a_gpu_has_two_users(model: str, share: Share, expected: bool) -> None:
+def test_memory_can_be_given_up_where_a_gpu_has_two_users(model: str, share: Resources, expected: bool) -> None:
     """Nowhere else: it forbids SGLang some of its own economies."""
     argv = server_command.command(spec(model, share), "python")
     assert ("--enable-memory-saver" in argv) == expected
 
 
 def test_a_flag_of_the_user_comes_last_and_so_overrides_that_of_a_cpu(model: str) -> None:
-    argv = server_command.command(spec(model, Share(1, None), args=["--mem-fraction-static", 0.8]), "python")
+    argv = server_command.command(spec(model, Resources(1), args=["--mem-fraction-static", 0.8]), "python")
     given = [value for flag, value in pairwise(argv) if flag == "--mem-fraction-static"]
     assert given == ["0.1", "0.8"]
 
@@ -58,7 +59,7 @@ def test_a_server_asks_itself_directly_however_the_user_spells_what_needs_no_pro
     for spelling in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(spelling, raising=False)
     monkeypatch.setenv(name, "example.com")
-    env = server_command.environment(spec(model, Share(1, None)), "python")
+    env = server_command.environment(spec(model, Resources(1)), "python")
     assert env["no_proxy"] == env["NO_PROXY"] == "127.0.0.1,example.com"
 
 
@@ -76,5 +77,5 @@ def test_its_sockets_fit_however_long_the_path_of_temporary_files_is(
 def test_float32_on_a_gpu_asks_for_an_attention_that_takes_it(
     model: str, dtype: Literal["float32", "bfloat16"], told: list[str]
 ) -> None:
-    argv = server_command.command(spec(model, Share(1, "0"), dtype=dtype), "python")
+    argv = server_command.command(spec(model, Resources(1, ("0",)), dtype=dtype), "python")
     assert [value for flag, value in pairwise(argv) if flag == "--attention-backend"] == told

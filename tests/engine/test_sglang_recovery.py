@@ -13,8 +13,8 @@ import pytest
 
 from arl.config.recipe import Deadlines, Recipe
 from arl.engine.router import Router
-from arl.launch.local import LocalProcess, LocalProcesses
-from arl.launch.placement import Share
+from arl.launch.base import Process, Resources
+from arl.launch.local import LocalLauncher
 from arl.run.engines import EngineServers, connect_engines
 from arl.types import StartingVersions
 from tests.engine.conftest import KEY, Weights, within
@@ -26,14 +26,14 @@ LIMITS = Deadlines(startup=600, step=1500, swap=30, generate=30)
 LAUNCHER, SCHEDULER = "python", "sglang::schedul"  # names, as the kernel cuts them
 
 
-class Watched(LocalProcesses):
+class Watched(LocalLauncher):
     """Knows what runs under each role now, and tells when one that replaces another says something."""
 
     def __init__(self, logs: Path, heard: Callable[[str], None]) -> None:
         super().__init__(logs, patience=10.0)
-        self._heard, self.running = heard, dict[str, LocalProcess]()
+        self._heard, self.running = heard, dict[str, Process]()
 
-    async def start(self, role: str, *args: Any, **options: Any) -> LocalProcess:
+    async def start(self, role: str, *args: Any, **options: Any) -> Process:
         if role in self.running:
             options["on_line"] = lambda _: self._heard(role)
         self.running[role] = await super().start(role, *args, **options)
@@ -64,7 +64,7 @@ class Script:
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Router]:
         async with self._processes:
-            servers = EngineServers(self._recipe, self._versions, [Share(1, None)] * 2, self._processes, KEY)
+            servers = EngineServers(self._recipe, self._versions, [Resources(1)] * 2, self._processes, KEY)
             async with connect_engines(servers, await servers.start_all(), self.notes.append) as self.router:
                 yield self.router
                 self._note_everyone()

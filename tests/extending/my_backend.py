@@ -13,11 +13,12 @@ from arl.config.capabilities import Capabilities
 from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_limits
-from arl.engine.backend import Command, Installation, ServerSpec
+from arl.engine.backend import Installation, ServerSpec
 from arl.engine.base import Load, ReplicaEngine
 from arl.engine.embedded.backend import EmbeddedBackend
 from arl.engine.requests import refuse_impossible
 from arl.errors import InputError
+from arl.launch.base import Command
 from arl.types import GenerateRequest, Increment, StartingVersions, SwapReport, WeightUpdate
 
 TOKENS = 4  # of one increment
@@ -77,8 +78,8 @@ class PatternBackend(EmbeddedBackend):
     capabilities = Capabilities(transports=("file", "memory"), deterministic_seeds=True, in_process=True)
 
     def command(self, server: ServerSpec) -> Command:
-        argv, environment = super().command(server)
-        return Command(["nice", "-n", "19", *argv], environment)
+        command = super().command(server)
+        return Command(("nice", "-n", "19", *command.argv), command.environment)
 
     @asynccontextmanager
     async def open_in_process(self, recipe: Recipe, versions: StartingVersions) -> AsyncIterator[ReplicaEngine]:

@@ -13,7 +13,7 @@ from arl.cli import app
 from arl.config.recipe import Recipe
 from arl.engine.backend import ServerSpec, find_backend
 from arl.errors import RecipeError
-from arl.launch.placement import Share
+from arl.launch.base import Resources
 from arl.types import StartingVersions
 
 MINE = "tests.extending.my_backend"
@@ -62,14 +62,13 @@ def test_a_users_backend_changes_the_command_of_its_servers() -> None:
     server = ServerSpec(
         recipe=recipe,
         versions=StartingVersions("weights"),
-        resources=Share(2, None),
+        resources=Resources(2),
         seed=0,
         host="127.0.0.1",
     )
-    argv, environment = find_backend(f"{MINE}:PatternBackend").command(server)
-    assert argv[:3] == ["nice", "-n", "19"]
+    argv = find_backend(f"{MINE}:PatternBackend").command(server).argv
+    assert argv[:3] == ("nice", "-n", "19")
     assert argv[argv.index("--model") + 1] == "weights"
-    assert environment["OMP_NUM_THREADS"] == "2"
 
 
 @pytest.mark.parametrize(

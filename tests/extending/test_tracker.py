@@ -27,7 +27,7 @@ output: {{trackers: ["{MINE}:CsvTracker", "{MINE}:BrokenTracker"]}}
 """
 
 
-def train(directory: Path, *overrides: str) -> tuple[Path, str]:
+def run_recipe(directory: Path, *overrides: str) -> tuple[Path, str]:
     """Run the recipe; returns the run's directory and what was shown."""
     (directory / "recipe.yaml").write_text(RECIPE)
     recipe = load_recipe(directory / "recipe.yaml", [f"output.directory={directory / 'runs'}", *overrides])
@@ -37,7 +37,7 @@ def train(directory: Path, *overrides: str) -> tuple[Path, str]:
 
 
 def test_a_users_tracker_gets_every_step_and_a_broken_one_is_dropped_with_one_line(tmp_path: Path) -> None:
-    run, shown = train(tmp_path)
+    run, shown = run_recipe(tmp_path)
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     lines = (run / "reward.csv").read_text().splitlines()
     assert {line for line in lines if line.startswith("step")} == {
@@ -51,5 +51,5 @@ def test_a_users_tracker_gets_every_step_and_a_broken_one_is_dropped_with_one_li
 
 def test_a_class_that_is_no_tracker_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=rf"'{MINE}:HalfTracker': has no method close\(\); add it; .*is an example"):
-        train(tmp_path, f"output.trackers=[{MINE}:HalfTracker]")
+        run_recipe(tmp_path, f"output.trackers=[{MINE}:HalfTracker]")
     assert not (tmp_path / "runs").exists()

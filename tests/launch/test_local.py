@@ -1,8 +1,10 @@
-"""Processes: readiness is awaited, deaths are told, and nothing outlives the block that started it."""
+"""Processes: readiness is awaited, deaths are reported, and nothing outlives the block that started it."""
 
 import asyncio
 import os
+import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,9 +12,14 @@ import psutil
 import pytest
 
 from arl.errors import DeadlineError, ProcessDied
-from arl.launch.local import LocalProcesses
+from arl.launch.base import Command, Resources
+from arl.launch.child import PARENT
+from arl.launch.deaths import first_death
+from arl.launch.local import LocalLauncher
+from arl.launch.spawn import RUNNER
 from tests.processes import survivors
 
+ONE_THREAD = Resources(threads=1)
 READY = "print('ready to serve', flush=True); import time; time.sleep(600)"
 GRANDCHILD = (
     "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); " + READY
@@ -21,15 +28,15 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + RE
 FAILING = "import sys; print('about to fail', flush=True); sys.exit('no such luck')"
 
 
-def argv(code: str) -> list[str]:
-    return [sys.executable, "-c", code]
+def command(code: str, **environment: str) -> Command:
+    return Command((sys.executable, "-c", code), environment)
 
 
 @pytest.mark.parametrize("code", [READY, GRANDCHILD, STUBBORN])
 def test_the_whole_tree_is_gone_after_the_block(tmp_path: Path, code: str) -> None:
     async def main() -> list[psutil.Process]:
-        async with LocalProcesses(tmp_path, patience=0.5) as processes:
-            child = await processes.start("child", argv(code), {})
+        async with LocalLauncher(tmp_path, patience=0.5) as launcher:
+            child = await launcher.start("child", command(code), ONE_THREAD)
             assert await child.ready(120) == "to serve"
             tree = psutil.Process(child.pid)
             return [tree, *tree.children(recursive=True)]
@@ -41,8 +48,8 @@ def test_the_whole_tree_is_gone_after_the_block(tmp_path: Path, code: str) -> No
 
 def test_a_process_that_dies_before_it_is_ready_says_why(tmp_path: Path) -> None:
     async def main() -> None:
-        async with LocalProcesses(tmp_path, patience=1) as processes:
-            child = await processes.start("engine-0", argv(FAILING), {})
+        async with LocalLauncher(tmp_path, patience=1) as launcher:
+            child = await launcher.start("engine-0", command(FAILING), ONE_THREAD)
             await child.ready(120)
 
     with pytest.raises(ProcessDied, match=r"(?s)engine-0 .* exited with code 1.*about to fail.*no such luck"):
@@ -51,25 +58,61 @@ def test_a_process_that_dies_before_it_is_ready_says_why(tmp_path: Path) -> None
 
 def test_a_process_that_is_never_ready_runs_into_the_deadline(tmp_path: Path) -> None:
     async def main() -> None:
-        async with LocalProcesses(tmp_path, patience=1) as processes:
-            child = await processes.start("engine-0", argv("import time; time.sleep(600)"), {})
+        async with LocalLauncher(tmp_path, patience=1) as launcher:
+            child = await launcher.start("engine-0", command("import time; time.sleep(600)"), ONE_THREAD)
             await child.ready(0.2)
 
-    with pytest.raises(DeadlineError, match=r"launcher waited 0\.2 s for engine-0 to be ready"):
+    with pytest.raises(DeadlineError, match=r"launcher waited 0\.2 s for engine-0 \(pid \d+\) to be ready"):
         asyncio.run(main())
 
 
-def test_the_watcher_names_whoever_is_killed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with LocalProcesses(tmp_path, patience=1) as processes:
-            await processes.start("engine-0", argv(READY), {})
-            victim = await processes.start("trainer-0", argv(READY), {})
-            await victim.ready(20)
+def test_of_several_deaths_the_one_by_a_signal_comes_first(tmp_path: Path) -> None:
+    async def main() -> str:
+        async with LocalLauncher(tmp_path, patience=1) as launcher:
+            failing = await launcher.start("trainer-0", command(FAILING), ONE_THREAD)
+            victim = await launcher.start("trainer-1", command(READY), ONE_THREAD)
+            assert await first_death([victim], 0.0) is None
+            await failing.ended()
+            await victim.ready(120)
             os.kill(victim.pid, signal.SIGKILL)
-            await processes.watch()
+            await victim.ended()
+            dead = await first_death(launcher.processes, 10.0)
+            assert dead is victim
+            return await dead.ended()
 
-    with pytest.raises(ProcessDied, match=r"trainer-0 .* was killed by SIGKILL"):
+    assert re.fullmatch(r"trainer-1 \(pid \d+\) was killed by SIGKILL", asyncio.run(main()))
+
+
+def test_a_process_gets_its_resources_and_its_own_environment_and_no_other_process_does(tmp_path: Path) -> None:
+    names = ("NCCL_DEBUG", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "ARL_HOST")
+    code = f"import os; print('ready', *(os.environ.get(name, '-') for name in {names}), flush=True)"
+
+    async def main() -> list[str]:
+        async with LocalLauncher(tmp_path, patience=1) as launcher:
+            engine = command(code, NCCL_DEBUG="INFO", OMP_NUM_THREADS="ignored")
+            first = await launcher.start("engine-0", engine, Resources(threads=3, devices=("1", "2")))
+            second = await launcher.start("trainer-0", command(code), ONE_THREAD)
+            return [await first.ready(120), await second.ready(120)]
+
+    assert asyncio.run(main()) == ["INFO 3 1,2 127.0.0.1", "- 1  127.0.0.1"]
+
+
+def test_a_program_that_does_not_exist_is_a_death_that_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with LocalLauncher(tmp_path, patience=1) as launcher:
+            process = await launcher.start("engine-0", Command(("no-such-program",)), ONE_THREAD)
+            await process.ready(120)
+
+    with pytest.raises(ProcessDied, match=r"(?s)exited with code 127.*no-such-program cannot be started: No such file"):
         asyncio.run(main())
+
+
+def test_ranks_meet_at_one_address_and_each_knows_its_number(tmp_path: Path) -> None:
+    with LocalLauncher(tmp_path, patience=1).rendezvous(2) as environments:
+        assert [environment.pop("RANK") for environment in map(dict, environments)] == ["0", "1"]
+        meeting = {(e["MASTER_ADDR"], e["MASTER_PORT"], e["WORLD_SIZE"]) for e in environments}
+        assert len(meeting) == 1
+        assert meeting.pop()[::2] == ("127.0.0.1", "2")
 
 
 def test_a_grandchild_that_escapes_with_the_pipe_does_not_hold_up_the_end(tmp_path: Path) -> None:
@@ -79,8 +122,8 @@ def test_a_grandchild_that_escapes_with_the_pipe_does_not_hold_up_the_end(tmp_pa
     )
 
     async def main() -> int:
-        async with LocalProcesses(tmp_path, patience=1) as processes:
-            child = await processes.start("child", argv(escape), {})
+        async with LocalLauncher(tmp_path, patience=1) as launcher:
+            child = await launcher.start("child", command(escape), ONE_THREAD)
             escaped = int(await child.ready(120))
             await child.finished(120)
             return escaped
@@ -88,19 +131,20 @@ def test_a_grandchild_that_escapes_with_the_pipe_does_not_hold_up_the_end(tmp_pa
     psutil.Process(asyncio.run(asyncio.wait_for(main(), 300))).kill()
 
 
-def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
-    child = f"from arl.launch.child import die_with_parent; die_with_parent(); {READY}"
+def test_children_die_with_a_killed_parent_whatever_they_run(tmp_path: Path) -> None:
     parent = (
-        "import asyncio, sys; from pathlib import Path; from arl.launch.local import LocalProcesses\n"
+        "import asyncio, sys; from pathlib import Path\n"
+        "from arl.launch.base import Command, Resources; from arl.launch.local import LocalLauncher\n"
         "async def main():\n"
-        f"    async with LocalProcesses(Path({str(tmp_path)!r}), 1) as ps:\n"
-        f"        c = await ps.start('child', [sys.executable, '-c', {child!r}], {{}})\n"
-        "        await c.ready(20); print(c.pid, flush=True); await asyncio.sleep(600)\n"
+        f"    async with LocalLauncher(Path({str(tmp_path)!r}), 1) as launcher:\n"
+        "        sleeper = Command(('sh', '-c', 'echo ready now; exec sleep 600'))\n"
+        "        c = await launcher.start('child', sleeper, Resources(1))\n"
+        "        await c.ready(120); print(c.pid, flush=True); await asyncio.sleep(600)\n"
         "asyncio.run(main())"
     )
 
     async def main() -> None:
-        process = await asyncio.create_subprocess_exec(*argv(parent), stdout=asyncio.subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(*command(parent).argv, stdout=asyncio.subprocess.PIPE)
         assert process.stdout is not None
         orphan = psutil.Process(int(await process.stdout.readline()))
         process.kill()
@@ -108,3 +152,11 @@ def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
         assert not survivors([orphan])
 
     asyncio.run(main())
+
+
+def test_a_process_whose_parent_has_gone_before_it_could_ask_leaves_at_once() -> None:
+    runner = [*RUNNER, "sleep", "600"]
+    orphan = {**os.environ, PARENT: "1"}
+    done = subprocess.run(runner, env=orphan, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.strip() == "the parent process 1 is gone"

@@ -40,7 +40,7 @@ def misbehaving(problem: Problem, response: str, truncated: bool) -> float:
 
 def score(function: str, tmp_path: Path, *responses: str, timeout: float = 20.0) -> list[float]:
     async def main() -> list[float]:
-        async with RewardPool(f"{HERE}:{function}", 1, timeout, 60.0, tmp_path / "reward.log") as pool:
+        async with RewardPool(f"{HERE}:{function}", 1, timeout, 60.0, tmp_path / "reward.log", environment={}) as pool:
             return await pool.score(Problem("?"), responses, [True] * len(responses))
 
     return asyncio.run(main())
@@ -68,7 +68,7 @@ def test_a_reward_that_raises_dies_or_returns_no_number_is_an_error_not_a_zero(
 
 def test_a_hung_worker_is_replaced_and_the_next_group_is_scored(tmp_path: Path) -> None:
     async def main() -> list[float]:
-        pool = RewardPool(f"{HERE}:misbehaving", 1, 3.0, 60.0, tmp_path / "reward.log")
+        pool = RewardPool(f"{HERE}:misbehaving", 1, 3.0, 60.0, tmp_path / "reward.log", environment={})
         async with pool:
             with pytest.raises(RewardError, match=r"no answer in the time of 1 calls of 3 s each \(deadlines.reward\)"):
                 await pool.score(Problem("?"), ["hang"], [False])
@@ -99,7 +99,7 @@ def test_many_groups_share_few_workers_and_none_is_left_behind(tmp_path: Path, m
     monkeypatch.setenv(MARK, str(tmp_path))
 
     async def main() -> list[list[float]]:
-        async with RewardPool(f"{HERE}:half", 2, 20.0, 60.0, tmp_path / "reward.log") as pool:
+        async with RewardPool(f"{HERE}:half", 2, 20.0, 60.0, tmp_path / "reward.log", environment={}) as pool:
             return await asyncio.gather(*(pool.score(Problem("?"), ["x" * i], [False]) for i in range(40)))
 
     assert asyncio.run(main()) == [[float(i)] for i in range(40)]

@@ -13,10 +13,10 @@ import pytest
 from arl.config.recipe import Recipe, TinyModel
 from arl.engine.sglang.server_command import CHILD
 from arl.errors import ProcessDied
+from arl.launch.address import new_key
+from arl.launch.base import Resources
 from arl.launch.child import RUN_KEY
-from arl.launch.local import LocalProcesses
-from arl.launch.loopback import new_key
-from arl.launch.placement import Share
+from arl.launch.local import LocalLauncher
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers, connect_engines
 from arl.run.failures import explain_deaths, reported_failures
@@ -94,13 +94,13 @@ def test_a_server_that_is_never_ready_ends_the_run_with_its_deadline(
     recipe = Recipe.model_validate(given | {"deadlines": {"startup": 1, "shutdown": 2}})
 
     async def main() -> None:
-        async with reported_failures(), LocalProcesses(tmp_path, 2.0) as processes, explain_deaths(processes):
+        async with reported_failures(), LocalLauncher(tmp_path, 2.0) as processes, explain_deaths(processes):
             versions = StartingVersions(str(tmp_path / "model"))
-            servers = EngineServers(recipe, versions, [Share(1, None)], processes, new_key())
+            servers = EngineServers(recipe, versions, [Resources(1)], processes, new_key())
             async with connect_engines(servers, await servers.start_all(), print):
                 raise AssertionError("it opened")
 
-    with pytest.raises(ProcessDied, match="launcher waited 1 s for engine-0 to be ready"):
+    with pytest.raises(ProcessDied, match=r"launcher waited 1 s for engine-0 \(pid \d+\) to be ready"):
         asyncio.run(main())
     assert not left_behind(str(tmp_path))
 

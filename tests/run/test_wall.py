@@ -13,8 +13,9 @@ import pytest
 
 from arl.clock import deadline
 from arl.errors import DeadlineError, EngineError, ProcessDied
-from arl.launch.local import LocalProcesses
-from arl.launch.loopback import held_port
+from arl.launch.address import LOOPBACK, held_port
+from arl.launch.base import Command, Resources
+from arl.launch.local import LocalLauncher
 from arl.run.failures import explain_deaths, reported_failures
 from arl.sync.publication_directory import abandoned_directories, make_locked_directory
 
@@ -49,7 +50,7 @@ def test_a_folder_of_weights_is_its_runs_from_the_first_moment_however_many_clea
 
 def test_of_a_death_and_what_the_others_said_of_it_the_death_is_told(tmp_path: Path) -> None:
     async def main() -> None:
-        async with reported_failures(), LocalProcesses(tmp_path, 1.0) as processes, explain_deaths(processes):
+        async with reported_failures(), LocalLauncher(tmp_path, 1.0) as processes, explain_deaths(processes):
             abort = EngineError("http://127.0.0.1:1/abort_request answered 500")
             raise ExceptionGroup("of the keepers", [abort, ProcessDied("engine-1 was killed by SIGKILL")])
 
@@ -58,11 +59,12 @@ def test_of_a_death_and_what_the_others_said_of_it_the_death_is_told(tmp_path: P
 
 
 def test_a_process_that_hangs_is_named_with_its_pid_its_state_and_the_end_of_its_log(tmp_path: Path) -> None:
-    argv = [sys.executable, "-c", "import time; print('ready 7'); print('loaded version 7'); time.sleep(1000)"]
+    script = "import time; print('ready 7'); print('loaded version 7'); time.sleep(1000)"
+    command = Command((sys.executable, "-c", script))
 
     async def main() -> None:
-        async with reported_failures(), LocalProcesses(tmp_path, 1.0) as processes, explain_deaths(processes):
-            frozen, alive = [await processes.start(f"trainer-{rank}", argv, {}) for rank in range(2)]
+        async with reported_failures(), LocalLauncher(tmp_path, 1.0) as processes, explain_deaths(processes):
+            frozen, alive = [await processes.start(f"trainer-{rank}", command, Resources(1)) for rank in range(2)]
             for process in (frozen, alive):
                 await process.ready(60)
             pids.extend([frozen.pid, alive.pid])
@@ -82,7 +84,7 @@ def test_a_process_that_hangs_is_named_with_its_pid_its_state_and_the_end_of_its
 
 
 def test_the_port_where_ranks_will_meet_is_nobody_elses_before_they_do() -> None:
-    with held_port() as port:
+    with held_port(LOOPBACK) as port:
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
         with socket.create_server(("127.0.0.1", port)) as listener, socket.create_connection(listener.getsockname()):

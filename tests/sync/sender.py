@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from arl.errors import EngineLost
+from arl.launch.address import LOOPBACK
 from arl.sync.broadcast_target import BroadcastTarget
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.loading import read_weights, specs_of
@@ -13,7 +14,6 @@ from arl.sync.weight_sender import Rendezvous
 from arl.types import WeightUpdate
 
 SECONDS = 60.0
-HOST = "127.0.0.1"
 
 
 class ThreadSender:
@@ -29,10 +29,10 @@ class ThreadSender:
         return self._target.write(version, read_weights(model))
 
     async def join(self, group: str, world_size: int) -> Rendezvous:
-        store, port = listen(HOST, SECONDS)
+        store, port = listen(LOOPBACK, SECONDS)
         meeting = asyncio.to_thread(Group, store, group, 0, world_size, "gloo", SECONDS)
         self._groups[group] = asyncio.create_task(meeting)
-        return Rendezvous(HOST, port, "gloo")
+        return Rendezvous(LOOPBACK, port, "gloo")
 
     async def send(self, group: str, version: int) -> None:
         try:

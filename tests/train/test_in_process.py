@@ -8,6 +8,7 @@ import pytest
 
 from arl import clock
 from arl.config.recipe import Deadlines, Recipe
+from arl.launch.address import LOOPBACK
 from arl.metrics.fingerprint import weights_sha256
 from arl.rollout.lag_table import load_lags
 from arl.train.algorithms.grpo import GRPO
@@ -43,7 +44,8 @@ async def in_process(recipe: Recipe, model: Path, directory: Path) -> list[StepR
 
 async def in_a_rank(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
     first = msgspec.structs.replace(init(model, directory), version=0)
-    async with TrainerClient(first, GRPO(), 1, "secret", Deadlines(startup=300, step=300, swap=300)) as trainer:
+    limits = Deadlines(startup=300, step=300, swap=300)
+    async with TrainerClient(first, GRPO(), 1, "secret", limits, host=LOOPBACK) as trainer:
         with started(trainer.environment, 1) as processes:
             await trainer.ready()
             results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]

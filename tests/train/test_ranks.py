@@ -1,10 +1,9 @@
 """Real rank processes behind the client."""
 
 import asyncio
-import contextlib
+import os
+import re
 import signal
-import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -13,38 +12,26 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from arl.config.recipe import Deadlines
 from arl.errors import DeadlineError, ProcessDied, TrainerError
+from arl.launch.address import LOOPBACK
 from arl.launch.child import RUN_KEY
 from arl.train.algorithms.grpo import GRPO
-from arl.train.channel import ADDRESS
 from arl.train.trainer_client import TrainerClient
 from arl.types import Batch, StepResult
 from tests.train.synthetic import batch
-from tests.train.workers import init, started
-
-DEADLINES = Deadlines(startup=300, step=300, swap=300, shutdown=60)
-
-
-@contextlib.asynccontextmanager
-async def running(
-    model: Path, published: Path, ranks: int, deadlines: Deadlines = DEADLINES
-) -> AsyncIterator[tuple[TrainerClient, list["subprocess.Popen[bytes]"]]]:
-    async with TrainerClient(init(model, published), GRPO(), ranks, "secret", deadlines) as trainer:
-        with started(trainer.environment, ranks) as processes:
-            await trainer.ready()
-            yield trainer, processes
+from tests.train.workers import DEADLINES, KEY, init, running, started
 
 
 async def two_steps(model: Path, directory: Path, ranks: int) -> tuple[list[StepResult], dict[str, np.ndarray]]:
-    async with running(model, directory / "published", ranks) as (trainer, processes):
+    async with running(init(model, directory / "published"), ranks) as (trainer, processes):
         assert (await trainer.weights(4)).path == str(model)
         results = [await trainer.step(batch(version, groups=8, size=4, seed=version)) for version in (4, 5)]
         update = await trainer.weights(6)
         await trainer.save(directory / "saved")
         await trainer.saved()
         await trainer.stop()
-        assert [process.wait(300) for process in processes] == [0] * ranks
+        for process in processes:
+            await process.finished(300)
     saved = load_file(directory / "saved" / "model.safetensors")
     published = load_file(Path(update.path) / "model.safetensors")
     assert saved.keys() == published.keys()
@@ -65,7 +52,7 @@ def test_two_ranks_train_as_one(tiny: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_ranks_listen_on_loopback_alone(tiny: Path, tmp_path: Path, ranks: int) -> None:
     async def listening() -> set[str]:
-        async with running(tiny, tmp_path, ranks) as (trainer, processes):
+        async with running(init(tiny, tmp_path / "published"), ranks) as (trainer, processes):
             await trainer.step(batch(4, groups=8, size=4))
             sockets = [c for p in processes for c in psutil.Process(p.pid).net_connections("inet")]
             return {c.laddr.ip for c in sockets if c.status == psutil.CONN_LISTEN}
@@ -79,14 +66,12 @@ def test_a_checkpoint_goes_on_with_its_optimizer_in_another_world_size(
 ) -> None:
     async def trained(model: Path, versions: tuple[int, ...], world: int, name: str, resumed: bool) -> Path:
         first = msgspec.structs.replace(init(model, tmp_path / name), version=versions[0], resumed=resumed)
-        async with TrainerClient(first, GRPO(), world, "secret", DEADLINES) as trainer:
-            with started(trainer.environment, world):
-                await trainer.ready()
-                for version in versions:
-                    await trainer.step(batch(version, groups=8, size=4, seed=version))
-                await trainer.save(tmp_path / f"{name}-saved")
-                await trainer.saved()
-                await trainer.stop()
+        async with running(first, world) as (trainer, _):
+            for version in versions:
+                await trainer.step(batch(version, groups=8, size=4, seed=version))
+            await trainer.save(tmp_path / f"{name}-saved")
+            await trainer.saved()
+            await trainer.stop()
         return tmp_path / f"{name}-saved"
 
     whole = asyncio.run(trained(tiny, (4, 5, 6), 1, "whole", resumed=False))
@@ -99,29 +84,32 @@ def test_a_checkpoint_goes_on_with_its_optimizer_in_another_world_size(
             np.testing.assert_allclose(tensor, theirs[name], atol=0 if ranks == later else 1e-5, err_msg=name)
 
 
-def test_a_rank_killed_in_mid_step_fails_the_step_by_name(tiny: Path, tmp_path: Path) -> None:
+def test_a_frozen_rank_and_then_a_killed_one_are_named_with_pid_version_and_the_ends_of_their_logs(
+    tiny: Path, tmp_path: Path
+) -> None:
     async def scene() -> None:
-        async with running(tiny, tmp_path, ranks=2) as (trainer, processes):
-            processes[1].send_signal(signal.SIGSTOP)  # rank 0 now waits inside a collective
-            step = asyncio.create_task(trainer.step(batch(4, groups=4, size=4)))
-            await asyncio.wait([step], timeout=0.2)  # mostly it has been sent by then; what is told is the same
-            processes[1].kill()
-            # Rank 0 may notice first: its collective breaks with a traceback.
-            with pytest.raises((ProcessDied, TrainerError), match=r"rank [01].*version 4"):
-                await step
-            with pytest.raises((ProcessDied, TrainerError)):
-                await trainer.save(tmp_path / "never")
-
-    asyncio.run(scene())
-
-
-def test_a_rank_that_hangs_is_named_when_the_deadline_passes(tiny: Path, tmp_path: Path) -> None:
-    async def scene() -> None:
-        short = DEADLINES.model_copy(update={"step": 0.5})
-        async with running(tiny, tmp_path, ranks=1, deadlines=short) as (trainer, processes):
-            processes[0].send_signal(signal.SIGSTOP)
-            with pytest.raises(DeadlineError, match=r"did not answer: \[0\]"):
+        short = DEADLINES.model_copy(update={"step": 1.0})
+        async with running(init(tiny, tmp_path / "published"), ranks=2, deadlines=short) as (trainer, ranks):
+            for process in ranks:
+                os.kill(process.pid, signal.SIGSTOP)
+            with pytest.raises(DeadlineError) as caught:
                 await trainer.step(batch(4, groups=4, size=4))
+            frozen = str(caught.value)
+            for rank, process in enumerate(ranks):
+                assert f"trainer rank {rank} (pid {process.pid} on " in frozen
+                assert re.search(rf"(?s)trainer-{rank}\.log:.*\(pid {process.pid}\) at version 4: ready", frozen)
+            assert "at version 4 to answer Step with Stepped; 0 of 2 ranks have answered" in frozen
+            assert "controller waits 1.0 s" in frozen
+            killed = ranks[1].pid
+            os.kill(killed, signal.SIGKILL)
+            said = (
+                rf"(?s)trainer-1 \(pid {killed}\) was killed by SIGKILL.*trainer-1\.log:.*\(pid {killed}\) at version 4"
+            )
+            with pytest.raises(ProcessDied, match=said):
+                await trainer.failure()
+            for wait in (trainer.save(tmp_path / "never"), trainer.weights(5)):
+                with pytest.raises(ProcessDied, match=said):
+                    await wait
 
     asyncio.run(scene())
 
@@ -139,7 +127,7 @@ def test_a_loss_that_is_not_a_number_is_skipped_by_both_ranks_and_the_third_one_
         return given
 
     async def scene() -> None:
-        async with running(tiny, tmp_path / "published", ranks=2) as (trainer, _):
+        async with running(init(tiny, tmp_path / "published"), ranks=2) as (trainer, _):
             assert (await trainer.step(poisoned(4))).metrics["train/skipped_updates"] == 2
             published = load_file(Path((await trainer.weights(5)).path) / "model.safetensors")
             original = load_file(tiny / "model.safetensors")
@@ -153,7 +141,7 @@ def test_a_loss_that_is_not_a_number_is_skipped_by_both_ranks_and_the_third_one_
 
 def test_a_process_with_the_wrong_key_is_refused_and_the_run_goes_on(tiny: Path, tmp_path: Path) -> None:
     async def scene() -> None:
-        async with TrainerClient(init(tiny, tmp_path), GRPO(), 1, "secret", DEADLINES) as trainer:
+        async with TrainerClient(init(tiny, tmp_path), GRPO(), 1, KEY, DEADLINES, host=LOOPBACK) as trainer:
             with started(trainer.environment | {RUN_KEY: "guess"}, 1) as strangers:
                 await asyncio.to_thread(strangers[0].wait, 300)
                 assert strangers[0].returncode == 1
@@ -165,25 +153,18 @@ def test_a_process_with_the_wrong_key_is_refused_and_the_run_goes_on(tiny: Path,
     asyncio.run(scene())
 
 
-def test_a_rank_whose_parent_has_gone_leaves_at_once(tiny: Path) -> None:
-    with started({ADDRESS: "tcp://127.0.0.1:9", RUN_KEY: "secret"}, 1, parent=1) as processes:
-        assert processes[0].wait(300) == 1
-
-
 def test_every_version_of_an_exact_lag_is_published_and_told_ones_are_given_out(tiny: Path, tmp_path: Path) -> None:
     async def scene() -> None:
         told = {2: "of version 2", 3: "of version 3"}
-        asked = init(tiny, tmp_path, every_version=True)
-        async with TrainerClient(asked, GRPO(), 1, "secret", DEADLINES, published=told) as trainer:
-            with started(trainer.environment, 1):
-                await trainer.ready()
-                assert [(await trainer.weights(v)).path for v in (2, 3, 4)] == [*told.values(), str(tiny)]
-                for version in range(4, 8):
-                    await trainer.step(batch(version, groups=4, size=4))
-                assert (await trainer.weights(8)).version == 8
-                for version in (6, 7):  # of the newest three
-                    assert (await trainer.weights(version)).path == str(tmp_path / f"v{version}")
-                await trainer.stop()
+        asked = init(tiny, tmp_path / "published", every_version=True)
+        async with running(asked, 1, published=told) as (trainer, _):
+            assert [(await trainer.weights(v)).path for v in (2, 3, 4)] == [*told.values(), str(tiny)]
+            for version in range(4, 8):
+                await trainer.step(batch(version, groups=4, size=4))
+            assert (await trainer.weights(8)).version == 8
+            for version in (6, 7):  # of the newest three
+                assert (await trainer.weights(version)).path == str(tmp_path / "published" / f"v{version}")
+            await trainer.stop()
 
     asyncio.run(scene())
-    assert {path.name for path in tmp_path.iterdir()} == {"v6", "v7", "v8"}
+    assert {path.name for path in (tmp_path / "published").iterdir()} == {"v6", "v7", "v8"}

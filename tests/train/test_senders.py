@@ -10,6 +10,7 @@ import pytest
 
 from arl.config.recipe import Deadlines
 from arl.errors import DeadlineError, EngineError, EngineLost
+from arl.launch.address import LOOPBACK
 from arl.sync.verify import refuse_other_tensors
 from arl.train.algorithms.grpo import GRPO
 from arl.train.trainer_client import TrainerClient
@@ -39,7 +40,7 @@ def test_engines_get_what_was_trained_and_one_that_stops_in_between_holds_up_nob
     )
 
     async def scene() -> None:
-        async with TrainerClient(broadcast, GRPO(), 1, "secret", DEADLINES) as trainer:
+        async with TrainerClient(broadcast, GRPO(), 1, "secret", DEADLINES, host=LOOPBACK) as trainer:
             with started(trainer.environment, 1):
                 await trainer.ready()
                 refuse_other_tensors(trainer.tensors, tiny)
@@ -79,7 +80,7 @@ def test_a_group_that_nobody_joins_is_the_loss_of_that_engine_alone(tiny: Path, 
     short = msgspec.structs.replace(init(tiny, tmp_path), transport="broadcast", broadcast_seconds=5.0)
 
     async def scene() -> None:
-        async with TrainerClient(short, GRPO(), 1, "secret", DEADLINES) as trainer:
+        async with TrainerClient(short, GRPO(), 1, "secret", DEADLINES, host=LOOPBACK) as trainer:
             with started(trainer.environment, 1) as (rank,):
                 await trainer.ready()
                 meeting = await trainer.join("lonely", 2)

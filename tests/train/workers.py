@@ -1,21 +1,28 @@
-"""Starts real trainer ranks, as the launcher does, and tells them what they need to know."""
+"""Start real trainer ranks: as a run does, behind a client, or as torchrun does, without a launcher."""
 
 import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from arl.config.recipe import Train
-from arl.launch.child import PARENT
-from arl.launch.loopback import LOOPBACK, held_port
+from arl.config.recipe import Deadlines, Train
+from arl.launch.address import LOOPBACK, LOOPBACK_INTERFACE, held_port
+from arl.launch.base import Process, Resources
+from arl.launch.local import LocalLauncher
+from arl.run.ranks import started_ranks
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.grpo import GRPO
 from arl.train.channel import Init
+from arl.train.trainer_client import TrainerClient
+
+DEADLINES = Deadlines(startup=300, step=300, swap=300, shutdown=60)
+KEY = "secret"
 
 
 def init(model: Path, published: Path, every_version: bool = False, **train: object) -> Init:
-    """Of a trainer at version 4, whose directory exists."""
+    """Make the Init of a trainer at version 4, and its directory."""
     published.mkdir(parents=True, exist_ok=True)
     section = Train(minibatches=2, threads=1, **train)  # type: ignore[arg-type]
     return Init(
@@ -33,26 +40,37 @@ def init(model: Path, published: Path, every_version: bool = False, **train: obj
     )
 
 
+@contextlib.asynccontextmanager
+async def running(
+    first: Init, ranks: int, deadlines: Deadlines = DEADLINES, published: dict[int, str] | None = None
+) -> AsyncIterator[tuple[TrainerClient, list[Process]]]:
+    """Start `ranks` processes with a launcher, which ends them, and connect a client; they are ready."""
+    async with (
+        LocalLauncher(Path(first.evidence), patience=10.0) as launcher,
+        TrainerClient(first, GRPO(), ranks, KEY, deadlines, host=launcher.host, published=published) as trainer,
+        started_ranks(trainer, [Resources(threads=1)] * ranks, launcher, {}) as processes,
+    ):
+        await trainer.ready()
+        yield trainer, processes
+
+
 @contextlib.contextmanager
-def started(
-    environment: dict[str, str], ranks: int, parent: int | None = None
-) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """`ranks` workers; killed at the end if they still live."""
-    environment = {**environment, PARENT: str(parent or os.getpid())}
+def started(environment: dict[str, str], ranks: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """Start `ranks` processes without a launcher; they are killed at the end if they still run."""
     with world([sys.executable, "-m", "arl.train.rank"], ranks, environment) as processes:
         yield processes
 
 
 @contextlib.contextmanager
 def world(command: list[str], ranks: int, environment: dict[str, str]) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """`ranks` processes that meet, on CPUs; killed at the end if they still live."""
-    with held_port() as port:
+    """Start `ranks` processes that meet, on CPUs; they are killed at the end if they still run."""
+    with held_port(LOOPBACK) as port:
         shared = {
             **os.environ,
             **environment,
-            **LOOPBACK,
+            **LOOPBACK_INTERFACE,
             "WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_ADDR": LOOPBACK,
             "MASTER_PORT": str(port),
             "OMP_WAIT_POLICY": "PASSIVE",
             "CUDA_VISIBLE_DEVICES": "",

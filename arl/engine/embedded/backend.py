@@ -7,9 +7,10 @@ from importlib import metadata
 from arl.config.capabilities import Capabilities
 from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
-from arl.engine.backend import Command, Installation, ServerSpec
+from arl.engine.backend import Installation, ServerSpec
 from arl.engine.base import ReplicaEngine
 from arl.errors import InputError
+from arl.launch.base import Command
 from arl.sync.weight_sender import WeightSender
 from arl.types import StartingVersions
 
@@ -56,7 +57,7 @@ class EmbeddedBackend:
         argv = [sys.executable, "-m", SERVER_MODULE]
         for name, value in options.items():
             argv += [name, str(value)]
-        return Command(argv, server.resources.env)
+        return Command(tuple(argv))
 
     def connect(
         self, url: str, server: ServerSpec, key: str, sender: WeightSender | None

@@ -32,7 +32,8 @@ from arl.engine.embedded.rows import Stream
 from arl.engine.embedded.translate import chunk_of, joined, requests_of
 from arl.engine.http import wire
 from arl.errors import ArlError, EngineError
-from arl.launch.child import RUN_KEY, die_with_parent, leave
+from arl.launch.address import is_loopback, listening_address
+from arl.launch.child import RUN_KEY, leave
 from arl.models.load import DTYPES, load_model
 from arl.sync.process_group import Receiver, bucket_of
 from arl.sync.weight_messages import (
@@ -48,7 +49,6 @@ from arl.types import GenerateRequest, Increment, WeightUpdate
 
 Body = TypeVar("Body")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class EngineServer:
@@ -270,8 +270,8 @@ async def serve(server: EngineServer, engine: EmbeddedEngine, listener: socket.s
 
 
 def _listen(host: str, port: int, key: str | None) -> socket.socket:
-    if host not in LOOPBACK and not key:
-        raise EngineError(f"--host {host} is beyond loopback: set ARL_RUN_KEY, or listen on 127.0.0.1")
+    if not is_loopback(host) and not key:
+        raise EngineError(f"--host {host} is beyond loopback: set ARL_RUN_KEY, or leave --host out")
     try:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
@@ -283,7 +283,7 @@ def _listen(host: str, port: int, key: str | None) -> socket.socket:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser("arl.engine.embedded.server", description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, help="directory with config.json and model.safetensors")
-    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--host", default=listening_address(), help="address to listen on")
     parser.add_argument("--port", type=int, default=30000, help="0: any free one, printed when ready")
     parser.add_argument("--slots", type=int, default=256, help="requests decoded together")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
@@ -291,7 +291,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--stream-interval", type=int, default=16, help="tokens between two increments")
     parser.add_argument("--version", type=int, default=0, help="policy version of these weights")
     options = parser.parse_args(arguments)
-    die_with_parent()
     torch.set_num_threads(options.threads)
     key = os.environ.get(RUN_KEY) or None
     try:

@@ -44,7 +44,7 @@ def connect_http(url: str, server: ServerSpec, key: str, sender: WeightSender | 
         generate_seconds=recipe.deadlines.generate,
         swap_seconds=recipe.deadlines.swap,
         kv_policy=recipe.engine.kv_policy,
-        gives_up_memory=server.resources.in_turns,
+        gives_up_memory=server.resources.takes_turns,
         key=key,
         vocab_size=limits.vocab_size,
         context=limits.context,

@@ -8,11 +8,12 @@ from arl.config.capabilities import Capabilities
 from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_config
-from arl.engine.backend import Command, Installation, ServerSpec
+from arl.engine.backend import Installation, ServerSpec
 from arl.engine.base import ReplicaEngine
 from arl.engine.sglang import server_command
 from arl.engine.sglang.installed import TESTED, find_sglang, interpreter
 from arl.errors import InputError
+from arl.launch.base import Command
 from arl.sync.weight_sender import WeightSender
 
 REMEDIES = {
@@ -64,7 +65,7 @@ class SGLangBackend:
     def command(self, server: ServerSpec) -> Command:
         """See Backend.command."""
         python = interpreter(server.recipe.engine.python)
-        return Command(server_command.command(server, python), server_command.environment(server, python))
+        return Command(tuple(server_command.command(server, python)), server_command.environment(server, python))
 
     def connect(
         self, url: str, server: ServerSpec, key: str, sender: WeightSender | None

@@ -10,7 +10,7 @@ from arl.config.engine_section import EngineConfig
 from arl.data.model_limits import model_limits
 from arl.engine.backend import ServerSpec
 from arl.engine.sglang.installed import ALONE
-from arl.launch.placement import Share
+from arl.launch.base import Resources
 
 CHILD = Path(__file__).with_name("server_process.py")
 WARMUP_IDS = 13  # its warm-up sends the ids 10, 11 and 12; an id outside of the vocabulary kills it
@@ -53,7 +53,7 @@ def command(server: ServerSpec, python: str) -> list[str]:
             "--weight-version": server.versions.oldest,
             "--dtype": config.dtype,
             "--max-running-requests": config.slots,
-            "--tp-size": server.resources.num_gpus or 1,
+            "--tp-size": len(server.resources.devices) or 1,
             "--stream-interval": config.stream_interval,
             "--log-level-http": "warning",
             "--random-seed": server.seed,
@@ -63,7 +63,7 @@ def command(server: ServerSpec, python: str) -> list[str]:
     argv += ["--incremental-streaming-output", "--skip-tokenizer-init"]
     if limits.vocab_size < WARMUP_IDS:
         argv += ["--skip-server-warmup"]
-    if server.resources.gpu is None:
+    if not server.resources.devices:
         argv += _flags(CPU_FLAGS | {"--max-total-tokens": str(config.slots * limits.context)})
         argv += CPU_SWITCHES
     else:
@@ -74,7 +74,6 @@ def command(server: ServerSpec, python: str) -> list[str]:
 def environment(server: ServerSpec, python: str) -> dict[str, str]:
     """Return what is added to the environment of one server."""
     env = {
-        **server.resources.env,
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # else /health generates, and fails while paused
         "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",  # which waits five seconds between a scheduler's death and its own,
         "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",  # and as many at a shutdown of the group
@@ -85,16 +84,16 @@ def environment(server: ServerSpec, python: str) -> dict[str, str]:
     }
     direct = _without_proxy(server.host)
     env |= {"no_proxy": direct, "NO_PROXY": direct}  # its warm-up asks itself; the lower-case spelling wins
-    if server.resources.gpu is None:
+    if not server.resources.devices:
         env["SGLANG_USE_CPU_ENGINE"] = "1"
     return env
 
 
-def _gpu_flags(config: EngineConfig, resources: Share) -> list[str]:
+def _gpu_flags(config: EngineConfig, resources: Resources) -> list[str]:
     flags = []
     if config.dtype == "float32":
         flags += ["--attention-backend", "triton"]  # flash attention takes no float32
-    if resources.in_turns:
+    if resources.takes_turns:
         flags += ["--enable-memory-saver"]
     return flags
 

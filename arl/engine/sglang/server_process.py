@@ -1,8 +1,8 @@
 """Run SGLang's server as a child of a run, under SGLang's own interpreter, where arl is not. Standard library only.
 
-    python arl/engine/sglang/server_process.py --host 127.0.0.1 --port 0 …     other flags go to sglang.launch_server
+    python arl/engine/sglang/server_process.py --host HOST --port 0 …     other flags go to sglang.launch_server
 
-The process dies with its parent, and its children and temporary files go with it. It keeps the run's key out of the
+Its children and temporary files end with it. It keeps the run's key out of the
 command line, prints "ready <url>" once it is healthy, exits with a code when SGLang gives up its start, and has SGLang
 load arl/engine/sglang/plugin.py.
 """
@@ -118,14 +118,12 @@ def exit_with_a_code() -> None:
 
 
 def main() -> None:
-    child = runpy.run_path(str(Path(__file__).parents[2] / "launch" / "child.py"))
-    child["die_with_parent"]()
     host = sys.argv[sys.argv.index("--host") + 1]
     at = sys.argv.index("--port") + 1
     held = hold(host, int(sys.argv[at]))
     port = held.getsockname()[1]
     sys.argv[at] = str(port)
-    sys.argv += ["--api-key", os.environ[child["RUN_KEY"]]]
+    sys.argv += ["--api-key", os.environ["ARL_RUN_KEY"]]
     place = Path(tempfile.mkdtemp(prefix="arl-sglang-", dir=home()))
     guard(place)
     tempfile.tempdir = str(place)  # for SGLang's sockets, which it leaves behind

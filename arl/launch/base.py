@@ -1,0 +1,179 @@
+"""The launcher seam: how the processes of a run are started, reached, watched and ended.
+
+    recipe.launcher ─► make_launcher ─► Launcher ── start(role, command, resources) ─► Process
+                                           │                                              │
+                                     nodes, host, rendezvous              ready · died · stop · end of its log
+
+A run starts its engine servers, its trainer ranks and a warm-up through its launcher. Reward workers are not among
+them: each shares a socket with the controller, and so always runs beside it (arl.reward.pool).
+
+A launcher of one's own may wrap the local one. This one runs every process at the lowest priority:
+
+    class NiceLauncher(LocalLauncher):
+        async def start(self, role, command, resources, on_line=None):
+            nice = Command(("nice", "-n", "19", *command.argv), command.environment)
+            return await super().start(role, nice, resources, on_line)
+
+A recipe names it: `launcher: my_launcher:NiceLauncher`. The attribute is called with the directory of the logs and the
+seconds of patience at the end, and returns a Launcher. It starts nothing before it is entered as a context.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from arl.errors import ProcessDied
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine. Processes on one node share its memory.
+
+    Args:
+        name: of the machine, as messages show it.
+        cores: CPU cores that a run may use.
+        devices: GPUs that a run may use, as CUDA_VISIBLE_DEVICES names them.
+    """
+
+    name: str
+    cores: int
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one process may use.
+
+    Args:
+        threads: CPU threads.
+        devices: GPUs, as CUDA_VISIBLE_DEVICES names them; empty: the process computes on the CPU.
+        takes_turns: the other side of the run uses the same devices; whichever side is not at work gives up its memory.
+    """
+
+    threads: int
+    devices: tuple[str, ...] = ()
+    takes_turns: bool = False
+
+
+@dataclass(frozen=True)
+class Command:
+    """What one process runs.
+
+    Args:
+        argv: the program and its arguments; never a secret, since every user of a machine reads command lines.
+        environment: variables that are added to those of the controller.
+    """
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Process(Protocol):
+    """A process that a launcher has started; `str()` of it names its role and pid.
+
+    engine = await launcher.start("engine-0", command, resources)
+    url = await engine.ready(120)
+    raise await engine.died()                                       when it has ended
+    """
+
+    @property
+    def role(self) -> str:
+        """What it is in the run, such as engine-0 or trainer-1."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id on its node."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """None: it runs; negative: the signal that killed it."""
+
+    async def ready(self, seconds: float) -> str:
+        """Return the address that the process has printed after `ready `.
+
+        Raises:
+            ProcessDied: it ended first.
+            DeadlineError: `seconds` passed.
+        """
+
+    async def ended(self) -> str:
+        """Wait until the process has ended, and return a phrase that says how."""
+
+    async def died(self) -> ProcessDied:
+        """Wait until the process has ended, and return an error that says how and shows the end of its log."""
+
+    async def finished(self, seconds: float) -> None:
+        """Wait for a process that is meant to end.
+
+        Raises:
+            ProcessDied: its exit code is not 0.
+            DeadlineError: `seconds` passed.
+        """
+
+    async def ends_by_itself(self, seconds: float) -> bool:
+        """Return True if the process ends within `seconds`. Kill what is left of it and of its children then."""
+
+    async def stop(self, seconds: float) -> None:
+        """Send SIGTERM, and SIGKILL after `seconds`, to the process and to everything that it started."""
+
+    def last_words(self) -> str:
+        """Return the last lines of its log, and where the log is."""
+
+
+class Launcher(Protocol):
+    """Starts the processes of one run, and ends all of them when its context ends.
+
+    async with LocalLauncher(logs, patience=10.0) as launcher:
+        with launcher.rendezvous(2) as ranks:
+            for i, environment in enumerate(ranks):
+                command = Command((sys.executable, "-m", "arl.train.rank"), environment)
+                await launcher.start(f"trainer-{i}", command, Resources(threads=4))
+            ...
+    """
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The machines on which it starts processes; known before the context is entered."""
+
+    @property
+    def host(self) -> str:
+        """The address on which processes of this run listen, and under which they reach each other."""
+
+    @property
+    def shares_files(self) -> bool:
+        """True if a file that one process writes is read by every other one under the same path."""
+
+    @property
+    def logs(self) -> Path:
+        """The directory of the logs; the output of a process goes to <role>.log."""
+
+    @property
+    def processes(self) -> Sequence[Process]:
+        """Every process that was started, without the dead ones whose role was started again."""
+
+    async def start(
+        self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
+    ) -> Process:
+        """Start a process, without waiting until it is ready.
+
+        Args:
+            role: its name in messages, and that of its log.
+            command: argv and environment.
+            resources: threads and devices, which the launcher grants.
+            on_line: is called with every line of its output.
+        """
+
+    def rendezvous(self, num_ranks: int) -> AbstractContextManager[Sequence[Mapping[str, str]]]:
+        """Yield the environment of each rank by which the ranks find each other: torchrun's variables.
+
+        The address and port that they name are held for these ranks until the context ends.
+        """
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

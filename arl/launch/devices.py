@@ -1,0 +1,36 @@
+"""The cores and devices that this process may use."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+def visible_cores() -> int:
+    """Return the number of CPU cores on which this process may run."""
+    return len(os.sched_getaffinity(0))
+
+
+def visible_devices() -> tuple[str, ...]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: by number, UUID or MIG."""
+    import torch  # importing it takes a second, so only those who ask for devices wait for it
+
+    count = torch.cuda.device_count()
+    named = [part.strip() for part in os.environ.get(VISIBLE_DEVICES, "").split(",")]
+    names = [name for name in named if name] or [str(i) for i in range(count)]
+    return tuple(names[:count])
+
+
+@contextlib.contextmanager
+def hidden_devices() -> Iterator[None]:
+    """Hide every GPU from this process, and from those that it starts meanwhile."""
+    before = os.environ.get(VISIBLE_DEVICES)
+    os.environ[VISIBLE_DEVICES] = ""
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VISIBLE_DEVICES]
+        else:
+            os.environ[VISIBLE_DEVICES] = before

@@ -1,0 +1,37 @@
+"""Find the launcher that a recipe names, and refuse one that lacks a part of the seam."""
+
+import inspect
+from pathlib import Path
+from typing import cast
+
+from arl.config.imports import check_seam, import_attribute
+from arl.config.recipe import Recipe
+from arl.errors import RecipeError
+from arl.launch.base import Launcher
+
+BUILT_IN = {"local": "arl.launch.local:LocalLauncher"}
+EXAMPLE = BUILT_IN["local"]
+
+
+def make_launcher(recipe: Recipe, logs: Path) -> Launcher:
+    """Make the recipe's launcher, which will write logs into the directory `logs`. It starts nothing yet.
+
+    Raises:
+        RecipeError: the name is unknown or does not import, or what it names makes no launcher of one node.
+    """
+    what = f"launcher {recipe.launcher!r}"
+    factory = import_attribute(recipe.launcher, "launcher", BUILT_IN)
+    patience = recipe.deadlines.shutdown
+    try:
+        inspect.signature(factory).bind(logs, patience)
+    except TypeError as error:
+        raise RecipeError(
+            f"{what}: it is called with (logs: Path, patience: float), which it does not take ({error}); see {EXAMPLE}"
+        ) from error
+    launcher = factory(logs, patience)
+    check_seam(launcher, what, Launcher, EXAMPLE)
+    if not hasattr(launcher, "__aenter__") or not hasattr(launcher, "__aexit__"):
+        raise RecipeError(f"{what}: it cannot be used in `async with`, by which its processes end; see {EXAMPLE}")
+    if len(launcher.nodes) != 1:
+        raise RecipeError(f"{what}: it offers {len(launcher.nodes)} nodes, and a run is placed on one; offer one node")
+    return cast(Launcher, launcher)

@@ -1,0 +1,155 @@
+"""A process on this machine: its output goes to a log, its readiness and its end are awaited."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from arl.clock import deadline
+from arl.errors import ProcessDied
+from arl.launch.base import Command
+from arl.launch.spawn import signal_all, spawn
+
+OUTPUT_SECONDS = 1.0  # for the rest of a dead process's output
+TAIL_LINES = 15
+PIECE = 1 << 16  # bytes of output that are read at once
+
+
+class LocalProcess:
+    """A Process of this machine; see arl.launch.base."""
+
+    def __init__(
+        self,
+        role: str,
+        process: asyncio.subprocess.Process,
+        output: asyncio.StreamReader,
+        log: Path,
+        on_line: Callable[[str], None] | None,
+    ) -> None:
+        self._role = role
+        self._process = process
+        self._output = output
+        self._log = log
+        self._on_line = on_line
+        self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._log_failure: Exception | None = None
+        self._copying = asyncio.create_task(self._copy_output(), name=f"output of {role}")
+
+    def __str__(self) -> str:
+        return f"{self.role} (pid {self.pid})"
+
+    @property
+    def role(self) -> str:
+        return self._role
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.returncode
+
+    async def ready(self, seconds: float) -> str:
+        async with deadline(seconds, "launcher", f"{self} to be ready (log: {self._log})"):
+            death = asyncio.create_task(self.died())
+            waits: set[asyncio.Future[Any]] = {death, self._ready}
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                if not self._ready.done():
+                    raise await death
+                return self._ready.result()
+            finally:
+                death.cancel()
+
+    async def ended(self) -> str:
+        code = await self._process.wait()
+        await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)  # a child of it may hold its output open
+        if self._log_failure is not None:
+            return f"{self} was killed because its output could not be logged ({self._log_failure!r})"
+        if code < 0:
+            return f"{self} was killed by {signal.Signals(-code).name}"
+        return f"{self} exited with code {code}"
+
+    async def died(self) -> ProcessDied:
+        return ProcessDied(f"{await self.ended()}. {self.last_words()}")
+
+    async def finished(self, seconds: float) -> None:
+        async with deadline(seconds, "launcher", f"{self} to finish (log: {self._log})"):
+            death = await self.died()
+        if self.exit_code != 0:
+            raise death
+
+    async def ends_by_itself(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._process.wait()
+        except TimeoutError:
+            return False
+        finally:
+            signal_all(self._process, signal.SIGKILL)
+        return True
+
+    async def stop(self, seconds: float) -> None:
+        signal_all(self._process, signal.SIGTERM)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._process.wait()
+        except TimeoutError:
+            signal_all(self._process, signal.SIGKILL)
+            await self._process.wait()
+        finally:
+            signal_all(self._process, signal.SIGKILL)  # what it started and left behind
+            await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
+            self._copying.cancel()
+
+    def last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+        indented = "\n".join(f"    {line}" for line in lines)
+        return f"The end of {self._log}:\n{indented}"
+
+    async def _copy_output(self) -> None:
+        """Copy the output into the log.
+
+        Consumes output; waits for more; unblocked by the process, or by its end. If the log cannot be written the
+        process is killed, because it would block on a full pipe.
+        """
+        unfinished = b""
+        try:
+            with self._log.open("ab", buffering=0) as log:
+                while piece := await self._output.read(PIECE):
+                    log.write(piece)
+                    *lines, unfinished = (unfinished + piece).split(b"\n")
+                    for line in lines:
+                        self._take_line(line.decode(errors="replace").strip())
+        except Exception as error:
+            self._log_failure = error
+            signal_all(self._process, signal.SIGKILL)
+
+    def _take_line(self, line: str) -> None:
+        if line.startswith("ready ") and not self._ready.done():
+            self._ready.set_result(line.removeprefix("ready "))
+        if self._on_line is not None:
+            self._on_line(line)
+
+
+async def start_process(role: str, command: Command, log: Path, on_line: Callable[[str], None] | None) -> LocalProcess:
+    """Start `command` on this machine; its output goes to `log` and, line by line, to `on_line`."""
+    # A pipe of our own, because asyncio reports the end of a child only when its own pipes are closed, and whoever has
+    # inherited one may hold it open for longer.
+    reading_end, writing_end = os.pipe()
+    output = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(output)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(reading_end, "rb"))
+    try:
+        process = await spawn(
+            command.argv,
+            command.environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            output=writing_end,
+        )
+    finally:
+        os.close(writing_end)
+    return LocalProcess(role, process, output, log, on_line)

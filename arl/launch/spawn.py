@@ -1,0 +1,43 @@
+"""Start a process on this machine that ends with this one, and signal it together with everything it started."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from arl.launch.child import PARENT
+
+RUNNER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("child.py")))
+
+
+async def spawn(
+    argv: Sequence[str], environment: Mapping[str, str], *, stdin: int, output: int
+) -> asyncio.subprocess.Process:
+    """Start `argv` behind the runner (arl.launch.child), in a session of its own.
+
+    Ctrl-C is the controller's to handle, so a process that a terminal started must not get it as well.
+
+    Args:
+        argv: program and arguments.
+        environment: variables that are added to ours.
+        stdin: file descriptor of its standard input.
+        output: file descriptor of its standard output and error.
+    """
+    return await asyncio.create_subprocess_exec(
+        *RUNNER,
+        *argv,
+        stdin=stdin,
+        stdout=output,
+        stderr=output,
+        env={**os.environ, **environment, PARENT: str(os.getpid())},
+        start_new_session=True,
+    )
+
+
+def signal_all(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send a signal to a spawned process and to what it started in its session, if anything is left of them."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

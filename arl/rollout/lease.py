@@ -1,0 +1,33 @@
+"""Leases of the devices that generation and training may share; see `Lease` in arl.rollout.base."""
+
+import asyncio
+
+from arl.engine.base import Engine
+
+
+class NoLease:
+    """Disaggregated: both sides have devices of their own, so nobody waits."""
+
+    async def acquire(self) -> None:
+        """Return at once."""
+
+    async def release(self) -> None:
+        """Return at once."""
+
+
+class SharedDeviceLease:
+    """Collocated: the engines sleep from the start of a step until its weights are loaded."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._turn = asyncio.Lock()
+
+    async def acquire(self) -> None:
+        """Wait for the previous step's weights to be loaded, then pause the engines."""
+        await self._turn.acquire()
+        await self._engine.pause()
+
+    async def release(self) -> None:
+        """Let the engines generate again."""
+        await self._engine.resume()
+        self._turn.release()

@@ -1,0 +1,110 @@
+"""Detect that a trainer rank has died or raised: the one place that does, and that says who the ranks are.
+
+end of a process (Process.ended) ─┐
+                                  ├─► failure(): the error that says why ─► TrainerClient ends every wait
+a rank's traceback (Failed)      ─┘
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection
+
+from arl.clock import deadline
+from arl.errors import DeadlineError, RunError, TrainerError
+from arl.launch.base import Process
+from arl.train.channel import Hello
+
+SETTLE_SECONDS = 1.0  # between the death of one rank and what the others say of it, or a traceback and its exit
+
+
+class RankWatch:
+    """The processes of the trainer ranks, and what they have said of themselves."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, Process] = {}  # by rank
+        self._hellos: dict[int, Hello] = {}
+        self._endings: list[asyncio.Task[None]] = []
+        self._dead: list[Process] = []
+        self._raised: TrainerError | None = None
+        self._changed = asyncio.Event()  # a process ended, or a rank raised
+
+    def add(self, rank: int, process: Process) -> None:
+        """Watch the process of `rank` until `close`."""
+        self._processes[rank] = process
+        self._endings.append(asyncio.create_task(self._wait_for_end(process), name=f"end of {process}"))
+
+    def greeted(self, hello: Hello) -> None:
+        """Note what a rank's main thread says of itself."""
+        self._hellos[hello.rank] = hello
+
+    def raised(self, error: TrainerError) -> None:
+        """Note the traceback that a rank has sent before it exits."""
+        self._raised = self._raised or error
+        self._changed.set()
+
+    def close(self) -> None:
+        """Stop watching: from here on the ranks may exit."""
+        for ending in self._endings:
+            ending.cancel()
+
+    async def failure(self) -> RunError:
+        """Wait until a rank has died or raised, and return the cause.
+
+        A rank that a signal killed makes others raise, because their collectives break, and a rank that raises exits
+        as well. These events come in any order within moments. So a killed rank is the cause, else the first
+        traceback, else the exit.
+        """
+        await self._changed.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_SECONDS):
+                while self._killed() is None:
+                    self._changed.clear()
+                    await self._changed.wait()
+        killed = self._killed()
+        if killed is not None:
+            return await killed.died()
+        if self._raised is not None:
+            return self._raised
+        return await self._dead[0].died()
+
+    def _killed(self) -> Process | None:
+        return next((process for process in self._dead if (process.exit_code or 0) < 0), None)
+
+    async def _wait_for_end(self, process: Process) -> None:
+        await process.ended()
+        self._dead.append(process)
+        self._changed.set()
+
+    def describe(self, ranks: Collection[int]) -> str:
+        """Name ranks with their process ids, as in "trainer rank 1 (pid 17 on node-3)"."""
+        return " and ".join(self._describe(rank) for rank in sorted(ranks)) or "no trainer rank"
+
+    def _describe(self, rank: int) -> str:
+        if rank in self._hellos:
+            hello = self._hellos[rank]
+            return f"trainer rank {rank} (pid {hello.pid} on {hello.host})"
+        if rank in self._processes:
+            return f"trainer rank {rank} (pid {self._processes[rank].pid})"
+        return f"trainer rank {rank} (not connected)"
+
+    @contextlib.asynccontextmanager
+    async def deadline(
+        self, seconds: float, ranks: Callable[[], Collection[int]], what: Callable[[], str]
+    ) -> AsyncIterator[None]:
+        """Bound a wait for ranks by `seconds`.
+
+        Args:
+            seconds: of the running clock.
+            ranks: the ranks that are waited for, asked when a message is written.
+            what: what they are to do, as in "to publish version 3".
+
+        Raises:
+            DeadlineError: names the ranks that are waited for, and shows the ends of their logs.
+        """
+        try:
+            async with deadline(seconds, "controller", lambda: f"{self.describe(ranks())} {what()}"):
+                yield
+        except DeadlineError as error:
+            processes = [self._processes[rank] for rank in sorted(ranks()) if rank in self._processes]
+            logs = "".join(f"\n{process.last_words()}" for process in processes)
+            raise DeadlineError(f"{error}{logs}") from error

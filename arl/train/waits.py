@@ -1,0 +1,87 @@
+"""Waits for what trainer ranks report. The first failure ends all of them, present and future."""
+
+import asyncio
+from typing import Any, NoReturn
+
+from msgspec import Struct
+
+from arl.errors import RunError
+
+
+class Waits:
+    """Futures that share one failure.
+
+    waits = Waits()
+    answered = waits.new()          raises the failure, if there is one
+    waits.fail(error)               from here on every wait raises `error`
+    """
+
+    def __init__(self) -> None:
+        self._pending: set[asyncio.Future[Any]] = set()
+        self._failure: RunError | None = None
+        self._failed = asyncio.Event()
+
+    def new(self) -> asyncio.Future[Any]:
+        """Make a future that somebody sets, or that the failure ends.
+
+        Raises:
+            RunError: the failure has happened already.
+        """
+        self.check()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
+
+    def check(self) -> None:
+        """Raise the failure, if there is one."""
+        if self._failure is not None:
+            raise self._failure
+
+    def fail(self, error: RunError) -> None:
+        """End every wait with `error`. Later failures are ignored, because they follow from the first."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        self._failed.set()
+        for future in list(self._pending):
+            future.set_exception(error)
+            future.exception()  # marks it as seen: nobody may be waiting for it
+
+    async def failure(self) -> NoReturn:
+        """Wait for the failure, and raise it."""
+        await self._failed.wait()
+        assert self._failure is not None
+        raise self._failure
+
+
+class Answers:
+    """One answer from each rank to a message that all of them were sent."""
+
+    def __init__(self, kind: type[Struct], num_ranks: int, complete: asyncio.Future[Any]) -> None:
+        self.kind = kind
+        self.by_rank: dict[int, Any] = {}
+        self.complete = complete
+        self._num_ranks = num_ranks
+
+    def add(self, rank: int, answer: Struct) -> None:
+        """Add the answer of `rank`, and complete the wait with the last one.
+
+        Raises:
+            TypeError: it answers something else.
+        """
+        if not isinstance(answer, self.kind):
+            raise TypeError(f"{type(answer).__name__} from rank {rank} instead of {self.kind.__name__}")
+        self.by_rank[rank] = answer
+        if not self.missing():
+            set_if_waiting(self.complete, None)
+
+    def missing(self) -> set[int]:
+        """Return the ranks that have not answered."""
+        return set(range(self._num_ranks)) - self.by_rank.keys()
+
+
+def set_if_waiting(future: asyncio.Future[Any], value: Any) -> None:
+    """Set the result of a future, unless a failure or its reader has ended it before."""
+    if not future.done():
+        future.set_result(value)

@@ -1,0 +1,46 @@
+"""A user's launcher: every process of the run has the lowest priority, and is written down."""
+
+import json
+from collections.abc import Callable
+
+from arl.launch.base import Command, Process, Resources
+from arl.launch.local import LocalLauncher
+
+NICENESS = "7"
+
+
+class NiceLauncher(LocalLauncher):
+    """Starts processes on this machine by `nice`, and writes what it started to started.jsonl beside the logs."""
+
+    async def start(
+        self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
+    ) -> Process:
+        nice = Command(("nice", "-n", NICENESS, *command.argv), command.environment)
+        process = await super().start(role, nice, resources, on_line)
+        line = {"role": role, "pid": process.pid, "environment": sorted(command.environment)}
+        with (self.logs / "started.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        return process
+
+
+def priority(problem: object, response: str, truncated: bool) -> float:
+    """A reward that differs within a group."""
+    return float(len(response) % 3)
+
+
+class WithoutRendezvous:
+    """Lacks most parts of a launcher."""
+
+    def __init__(self, logs: object, patience: float) -> None: ...
+
+
+class WithAnotherStart(LocalLauncher):
+    """Its `start` does not take the resources."""
+
+    async def start(self, role: str, command: Command) -> Process:  # type: ignore[override]
+        raise NotImplementedError
+
+
+def without_patience(logs: object) -> LocalLauncher:
+    """Cannot be called as a launcher is."""
+    raise NotImplementedError

@@ -1,0 +1,67 @@
+"""A launcher from outside of arl starts the processes of a real run; one that is none is refused before the start."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from arl.config.recipe import Recipe
+from arl.config.recipe_file import load_recipe
+from arl.errors import RecipeError
+from arl.launch.launchers import make_launcher
+from arl.metrics.console import ConsoleDisplay
+from arl.run.train import train
+from tests.processes import MARK, left_behind
+
+HERE = "tests.extending.my_launcher"
+RECIPE = f"""\
+name: nice
+launcher: {HERE}:NiceLauncher
+model:
+  tiny: {{hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}}
+data: {{task: running_checksum, size: 100}}
+reward: {{function: "{HERE}:priority", environment: {{SIDE: rewards}}}}
+rollout: {{problems_per_step: 2, group_size: 2, staleness: 1, max_new_tokens: 16}}
+train: {{steps: 2, minibatches: 1, threads: 1, environment: {{SIDE: trainer}}}}
+engine: {{slots: 4, threads: 1, environment: {{SIDE: engines}}}}
+eval: {{problems: 0}}
+deadlines: {{startup: 300, step: 300, swap: 300, reward: 60}}
+"""
+
+
+def test_a_launcher_of_ones_own_starts_every_process_of_a_real_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MARK, str(tmp_path))
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    recipe = load_recipe(tmp_path / "recipe.yaml", [f"output.directory={tmp_path}"])
+    summary = train(recipe, ConsoleDisplay(Console(file=io.StringIO())))
+    assert summary.steps == 2
+    logs = Path(summary.directory) / "logs"
+    started = [json.loads(line) for line in (logs / "started.jsonl").read_text().splitlines()]
+    assert sorted(process["role"] for process in started) == ["engine-0", "trainer-0"]
+    for process in started:
+        assert "SIDE" in process["environment"]
+        assert "ARL_RUN_KEY" in process["environment"], "the run's key is in the environment, never in argv"
+    assert "at version 2: Stepped sent" in (logs / "trainer-0.log").read_text()
+    assert not left_behind(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "rule"),
+    [
+        ("locl", "launcher 'locl': did you mean local"),
+        (f"{HERE}:Missing", "has no attribute Missing"),
+        (f"{HERE}:WithoutRendezvous", r"lacks .*; see arl\.launch\.local:LocalLauncher"),
+        (f"{HERE}:WithAnotherStart", r"start\(.*cannot be called as start\(role, command, resources"),
+        (f"{HERE}:without_patience", r"it is called with \(logs: Path, patience: float\), which it does not take"),
+    ],
+)
+def test_a_launcher_that_lacks_a_part_is_refused_with_its_name_and_an_example(
+    launcher: str, rule: str, tmp_path: Path
+) -> None:
+    recipe = Recipe.model_validate({"launcher": launcher, "model": {"path": "m"}, "data": {"task": "long_tail"}})
+    with pytest.raises(RecipeError, match=rule):
+        make_launcher(recipe, tmp_path)
