@@ -36,7 +36,8 @@ from arl.run.engines import EngineServers
 from arl.run.failures import told_deaths
 from arl.tasks.running_checksum import CHARACTERS
 from arl.train.packer import LossSequence, pack_groups
-from arl.train.sharded_model import ShardedModel, init_ranks
+from arl.train.rendezvous import init_ranks
+from arl.train.sharded_model import ShardedModel
 from arl.types import GenerateRequest, SamplingParams, StartingVersions
 
 PROMPT_TOKENS = 26  # of the quickstart's task, bos included

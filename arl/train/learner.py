@@ -25,7 +25,8 @@ from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.ppo import TokenStats, decoupled_ppo, gspo, loglinear_proximal, naive_ppo
 from arl.train.cost import peak_flops, peak_memory, training_flops
 from arl.train.packer import MicroBatch, Minibatch, Shard
-from arl.train.sharded_model import ShardedModel, Update, init_ranks
+from arl.train.rendezvous import init_ranks
+from arl.train.sharded_model import ShardedModel, Update
 
 MOST_SKIPPED = 3  # updates in a row
 

@@ -37,7 +37,7 @@ from arl.types import WeightUpdate
 
 if TYPE_CHECKING:
     from arl.sync.publication_target import PublicationTarget
-    from arl.train.sharded_model import TrainingState
+    from arl.train.sharded_weights import TrainingState
 
 HELLO_SECONDS = 120.0  # for the controller's first word
 

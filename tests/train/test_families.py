@@ -29,7 +29,8 @@ from arl.train import cost
 from arl.train.cost import bytes_per_rank, check_memory
 from arl.train.learner import Learner
 from arl.train.packer import LossSequence, Minibatch, pack_groups
-from arl.train.sharded_model import ShardedModel, init_ranks
+from arl.train.rendezvous import init_ranks
+from arl.train.sharded_model import ShardedModel
 from tests.train.families import FAMILIES, make_family
 from tests.train.gradients import gradient_of, sequences
 from tests.train.world import GSPO

@@ -16,7 +16,7 @@ from arl.launch.child import leave
 from arl.train import sharding
 from arl.train.learner import Learner
 from arl.train.packer import Minibatch, pack_batch, pack_groups
-from arl.train.sharded_model import init_ranks
+from arl.train.rendezvous import init_ranks
 from tests.train.gradients import gradient_of, sequences
 from tests.train.synthetic import batch
 
