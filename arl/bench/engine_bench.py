@@ -38,7 +38,8 @@ from arl.run.failures import explain_deaths
 from arl.tasks.running_checksum import CHARACTERS
 from arl.train.loss_sequence import LossSequence
 from arl.train.packer import pack_groups
-from arl.train.sharded_model import ShardedModel, init_ranks
+from arl.train.rendezvous import init_ranks
+from arl.train.sharded_model import ShardedModel
 from arl.types import GenerateRequest, SamplingParams, StartingVersions
 
 PROMPT_TOKENS = 26  # of the quickstart's task, bos included

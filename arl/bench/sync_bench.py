@@ -1,10 +1,10 @@
-"""New weights on their way: each transport beside a plain copy of the same bytes, and what a swap costs in tokens.
+"""Measure how fast each transport brings new weights to an engine, beside a plain copy of the same bytes.
 
-    a rank for each transport ─► step ─► publish ─► one engine server takes all of them, in turn, interleaved
+    one trainer rank for each transport ─► step ─► publish ─► one engine server loads from all of them, in turn
 
-GB/s are of the whole way: from the end of a step until the engine serves what it made. The pause is how long no token
-was generated for 32 requests that stay open; most of it is the pass under way, so beside each there is an empty pause,
-without weights. Servers, ranks and clients are those of a run; `memory` has one process.
+GB/s are of the whole way: from the end of a step until the engine serves the new weights. The pause is the time during
+which no token was generated for 32 requests that stay open. Most of it is the pass under way, so an empty pause,
+without weights, is measured beside each. Servers, ranks and clients are those of a run; `memory` has one process.
 """
 
 import asyncio
@@ -45,7 +45,9 @@ from arl.types import GenerateRequest, SamplingParams, StartingVersions, WeightU
 SHAPES = {"0.4M parameters": TinyModel(), "25M parameters": SHAPE}
 CARRIED = {"embedded": ("file", "broadcast"), "sglang": ("file", "broadcast", "ipc")}
 POLICIES = ("recompute", "keep")
-OPEN, PROMPT, TOKENS = 32, 2 * tuple(range(len(CHARACTERS))), 128
+OPEN = 32  # requests
+PROMPT = 2 * tuple(range(len(CHARACTERS)))
+TOKENS = 128  # of the shortest answer
 RESOURCES = Resources(threads=1)
 
 Settle = Callable[[], Awaitable[None]]
@@ -53,7 +55,7 @@ Publish = Callable[[], Awaitable[tuple[WeightUpdate, float]]]  # the next versio
 
 
 def bench_sync(repeats: int) -> dict[str, Any]:
-    """Medians over `repeats`, after one that warms up; SGLang where its environment is found."""
+    """Measure medians over `repeats` rounds, after one that warms up; with SGLang where its environment is found."""
     torch.set_num_threads(1)
     found = sglang_version()
     document: dict[str, Any] = {"sglang": found, "open_requests": OPEN, "repeats": repeats}
@@ -91,7 +93,7 @@ async def _measure(directory: Path, repeats: int, has_sglang: bool) -> dict[str,
 
 @contextlib.asynccontextmanager
 async def _system(directory: Path, kind: str) -> AsyncIterator[tuple[EngineServers, str, dict[str, TrainerClient]]]:
-    """One server, and a rank for each transport that it knows."""
+    """Start one server, and a trainer rank for each transport that the server can take."""
     recipe = Recipe.model_validate(
         {
             "model": {"path": str(directory / "model")},
@@ -132,7 +134,8 @@ def _steps(rank: TrainerClient) -> Publish:
 
 
 def _in_memory(directory: Path, state: State) -> Publish:
-    target, versions = MemoryTarget(directory, "{}"), itertools.count(1)
+    target = MemoryTarget(directory, "{}")
+    versions = itertools.count(1)
 
     async def publish() -> tuple[WeightUpdate, float]:
         return target.write(next(versions), state), 0.0
@@ -141,7 +144,7 @@ def _in_memory(directory: Path, state: State) -> Publish:
 
 
 async def _swaps(engine: Engine, published: Mapping[str, Publish], state: State, repeats: int) -> dict[str, Any]:
-    """Each transport in turn: first with nothing to do, then with open requests; each time beside a plain copy."""
+    """Measure each transport in turn: first on an idle engine, then with open requests."""
     idle = await _rounds(engine, published, state, repeats, _at_once)
     async with _load(engine) as settle:
         loaded = await _rounds(engine, published, state, repeats, settle)
@@ -172,7 +175,7 @@ def _medians(rows: list[tuple[float, ...]]) -> tuple[float, ...]:
 async def _rounds(
     engine: Engine, published: Mapping[str, Publish], state: State, repeats: int, settle: Settle
 ) -> dict[str, list[tuple[float, ...]]]:
-    """Seconds of each round: publication, swap, its pause, a plain copy just before, an empty pause before that."""
+    """Return the seconds of each round: publication, swap, its pause, a plain copy and an empty pause just before."""
     rows: dict[str, list[tuple[float, ...]]] = {transport: [] for transport in published}
     target = {name: torch.empty_like(tensor) for name, tensor in state.items()}
     for number in range(repeats + 1):
@@ -195,24 +198,24 @@ async def _rounds(
 
 
 async def _at_once() -> None:
-    """Nobody is there to settle."""
+    """Return at once, because no request is open."""
 
 
 @contextlib.asynccontextmanager
 async def _load(engine: Engine) -> AsyncIterator[Settle]:
-    """32 requests are open all the time; yields what waits until all of them have spoken again."""
-    speaking = [asyncio.Event() for _ in range(OPEN)]
+    """Keep 32 requests open; yields a function that waits until each of them has got a token again."""
+    got_token = [asyncio.Event() for _ in range(OPEN)]
 
     async def keep_open(slot: int) -> None:
         for number in itertools.count():
             sampling = SamplingParams(TOKENS + 2 * slot, seed=slot)
             async for _ in engine.generate(GenerateRequest(f"{slot}-{number}", PROMPT, sampling)):
-                speaking[slot].set()
+                got_token[slot].set()
 
     async def settle() -> None:
-        for event in speaking:
+        for event in got_token:
             event.clear()
-        for event in speaking:
+        for event in got_token:
             await event.wait()
 
     async with asyncio.TaskGroup() as tasks:

@@ -1,4 +1,4 @@
-"""What a training step costs: floating-point operations for the MFU, bytes for whether it fits at all."""
+"""Estimate what a training step costs: floating-point operations for the MFU, and bytes, to know whether it fits."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from arl.launch.host_memory import free_memory, peak_resident
 from arl.models.load import DTYPES, empty_model
 from arl.train.packer import MicroBatch, keys_seen
 
-# Dense bfloat16 FLOP/s of one device, from NVIDIA's data sheets; the first name that is part of the device's.
+# Dense bfloat16 FLOP/s of one device, from NVIDIA's data sheets. The first name that is part of the device's counts.
 PEAKS = {
     "H100 PCIe": 756e12,
     "H100 NVL": 835e12,
@@ -26,15 +26,16 @@ PEAKS = {
 
 
 def training_flops(flops: Flops, batch: MicroBatch) -> float:
-    """Forward and backward of a pack: three times its forward; what checkpointing computes again is not counted.
+    """Return the operations of a pack's forward and backward: three times its forward.
 
-    Tokens that trajectories share, and rows that nobody scores, are not computed, and not counted.
+    What checkpointing computes again is not counted. Tokens that trajectories share are computed and counted once, and
+    positions without a loss have no row in the head.
     """
     return 3 * flops.of(len(batch.token_ids), keys_seen(batch), len(batch.score_positions))
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """FLOP/s that the device's maker promises; None where that is not known, as on a CPU."""
+    """Return the FLOP/s that the device's maker states; None where that is not known, as on a CPU."""
     if device.type != "cuda" or dtype != torch.bfloat16:
         return None
     name = torch.cuda.get_device_name(device)
@@ -42,25 +43,33 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
 
 
 def peak_memory(device: torch.device) -> float:
-    """Largest number of bytes so far: allocated by torch on a GPU; resident in this process on a CPU."""
+    """Return the largest number of bytes so far: allocated by torch on a GPU, resident in this process on a CPU."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     return float(peak_resident())
 
 
 def bytes_per_rank(model: PreTrainedModel, train: Train) -> int:
-    """Of weights, gradients and AdamW's moments; activations come on top of it.
+    """Return the bytes of weights, gradients and AdamW's moments on one rank; activations come on top of it.
 
-    Cut over the ranks: 4 + 4 + 8 bytes a parameter. Gathered for computing: one copy in train.dtype and its float32
-    gradient, of the whole model, or with train.reshard of the largest unit. The whole gradient is cut unit by unit in
-    the last backward, and all that was gathered is freed before AdamW.
+    Sharded over the ranks: 4 + 4 + 8 bytes a parameter. Gathered for computing: one copy in train.dtype and its float32
+    gradient, of the whole model, or with train.reshard of the largest unit. The whole gradient is sharded unit by unit
+    in the last backward, and all that was gathered is freed before AdamW's update.
     """
-    everything, *blocks = (sum(p.numel() for p in module.parameters()) for module in (model, *model.model.layers))
-    largest = max(*blocks, everything - sum(blocks))
-    together, gathered = train.shard_ranks or train.ranks, DTYPES[train.dtype].itemsize + 4
+    total = _num_parameters(model)
+    blocks = [_num_parameters(block) for block in model.model.layers]
+    largest = max(*blocks, total - sum(blocks))
+    per_copy = train.shard_ranks or train.ranks
+    gathered_bytes = DTYPES[train.dtype].itemsize + 4  # per parameter
+    sharded = 16 * total // per_copy
     if train.reshard:
-        return int(16 * everything // together + gathered * largest)
-    return int(max(16 * everything // together, 12 * everything // together + gathered * everything))
+        return sharded + gathered_bytes * largest
+    sharded_while_gathered = 12 * total // per_copy  # without the gradient, which is gathered
+    return max(sharded, sharded_while_gathered + gathered_bytes * total)
+
+
+def _num_parameters(module: torch.nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
 
 
 def check_memory(path: str | Path, train: Train, on_gpu: bool) -> int:

@@ -24,8 +24,9 @@ from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.cost import peak_flops, peak_memory, training_flops
 from arl.train.packer import MicroBatch, Minibatch, Shard
+from arl.train.rendezvous import init_ranks
 from arl.train.schedule import schedule_of
-from arl.train.sharded_model import ShardedModel, Update, init_ranks
+from arl.train.sharded_model import ShardedModel, Update
 from arl.train.step_totals import StepTotals
 
 MOST_SKIPPED = 3  # updates in a row

@@ -38,7 +38,7 @@ from arl.types import WeightUpdate
 if TYPE_CHECKING:
     from arl.sync.publication_target import PublicationTarget
     from arl.sync.publisher import Publisher
-    from arl.train.sharded_model import TrainingState
+    from arl.train.sharded_weights import TrainingState
 
 INIT_SECONDS = 120.0  # from Hello until the controller answers
 

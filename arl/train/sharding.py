@@ -1,8 +1,8 @@
-"""How a model lies over the ranks, and what each of its blocks keeps for the backward.
+"""Shard a model over the ranks, and choose what each of its blocks keeps for the backward.
 
-mesh        (ranks,), or with shard_ranks (copies, shard_ranks): parameters are cut along the last axis
-units       every block worth a collective of its own, and the root with all that is left: embedding, norm, head
-a block     [compiled] forward, then [checkpointed], then cut: the backward gathers before it computes again
+mesh        (ranks,), or with shard_ranks (copies, shard_ranks): parameters are sharded along the last axis
+units       every block that is worth a collective of its own, and the root with the rest: embedding, norm, head
+a block     [compiled] forward, then [checkpointed], then sharded: the backward gathers before it computes again
 """
 
 import functools
@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers import AttentionInterface, PreTrainedModel
 
@@ -27,14 +29,15 @@ KEPT = ("aten::mm", "aten::addmm", "aten::_scaled_dot_product", "torch_attn::_va
 
 
 def shard(model: PreTrainedModel, train: Train, device: torch.device) -> FSDPModule:
-    """Cut `model`, on the meta device or a real one, over all ranks: FSDP2, or HSDP with train.shard_ranks.
+    """Shard `model`, on the meta device or a real one, over all ranks: FSDP2, or HSDP with train.shard_ranks.
 
     Raises:
-        InputError: the world has a size that train.shard_ranks does not divide.
+        InputError: train.shard_ranks does not divide the number of ranks.
     """
-    mesh, dtype = _mesh(train, device), DTYPES[train.dtype]
-    precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    if train.compile:  # what a pack looks like is no matter for the compiler: it would compile anew for each
+    mesh = _mesh(train, device)
+    precision = MixedPrecisionPolicy(param_dtype=DTYPES[train.dtype], reduce_dtype=torch.float32)
+    if train.compile:
+        # Attention is left out, because its inputs have another shape in each pack: each would be compiled anew.
         AttentionInterface.register(ATTENTION, torch.compiler.disable(attention))  # type: ignore[no-untyped-call]
     for block in model.model.layers:
         if train.compile:
@@ -49,26 +52,59 @@ def shard(model: PreTrainedModel, train: Train, device: torch.device) -> FSDPMod
 
 
 def copies(train: Train) -> int:
-    """Groups of ranks that each hold all weights."""
+    """Return the number of copies of the weights: groups of ranks that together hold all of them."""
     return dist.get_world_size() // (train.shard_ranks or dist.get_world_size())
 
 
+def local_part(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a tensor, or all of one that is not sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole_tensor(local: Tensor, sharded: Tensor) -> Tensor:
+    """Gather the tensor of which every rank has a part, `local`, sharded as the parameter `sharded` is. Collective."""
+    if dist.get_world_size() == 1 or not isinstance(sharded, DTensor):
+        return local
+    whole = DTensor.from_local(
+        local,
+        sharded.device_mesh,
+        sharded.placements,
+        shape=sharded.shape,
+        stride=sharded.stride(),
+    )
+    return whole.full_tensor()
+
+
+def part_like(whole: Tensor, sharded: Tensor) -> Tensor:
+    """Return a copy of this rank's part of `whole`, sharded as the parameter `sharded` is."""
+    whole = whole.to(sharded.device, copy=True)
+    if not isinstance(sharded, DTensor):
+        return whole
+    distributed = distribute_tensor(whole, sharded.device_mesh, sharded.placements, src_data_rank=None)
+    return distributed.to_local().contiguous()
+
+
 def _mesh(train: Train, device: torch.device) -> DeviceMesh:
-    world, together = dist.get_world_size(), train.shard_ranks
-    if together is None or together == world:
-        return init_device_mesh(device.type, (world,))
-    if world % together:
-        raise InputError(f"train.shard_ranks {together} must divide the {world} ranks")
-    return init_device_mesh(device.type, (world // together, together), mesh_dim_names=("copy", "shard"))
+    world_size = dist.get_world_size()
+    per_copy = train.shard_ranks
+    if per_copy is None or per_copy == world_size:
+        return init_device_mesh(device.type, (world_size,))
+    if world_size % per_copy:
+        raise InputError(
+            f"train.shard_ranks {per_copy}: it must divide train.ranks {world_size}; choose a divisor, or leave it out"
+        )
+    return init_device_mesh(device.type, (world_size // per_copy, per_copy), mesh_dim_names=("copy", "shard"))
 
 
 def _checkpointed(forward: Callable[..., Any], selective: bool) -> Callable[..., Any]:
-    """`forward` that keeps its inputs, or with `selective` also what KEPT computes, and computes the rest again."""
-    again = functools.partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
+    """Return a `forward` that keeps its inputs, with `selective` also what KEPT computes, and recomputes the rest."""
+    recomputed = functools.partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
     if selective:
-        return functools.partial(again, context_fn=functools.partial(create_selective_checkpoint_contexts, _keep))
-    return again
+        return functools.partial(
+            recomputed, context_fn=functools.partial(create_selective_checkpoint_contexts, _policy)
+        )
+    return recomputed
 
 
-def _keep(_: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+def _policy(_: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if op.name().startswith(KEPT) else CheckpointPolicy.PREFER_RECOMPUTE

@@ -18,7 +18,8 @@ from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import TrainerError
 from arl.train.loss_sequence import LossSequence
 from arl.train.packer import pack_groups
-from arl.train.sharded_model import ShardedModel, init_ranks
+from arl.train.rendezvous import init_ranks
+from arl.train.sharded_model import ShardedModel
 from arl.types import Problem
 
 COLLECTIVE_SECONDS = 600.0

@@ -12,7 +12,8 @@ from arl.models.tiny import make_tiny_model
 from arl.tasks.running_checksum import CHARACTERS
 from arl.train.loss_sequence import LossSequence
 from arl.train.packer import pack_groups
-from arl.train.sharded_model import ShardedModel, init_ranks
+from arl.train.rendezvous import init_ranks
+from arl.train.sharded_model import ShardedModel
 from arl.types import Completion, Transport
 from tests.engine.conftest import CARRIED, SHAPE, Opened, Publish, ask, complete, within
 

@@ -1,4 +1,4 @@
-"""The trainer's end of a broadcast, in threads of this process."""
+"""Broadcast weights from threads of this process, in the place of a trainer."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ SECONDS = 60.0
 
 
 class ThreadSender:
-    """A WeightSender that publishes what lies in directories, in buckets of `bucket_bytes`."""
+    """Implement WeightSender with weights that lie in directories, in buckets of `bucket_bytes`."""
 
     def __init__(self, model: str, bucket_bytes: int = 100_000) -> None:
         self._target = BroadcastTarget(bucket_bytes)

@@ -1,4 +1,4 @@
-"""What the trainer would publish, compared with what engines began with."""
+"""What the trainer will publish is compared with what the engines began with."""
 
 import json
 from pathlib import Path

@@ -8,7 +8,7 @@ import torch
 from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence
 from arl.train.packer import Minibatch
-from arl.train.sharded_model import _full, _local
+from arl.train.sharding import local_part, whole_tensor
 from arl.train.step_totals import StepTotals
 
 
@@ -39,7 +39,9 @@ def gradient_of(learner: Learner, minibatch: Minibatch) -> tuple[float, dict[str
         loss = learner._policy_loss(batch, None, minibatch, totals)
         sharded.backward(loss, last=i + 1 == len(minibatch.micro_batches))
         total += loss.detach()
-    gradient = {name: _full(_local(p.grad), p).clone() for name, p in sharded._shards.items() if p.grad is not None}
+    gradient = {
+        name: whole_tensor(local_part(p.grad), p).clone() for name, p in sharded._shards.items() if p.grad is not None
+    }
     for parameter in sharded._shards.values():
         parameter.grad = None
     if sharded._world > 1:

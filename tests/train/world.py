@@ -19,7 +19,7 @@ from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.packer import Minibatch, pack_groups
-from arl.train.sharded_model import init_ranks
+from arl.train.rendezvous import init_ranks
 from tests.train.gradients import gradient_of, sequences
 from tests.train.synthetic import batch, packed
 

@@ -1,0 +1,131 @@
+"""Hold this rank's shards of a model and of AdamW's moments: what a checkpoint saves and loads.
+
+    model directory ─► empty model ─► shard ─► fill_model
+    full_state ─► what is published               training_state ─► write ─► a checkpoint ─► load_optimizer
+
+Master weights and optimizer states are float32. The optimizer works on the local shards themselves: AdamW is
+elementwise, so the result is the same, and DTensor's dispatch, which costs more than the arithmetic of a tiny model,
+is not paid.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedModel
+
+from arl.config.recipe import Train
+from arl.errors import DataError
+from arl.models.load import empty_model, save_model
+from arl.models.weights import fill_model
+from arl.train.sharding import local_part, part_like, shard, whole_tensor
+
+OPTIMIZER = "optimizer.safetensors"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """A copy of what a trainer needs to go on, on the CPU of rank 0; empty on the other ranks."""
+
+    weights: dict[str, Tensor]  # float32, by parameter name
+    optimizer: dict[str, Tensor]  # AdamW's two moments as <moment>.<parameter>, and the number of updates as step
+
+
+class ShardedWeights:
+    """The sharded parameters of this rank and their optimizer; `init_ranks` comes first.
+
+    Args:
+        path: model directory.
+        train: how to shard, and AdamW's hyper-parameters.
+        device: of this rank.
+    """
+
+    def __init__(self, path: str | Path, train: Train, device: torch.device) -> None:
+        self.device = device
+        self.model: PreTrainedModel = empty_model(path)
+        self._root = shard(self.model, train, device)
+        fill_model(self.model, path, device)
+        self._shards = dict(self.model.named_parameters())
+        self._local = [torch.nn.Parameter(local_part(p.detach())) for p in self._shards.values()]
+        self._optimizer = torch.optim.AdamW(
+            self._local,
+            betas=train.betas,
+            eps=train.eps,
+            weight_decay=train.weight_decay,
+            fused=True,
+        )
+        for local in self._local:  # a checkpoint may come before the first update that is not skipped
+            moments = {moment: torch.zeros_like(local, requires_grad=False) for moment in MOMENTS}
+            self._optimizer.state[local] = {"step": torch.zeros((), device=device), **moments}
+
+    def full_state(self, dtype: torch.dtype, pinned: bool = False) -> dict[str, Tensor]:
+        """Copy every weight, in `dtype`, to the CPU of rank 0; returns nothing on the other ranks. Collective.
+
+        Args:
+            pinned: into pages that a GPU writes to by itself, many times as fast. torch keeps them for the next copy.
+        """
+        state = {}
+        for (name, cut), local in zip(self._shards.items(), self._local, strict=True):
+            full = whole_tensor(local.detach(), cut)
+            if dist.get_rank() == 0:
+                state[name] = torch.empty(full.shape, dtype=dtype, pin_memory=pinned and full.is_cuda)
+                state[name].copy_(full, non_blocking=True)
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+        return state
+
+    def save(self, path: Path, tokenizer_path: str | Path) -> None:
+        """Write float32 master weights, config and tokenizer to `path`, all or nothing. Collective.
+
+        Raises:
+            OSError: `path` exists and is not empty.
+        """
+        state = TrainingState(self.full_state(torch.float32), {})
+        if dist.get_rank() == 0:
+            temporary = path.with_name(f".{path.name}.partial")
+            self.write(state, temporary, tokenizer_path)
+            temporary.rename(path)
+
+    def training_state(self) -> TrainingState:
+        """Copy weights and optimizer; later steps do not change the copy. Collective."""
+        optimizer = {}
+        for name, full in self._moments():
+            if dist.get_rank() == 0:
+                optimizer[name] = full.to("cpu", copy=True)
+        if dist.get_rank() == 0:
+            optimizer["step"] = self._optimizer.state[self._local[0]]["step"].to("cpu", copy=True)
+        return TrainingState(self.full_state(torch.float32), optimizer)
+
+    def write(self, state: TrainingState, path: Path, tokenizer_path: str | Path) -> None:
+        """Write rank 0's `state` to `path`, as `from_pretrained` and `load_optimizer` read it. Not collective."""
+        save_model(self.model, AutoTokenizer.from_pretrained(tokenizer_path), state.weights, path)
+        if state.optimizer:
+            save_file(state.optimizer, path / OPTIMIZER)
+
+    def load_optimizer(self, path: Path) -> None:
+        """Continue with the AdamW state of a checkpoint, which any number of ranks may have written. Collective.
+
+        Raises:
+            DataError: the checkpoint has no optimizer state, or that of another model.
+        """
+        try:
+            with safe_open(path / OPTIMIZER, "pt") as file:
+                for (name, cut), local in zip(self._shards.items(), self._local, strict=True):
+                    moments = {m: part_like(file.get_tensor(f"{m}.{name}"), cut) for m in MOMENTS}
+                    # A copy, because all tensors that a file gives share its memory.
+                    step = file.get_tensor("step").to(self.device, copy=True)
+                    self._optimizer.state[local] = {"step": step, **moments}
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"{path / OPTIMIZER}: not the optimizer state of this model ({error})") from error
+
+    def _moments(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield each moment, whole. Collective."""
+        for (name, cut), local in zip(self._shards.items(), self._local, strict=True):
+            for moment in MOMENTS:
+                yield f"{moment}.{name}", whole_tensor(self._optimizer.state[local][moment], cut)

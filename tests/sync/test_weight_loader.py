@@ -1,0 +1,164 @@
+"""The commands by which a server is given new weights, and the order in which they come."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from arl.errors import EngineError, EngineLost
+from arl.sync.buckets import TensorSpec
+from arl.sync.weight_loader import WeightLoader
+from arl.sync.weight_messages import Checked, Checksums
+from arl.sync.weight_sender import Rendezvous
+from arl.types import WeightUpdate
+
+BUCKET = [TensorSpec("a", "float32", (2, 3))]
+LAST = [TensorSpec("b", "bfloat16", (4,))]
+
+
+class Recorded:
+    """Commands that were sent, as `path version`; `refused` are answered by an error, the others by `answer`."""
+
+    url = "http://server"
+
+    def __init__(self, answer: bytes = b"", refused: str = "nothing") -> None:
+        self.sent: list[str] = []
+        self._answer = answer
+        self._refused = refused
+
+    async def command(self, path: str, body: Any = None) -> bytes:
+        version = getattr(body, "weight_version", None)
+        tags = getattr(body, "tags", ())
+        self.sent.append(" ".join([path, *([version] if version else []), *tags]))
+        if path == self._refused:
+            raise EngineError(f"{path} refused")
+        return self._answer
+
+
+class Sender:
+    """A trainer whose broadcasts fail if `is_lost`."""
+
+    def __init__(self, is_lost: bool = False) -> None:
+        self.buckets: Sequence[Sequence[TensorSpec]] = [BUCKET, LAST]
+        self.left: list[str] = []
+        self._is_lost = is_lost
+
+    async def join(self, group: str, world_size: int) -> Rendezvous:
+        assert world_size == 2
+        return Rendezvous("host", 1, "gloo")
+
+    async def send(self, group: str, version: int) -> None:
+        if self._is_lost:
+            raise EngineLost("the engine cannot be reached")
+
+    async def leave(self, group: str) -> None:
+        self.left.append(group)
+
+
+def commands_of(update: WeightUpdate, stages: bool = False) -> list[str]:
+    """What a server is sent for `update`, with | where it must be paused."""
+
+    async def load() -> list[str]:
+        server = Recorded()
+        loader = WeightLoader(server, Sender(), workers=1, seconds=5.0)
+        loader.stages = stages
+        await loader.prepare(update)
+        server.sent.append("|")
+        await loader.load(update)
+        return server.sent
+
+    return asyncio.run(load())
+
+
+def test_files_are_loaded_by_one_command() -> None:
+    assert commands_of(WeightUpdate(3, "v3")) == ["|", "/update_weights_from_disk 3"]
+
+
+def test_handles_are_sent_by_buckets_and_the_last_one_has_the_version(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"{number}.handles").write_bytes(b"handles")
+    path = "/update_weights_from_tensor"
+    assert commands_of(WeightUpdate(3, str(tmp_path), "ipc")) == ["|", path, f"{path} 3"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(EngineError, match="there are no handles of version 3"):
+        commands_of(WeightUpdate(3, str(tmp_path / "empty"), "ipc"))
+
+
+def test_a_server_that_stages_buckets_is_paused_only_for_the_version() -> None:
+    join, path = "/init_weights_update_group", "/update_weights_from_distributed"
+    update = WeightUpdate(3, transport="broadcast")
+    assert commands_of(update, stages=True) == [join, path, path, "|", f"{path} 3"]
+    assert commands_of(update, stages=False) == [join, "|", path, f"{path} 3"]
+
+
+def test_memory_is_taken_again_only_if_it_was_given_up_and_the_weights_with_their_content() -> None:
+    async def scenario() -> list[str]:
+        server = Recorded()
+        loader = WeightLoader(server, None, workers=1, seconds=5.0)
+        await loader.load(WeightUpdate(3, "v3"))
+        await loader.take_memory_again()
+        await loader.give_up_memory()
+        await loader.take_memory_again()
+        return server.sent
+
+    assert asyncio.run(scenario()) == [
+        "/update_weights_from_disk 3",
+        "/release_memory_occupation weights kv_cache",
+        "/resume_memory_occupation weights",
+        "/update_weights_from_disk 3",
+        "/resume_memory_occupation kv_cache",
+    ]
+
+
+def test_a_broadcast_that_fails_does_not_count_as_loaded() -> None:
+    async def scenario() -> None:
+        server = Recorded(refused="/update_weights_from_distributed")
+        loader = WeightLoader(server, Sender(is_lost=True), workers=1, seconds=5.0)
+        update = WeightUpdate(3, transport="broadcast")
+        await loader.prepare(update)
+        with pytest.raises(EngineError):  # a loss is one too
+            await loader.load(update)
+        assert loader.loaded is None
+
+    asyncio.run(scenario())
+
+
+def test_a_broadcast_needs_a_sender_whose_group_is_left_at_the_end() -> None:
+    async def scenario() -> None:
+        update = WeightUpdate(3, transport="broadcast")
+        with pytest.raises(EngineError, match="this client was given no sender"):
+            await WeightLoader(Recorded(), None, workers=1, seconds=5.0).prepare(update)
+        sender = Sender()
+        loader = WeightLoader(Recorded(), sender, workers=1, seconds=5.0)
+        await loader.prepare(update)
+        await loader.close()
+        assert len(sender.left) == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("answer", "rule"),
+    [
+        (Checked([Checksums({"a": "1"})]), None),
+        (Checked([Checksums({"a": "2"})]), "a of version 3 is not what the trainer published"),
+        (Checked([Checksums({"a": "1"})] * 2), "weights_checker: too many values"),
+        ({"ranks": None}, "weights_checker: Expected `array`"),
+    ],
+)
+def test_checksums_are_compared_and_an_answer_of_several_workers_or_none_is_refused(
+    answer: object, rule: str | None
+) -> None:
+    async def scenario() -> None:
+        server = Recorded(msgspec.json.encode(answer))
+        loader = WeightLoader(server, None, workers=1, seconds=5.0)
+        await loader.check(WeightUpdate(3, checksums={"a": "1"}))
+
+    if rule is None:
+        asyncio.run(scenario())
+    else:
+        with pytest.raises(EngineError, match=rule):
+            asyncio.run(scenario())
