@@ -95,7 +95,7 @@ def test_what_is_no_whole_backend_is_refused_with_its_name_and_an_example(name: 
 @pytest.mark.parametrize(
     ("kind", "overrides", "complaint"),
     [
-        ("ServersOnly", [], "cannot generate in this process as world virtual does; use embedded, or world wall"),
+        ("ServersOnly", [], "cannot generate in this process as this world does; use embedded, or world wall"),
         ("PatternBackend", ["engine.kv_policy=keep"], "engine.kv_policy keep: the backend"),
         ("PatternBackend", ["sync.check=true"], "does not report checksums of its weights; leave it out"),
         ("PatternBackend", ["mode=collocated"], "mode collocated: the backend"),
