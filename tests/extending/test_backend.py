@@ -22,7 +22,7 @@ name: patterned
 world: virtual
 model:
   tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
-data: {task: running_checksum, size: 200}
+data: {task: running_checksum, options: {size: 200}}
 rollout: {problems_per_step: 2, group_size: 2, staleness: 1, max_new_tokens: 10}
 train: {steps: 2, minibatches: 1}
 eval: {problems: 0}
