@@ -7,6 +7,7 @@ run only where `-m` names them. `.ci/run` runs those, and every property test wi
 import gc
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,6 +38,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """GPUs are there for `pytest -m gpu`, and for a `test_gpu.py` that is named; other tests compute on the CPU."""
+    _refuse_without_sglang(config)
     torch.set_num_threads(1)  # sums are added in one order, whichever tests run
     named = [Path(argument.partition("::")[0]).name for argument in config.args]
     if not _is_gpu_alone(config) and set(named) != {"test_gpu.py"}:
@@ -65,23 +67,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 NOT_RUN = pytest.StashKey[str]()
 
 
-def _leave_out_real_sglang(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of a real SGLang where there is none: one line of the summary, instead of a skip each.
+def _refuse_without_sglang(config: pytest.Config) -> None:
+    """Raise UsageError where -m asks for the tests of a real SGLang, and there is none."""
+    expression = config.option.markexpr
+    if "sglang" in expression and "not sglang" not in expression:
+        try:
+            find_sglang(None)
+        except InputError as error:
+            raise pytest.UsageError(str(error)) from error
 
-    Raises:
-        UsageError: they were asked for by -m.
-    """
+
+def _leave_out_real_sglang(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of a real SGLang where there is none: one line of the summary, instead of a skip each."""
     needing = [item for item in items if item.get_closest_marker("sglang")]
     if not needing:
         return
     try:
         find_sglang(None)
     except InputError as error:
-        if "sglang" in config.getoption("markexpr"):
-            raise pytest.UsageError(str(error)) from error
         items[:] = [item for item in items if item not in needing]
         config.hook.pytest_deselected(items=needing)
-        config.stash[NOT_RUN] = f"{len(needing)} tests of a real SGLang were not run: {str(error).splitlines()[0]}"
+        line = f"{len(needing)} tests of a real SGLang were not run: {str(error).splitlines()[0]}"
+        config.stash[NOT_RUN] = line
+        if hasattr(config, "workeroutput"):  # a process of pytest-xdist's: the summary is another's
+            config.workeroutput["not_run"] = line
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_testnodedown(node: Any) -> None:
+    """Take the line of a process that has ended."""
+    line = getattr(node, "workeroutput", {}).get("not_run")
+    if line is not None:
+        node.config.stash[NOT_RUN] = line
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -128,7 +128,8 @@ class _Part(NamedTuple):
     def may_be_async(self) -> bool:
         assert self.signature is not None
         returned = str(self.signature.return_annotation)
-        return self.is_async or any(word in returned for word in ("Await", "Async", "Coroutine"))
+        awaited = ("Awaitable", "AsyncIterator", "AsyncGenerator", "Coroutine")  # not an AsyncContextManager
+        return self.is_async or any(word in returned for word in awaited)
 
     def __str__(self) -> str:
         return f"attribute {self.name}" if self.signature is None else f"method {self.name}{self.arguments}"

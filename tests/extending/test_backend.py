@@ -22,7 +22,7 @@ name: patterned
 world: virtual
 model:
   tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
-data: {task: running_checksum, size: 200}
+data: {task: running_checksum, options: {size: 200}}
 rollout: {problems_per_step: 2, group_size: 2, staleness: 1, max_new_tokens: 10}
 train: {steps: 2, minibatches: 1}
 eval: {problems: 0}
@@ -94,7 +94,7 @@ def test_what_is_no_whole_backend_is_refused_with_its_name_and_an_example(name: 
 @pytest.mark.parametrize(
     ("kind", "overrides", "complaint"),
     [
-        ("ServersOnly", [], "cannot generate in this process as world virtual does; use embedded, or world wall"),
+        ("ServersOnly", [], "cannot generate in this process as this world does; use embedded, or world wall"),
         ("PatternBackend", ["engine.kv_policy=keep"], "engine.kv_policy keep: the backend"),
         ("PatternBackend", ["sync.check=true"], "does not report checksums of its weights; leave it out"),
         ("PatternBackend", ["mode=collocated"], "mode collocated: the backend"),
