@@ -1,6 +1,6 @@
-"""Problems in a deterministic order: loaded or made, split by a hash of their content, shuffled by epoch.
+"""Load problems, from a task or a jsonl file, and hand the training ones out, each epoch in its own shuffle.
 
-task or jsonl ─► load_problems ─► held out | training ─► ProblemOrder: epoch after epoch, never the same order
+task or jsonl ─► load_problems ─► held out | training ─► ProblemOrder ─► one problem after another, epoch after epoch
 """
 
 import json
@@ -69,7 +69,7 @@ def _is_chat(prompt: Any) -> bool:
 
 
 class ProblemOrder:
-    """Training problems for ever: each epoch in its own deterministic shuffle; put-back problems come first.
+    """Hand out training problems without end. Each epoch has its own deterministic shuffle; put-back ones come first.
 
     >>> order = ProblemOrder([Problem("a"), Problem("b")], seed=0)
     >>> sorted(next(order).prompt for _ in range(2))
@@ -88,11 +88,11 @@ class ProblemOrder:
 
     @property
     def waiting(self) -> tuple[Problem, ...]:
-        """What was put back, in line."""
+        """Problems that were put back, in the order in which they come out again."""
         return tuple(self._put_back)
 
     def restore(self, position: int, waiting: Sequence[Problem]) -> None:
-        """Go on from there."""
+        """Go on from a recorded position."""
         self.position, self._put_back = position, deque(waiting)
 
     def __next__(self) -> Problem:
