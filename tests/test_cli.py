@@ -19,9 +19,7 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", probe], check=False, timeout=60, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Train a policy with asynchronous RL." in done.stdout
-    assert not [
-        line for line in done.stdout.splitlines()[1:] if line.endswith("...")
-    ]  # a summary that is cut short says less than a shorter one
+    assert not [line for line in done.stdout.splitlines()[1:] if line.endswith("...")]
 
 
 def test_train_help_fits_one_screen() -> None:

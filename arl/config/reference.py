@@ -1,6 +1,6 @@
 """Write docs/reference.md: `python -m arl.config.reference`. Every recipe field with type, unit, default and docstring.
 
-    Recipe ─► its sections ─► a table each      TASKS, BUILT_IN: built-ins of a seam ─► a table of each one's own fields
+    Recipe ─► its sections ─► a table each       TASKS, BUILT_IN: built-ins ─► a table of each one's own fields
 
 Types and defaults come from the pydantic models, the texts from the attribute docstrings.
 """

@@ -1,4 +1,4 @@
-"""What a model can be asked, and what that costs, by its config."""
+"""Read a model's limits and its floating-point operations from its config."""
 
 from typing import Any, NamedTuple
 
@@ -8,12 +8,14 @@ from arl.errors import DataError
 
 
 class Limits(NamedTuple):
+    """Sizes that no request may exceed."""
+
     vocab_size: int  # ids run from 0 to vocab_size − 1
     context: int  # longest sequence, tokens
 
 
 class Flops(Struct, frozen=True):
-    """Of a forward; a training step takes about the same multiple of each."""
+    """Floating-point operations of a forward; a training step takes about the same multiple of each."""
 
     token: float  # linear layers, per token
     key: float  # attention, per pair of a token and a key it sees
@@ -24,7 +26,7 @@ class Flops(Struct, frozen=True):
 
 
 def model_limits(path: str) -> Limits:
-    """Of a directory or Hugging Face name.
+    """Return the limits of the model in a directory, or of a Hugging Face name.
 
     Raises:
         DataError: no model there.
@@ -34,24 +36,27 @@ def model_limits(path: str) -> Limits:
 
 
 def model_flops(path: str) -> Flops:
-    """Of a directory or Hugging Face name, whose layers are attention and a gated MLP, as in all that arl trains.
+    """Return the operations of a model whose layers are attention and a gated MLP, as in all that arl trains.
 
     Raises:
         DataError: no model there.
     """
-    c = model_config(path)
-    head_dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
-    attention = 2 * c.hidden_size * head_dim * (c.num_attention_heads + c.num_key_value_heads)  # q and o, k and v
-    mlp = 3 * c.hidden_size * c.intermediate_size
+    config = model_config(path)
+    width = config.hidden_size
+    layers = config.num_hidden_layers
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or width // heads
+    attention = 2 * width * head_dim * (heads + config.num_key_value_heads)  # q and o, k and v
+    mlp = 3 * width * config.intermediate_size
     return Flops(
-        token=2.0 * c.num_hidden_layers * (attention + mlp),
-        key=4.0 * c.num_hidden_layers * c.num_attention_heads * head_dim,
-        score=2.0 * c.hidden_size * c.vocab_size,
+        token=2.0 * layers * (attention + mlp),
+        key=4.0 * layers * heads * head_dim,
+        score=2.0 * width * config.vocab_size,
     )
 
 
 def model_config(path: str) -> Any:
-    """Of a directory or Hugging Face name, as transformers reads it.
+    """Return the config of a directory or Hugging Face name, as transformers reads it.
 
     Raises:
         DataError: no model there.

@@ -1,4 +1,4 @@
-"""msgpack with numpy arrays as raw buffers: what processes say to each other, and what a checkpoint holds."""
+"""Encode numpy arrays in msgpack as raw buffers, for messages between processes and for checkpoints."""
 
 from typing import Any
 
@@ -7,22 +7,24 @@ import numpy as np
 
 
 def encoder() -> msgspec.msgpack.Encoder:
+    """Make an encoder that takes structs with numpy arrays."""
     return msgspec.msgpack.Encoder(enc_hook=_pack)
 
 
 def decoder(type_: Any) -> msgspec.msgpack.Decoder[Any]:
+    """Make a decoder of messages of `type_`; arrays own their memory and may be written to."""
     return msgspec.msgpack.Decoder(type_, dec_hook=_unpack)
 
 
 def _pack(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, np.ascontiguousarray(value).data
-    raise TypeError(f"{type(value)} has no place in a message")
+    raise TypeError(f"{type(value)} cannot be sent in a message")
 
 
 def _unpack(expected: type, value: Any) -> Any:
     if expected is np.ndarray:
         dtype, shape, data = value
-        # A copy: torch wants to own memory it may write to.
+        # A copy, because torch wants memory that it may write to.
         return np.frombuffer(data, np.dtype(dtype)).reshape(shape).copy()
-    raise TypeError(f"{expected} has no place in a message")
+    raise TypeError(f"{expected} cannot be received in a message")

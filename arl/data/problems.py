@@ -1,6 +1,6 @@
-"""Problems in a deterministic order: loaded or made, split by a hash of their content, shuffled by epoch.
+"""Load problems, from a task or a jsonl file, and hand the training ones out, each epoch in its own shuffle.
 
-task or jsonl ─► load_problems ─► held out | training ─► ProblemOrder: epoch after epoch, never the same order
+task or jsonl ─► load_problems ─► held out | training ─► ProblemOrder ─► one problem after another, epoch after epoch
 """
 
 import json
@@ -68,7 +68,7 @@ def _is_chat(prompt: Any) -> bool:
 
 
 class ProblemOrder:
-    """Training problems for ever: each epoch in its own deterministic shuffle.
+    """Hand out training problems without end, each epoch in its own deterministic shuffle.
 
     >>> order = ProblemOrder([Problem("a"), Problem("b")], seed=0)
     >>> sorted(next(order).prompt for _ in range(2))

@@ -1,4 +1,4 @@
-"""The tokenizer seam, without a tokenizer: torch-free."""
+"""Declare what the controller needs of a tokenizer, without importing one."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from arl.types import Problem
 
 
 class TextCodec(Protocol):
-    """What rollout needs of a tokenizer."""
+    """Turn text into token ids and back."""
 
     stop_token_ids: tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the model's own tokenizer and chat template."""
+"""Turn text into token ids and back, with the model's own tokenizer and chat template."""
 
 from transformers import PreTrainedTokenizerBase
 
@@ -7,7 +7,7 @@ from arl.types import Problem
 
 
 class HuggingFaceCodec:
-    """A TextCodec over a Hugging Face tokenizer."""
+    """Implement TextCodec with a Hugging Face tokenizer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
@@ -18,7 +18,7 @@ class HuggingFaceCodec:
         self.vocab_size = len(tokenizer)
 
     def encode_problem(self, problem: Problem) -> tuple[int, ...]:
-        """Text is encoded as it stands; chat messages go through the model's template, ready for the answer.
+        """Encode text as it stands, and chat messages with the model's template, ready for the answer.
 
         Raises:
             DataError: chat messages, and a tokenizer without a template.
@@ -38,8 +38,12 @@ class HuggingFaceCodec:
 
 
 def load_codec(path: str) -> HuggingFaceCodec:
-    """Raises DataError where no tokenizer can be loaded."""
-    from transformers import AutoTokenizer  # not for --dry-run to wait for; a run does while its processes start
+    """Load the tokenizer of a model.
+
+    Raises:
+        DataError: none can be loaded from there.
+    """
+    from transformers import AutoTokenizer  # importing it takes seconds, so only those who load one wait
 
     try:
         return HuggingFaceCodec(AutoTokenizer.from_pretrained(path))

@@ -9,7 +9,7 @@ A task is one class in one file: arl/tasks/running_checksum.py, or your own as `
 import hashlib
 import random
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -38,10 +38,13 @@ class RewardFunction(Protocol):
 class EnvFunction(Protocol):
     """Drive one episode, turn by turn; see arl.rollout.env for the session.
 
+    async def ask_once(problem: Problem, session: Session) -> None:
+        await session.generate()
+
     Returns the reward, or None: then the recipe's reward function scores the episode.
     """
 
-    def __call__(self, problem: Problem, session: Any) -> Awaitable[float | None]: ...
+    async def __call__(self, problem: Problem, session: Any) -> float | None: ...
 
 
 class Demonstration(NamedTuple):

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: `python -m arl.train.sft JOB.json`, or the job on standard input.
+"""Run a supervised job: `python -m arl.train.sft JOB.json`, or the job on standard input.
 
     demonstrations ─► LossSequence (response-only) ─► pack_groups ─► −logprob ─► AdamW ─► a Hugging Face model directory
 
@@ -33,6 +33,8 @@ SAY_EVERY = 10  # steps between progress lines
 
 
 class PairsJob(Section):
+    """Fine-tune a causal model on pairs of prompt and response."""
+
     kind: Literal["pairs"] = "pairs"
     model: str
     """Directory or Hugging Face name."""
@@ -49,7 +51,9 @@ class PairsJob(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute type."""
     seed: NonNegative = 0
+    """Of the order of the pairs."""
     threads: Positive = 1
+    """CPU threads of each rank."""
     output: str
     """Model directory to write; must not exist."""
 
@@ -58,7 +62,7 @@ Job = Annotated[WarmupJob | PairsJob, Field(discriminator="kind")]
 
 
 def tune_pairs(job: PairsJob) -> None:
-    """See PairsJob.
+    """Train on the pairs of a file, and write the model.
 
     Raises:
         DataError: a line of the file is not a pair, or the model is not supported.
@@ -81,9 +85,11 @@ def tune_pairs(job: PairsJob) -> None:
         weight_decay=0.01,
         ranks=int(os.environ.get("WORLD_SIZE", "1")),
     )
-    if int(os.environ.get("RANK", "0")) == 0:  # whom the others wait for before they take memory themselves
+    if int(os.environ.get("RANK", "0")) == 0:  # the others wait for it before they take memory themselves
         check_memory(job.model, train, torch.cuda.is_available())
-    tuner, batches, start = Tuner(job.model, train), _batches(pairs, job), time.perf_counter()
+    tuner = Tuner(job.model, train)
+    batches = _batches(pairs, job)
+    start = time.perf_counter()
     for step in range(1, job.steps + 1):
         loss = tuner.step(next(batches), scheduled(step - 1, job.learning_rate, job.steps))
         if step % SAY_EVERY == 0 or step == job.steps:
@@ -92,8 +98,9 @@ def tune_pairs(job: PairsJob) -> None:
 
 
 def _batches(pairs: list[Pair], job: PairsJob) -> Iterator[list[Pair]]:
-    """Whole batches, epoch after epoch; every pair comes once an epoch, a batch may span two."""
-    rng, waiting = random.Random(job.seed), list[Pair]()
+    """Yield whole batches without end. Every pair comes once an epoch; a batch may span two epochs."""
+    rng = random.Random(job.seed)
+    waiting: list[Pair] = []
     while True:
         while len(waiting) < job.batch_size:
             waiting += rng.sample(pairs, len(pairs))
@@ -120,7 +127,7 @@ def _read(path: Path) -> Iterator[tuple[Any, str]]:
 
 
 def run(job: WarmupJob | PairsJob) -> None:
-    """Do the job.
+    """Warm a tiny model up, or tune a model on pairs.
 
     Raises:
         InputError: its output exists already.
@@ -135,7 +142,7 @@ def run(job: WarmupJob | PairsJob) -> None:
 
 
 def run_job(kind: type[WarmupJob] | type[PairsJob], fields: dict[str, Any]) -> None:
-    """Check the fields of a job and do it, in a process that does nothing else with torch.distributed.
+    """Check the fields of a job and run it, in a process that does nothing else with torch.distributed.
 
     Raises:
         InputError: a field is missing, unknown or out of range, or the output exists.
@@ -149,7 +156,7 @@ def run_job(kind: type[WarmupJob] | type[PairsJob], fields: dict[str, Any]) -> N
 
 
 def main() -> int:
-    """Exit code 0, 2 for a wrong job, 3 when the training fails."""
+    """Run the job; return exit code 0, 2 for a wrong job, 3 when the training fails."""
     text = Path(sys.argv[1]).read_text() if len(sys.argv) > 1 else sys.stdin.read()
     try:
         job: WarmupJob | PairsJob = TypeAdapter[Any](Job).validate_json(text)

@@ -1,4 +1,4 @@
-"""A model under supervised training: what the warm-up and fine-tuning on pairs share.
+"""Train a model on pairs of prompt and response: the part that the warm-up and `arl sft` share.
 
 pairs ─► LossSequence (response-only) ─► pack_groups ─► −logprob ─► AdamW
 """
@@ -30,7 +30,7 @@ Pair = tuple[list[int], list[int]]  # prompt tokens, response tokens
 
 
 class Tuner:
-    """A model under supervised training.
+    """A model, its optimizer and its ranks, under supervised training.
 
     Args:
         path: model directory.
@@ -40,7 +40,8 @@ class Tuner:
     def __init__(self, path: str | Path, train: Train) -> None:
         torch.set_num_threads(train.threads or torch.get_num_threads())
         self.sharded = ShardedModel(path, train, 1.0, init_ranks(COLLECTIVE_SECONDS))
-        self._capacity, self._flops = train.capacity, model_flops(str(path))
+        self._capacity = train.capacity
+        self._flops = model_flops(str(path))
 
     def step(self, pairs: Sequence[Pair], learning_rate: float) -> float:
         """One update on the same pairs on every rank; returns −logprob, the mean over their response tokens.
@@ -50,13 +51,13 @@ class Tuner:
             TrainerError: a loss or gradient that is not finite; the weights are as before.
         """
         groups = [[_loss_sequence(prompt, response)] for prompt, response in pairs]
-        share = pack_groups(groups, self._capacity, dist.get_world_size(), self._flops)[dist.get_rank()]
+        own = pack_groups(groups, self._capacity, dist.get_world_size(), self._flops)[dist.get_rank()]
         tokens = sum(len(response) for _, response in pairs)
         total = torch.zeros((), device=self.sharded.device)
-        for i, batch in enumerate(share):
+        for i, batch in enumerate(own):
             logprob, _ = self.sharded.score(batch)
             loss = -logprob.index_select(0, self.sharded.tensor(batch.loss_scores)).sum() / tokens
-            self.sharded.backward(loss, last=i + 1 == len(share))
+            self.sharded.backward(loss, last=i + 1 == len(own))
             total += loss.detach()
         update = self.sharded.update(learning_rate, total)
         if not update.is_finite:
@@ -76,12 +77,12 @@ def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:
 
 
 def scheduled(step: int, peak: float, last: int) -> float:
-    """Linear ramp over RAMP steps, then linear from the peak at step 0 to FLOOR · peak at step `last`."""
+    """Return the learning rate: linear ramp over RAMP steps, then linear from `peak` to FLOOR · peak at step `last`."""
     return peak * min((step + 1) / RAMP, 1 - (1 - FLOOR) * min(1.0, step / last))
 
 
 def encode(codec: HuggingFaceCodec, prompt: str | list[dict[str, str]], response: str) -> Pair:
-    """Tokens of a prompt and of its response, with its end."""
+    """Encode a prompt, and its response with the token that ends it."""
     return list(codec.encode_problem(Problem(prompt))), [*codec.encode(response), codec.stop_token_ids[0]]
 
 

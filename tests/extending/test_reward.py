@@ -1,0 +1,29 @@
+"""A reward from outside of arl scores episodes; one with another signature is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from arl.errors import RecipeError
+from tests.extending.short_training import ShortRun, trained_rows
+
+
+def test_a_reward_by_name_takes_the_place_of_the_tasks(tmp_path: Path) -> None:
+    summary = ShortRun(tmp_path, "reward.function=tests.extending.my_reward:ones").train()
+    rewards = {row["reward"] for row in trained_rows(summary)}
+    assert any(0 < reward < 1 for reward in rewards)  # the task's own gives 0 or 1
+
+
+@pytest.mark.parametrize(
+    ("reward", "complaint"),
+    [
+        ("without_truncated", "cannot be called as without_truncated(problem, response, truncated)"),
+        ("asynchronous", "asynchronous must not be async"),
+        ("a_number", "is float, and must be a function"),
+        ("one", "has no attribute one; did you mean ones?"),
+    ],
+)
+def test_a_reward_with_another_signature_is_refused(tmp_path: Path, reward: str, complaint: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        ShortRun(tmp_path, f"reward.function=tests.extending.my_reward:{reward}").check()
+    assert complaint in str(caught.value)
