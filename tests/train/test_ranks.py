@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from arl.launch.child import RUN_KEY
 from arl.train.channel import ADDRESS
 from arl.train.trainer_client import TrainerClient
 from arl.types import Batch, StepResult
+from tests.forks import Fork
 from tests.train.synthetic import batch
 from tests.train.workers import init, started
 
@@ -28,7 +28,7 @@ DEADLINES = Deadlines(startup=300, step=300, swap=300, shutdown=60)
 @contextlib.asynccontextmanager
 async def running(
     model: Path, published: Path, ranks: int, deadlines: Deadlines = DEADLINES
-) -> AsyncIterator[tuple[TrainerClient, list["subprocess.Popen[bytes]"]]]:
+) -> AsyncIterator[tuple[TrainerClient, list[Fork]]]:
     async with TrainerClient(init(model, published), ranks, "secret", deadlines) as trainer:
         with started(trainer.environment, ranks) as processes:
             await trainer.ready()

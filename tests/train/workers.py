@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +9,7 @@ from arl.config.recipe import Objective, Train
 from arl.launch.child import PARENT
 from arl.launch.loopback import LOOPBACK, held_port
 from arl.train.channel import Init
+from tests.forks import Fork
 
 
 def init(model: Path, published: Path, every_version: bool = False, **train: object) -> Init:
@@ -33,17 +32,15 @@ def init(model: Path, published: Path, every_version: bool = False, **train: obj
 
 
 @contextlib.contextmanager
-def started(
-    environment: dict[str, str], ranks: int, parent: int | None = None
-) -> Iterator[list["subprocess.Popen[bytes]"]]:
+def started(environment: dict[str, str], ranks: int, parent: int | None = None) -> Iterator[list[Fork]]:
     """`ranks` workers; killed at the end if they still live."""
     environment = {**environment, PARENT: str(parent or os.getpid())}
-    with world([sys.executable, "-m", "arl.train.rank"], ranks, environment) as processes:
+    with world("arl.train.rank", [], ranks, environment) as processes:
         yield processes
 
 
 @contextlib.contextmanager
-def world(command: list[str], ranks: int, environment: dict[str, str]) -> Iterator[list["subprocess.Popen[bytes]"]]:
+def world(module: str, arguments: list[str], ranks: int, environment: dict[str, str]) -> Iterator[list[Fork]]:
     """`ranks` processes that meet, on CPUs; killed at the end if they still live."""
     with held_port() as port:
         shared = {
@@ -56,7 +53,7 @@ def world(command: list[str], ranks: int, environment: dict[str, str]) -> Iterat
             "OMP_WAIT_POLICY": "PASSIVE",
             "CUDA_VISIBLE_DEVICES": "",
         }
-        processes = [subprocess.Popen(command, env={**shared, "RANK": str(rank)}) for rank in range(ranks)]
+        processes = [Fork(module, arguments, {**shared, "RANK": str(rank)}) for rank in range(ranks)]
         try:
             yield processes
         finally:
