@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import IO, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import psutil
@@ -37,6 +37,7 @@ from arl.sync.memory_target import MemoryTarget
 from arl.sync.weight_sender import WeightSender
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import Completion, GenerateRequest, SamplingParams, StartingVersions, Transport, WeightUpdate
+from tests.forks import Fork, pipe
 from tests.sync.sender import ThreadSender
 
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -86,7 +87,7 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> Weights:
 @dataclass
 class ServerProcess:
     url: str
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Fork
     seconds: float  # until it was ready
     reader: threading.Thread  # of its output, until nobody holds it open
 
@@ -110,17 +111,28 @@ def start(argv: list[str], env: dict[str, str], log: Path) -> ServerProcess:
             [*RUNNER, *argv], stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **env, **secrets}
         )
     assert process.stdout is not None
-    url = next((line[6:].strip() for line in process.stdout if line.startswith("ready ")), None)
+    return _ready(process, process.stdout, begin, log)
+
+
+def _ready(process: "subprocess.Popen[str] | Fork", output: IO[str], begin: float, log: Path) -> ServerProcess:
+    url = next((line[6:].strip() for line in output if line.startswith("ready ")), None)
     assert url is not None, f"it ended with {process.wait(timeout=120)}: {log.read_text()[-2000:]}"
-    reader = threading.Thread(target=process.stdout.read, daemon=True)
+    reader = threading.Thread(target=output.read, daemon=True)
     reader.start()
     return ServerProcess(url, process, time.perf_counter() - begin, reader)
 
 
-def start_server(model: str, log: Path) -> ServerProcess:
+def start_server(model: str, log: Path, is_forked: bool = True) -> ServerProcess:
     """The embedded engine's."""
-    command = [sys.executable, "-m", "arl.engine.embedded.server", "--model", model, "--port", "0"]
-    return start([*command, "--threads", "1", "--slots", "16", "--stream-interval", "4"], {}, log)
+    module, arguments = "arl.engine.embedded.server", ["--model", model, "--port", "0"]
+    arguments += ["--threads", "1", "--slots", "16", "--stream-interval", "4"]
+    if not is_forked:
+        return start([sys.executable, "-m", module, *arguments], {}, log)
+    begin = time.perf_counter()
+    output, its_output = pipe()
+    secrets = {"ARL_RUN_KEY": KEY, "ARL_PARENT_PID": str(os.getpid())}
+    process = Fork(module, arguments, {**os.environ, **secrets}, output=its_output, errors=log)
+    return _ready(process, output, begin, log)
 
 
 def sglang_command(python: str, model: str) -> tuple[list[str], dict[str, str]]:
@@ -148,7 +160,7 @@ def start_sglang(python: str, model: str, log: Path) -> ServerProcess:
 @pytest.fixture(scope="session")
 def server(old: Weights, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server for all tests; ends within its deadline when asked to."""
-    running = start_server(old.path, tmp_path_factory.mktemp("server") / "log")
+    running = start_server(old.path, tmp_path_factory.mktemp("server") / "log", is_forked=False)
     yield running
     assert running.end() == 0
 

@@ -11,7 +11,7 @@ from arl.config.recipe_file import load_recipe
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary
 from arl.run.preflight import preflight
-from arl.run.virtual import train_virtually
+from arl.run.train import train
 
 RECIPE = """\
 name: short
@@ -40,7 +40,7 @@ class ShortRun:
         preflight(self.recipe)
 
     def train(self) -> Summary:
-        return train_virtually(self.recipe, ConsoleDisplay(Console(file=io.StringIO())))
+        return train(self.recipe, ConsoleDisplay(Console(file=io.StringIO())))
 
 
 def trained_rows(summary: Summary) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,8 +46,7 @@ def ran(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.Te
     for name, reshard in (("held", False), ("cut", True)):
         cases[name] = {"kind": "collectives", "model": str(model), "train": {"ranks": ranks, "reshard": reshard}}
     (directory / "cases.json").write_text(json.dumps(cases))
-    command = [sys.executable, "-m", "tests.train.world", str(directory)]
-    with workers.world(command, ranks, {"OMP_NUM_THREADS": "1"}) as processes:
+    with workers.world("tests.train.world", [str(directory)], ranks, {"OMP_NUM_THREADS": "1"}) as processes:
         assert [process.wait(SECONDS) for process in processes] == [0] * ranks
     return ranks, directory
 

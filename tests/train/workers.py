@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.grpo import GRPO
 from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
+from tests.forks import Fork
 
 DEADLINES = Deadlines(startup=300, step=300, swap=300, shutdown=60)
 KEY = "secret"
@@ -55,14 +54,14 @@ async def running(
 
 
 @contextlib.contextmanager
-def started(environment: dict[str, str], ranks: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
+def started(environment: dict[str, str], ranks: int) -> Iterator[list[Fork]]:
     """Start `ranks` processes without a launcher; they are killed at the end if they still run."""
-    with world([sys.executable, "-m", "arl.train.rank"], ranks, environment) as processes:
+    with world("arl.train.rank", [], ranks, environment) as processes:
         yield processes
 
 
 @contextlib.contextmanager
-def world(command: list[str], ranks: int, environment: dict[str, str]) -> Iterator[list["subprocess.Popen[bytes]"]]:
+def world(module: str, arguments: list[str], ranks: int, environment: dict[str, str]) -> Iterator[list[Fork]]:
     """Start `ranks` processes that meet, on CPUs; they are killed at the end if they still run."""
     with held_port(LOOPBACK) as port:
         shared = {
@@ -75,7 +74,7 @@ def world(command: list[str], ranks: int, environment: dict[str, str]) -> Iterat
             "OMP_WAIT_POLICY": "PASSIVE",
             "CUDA_VISIBLE_DEVICES": "",
         }
-        processes = [subprocess.Popen(command, env={**shared, "RANK": str(rank)}) for rank in range(ranks)]
+        processes = [Fork(module, arguments, {**shared, "RANK": str(rank)}) for rank in range(ranks)]
         try:
             yield processes
         finally:

@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from arl.metrics.summary import Summary, render
 from arl.run.replay.replay_plan import plan_replay
 from arl.run.replay.replay_world import replay
 from arl.run.train import train
+from tests.forks import arl
 from tests.run.test_train import Command
 from tests.run.virtual.test_virtual import RECIPE, Ran
 
@@ -221,8 +220,7 @@ def command(tmp_path: Path) -> Iterator[Command]:
 
 def test_a_run_of_processes_is_replayed_batch_by_batch(command: Command, tmp_path: Path) -> None:
     assert command.end() == 0, command.output
-    line = [sys.executable, "-m", "arl.cli", "replay", "runs/small"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
+    done = arl("replay", "runs/small", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "accuracy" in done.stdout
     recorded, replayed = (Ran(_summary(tmp_path / "runs" / name)) for name in ("small", "small-replay"))

@@ -74,7 +74,7 @@ def write_recipe(path: Path, overrides: str) -> Path:
     return path / "recipe.yaml"
 
 
-@pytest.mark.parametrize("num_runs", [3, pytest.param(9, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_runs", [2, pytest.param(9, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("world", WORLDS)
 def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(
     tmp_path: Path, world: str, num_runs: int
