@@ -32,7 +32,10 @@ class ForkedCommand:
     def __init__(self, arguments: list[str], cwd: Path, env: Mapping[str, str], is_apart: bool = False) -> None:
         """With `is_apart`, what it writes to its standard error is read from `stderr`."""
         self.stdout, output = _pipe()
-        self.stderr, errors = _pipe() if is_apart else (None, output)
+        self.stderr: TextIO | None = None
+        errors = output
+        if is_apart:
+            self.stderr, errors = _pipe()
         given = (arguments, str(cwd), dict(env), output, errors)
         self._process = forks.Process(target=_be_the_command, args=given)
         self._process.start()

@@ -8,14 +8,20 @@ import pytest
 
 from tests.forks import ROOT, arl
 
+HEAVY = {"torch", "transformers", "wandb", "pyarrow", "aiohttp", "pydantic", "rich"}
+
 
 def test_help_imports_nothing_heavy() -> None:
-    probe = "import sys, arl.cli; heavy = {'torch', 'transformers', 'wandb', 'pyarrow', 'aiohttp'} & set(sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{probe}; sys.exit(str(heavy) if heavy else 0)"], check=False, timeout=60
+    probe = (
+        "import sys, arl.cli; arl.cli.app(['--help'], standalone_mode=False); "
+        f"heavy = {HEAVY} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
     )
-    assert done.returncode == 0
-    assert "Train a policy with asynchronous RL." in arl("--help").stdout
+    done = subprocess.run([sys.executable, "-c", probe], check=False, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Train a policy with asynchronous RL." in done.stdout
+    assert not [
+        line for line in done.stdout.splitlines()[1:] if line.endswith("...")
+    ]  # a summary that is cut short says less than a shorter one
 
 
 def test_train_help_fits_one_screen() -> None:
@@ -28,18 +34,31 @@ def test_a_dry_run_is_not_resumed() -> None:
     assert "--dry-run starts nothing and --resume goes on: give one of the two" in done.stderr
 
 
-def test_a_dry_run_prints_the_whole_recipe_and_starts_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     done = arl("train", str(ROOT / "recipes/quickstart.yaml"), "--dry-run", "--set", "seed=7", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "seed: 7" in done.stdout
-    assert "behavior_weight_cap: 5.0" in done.stdout
-    assert "check: false" in done.stdout
+    plan = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert plan["run"] == "quickstart, written to runs/quickstart"
+    assert plan["world"] == "wall, disaggregated"
+    assert plan["problems"].startswith("running_checksum: 17,")
+    assert "1,024 held out" in plan["problems"]
+    assert plan["steps"].startswith("60 of 32 problems; an epoch is 55")
+    assert plan["tokens"].startswith("at most 12,288 sampled a step (256 episodes of 48)")
+    assert plan["staleness"] == "at most 4 versions; up to 160 groups in flight"
+    assert plan["engines"].startswith("1 process with ")
+    assert plan["trainer"].startswith("1 process with ")
+    assert plan["weights"] == "travel by transport file"
+    assert {"model", "rewards", "memory"} < plan.keys()
     assert not list(tmp_path.iterdir())
 
 
-def test_check_weights_is_a_setting_of_the_recipe() -> None:
-    done = arl("train", str(ROOT / "recipes/quickstart.yaml"), "--dry-run", "--check-weights")
-    assert "check: true" in done.stdout, done.stderr
+def test_a_verbose_dry_run_also_prints_the_whole_recipe(tmp_path: Path) -> None:
+    settings = ("--check-weights", "--set", "seed=7", "--set", "output.wandb=off")
+    recipe = str(ROOT / "recipes/quickstart.yaml")
+    done = arl("train", recipe, "--dry-run", "--verbose", *settings, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {"seed: 7", "  check: true", "  behavior_weight_cap: 5.0"} < set(done.stdout.splitlines())
+    assert arl("train", recipe, "--verbose").returncode == 2
 
 
 @pytest.mark.parametrize(

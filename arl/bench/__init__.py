@@ -6,14 +6,18 @@ import platform
 import re
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from arl.metrics.console import ConsoleDisplay
 
-from arl.metrics.console import ConsoleDisplay
 
+def stderr_display() -> "ConsoleDisplay":
+    """Open a display on stderr, since stdout is for the JSON document."""
+    from rich.console import Console
 
-def stderr_display() -> ConsoleDisplay:
+    from arl.metrics.console import ConsoleDisplay
+
     return ConsoleDisplay(Console(stderr=True, highlight=False))
 
 

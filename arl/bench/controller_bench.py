@@ -148,6 +148,7 @@ def _make_start(problems_per_step: int, steps: int) -> Start:
         max_length=1024,
         placement=Placement(engines=[], ranks=[]),
         transport="memory",
+        trainer_bytes=None,
         lags=None,
     )
     nowhere = Path()  # nothing is written

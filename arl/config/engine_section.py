@@ -7,7 +7,7 @@ from pydantic import Field
 from arl.config.capabilities import Capabilities, KvPolicy
 from arl.config.environment import Environment
 from arl.config.imports import import_attribute
-from arl.config.section import NonNegative, Positive, Section
+from arl.config.section import NonNegative, Positive, Section, Tokens
 from arl.errors import RecipeError
 
 Argument = Annotated[str, Field(coerce_numbers_to_str=True)]
@@ -29,7 +29,7 @@ class EngineConfig(Section):
     """At a swap, rebuild the cache of open requests under the new weights, or keep it."""
     threads: Positive | None = None
     """CPU threads of one replica; none: a fair share of the cores."""
-    stream_interval: Positive = 16
+    stream_interval: Tokens = 16
     """Tokens between two increments of one request."""
     max_restarts: NonNegative = 3
     """Restarts of each replica after it died or missed a deadline; the next failure ends the run."""

@@ -2,7 +2,7 @@
 
 from pydantic import model_validator
 
-from arl.config.section import Positive, PositiveFloat, Section
+from arl.config.section import Positive, PositiveFloat, Section, Tokens
 
 
 class TinyModel(Section):
@@ -18,8 +18,8 @@ class TinyModel(Section):
     """Width of the feed-forward."""
     rope_theta: PositiveFloat = 1000.0
     """Base of the rotary embedding."""
-    context: Positive = 512
-    """Longest sequence, tokens."""
+    context: Tokens = 512
+    """Longest sequence."""
 
     @model_validator(mode="after")
     def _heads_divide(self) -> "TinyModel":

@@ -40,23 +40,23 @@ class VirtualCosts(Section):
     """
 
     engine_pass: Cost = 1e-3
-    """One pass of one replica, whatever it holds; seconds."""
+    """One pass of one replica, whatever it holds."""
     decode_token: Cost = 20e-6
-    """Each request that decodes a token in a pass; seconds."""
+    """Each request that decodes a token in a pass."""
     prefill_token: Cost = 20e-6
-    """Each token of a new prompt in a pass, shared prompts once; seconds."""
+    """Each token of a new prompt in a pass, shared prompts once."""
     train_step: Cost = 30e-3
-    """One training step, whatever it holds; seconds."""
+    """One training step, whatever it holds."""
     trained_token: Cost = 20e-6
-    """Each loss token of a step; seconds."""
+    """Each loss token of a step."""
     snapshot: Cost = 0.5e-3
-    """The copy of the weights after a step, during which the trainer waits; seconds."""
+    """The copy of the weights after a step, during which the trainer waits."""
     publish: Cost = 5e-3
-    """Writing a snapshot where engines can load it, one after the other, while the trainer goes on; seconds."""
+    """Writing a snapshot where engines can load it, one after the other, while the trainer goes on."""
     load: Cost = 5e-3
-    """Loading published weights into one replica, which is paused meanwhile; seconds."""
+    """Loading published weights into one replica, which is paused meanwhile."""
     reward: Cost = 0.2e-3
-    """One call of the reward function; reward.workers groups are scored at a time; seconds."""
+    """One call of the reward function; reward.workers groups are scored at a time."""
 
 
 class Output(Section):

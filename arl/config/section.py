@@ -1,18 +1,27 @@
-"""What every section of a recipe is made of."""
+"""What every section of a recipe is made of: its base class, and types with bounds and units."""
 
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+
+class Unit(str):
+    """The unit of a field, for docs/reference.md, as in `Annotated[int, Unit("tokens")]`."""
+
+
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0)]
+Tokens = Annotated[int, Field(gt=0), Unit("tokens")]
+Steps = Annotated[int, Field(gt=0), Unit("steps")]
+Seconds = Annotated[float, Field(gt=0), Unit("seconds")]
+Cost = Annotated[float, Field(ge=0, allow_inf_nan=False), Unit("virtual seconds")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 OpenFraction = Annotated[float, Field(gt=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
+    """A frozen part of a recipe. Unknown keys are refused; the docstring below each field describes it."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

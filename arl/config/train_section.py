@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from arl.config.environment import Environment, refuse_reserved
-from arl.config.section import Beta, Fraction, NonNegative, Positive, PositiveFloat, Section
+from arl.config.section import Beta, Fraction, NonNegative, Positive, PositiveFloat, Section, Steps, Tokens
 
 
 class Train(Section):
     """The learning side."""
 
-    steps: Positive = 60
+    steps: Steps = 60
     """Versions to produce."""
     minibatches: Positive = 4
     """Optimizer updates per step; must divide problems_per_step."""
@@ -45,7 +45,7 @@ class Train(Section):
     """torch.compile for each block; not with selective, of whose operations the compiler leaves nothing to be kept."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute type; master weights, reductions and optimizer states are float32."""
-    capacity: Positive = 16_384
+    capacity: Tokens = 16_384
     """Packed tokens per micro-batch; must hold the longest trajectory."""
     threads: Positive | None = None
     """CPU threads of one rank; none: a fair share of the cores."""

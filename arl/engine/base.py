@@ -1,4 +1,4 @@
-"""The engine seam: what the controller asks of anything that generates.
+"""The engine seam: what the controller needs of everything that generates.
 
 pause() ─► update_weights(update) ─► resume()      a swap while requests are open: they stay open, keep their
                                                    tokens, and continue under the new weights
@@ -13,16 +13,18 @@ from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 
 class Load(Struct, frozen=True):
-    """What one replica has to do, and how much of it it can do at once."""
+    """How much work one replica has, and how much of it fits at once."""
 
     running: int  # requests
     waiting: int
     slots: int  # requests it decodes together
-    tokens: int  # that its requests, the waiting ones too, hold in its cache or will bring
-    capacity: int  # tokens of its cache
+    tokens: int  # in its cache, and of the requests that wait for it
+    capacity: int  # tokens that its cache holds
 
     def free(self, requests: int, tokens: int) -> float:
-        """Free share, of slots or of cache, whichever is less, when so much more has come; below 0, some must wait.
+        """Return the free share of its slots or of its cache, whichever is less, with so much more work.
+
+        Below 0 some of the work must wait.
 
         >>> Load(running=6, waiting=0, slots=8, tokens=100, capacity=1000).free(requests=1, tokens=400)
         0.125
@@ -30,10 +32,18 @@ class Load(Struct, frozen=True):
         return 1.0 - max((self.running + self.waiting + requests) / self.slots, (self.tokens + tokens) / self.capacity)
 
 
-IDLE = Load(running=0, waiting=0, slots=1, tokens=0, capacity=1)  # for one that has told nothing
+IDLE = Load(running=0, waiting=0, slots=1, tokens=0, capacity=1)  # of a replica that has not reported yet
 
 
 class Engine(Protocol):
+    """Something that generates with weights that change meanwhile.
+
+    request = GenerateRequest("episode-7.0", (1, 5, 9), SamplingParams(max_new_tokens=64, stop_token_ids=(2,)))
+    async for increment in engine.generate(request):
+        tokens += increment.token_ids                      # each with its logprob and its policy version
+    await engine.update_weights(WeightUpdate(8, path))     # open requests go on under version 8
+    """
+
     @property
     def loaded_version(self) -> int:
         """Oldest version loaded on any live replica; never decreases."""
@@ -66,4 +76,4 @@ class ReplicaEngine(Engine, Protocol):
     """An engine that may be one of several."""
 
     async def report(self) -> Load:
-        """Its load now, or a few passes ago."""
+        """Return its load now, or a few passes ago."""

@@ -1,12 +1,16 @@
-"""Engine time in use: seconds with at least one request open and no pause."""
+"""Measure how long an engine is in use: the seconds with at least one request open and no pause."""
 
 from arl.clock import now
 
 
 class BusyMeter:
+    """Counts the seconds of the clock in which an engine has work and may do it."""
+
     def __init__(self) -> None:
-        self._seconds, self._since = 0.0, 0.0
-        self._open, self._paused = 0, False
+        self._seconds = 0.0  # until `_since`
+        self._since = 0.0
+        self._open = 0
+        self._paused = False
 
     @property
     def seconds(self) -> float:
@@ -23,7 +27,7 @@ class BusyMeter:
         self._since = time
 
     def opened(self, count: int) -> None:
-        """`count` requests more, or fewer when negative."""
+        """Count `count` more open requests, or fewer when it is negative."""
         self._settle()
         self._open += count
 

@@ -1,10 +1,10 @@
-"""Several replicas as one Engine; a replica may be lost, and another take its seat. Torch-free.
+"""Serve several replicas as one Engine; a replica may be lost, and another one takes its seat. Torch-free.
 
 generate(request) ─► the replica that has its group, else the live one with the most free capacity, as it reports
-                          │ lost: input + what was said, the rest of the budget, to one that lives
+                          │ lost: input + what was sampled, the rest of the budget, to one that lives
                           └───────────────────────────────────────────────────────────────────────►
 pause, resume, update_weights ─► all live replicas at once
-fill(seat, engine) ◄─ arl.engine.supervisor: paused if the others are, newest weights, then live
+fill(seat, engine) ◄─ arl.engine.supervisor: newest weights, paused if the others are, then live
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 T = TypeVar("T")
-REPORT_SECONDS = 1.0  # a replica is asked for its load when a group needs a home, and not more often than this
-DEATH_SECONDS = 3.0  # an engine answers strange things, and breaks connections, before its process has wholly ended
+REPORT_SECONDS = 1.0  # a replica is asked for its load when a group needs a home, and at most this often
+DEATH_SECONDS = 3.0  # an engine may answer with errors, and break connections, before its process has ended
 
 
 @dataclass(eq=False)
@@ -32,7 +32,7 @@ class Replica:
     engine: ReplicaEngine
     open: int = 0
     load: Load = IDLE  # as it reported
-    heard_at: float = -math.inf
+    reported_at: float = -math.inf
     requests: int = 0  # given to it since, less those that have ended
     tokens: int = 0  # given to it since
     cut_short: int = 0  # requests that went on elsewhere when it was lost
@@ -42,27 +42,33 @@ class Replica:
     @property
     def free(self) -> float:
         """Share of its capacity; see Load.free."""
-        unheard = self.open - self.load.running - self.load.waiting  # a report may lack what was just sent
-        return self.load.free(max(self.requests, unheard), self.tokens)
+        unreported = self.open - self.load.running - self.load.waiting  # a report may lack what was just sent
+        return self.load.free(max(self.requests, unreported), self.tokens)
 
-    def hear(self, load: Load) -> None:
-        self.load, self.heard_at, self.requests, self.tokens = load, now(), 0, 0
+    def record(self, load: Load) -> None:
+        """Take its report; what was given to it before is part of that."""
+        self.load = load
+        self.reported_at = now()
+        self.requests = 0
+        self.tokens = 0
 
 
 @dataclass(eq=False)
 class _Seat:
+    """A place for one replica at a time."""
+
     replica: Replica | None = None  # None: empty
     fills: int = 0
     busy_seconds: float = 0.0  # of those that were lost
 
 
 class Router:
-    """An Engine over `replicas`, which whoever made them closes.
+    """An Engine over `replicas`, which their owner closes.
 
     Args:
-        replicas: all of one size. None: an empty seat. Whoever fills it does so again each time its replica is lost,
-            as soon as it `may_start`, or ends the run. A router without empty seats raises what a replica that is
-            lost raises.
+        replicas: all of one size. None: an empty seat, which a supervisor fills, and fills again each time its replica
+            is lost, as soon as it `may_start`; or the supervisor ends the run. A router without empty seats does not
+            recover: it raises what a lost replica raised.
     """
 
     def __init__(self, replicas: Sequence[ReplicaEngine | None]) -> None:
@@ -74,12 +80,12 @@ class Router:
         self._newest: WeightUpdate | None = None  # what every replica has, or is being given
         self._paused = False
         self._lock = asyncio.Lock()  # one of pause, resume, update and fill at a time
-        self._asking = asyncio.Lock()  # replicas for their load, on behalf of all who wait to choose
-        self._turn = asyncio.Event()  # the engines': not between a pause and what asks for them again
-        self._turn.set()
-        self._starting = {seat for seat, engine in enumerate(replicas) if engine is None}  # being filled, in this turn
-        self._ending: set[int] = set()  # lost, and something of it may be left
-        self._settled = asyncio.Event()  # one of these seats is one no more
+        self._asking = asyncio.Lock()  # one caller asks replicas for their load, on behalf of all that wait to choose
+        self._may_use_devices = asyncio.Event()  # cleared by a pause, until something needs the engines again
+        self._may_use_devices.set()
+        self._starting = {seat for seat, engine in enumerate(replicas) if engine is None}
+        self._ending: set[int] = set()  # seats whose replica was lost, while something of it may be left
+        self._settled = asyncio.Event()  # a seat has left `_starting` or `_ending`
         self._any_live = asyncio.Event()
         if self._live:
             self._any_live.set()
@@ -121,9 +127,13 @@ class Router:
         yield Increment((), (), (), reason)
 
     async def pause(self) -> None:
-        """See Engine.pause. Who pauses needs what a start takes, and what somebody lost still holds: waits for both."""
+        """See Engine.pause.
+
+        First waits for replicas that are starting, because a start needs the devices, and at the end for lost ones to
+        be cleaned up, because they still hold memory: the caller is about to use both.
+        """
         await self._settle(self._starting)
-        self._turn.clear()
+        self._may_use_devices.clear()
         async with self._lock:
             self._paused = True
             await self._each(lambda replica: replica.engine.pause())
@@ -131,7 +141,7 @@ class Router:
 
     async def resume(self) -> None:
         """See Engine.resume."""
-        self._turn.set()
+        self._may_use_devices.set()
         async with self._lock:
             self._paused = False
             await self._each(lambda replica: replica.engine.resume())
@@ -139,12 +149,12 @@ class Router:
     async def update_weights(self, update: WeightUpdate) -> SwapReport:
         """See Engine.update_weights; the pause reported is the longest. If no replica survives, waits for the next."""
         start = now()
-        self._turn.set()  # for an engine that loads them, none need have lived through the pause
+        self._may_use_devices.set()  # if no replica has lived through the pause, one must start to load the weights
 
         async def load(replica: Replica) -> SwapReport:
             if replica.engine.loaded_version < update.version:
                 return await replica.engine.update_weights(update)
-            return SwapReport(update.version, now() - start, now() - start)  # it has just begun with them
+            return SwapReport(update.version, now() - start, now() - start)  # it started with these weights
 
         while True:
             async with self._lock:
@@ -157,20 +167,20 @@ class Router:
     # ---- losses
 
     async def may_start(self, seat: int) -> None:
-        """Nothing is left of the engine of `seat`. Wait until the next may be started: not while others are paused.
+        """Report that nothing is left of the engine of `seat`, and wait until the next one may be started.
 
-        From then on, until the seat is filled, a pause waits for it.
+        None may be started between a pause and what ends it. From then on, until the seat is filled, a pause waits.
         """
         self._ending.discard(seat)
         self._settled.set()
-        while not (seat in self._starting or self._turn.is_set()):
-            await self._turn.wait()
+        while not (seat in self._starting or self._may_use_devices.is_set()):
+            await self._may_use_devices.wait()
         self._starting.add(seat)
 
     async def fill(self, seat: int, engine: ReplicaEngine) -> Replica:
         """Bring `engine` up to date and seat it; from then on it is given requests.
 
-        No version is published meanwhile, so the weights that the others serve are still where they were.
+        The lock keeps new versions from being loaded meanwhile, so the weights that the others serve still exist.
 
         Raises:
             RunError: what the engine raised; the seat is as empty as before.
@@ -189,20 +199,22 @@ class Router:
             return replica
 
     def lose(self, replica: Replica, why: RunError) -> None:
-        """Give it nothing more. Its open requests go on elsewhere as soon as it ends them. Idempotent."""
+        """Give `replica` no more requests. Its open ones go on elsewhere as soon as it ends them. Idempotent."""
         if replica.lost.is_set():
             return
-        number, seat = next((i, seat) for i, seat in enumerate(self._seats) if seat.replica is replica)
+        number = [seat.replica for seat in self._seats].index(replica)
+        seat = self._seats[number]
         self._ending.add(number)
         self._loaded = self.loaded_version  # remembered, even if no replica is left
         seat.busy_seconds += replica.engine.busy_seconds
-        seat.replica, replica.loss = None, why
+        seat.replica = None
+        replica.loss = why
         replica.lost.set()
         if not self._live:
             self._any_live.clear()
 
     async def _is_lost(self, replica: Replica, error: RunError) -> bool:
-        """Whether `error` came of the replica's end; then it is given nothing more."""
+        """Return whether `error` came of the replica's end; then it is given no more requests."""
         if self._recovers and isinstance(error, EngineLost | DeadlineError):
             self.lose(replica, error)
         elif self._recovers and isinstance(error, EngineError):
@@ -212,7 +224,7 @@ class Router:
         return replica.lost.is_set()
 
     async def _settle(self, seats: set[int]) -> None:
-        """Wait until there are no such seats; see `_home` for why that comes."""
+        """Wait until `seats` is empty. Supervisors empty it within their deadlines, or end the run."""
         while seats:
             self._settled.clear()
             await self._settled.wait()
@@ -222,7 +234,7 @@ class Router:
         return [seat.replica for seat in self._seats if seat.replica is not None]
 
     async def _each(self, ask: Callable[[Replica], Awaitable[T]], replicas: Sequence[Replica] | None = None) -> list[T]:
-        """What `replicas`, or all live ones, answer, but for those that are lost in it.
+        """Ask `replicas`, or all live ones, at once; return the answers of those that are not lost meanwhile.
 
         The first failure of another kind cancels the others and is raised as it is.
         """
@@ -243,7 +255,7 @@ class Router:
             raise failures.exceptions[0] from None
         return answers
 
-    # ---- who gets what
+    # ---- placement of requests
 
     async def _enter(self, request: GenerateRequest) -> Replica:
         replica = await self._home(request.affinity)
@@ -256,27 +268,31 @@ class Router:
         return replica
 
     async def _home(self, affinity: str) -> Replica:
-        """Where the group is, else where most is free; of equals the first."""
-        good_from = now() - REPORT_SECONDS  # fixed: with answers slower than they are good for, some is always old
+        """Return the replica that has the group, else the one with the most free capacity; of equals the first.
+
+        Waits for a live replica: supervisors fill seats within their deadlines, or end the run.
+        """
+        # Fixed, because where answers take longer than REPORT_SECONDS, one of them would always be too old.
+        good_from = now() - REPORT_SECONDS
         while True:
-            await self._any_live.wait()  # whoever fills seats does so within deadlines, or ends the run
+            await self._any_live.wait()
             home, _ = self._homes.get(affinity, (None, 0))
             if home is not None and not home.lost.is_set():
                 return home
-            if len(self._live) == 1 or not self._unheard(good_from):
+            if len(self._live) == 1 or not self._unreported(good_from):
                 self._homes.pop(affinity, None)
                 return max(self._live, key=lambda replica: replica.free)
             async with self._asking:
-                await self._each(self._ask, self._unheard(good_from))
+                await self._each(self._ask, self._unreported(good_from))
 
-    def _unheard(self, since: float) -> list[Replica]:
-        return [replica for replica in self._live if replica.heard_at < since]
+    def _unreported(self, since: float) -> list[Replica]:
+        return [replica for replica in self._live if replica.reported_at < since]
 
     async def _ask(self, replica: Replica) -> None:
-        replica.hear(await replica.engine.report())
+        replica.record(await replica.engine.report())
 
     def _leave(self, affinity: str, replica: Replica) -> None:
-        """A group without open requests is forgotten: its next request may go anywhere."""
+        """Count a request out. A group without open requests is forgotten: its next request may go anywhere."""
         replica.open -= 1
         replica.requests -= 1
         home, members = self._homes.get(affinity, (None, 0))

@@ -36,7 +36,7 @@ class Tracker(Protocol):
     """
 
     def log(self, record: Record) -> None:
-        """Take one line of metrics.jsonl; see arl.metrics.names for its metrics, and docs/metrics.md."""
+        """Take one line of metrics.jsonl; arl.metrics.names defines its metrics."""
 
     def close(self) -> None:
         """Finish, because the run has ended or is interrupted. A resumed run makes the tracker anew."""

@@ -1,4 +1,4 @@
-"""The controller's seams beside engine and trainer: who runs groups, watches, lends the device, keeps checkpoints."""
+"""Define the controller's seams beside engine and trainer: groups, device lease, observer, checkpoints, admission."""
 
 from collections import Counter
 from collections.abc import Coroutine, Sequence
@@ -10,74 +10,95 @@ from arl.types import Batch, Problem, StepResult, SwapReport, Trajectory, Trajec
 
 
 class Groups(Protocol):
-    """See arl.rollout.episodes.Episodes."""
+    """Open and run the episodes of groups. See arl.rollout.episodes.Episodes."""
 
-    def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]: ...
+    def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
+        """Open the sessions of group `name`; with `journals`, they continue where a resumed run was."""
 
-    async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]: ...
+    async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
+        """Run the episodes and return their scored trajectories, in the order of `sessions`."""
 
 
 class Lease(Protocol):
-    """Who holds the device. Disaggregated: nobody needs to. Collocated: engines sleep from a step until its swap."""
+    """Lend the device. Disaggregated: both sides own theirs. Collocated: engines sleep from a step until its swap."""
 
-    async def acquire(self) -> None: ...
+    async def acquire(self) -> None:
+        """Wait until the trainer may use the device."""
 
-    async def release(self) -> None: ...
+    async def release(self) -> None:
+        """Give the device back to the engines."""
 
 
 class Observer(Protocol):
-    """What is told about the run, as it happens; it must not block."""
+    """Receive the events of a run as they happen, without blocking. See arl.metrics.recorder.Recorder."""
 
-    def group_finished(self, group: TrajectoryGroup) -> None: ...
+    def group_finished(self, group: TrajectoryGroup) -> None:
+        """A group is scored and waits in the buffer."""
 
-    def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None: ...
+    def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
+        """A group will not be trained. Fates are those of arl.types, or a replay's own."""
 
-    def swapped(self, report: SwapReport) -> None: ...
+    def swapped(self, report: SwapReport) -> None:
+        """The engines have loaded a version."""
 
-    def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None: ...
+    def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None:
+        """The trainer has finished a step, after it had waited so many seconds for the batch."""
 
 
 class Checkpoints(Protocol):
-    """Where the run is saved, and when."""
+    """Save the run: when, and where."""
 
-    def due(self, version: int) -> bool: ...
+    def due(self, version: int) -> bool:
+        """Whether a checkpoint of this version is wanted."""
 
     async def copy(self, version: int) -> None:
-        """Return when the trainer may go on: its state is copied, not yet written."""
+        """Copy the trainer's state, and return when the trainer may go on; nothing is written yet."""
 
     def write(self, state: ControllerState) -> Coroutine[Any, Any, None]:
-        """Cut here; what it returns writes the checkpoint while the run goes on."""
+        """Take the state of this instant, and return the coroutine that writes the checkpoint while the run goes on."""
 
 
 class Admission(Protocol):
-    """What may start, and what must be trained when: see arl.rollout.staleness and arl.rollout.exact_lag."""
+    """Decide what may start, and what must be trained when: see arl.rollout.staleness and arl.rollout.exact_lag."""
 
     num_trained: int
 
     @property
-    def num_outstanding(self) -> int: ...
+    def num_outstanding(self) -> int:
+        """Groups that were admitted, and are neither trained nor lost."""
 
     def is_open(self, loaded_version: int) -> bool:
-        """May one more group start while the engines serve `loaded_version`?"""
+        """Whether one more group may start while the engines serve `loaded_version`."""
 
     def admit(self, loaded_version: int) -> int:
-        """Count one group in; returns its deadline, the last version that may train it."""
+        """Count one group in, and return its deadline: the last version that may train it."""
 
     def restore(self, num_trained: int, loaded_version: int, outstanding: Sequence[tuple[int, int]]) -> None:
-        """Go on from a checkpoint with so many groups trained, and (dispatch_version, deadline) of each outstanding.
+        """Go on from a checkpoint.
 
         Args:
+            num_trained: groups so far.
             loaded_version: what the engines go on with.
+            outstanding: (dispatch_version, deadline) of each outstanding group.
         """
 
     def release(self, deadline: int) -> None:
-        """A group failed, was rejected or dropped: its number is given back."""
+        """Give back the number of a group that failed, was rejected or dropped."""
 
     def train(self, deadline: int) -> None:
-        """A group is consumed by a step."""
+        """Count a group that a step consumes."""
 
     def first_blocking(self, version: int, chosen: Counter[int]) -> int | None:
-        """Step `version` may not consume `chosen` (deadline -> groups) because of groups due by this; None: it may."""
+        """Find why step `version` may not consume `chosen` (deadline -> groups).
+
+        Returns:
+            The deadline by which too many groups would remain; None: the step may start.
+        """
 
     def next_version(self, loaded_version: int, version: int, running: int) -> int | None:
-        """What engines at `loaded_version` load next, `version` being the trainer's; None: nothing yet."""
+        """Choose what engines at `loaded_version` load next; None: nothing yet.
+
+        Args:
+            version: the trainer's.
+            running: groups whose episodes run.
+        """

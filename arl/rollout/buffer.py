@@ -1,4 +1,4 @@
-"""Finished groups waiting for a step, earliest deadline first. O(1) per group: deadlines are few, one queue each."""
+"""Keep finished groups until a step consumes them, earliest deadline first."""
 
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -7,6 +7,8 @@ from arl.types import TrajectoryGroup
 
 
 class GroupBuffer:
+    """One queue for each deadline. Deadlines are few, so every operation is O(1) per group."""
+
     def __init__(self) -> None:
         self._queues: dict[int, deque[TrajectoryGroup]] = {}
         self._size = 0
@@ -15,17 +17,18 @@ class GroupBuffer:
         return self._size
 
     def add(self, group: TrajectoryGroup, deadline: int) -> None:
+        """Add a group that the step of version `deadline` must train at the latest."""
         self._queues.setdefault(deadline, deque()).append(group)
         self._size += 1
 
     def __iter__(self) -> Iterator[tuple[int, TrajectoryGroup]]:
-        """(deadline, group), earliest deadline first, in order of arrival within one."""
+        """Yield (deadline, group), earliest deadline first, in order of arrival within one."""
         for deadline in sorted(self._queues):
             for group in self._queues[deadline]:
                 yield deadline, group
 
     def earliest(self, count: int) -> Counter[int]:
-        """Deadlines of the first `count` groups in deadline order."""
+        """Choose the first `count` groups in the order of deadlines. Returns how many there are of each deadline."""
         chosen: Counter[int] = Counter()
         for deadline in sorted(self._queues):
             chosen[deadline] = min(count, len(self._queues[deadline]))
@@ -35,12 +38,14 @@ class GroupBuffer:
     def take(self, chosen: Counter[int]) -> tuple[TrajectoryGroup, ...]:
         """Remove and return the groups that `earliest` chose: within a deadline the first to arrive, ordered by id.
 
-        Their order decides their minibatch, so it must not tell which of them were quick.
+        They are not ordered by arrival, because their order decides their minibatch, and no minibatch may consist of
+        the quick ones.
         """
         groups: list[TrajectoryGroup] = []
         for deadline in sorted(chosen):
             queue = self._queues[deadline]
-            groups += sorted((queue.popleft() for _ in range(chosen[deadline])), key=lambda g: g.group_id)
+            first = [queue.popleft() for _ in range(chosen[deadline])]
+            groups += sorted(first, key=lambda group: group.group_id)
             if not queue:
                 del self._queues[deadline]
         self._size -= len(groups)

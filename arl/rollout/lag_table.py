@@ -1,8 +1,8 @@
-"""How old each group is when it is trained, under `rollout.lag`. Torch-free.
+"""Compute how old each group is when it is trained, under `rollout.lag`. Imports no torch.
 
     lag: 3 | {dist: FILE} | {trace: RUN} ─► load_lags ─► lags (steps, P) ─► arl.rollout.exact_lag.LagSchedule
 
-Group n = v·P + i, the i-th that step v consumes, has lag min(draw_n, v): no version is older than the first.
+Group n = v·P + i is the i-th that step v consumes. Its lag is min(draw_n, v), as no version is older than the first.
 """
 
 import math
@@ -22,15 +22,17 @@ ROWS = 1024  # trajectories held in memory at a time
 
 
 def load_lags(recipe: Recipe) -> np.ndarray | None:
-    """The lag of every group of the run; None without `rollout.lag`.
+    """Return the lag of every group of the run; None without `rollout.lag`.
 
     Returns:
         (steps, P) int32, versions; row v is at most v.
 
     Raises:
-        InputError: a file that cannot be read or does not say what it should, or a lag that can never be reached.
+        InputError: a file cannot be read or does not hold lags, or a lag can never be reached.
     """
-    lag, steps, p = recipe.rollout.lag, recipe.train.steps, recipe.rollout.problems_per_step
+    lag = recipe.rollout.lag
+    steps = recipe.train.steps
+    p = recipe.rollout.problems_per_step
     if lag is None:
         return None
     if isinstance(lag, int):
@@ -39,8 +41,9 @@ def load_lags(recipe: Recipe) -> np.ndarray | None:
     elif lag.dist is not None:
         weights = _read_weights(Path(lag.dist))
         _refuse_unreachable(max(weights), f"rollout.lag.dist {lag.dist}", steps)
-        # One random number a draw: draw n is the same in a run of any length.
-        drawn = random.Random(f"lags {recipe.seed}").choices(list(weights), list(weights.values()), k=steps * p)
+        draw = random.Random(f"lags {recipe.seed}")
+        # `choices` uses one random number a draw, so draw n is the same in a run of any length.
+        drawn = draw.choices(list(weights), list(weights.values()), k=steps * p)
         draws = np.array(drawn, np.int32).reshape(steps, p)
     else:
         draws = _read_trace(lag, recipe)
@@ -60,7 +63,7 @@ def _refuse_unreachable(lag: int, place: str, steps: int) -> None:
 
 
 def _read_weights(path: Path) -> dict[int, float]:
-    """Lag -> weight > 0, in the order of lags."""
+    """Read a mapping of lag to weight > 0, in the order of lags; the largest weight becomes 1."""
     remedy = "give a JSON or YAML mapping of lag to weight, like {0: 0.5, 2: 0.5}"
     try:
         # Nodes, not values: JSON's keys are strings, and a doubled key would be lost. JSON may be indented by tabs.
@@ -72,7 +75,8 @@ def _read_weights(path: Path) -> dict[int, float]:
     weights: dict[int, float] = {}
     for key, value in node.value:
         place = f"rollout.lag.dist {path}:{key.start_mark.line + 1}"
-        lag, weight = _lag(key.value, place), _weight(value.value, place)
+        lag = _lag(key.value, place)
+        weight = _weight(value.value, place)
         if lag in weights:
             raise InputError(f"{place}: lag {lag} is given twice; keep one")
         weights[lag] = weight
@@ -102,9 +106,11 @@ def _weight(text: Any, place: str) -> float:
 
 
 def _read_trace(lag: LagFile, recipe: Recipe) -> np.ndarray:
-    """(steps, P) int32: the staleness of each group of a recorded run, by step, in the order of the recording."""
+    """Read the staleness of each group of a recorded run: (steps, P) int32, in the order of the recording."""
     assert lag.trace is not None
-    steps, p, directory = recipe.train.steps, recipe.rollout.problems_per_step, Path(lag.trace)
+    steps = recipe.train.steps
+    p = recipe.rollout.problems_per_step
+    directory = Path(lag.trace)
     place = f"rollout.lag.trace {directory}"
     if not (directory / "summary.json").is_file():
         raise InputError(f"{place}: is no finished run, since it has no summary.json; give the directory of one")
@@ -124,7 +130,7 @@ def _read_trace(lag: LagFile, recipe: Recipe) -> np.ndarray:
 
 
 def _refuse_other(directory: Path, recipe: Recipe, place: str) -> None:
-    """A trace is of the same model, data and batch: only then does its group n stand for ours."""
+    """Refuse a trace of another model, data or batch, because its group n would not stand for ours."""
     try:
         theirs = load_recipe(directory / "recipe.yaml")
     except RecipeError as error:
@@ -148,7 +154,7 @@ def _identity(recipe: Recipe) -> dict[str, Any]:
 
 
 def _recorded_staleness(directory: Path, place: str) -> dict[int, dict[int, int]]:
-    """Step -> group -> age of its oldest loss token, groups in the order of the recording."""
+    """Map step -> group -> age of its oldest loss token, groups in the order of the recording."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -156,10 +162,14 @@ def _recorded_staleness(directory: Path, place: str) -> dict[int, dict[int, int]
     try:
         for file in sorted((directory / "trajectories").glob("*.parquet")):
             for rows in pq.ParquetFile(file).iter_batches(ROWS, columns=COLUMNS):
-                steps, groups = rows["trained_at"].to_pylist(), rows["group_id"].to_pylist()
-                for step, group, versions, mask in zip(
-                    steps, groups, rows["policy_versions"], rows["loss_mask"], strict=True
-                ):
+                columns = zip(
+                    rows["trained_at"].to_pylist(),
+                    rows["group_id"].to_pylist(),
+                    rows["policy_versions"],
+                    rows["loss_mask"],
+                    strict=True,
+                )
+                for step, group, versions, mask in columns:
                     if step is None:
                         continue  # a group that was lost
                     sampled = versions.values.to_numpy()[mask.values.to_numpy(zero_copy_only=False)]

@@ -1,4 +1,4 @@
-"""The staleness gate: what may start, and what must be trained before it grows too old.
+"""Bound staleness: decide which groups may start, and which must be trained before they grow too old.
 
 A group admitted while the engines serve `loaded_version` holds no token older than that version, so its deadline
 is loaded_version + η: trained at version v ≤ deadline, no token of it is older than η.
@@ -21,17 +21,19 @@ class StalenessGate:
     """Counts outstanding groups by deadline. O(1) per group, O(η) per step."""
 
     def __init__(self, problems_per_step: int, staleness: int) -> None:
-        self.problems_per_step, self.staleness = problems_per_step, staleness
-        self.num_trained = self.num_outstanding = 0
+        self.problems_per_step = problems_per_step
+        self.staleness = staleness
+        self.num_trained = 0
+        self.num_outstanding = 0
         self._outstanding: Counter[int] = Counter()  # deadline -> groups admitted and not yet ended
 
     def is_open(self, loaded_version: int) -> bool:
-        """May one more group start while the engines serve `loaded_version`?"""
+        """Whether one more group may start while the engines serve `loaded_version`."""
         already = self.num_trained + self.num_outstanding  # N − 1
         return already // self.problems_per_step <= loaded_version + self.staleness
 
     def admit(self, loaded_version: int) -> int:
-        """Count one group in; returns its deadline, the last version that may train it."""
+        """Count one group in, and return its deadline: the last version that may train it."""
         assert self.is_open(loaded_version)
         deadline = loaded_version + self.staleness
         self._outstanding[deadline] += 1
@@ -41,11 +43,12 @@ class StalenessGate:
     def restore(self, num_trained: int, loaded_version: int, outstanding: Sequence[tuple[int, int]]) -> None:
         """Go on from a checkpoint: see Admission."""
         del loaded_version
-        self.num_trained, self.num_outstanding = num_trained, len(outstanding)
+        self.num_trained = num_trained
+        self.num_outstanding = len(outstanding)
         self._outstanding = Counter(deadline for _, deadline in outstanding)
 
     def release(self, deadline: int) -> None:
-        """A group failed, was rejected or dropped: its number is given back."""
+        """Give back the number of a group that failed, was rejected or dropped."""
         assert self._outstanding[deadline] > 0
         self._outstanding[deadline] -= 1
         self.num_outstanding -= 1
@@ -53,21 +56,24 @@ class StalenessGate:
             del self._outstanding[deadline]
 
     def train(self, deadline: int) -> None:
-        """A group is consumed by a step."""
+        """Count a group that a step consumes."""
         self.release(deadline)
         self.num_trained += 1
 
     def next_version(self, loaded_version: int, version: int, running: int) -> int | None:
-        """What engines at `loaded_version` load next: the trainer's newest, whoever is running."""
+        """Choose the trainer's newest version, whatever is running; None: the engines have it."""
         del running
         return version if version > loaded_version else None
 
     def first_blocking(self, version: int, chosen: Counter[int]) -> int | None:
-        """The first deadline d whose inequality step `version` would break by consuming `chosen`; None: it may start.
+        """Find the first deadline d whose inequality step `version` would break by consuming `chosen`.
 
         Args:
             version: v, the trainer's version before the step.
             chosen: how many groups of each deadline the step would consume.
+
+        Returns:
+            The deadline; None: the step may start.
         """
         remaining = 0
         for deadline in sorted(self._outstanding):

@@ -1,4 +1,4 @@
-"""Everything that can be refused is refused here, before anything is started or written."""
+"""Check a recipe and plan its run before anything is started or written."""
 
 import hashlib
 from pathlib import Path
@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from arl.config.imports import import_function, import_seam
 from arl.config.recipe import Recipe
+from arl.data.model_source import check_model_source
 from arl.data.problems import load_problems
 from arl.engine.backend import probe_backend
 from arl.errors import DataError, InputError, RecipeError
@@ -24,15 +25,18 @@ from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
 from arl.types import Problem, Transport
 
+LONGEST_PROMPTS = 16  # by characters; the longest by tokens is among them in practice
+
 
 class Plan(Struct, frozen=True):
-    """What preflight found out."""
+    """What preflight decided and measured."""
 
     training: list[Problem]
     held_out: list[Problem]
     max_length: int  # of a trajectory, tokens
     placement: Placement
     transport: Transport
+    trainer_bytes: int | None  # weights, gradients and moments of one rank; None: a tiny model's
     lags: np.ndarray | None  # (steps, P) int32, versions: see arl.rollout.lag_table; None: staleness is bounded instead
 
     def sha256(self, steps: int) -> str:
@@ -44,19 +48,15 @@ class Plan(Struct, frozen=True):
 
 
 def preflight(recipe: Recipe) -> Plan:
-    """Refuse whatever can be known to fail, before anything is started or written.
+    """Check everything that is known to fail, and plan the run. Nothing is started or written.
 
     Raises:
-        InputError: a function that does not import, problems or lags that cannot be read, devices that are not there,
-            a model of an unsupported kind, or larger than memory.
+        InputError: an object that the recipe names lacks a part, problems or lags cannot be read, devices are missing,
+            the model is of an unsupported family or larger than memory, or the backend is not installed.
     """
-    if recipe.data.task is not None:
-        task_class(recipe.data.task)
-    warmup_stages(recipe)
-    import_seam(reward_name(recipe), "reward.function", RewardFunction, "arl/tasks/running_checksum.py")
-    import_seam(env_name(recipe), "rollout.env", EnvFunction, "arl.rollout.env:single_turn")
-    if recipe.rollout.filter is not None:
-        import_function(recipe.rollout.filter, "rollout.filter")
+    _check_named_objects(recipe)
+    if recipe.model.path is not None:
+        check_model_source(recipe.model.path)
     check_trackers(recipe)
     lags = load_lags(recipe)
     training, held_out = load_problems(recipe.data, recipe.seed)
@@ -68,39 +68,76 @@ def preflight(recipe: Recipe) -> Plan:
     max_length = check_lengths(recipe, training + held_out)
     launcher = make_launcher(recipe, recipe.run_directory / "logs")
     placement = place(recipe, launcher.nodes[0])
+    on_gpus = bool(placement.ranks[0].devices)
     transport = choose_transport(
         recipe,
         backend_transports=recipe.engine.capabilities.transports,
         one_process=recipe.world_traits.one_process,
-        on_gpus=bool(placement.ranks[0].devices),
+        on_gpus=on_gpus,
     )
     if transport == "file" and not launcher.shares_files:
         raise RecipeError(
             f"sync.transport file: launcher {recipe.launcher} starts processes that share no file system; use broadcast"
         )
-    if recipe.model.path is not None:
-        from arl.train.cost import check_memory  # and every model class of transformers, seconds of them
-
-        if Path(recipe.model.path).is_dir():  # else it is downloaded when the run begins
-            stored_files(recipe.model.path)
-        check_memory(recipe.model.path, recipe.train, on_gpu=bool(placement.ranks[0].devices))
+    trainer_bytes = _check_model(recipe, on_gpus)
     probe_backend(recipe)
-    return Plan(training, held_out[: recipe.eval.problems], max_length, placement, transport, lags)
+    return Plan(
+        training=training,
+        held_out=held_out[: recipe.eval.problems],
+        max_length=max_length,
+        placement=placement,
+        transport=transport,
+        trainer_bytes=trainer_bytes,
+        lags=lags,
+    )
+
+
+def _check_named_objects(recipe: Recipe) -> None:
+    """Import what the recipe names, and compare it with its seam.
+
+    Raises:
+        RecipeError: it cannot be imported, lacks a part, or has another signature.
+    """
+    if recipe.data.task is not None:
+        task_class(recipe.data.task)
+    warmup_stages(recipe)
+    import_seam(reward_name(recipe), "reward.function", RewardFunction, "arl/tasks/running_checksum.py")
+    import_seam(env_name(recipe), "rollout.env", EnvFunction, "arl.rollout.env:single_turn")
+    if recipe.rollout.filter is not None:
+        import_function(recipe.rollout.filter, "rollout.filter")
+
+
+def _check_model(recipe: Recipe, on_gpus: bool) -> int | None:
+    """Return the bytes that one trainer rank needs for a model of `model.path`; None for a tiny one.
+
+    Raises:
+        InputError: the model is of an unsupported family, or larger than memory.
+    """
+    if recipe.model.path is None:
+        return None
+    from arl.train.cost import check_memory  # and every model class of transformers, seconds of them
+
+    if Path(recipe.model.path).is_dir():  # otherwise it is downloaded when the run begins
+        stored_files(recipe.model.path)
+    return check_memory(recipe.model.path, recipe.train, on_gpu=on_gpus)
 
 
 def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:
-    """The longest trajectory that model and trainer hold, tokens.
+    """Return the length of the longest trajectory that model and trainer can hold, in tokens.
 
-    The longest that an env may make is refused as far as it is known: a prompt, and rollout.max_new_tokens, which
-    bounds what the policy says in all turns together. What an env adds of its own, nobody can know before; its
-    session refuses what would outgrow model or trainer, and the group fails.
+    The prompts and rollout.max_new_tokens, which bounds what the policy samples in all turns together, are known before
+    the start. Text that an env adds is not; a session leaves out what does not fit, and the episode ends as truncated.
 
     Raises:
-        InputError: the longest prompt with a full response exceeds it, or has tokens that the model lacks.
+        InputError: the longest prompt with a full response is too long, or has tokens that the model lacks.
     """
-    codec, (vocab_size, context), capacity = starting_codec(recipe), starting_limits(recipe), recipe.train.capacity
-    prompts = [codec.encode_problem(p) for p in sorted(problems, key=lambda p: len(str(p.prompt)))[-16:]]
-    prompt, largest = max(map(len, prompts)), max(map(max, [*prompts, codec.stop_token_ids]))
+    codec = starting_codec(recipe)
+    vocab_size, context = starting_limits(recipe)
+    capacity = recipe.train.capacity
+    longest = sorted(problems, key=lambda problem: len(str(problem.prompt)))[-LONGEST_PROMPTS:]
+    prompts = [codec.encode_problem(problem) for problem in longest]
+    prompt = max(len(ids) for ids in prompts)
+    largest = max(max(ids) for ids in [*prompts, codec.stop_token_ids])
     if largest >= vocab_size:
         raise InputError(
             f"model.path {recipe.model.path}: its tokenizer makes id {largest}, and the model's ids run from 0 to "

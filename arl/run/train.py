@@ -37,7 +37,7 @@ from arl.run.failures import explain_deaths, reported_failures
 from arl.run.outcome import Outcome, summarize
 from arl.run.resume import Origin, begin
 from arl.run.starting_model import starting_model
-from arl.run.world import Cut, Parts, Start, World, make_world
+from arl.run.world import Cut, Parts, Start, World, make_world, open_world
 from arl.types import Accuracy, Problem
 
 
@@ -105,7 +105,7 @@ def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Ou
     known = None if start.origin.state is not None else world.known_accuracy(start)
 
     async def run() -> tuple[Outcome, float]:
-        async with reported_failures(), world.open(start) as parts:
+        async with reported_failures(), open_world(world, start) as parts:
             outcome = await segment.run(parts, known)
         return outcome, clock.now()
 

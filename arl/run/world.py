@@ -11,7 +11,8 @@ Four worlds differ in their parts, and one assembly runs them all:
     null     arl/bench/null.py           measured  answers at once      learns nothing    generated, meaningless
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,6 +154,30 @@ def make_world(name: str) -> World:
     except TypeError as error:
         raise RecipeError(f"{what}: must be made without arguments ({error}); see {EXAMPLE}") from error
     return world
+
+
+@contextlib.asynccontextmanager
+async def open_world(world: World, start: Start) -> AsyncIterator[Parts]:
+    """Open `world`, and check what it opened before anything runs.
+
+    Raises:
+        RecipeError: that is not Parts, or one of the parts lacks a part of its own.
+    """
+    what = f"world {type(world).__name__}"
+    opened = world.open(start)
+    if not hasattr(opened, "__aenter__"):
+        raise RecipeError(
+            f"{what}: open returned {type(opened).__name__}, and must return an async context manager: decorate it "
+            f"with contextlib.asynccontextmanager; see {EXAMPLE}"
+        )
+    async with opened as parts:
+        if not isinstance(parts, Parts):
+            raise RecipeError(f"{what}: open yielded {type(parts).__name__}, and must yield Parts; see {EXAMPLE}")
+        check_seam(parts.engine, f"{what}: its engine", Engine, "arl.engine.router:Router")
+        check_seam(parts.trainer, f"{what}: its trainer", Trainer, "arl.bench.null:NullTrainer")
+        check_seam(parts.groups, f"{what}: its groups", MeteredGroups, "arl.rollout.episodes:Episodes")
+        check_seam(parts.admission, f"{what}: its admission", Admission, "arl.rollout.staleness:StalenessGate")
+        yield parts
 
 
 def recipe_parts(

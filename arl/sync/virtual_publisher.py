@@ -1,6 +1,6 @@
-"""Weight publication on virtual time: what arl.sync.publisher does in a thread, one version at a time, the newest next.
+"""Publish weights in virtual time: what arl.sync.publisher does in a thread, one version at a time.
 
-snapshot ─► in line (a newer one takes its place, or waits for it) ─► written, `seconds` later complete ─► published
+snapshot ─► waiting (a newer one replaces it, or waits for it) ─► being written ─► `seconds` later: published
 """
 
 import asyncio
@@ -15,16 +15,18 @@ from arl.sync.published_versions import PublishedVersions
 from arl.sync.publisher import write_version
 from arl.types import WeightUpdate
 
-ROUNDING = 1e-9  # seconds that sums of times may differ by
+ROUNDING = 1e-9  # seconds by which sums of times may differ
 
 
-class Publisher:
-    """Has no task of its own: whoever publishes or asks brings it to the present first.
+class VirtualPublisher:
+    """Publishes snapshots, each `seconds` after its writing began.
+
+    It has no task of its own. Each call first does what is due by now.
 
     Args:
         target, kept, every_version, checked_as: as of arl.sync.publisher.Publisher.
-        seconds: virtual, from the beginning of a publication until it can be loaded.
-        published: version -> directory of what is published already.
+        seconds: virtual, from the beginning of a publication until engines can load it.
+        published: version -> directory of the versions that are published already.
     """
 
     def __init__(
@@ -36,49 +38,58 @@ class Publisher:
         every_version: bool = False,
         checked_as: torch.dtype | None = None,
     ) -> None:
-        self._target, self._kept, self._seconds, self._checked_as = target, kept, seconds, checked_as
-        self._published, self._every_version = PublishedVersions(kept, published), every_version
-        self._complete = 0.0
+        self._target = target
+        self._kept = kept
+        self._seconds = seconds
+        self._checked_as = checked_as
+        self._every_version = every_version
+        self._published = PublishedVersions(kept, published)
         self._in_work: WeightUpdate | None = None
-        self._in_line: tuple[int, State] | None = None
+        self._complete_at = 0.0  # clock seconds, of what is in work
+        self._waiting: tuple[int, State] | None = None
         self._written: deque[WeightUpdate] = deque()
 
     async def publish(self, version: int, state: State) -> None:
-        """Put a snapshot in line."""
+        """Take a snapshot. With `every_version`, first waits until no other one is waiting."""
         self._advance()
-        while self._every_version and self._in_line is not None:
+        while self._every_version and self._waiting is not None:
             await self._completion()
         self.begin(version, state)
 
     def begin(self, version: int, state: State) -> None:
-        """Put a snapshot in line, in the place of one that waits there."""
-        self._in_line = version, state
+        """Take a snapshot, in the place of one that is waiting."""
+        self._waiting = (version, state)
         if self._in_work is None:
-            self._begin(now())
+            self._write_waiting(now())
 
     async def published(self, version: int) -> WeightUpdate:
-        """The weights of `version`, which has been put in line, or of the next newer one, once they can be loaded."""
+        """Wait until engines can load `version`, which was given to `publish`, or else the next newer one."""
         self._advance()
-        while (update := self._published.find(version)) is None:
+        update = self._published.find(version)
+        while update is None:
             await self._completion()
+            update = self._published.find(version)
         return update
 
     async def _completion(self) -> None:
-        await asyncio.sleep(self._complete - now())
+        await asyncio.sleep(self._complete_at - now())
         self._advance()
 
     def _advance(self) -> None:
-        while self._in_work is not None and self._complete <= now() + ROUNDING:
+        """Publish what is complete by now, and begin what was waiting when it was."""
+        while self._in_work is not None and self._complete_at <= now() + ROUNDING:
             self._published.add(self._in_work)
             self._in_work = None
-            if self._in_line is not None:
-                self._begin(self._complete)
+            if self._waiting is not None:
+                self._write_waiting(self._complete_at)
 
-    def _begin(self, at: float) -> None:
-        assert self._in_line is not None
-        (version, state), self._in_line = self._in_line, None
-        self._in_work = write_version(self._target, version, state, self._checked_as)
-        self._complete = at + self._seconds
-        self._written.append(self._in_work)
+    def _write_waiting(self, at: float) -> None:
+        assert self._waiting is not None
+        version, state = self._waiting
+        self._waiting = None
+        update = write_version(self._target, version, state, self._checked_as)
+        self._in_work = update
+        self._complete_at = at + self._seconds
+        self._written.append(update)
         while len(self._written) > self._kept:
             self._target.discard(self._written.popleft())

@@ -13,8 +13,9 @@ installs bad habits for RL to remove: most answers are blurted, and working step
 import random
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated
 
-from arl.config.section import Fraction, NonNegative, OpenFraction, Positive, PositiveFloat, Section
+from arl.config.section import Fraction, NonNegative, OpenFraction, Positive, PositiveFloat, Section, Steps, Unit
 from arl.tasks.base import Demonstration, Split, Task, WarmupStage, is_held_out
 from arl.types import Problem
 
@@ -35,11 +36,11 @@ class ChecksumOptions(Section):
     """Share held out for evaluation."""
     skill_accuracy: Fraction = 0.95
     """Warm-up, first stage: ends when sampled accuracy on fresh problems reaches this."""
-    skill_steps: Positive = 800
+    skill_steps: Steps = 800
     """Warm-up, first stage: fails if the accuracy is not reached in so many optimizer steps."""
     skill_learning_rate: PositiveFloat = 2e-3
     """Warm-up, first stage: peak; 50 steps of ramp, then linear to 10 % at skill_steps."""
-    habit_steps: NonNegative = 50
+    habit_steps: Annotated[NonNegative, Unit("steps")] = 50
     """Warm-up, second stage: optimizer steps on bad habits."""
     habit_learning_rate: PositiveFloat = 1e-3
     """Warm-up, second stage: constant."""

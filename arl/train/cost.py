@@ -63,14 +63,14 @@ def bytes_per_rank(model: PreTrainedModel, train: Train) -> int:
     return int(max(16 * everything // together, 12 * everything // together + gathered * everything))
 
 
-def check_memory(path: str | Path, train: Train, on_gpu: bool) -> None:
-    """Refuse what could never be trained here, before anything is loaded.
+def check_memory(path: str | Path, train: Train, on_gpu: bool) -> int:
+    """Refuse what could never be trained here, before anything is loaded; return the bytes of one rank.
 
     Raises:
         InputError: the model needs more than one GPU's memory on each rank, or than this host has free on all of them.
         DataError: there is no model, or not one that arl supports.
     """
-    needed = bytes_per_rank(empty_model(path), train)
+    per_rank = needed = bytes_per_rank(empty_model(path), train)
     if on_gpu:
         devices = range(torch.cuda.device_count())
         where, available = "a GPU", min(torch.cuda.get_device_properties(i).total_memory for i in devices)
@@ -82,3 +82,4 @@ def check_memory(path: str | Path, train: Train, on_gpu: bool) -> None:
             f"{train.ranks}, and {where} has {available / 1e9:.1f} GB: choose a smaller model, set train.reshard to "
             "true, or, on GPUs, raise train.ranks or train.shard_ranks"
         )
+    return per_rank

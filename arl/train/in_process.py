@@ -1,7 +1,7 @@
-"""A Trainer in this process, on virtual time.
+"""Train in this process, in virtual time.
 
 Batch ─► pack_batch ─► Learner.step, at once ─► sleep what it costs ─► StepResult
-                               └ snapshot ─► Publisher, while the trainer goes on ─► WeightUpdate
+                               └ snapshot ─► VirtualPublisher, while the trainer goes on ─► WeightUpdate
 """
 
 import asyncio
@@ -17,21 +17,21 @@ from arl.models.load import DTYPES
 from arl.sync.file_target import FileTarget
 from arl.sync.memory_target import MemoryTarget
 from arl.sync.published_versions import kept_versions
-from arl.sync.virtual_publisher import Publisher
+from arl.sync.virtual_publisher import VirtualPublisher
 from arl.train.learner import Learner
 from arl.train.packer import Packing, pack_batch
 from arl.types import Batch, StartingVersions, StepResult, WeightUpdate
 
 
 class InProcessTrainer:
-    """Trainer protocol over one Learner of world size 1.
+    """Implements Trainer with one Learner of world size 1.
 
     Args:
-        recipe: `train`, `objective`, `advantage` and the costs in `virtual`.
+        recipe: its sections `train`, `objective` and `advantage`, and the costs in `virtual`, are used.
         versions: what it begins with.
-        publications: directory of what is published.
-        logs: directory for the shard of a step that cannot be trained.
-        lags: of the recipe: see arl.rollout.lag_table.
+        publications: directory in which weights are published.
+        logs: directory in which the slice of a step that cannot be trained is left.
+        lags: the recipe's exact lags, (steps, P) versions; None: staleness is bounded instead.
     """
 
     def __init__(
@@ -42,15 +42,15 @@ class InProcessTrainer:
         logs: Path,
         lags: np.ndarray | None = None,
     ) -> None:
-        model, version = Path(versions.model), versions.version
-        self._train, self._costs = recipe.train.model_copy(update={"threads": 1}), recipe.virtual
-        self._model, self._publications = model, publications
+        version = versions.version
+        self._costs = recipe.virtual
+        self._model = Path(versions.model)
         self._packing = Packing.of(
             recipe.train, recipe.objective, recipe.advantage, ranks=1, flops=model_flops(versions.model)
         )
         self._learner = Learner(
-            model,
-            self._train,
+            self._model,
+            recipe.train.model_copy(update={"threads": 1}),
             recipe.objective,
             recipe.rollout.temperature,
             version,
@@ -59,7 +59,7 @@ class InProcessTrainer:
         )
         assert self._learner.sharded.device.type == "cpu", "the virtual world computes on the CPU"
         target = FileTarget if recipe.sync.transport == "file" else MemoryTarget
-        self._publisher = Publisher(
+        self._publisher = VirtualPublisher(
             target(publications, self._learner.config_json()),
             kept_versions(recipe, lags),
             self._costs.publish,
@@ -67,7 +67,7 @@ class InProcessTrainer:
             every_version=lags is not None,
             checked_as=DTYPES[recipe.engine.dtype] if recipe.sync.check else None,
         )
-        if versions.older:  # the checkpoint was cut when its publication began: it begins again
+        if versions.older:  # the checkpoint was cut when its publication began, so that begins again
             self._publisher.begin(version, self._learner.snapshot())
 
     async def step(self, batch: Batch) -> StepResult:
@@ -80,13 +80,15 @@ class InProcessTrainer:
         costs = self._costs
         (shard,), packing = pack_batch(batch, self._packing)
         computed = self._learner.step(shard)
-        version, state = self._learner.version, self._learner.snapshot()
+        version = self._learner.version
+        state = self._learner.snapshot()
         seconds = costs.train_step + costs.trained_token * packing["tokens/trained"]
         await asyncio.sleep(seconds + costs.snapshot)
         written = now()
         await self._publisher.publish(version, state)
         metrics = {name: value for name, value in computed.items() if name not in MEASURED}
-        metrics |= {"time/train_s": seconds, "sync/blocking_seconds": costs.snapshot + (now() - written)}
+        metrics["time/train_s"] = seconds
+        metrics["sync/blocking_seconds"] = costs.snapshot + (now() - written)
         return StepResult(version, metrics | packing)
 
     async def weights(self, version: int) -> WeightUpdate:
@@ -94,8 +96,9 @@ class InProcessTrainer:
         return await self._publisher.published(version)
 
     async def save(self, path: Path) -> None:
-        """See Trainer. Free of cost."""
-        self._learner.sharded.write(self._learner.sharded.training_state(), path, tokenizer_path=self._model)
+        """See Trainer. Costs no virtual time."""
+        sharded = self._learner.sharded
+        sharded.write(sharded.training_state(), path, tokenizer_path=self._model)
 
     async def saved(self) -> None:
-        """See Trainer: it is."""
+        """See Trainer. Returns at once, because `save` has written everything."""

@@ -22,6 +22,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from arl.config.recipe import Train
 from arl.config.section import NonNegative, Positive, PositiveFloat, Section
+from arl.data.model_source import check_model_source
 from arl.data.tokenizer import load_codec
 from arl.errors import ArlError, DataError, InputError
 from arl.train.cost import check_memory
@@ -63,6 +64,7 @@ def tune_pairs(job: PairsJob) -> None:
         DataError: a line of the file is not a pair, or the model is not supported.
         InputError: a pair longer than the capacity, or a model larger than memory.
     """
+    check_model_source(job.model)
     codec = load_codec(job.model)
     pairs = [encode(codec, prompt, response) for prompt, response in _read(Path(job.data))]
     longest = max(len(prompt) + len(response) for prompt, response in pairs)

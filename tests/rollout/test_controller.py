@@ -455,13 +455,13 @@ def test_a_failed_problem_is_tried_again_and_then_given_up() -> None:
     assert len({group.problem.id for batch in world.trainer.batches for group in batch.groups}) == 45
 
 
-def test_a_wait_past_its_deadline_names_who_waits_for_what() -> None:
+def test_a_wait_past_its_deadline_names_who_waits_for_what_and_counts_what_is_there_by_then() -> None:
     hurried = Deadlines(step=20.0, swap=5.0)
     world = World(Rollout(problems_per_step=2, group_size=2), 2, lambda _: 10_000, deadlines=hurried)
     with pytest.raises(ExceptionGroup) as caught:
         world.run()
     (cause,) = leaves(caught.value)
-    assert "trainer waited 20 s for 2 groups for step 0" in str(cause)
+    assert "trainer waited 20 s for 2 groups for step 0; 4 groups running, 0 finished" in str(cause)
 
 
 def test_the_schedule_repeats_exactly() -> None:

@@ -53,6 +53,7 @@ def broken(problem, response, truncated):
 
 
 FIRST = 32 + 1  # score in training
+FROZEN = "arl.train.rank"  # the process that is stopped, not killed
 
 
 class Command:
@@ -318,25 +319,41 @@ def test_weights_that_are_broadcast_and_checked_survive_a_killed_replica_and_the
     assert not command.weights_left()
 
 
+def assert_the_frozen_rank_is_named(command: Command, pid: int) -> None:
+    """With its role, rank and pid, how long it was waited for, and the end of its log."""
+    message = command.output[command.output.index("arl: ") :]
+    assert re.search(r"waited 15 s for", message), message
+    assert f"trainer-0 (pid {pid}) is stopped by a signal" in message or f"rank 0 (pid {pid}" in message, message
+    assert "logs/trainer-0.log" in message, message
+    assert "Traceback" not in message
+
+
 @pytest.mark.parametrize(
     ("victim", "rule"),
     [
         pytest.param("arl.engine.embedded.server", ["rollout.staleness=2"], marks=pytest.mark.slow),
-        pytest.param("arl.train.rank", ["rollout.staleness=2", "sync.transport=broadcast"], marks=pytest.mark.slow),
+        pytest.param(
+            FROZEN, ["rollout.staleness=2", "sync.transport=broadcast", "deadlines.step=15"], marks=pytest.mark.slow
+        ),
         ("the controller", ["rollout.staleness=null", "rollout.lag=2"]),
     ],
 )
-def test_after_kill_9_a_resumed_run_loses_no_problem_and_trains_none_twice(
+def test_after_a_kill_or_a_frozen_rank_a_resumed_run_loses_no_problem_and_trains_none_twice(
     start: Callable[..., Command], victim: str, rule: list[str]
 ) -> None:
     settings = ("train.steps=60", "output.checkpoint_every=5", "eval.problems=0", "engine.max_restarts=0", *rule)
     command = start(*settings, gates=[16 * 30])
     command.read_until("step   17")
     children = command.children()
-    (command.process if victim == "the controller" else children[victim]).kill()
+    if victim == FROZEN:
+        children[victim].send_signal(signal.SIGSTOP)
+    else:
+        (command.process if victim == "the controller" else children[victim]).kill()
     command.open_gate(16 * 30)
     assert command.end() == (-signal.SIGKILL if victim == "the controller" else 3)
     assert not survivors(list(children.values()))
+    if victim == FROZEN:
+        assert_the_frozen_rank_is_named(command, children[victim].pid)
     resumed = start(*settings, resume=True)
     assert resumed.end() == 0, resumed.output
     came_from = re.search(r"from step_(\d+)", resumed.output)

@@ -3,14 +3,18 @@
 import asyncio
 import os
 import shutil
+import signal
 import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from arl.errors import EngineError, ProcessDied
+from arl.clock import deadline
+from arl.errors import DeadlineError, EngineError, ProcessDied
 from arl.launch.address import LOOPBACK, held_port
+from arl.launch.base import Command, Resources
 from arl.launch.local import LocalLauncher
 from arl.run.failures import explain_deaths, reported_failures
 from arl.sync.publication_directory import abandoned_directories, make_locked_directory
@@ -46,12 +50,37 @@ def test_a_folder_of_weights_is_its_runs_from_the_first_moment_however_many_clea
 
 def test_of_a_death_and_what_the_others_said_of_it_the_death_is_told(tmp_path: Path) -> None:
     async def main() -> None:
-        async with reported_failures(), LocalLauncher(tmp_path, 1.0) as processes, explain_deaths(processes):
+        async with reported_failures(), LocalLauncher(tmp_path, 1.0) as launcher, explain_deaths(launcher):
             abort = EngineError("http://127.0.0.1:1/abort_request answered 500")
             raise ExceptionGroup("of the keepers", [abort, ProcessDied("engine-1 was killed by SIGKILL")])
 
     with pytest.raises(ProcessDied, match="engine-1 was killed by SIGKILL"):
         asyncio.run(main())
+
+
+def test_a_process_that_hangs_is_named_with_its_pid_its_state_and_the_end_of_its_log(tmp_path: Path) -> None:
+    code = "import time; print('ready 7'); print('loaded version 7'); time.sleep(1000)"
+    command = Command((sys.executable, "-c", code))
+
+    async def main() -> None:
+        async with reported_failures(), LocalLauncher(tmp_path, 1.0) as launcher, explain_deaths(launcher):
+            frozen, alive = [await launcher.start(f"trainer-{rank}", command, Resources(1)) for rank in range(2)]
+            for process in (frozen, alive):
+                await process.ready(60)
+            pids.extend([frozen.pid, alive.pid])
+            os.kill(frozen.pid, signal.SIGSTOP)
+            await asyncio.to_thread(os.waitid, os.P_PID, frozen.pid, os.WSTOPPED | os.WNOWAIT)
+            async with deadline(0.1, "controller", "training step 7"):
+                await asyncio.get_running_loop().create_future()
+
+    pids: list[int] = []
+    with pytest.raises(DeadlineError, match=r"controller waited 0\.1 s for training step 7") as raised:
+        asyncio.run(main())
+    message = str(raised.value)
+    assert f"trainer-0 (pid {pids[0]}) is stopped by a signal" in message
+    assert f"{tmp_path}/trainer-0.log" in message
+    assert "loaded version 7" in message
+    assert f"pid {pids[1]}" not in message  # it could go on
 
 
 def test_the_port_where_ranks_will_meet_is_nobody_elses_before_they_do() -> None:

@@ -1,10 +1,10 @@
-"""Continuous batching over a Hugging Face causal LM, in process and without threads.
+"""Generate with a Hugging Face causal LM by continuous batching, in process and without threads.
 
     submit ─► waiting ─► admit ─► one forward pass (every slot's next token + new prompts) ─► sample ─► Stream
                  ▲                                                                               │
                  └───────── retract: back in line with what was generated; the cache is dropped ─┘
 
-`run` is the one loop. Everything else only changes what its next turn will find.
+`run` is the one loop. Every other method only changes the state that its next turn reads.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from arl.sync.verify import checksums, refuse_difference
 from arl.types import FinishReason, GenerateRequest, Increment, SwapReport, WeightUpdate
 
 PauseMode = Literal["abort", "in_place", "retract"]
-PREFILL_TOKENS = 8192  # of new prompts, shared ones counted once, that one pass may hold next to the decoding slots
+PREFILL_TOKENS = 8192  # of new prompts in one pass, beside the decoding slots; a shared token counts once
 
 
 class EmbeddedEngine:
@@ -44,7 +44,7 @@ class EmbeddedEngine:
         stream_interval: tokens between two increments of one request
         version: of the weights the model holds now
         step_cost: seconds that a pass of (prefill tokens, decode tokens) takes in virtual time; its results
-            take effect when they are over. None: passes take the time they take
+            take effect at their end. None: no time is added
         load_seconds: that a weight load takes in virtual time, likewise
     """
 
@@ -62,8 +62,10 @@ class EmbeddedEngine:
         config = model.config.get_text_config()
         self.vocab_size: int = config.vocab_size
         self.context: int = config.max_position_embeddings
-        self._slots, self._interval = slots, stream_interval
-        self._step_cost, self._load_seconds = step_cost, load_seconds
+        self._slots = slots
+        self._interval = stream_interval
+        self._step_cost = step_cost
+        self._load_seconds = load_seconds
         self._default_mode: PauseMode = "retract" if kv_policy == "recompute" else "in_place"
         self._runner = ModelRunner(model, slots)
         self._rows = Rows(slots, self.context)
@@ -73,7 +75,7 @@ class EmbeddedEngine:
         self._paused_since: float | None = None
         self._any_aborted = False
         self._meter = BusyMeter()
-        self._boundary = asyncio.Lock()  # held while a pass is under way, and by whoever changes state between two
+        self._boundary = asyncio.Lock()  # held during a pass, and by methods that change state between two passes
         self._wake = asyncio.Event()
         self._ended: EngineError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -141,7 +143,8 @@ class EmbeddedEngine:
         """End requests with what they have, after the pass under way; ids that are not open are ignored."""
         for name in request_ids:
             if name in self._open:
-                self._open[name].aborted = self._any_aborted = True
+                self._open[name].aborted = True
+                self._any_aborted = True
         if not self._boundary.locked():
             self._close_aborted()
         self._wake.set()
@@ -182,13 +185,14 @@ class EmbeddedEngine:
         Raises:
             EngineError: the weights are older, incomplete or of another shape; the old ones stay in use.
         """
-        start, ours = now(), self._paused_since is None
+        start = now()
+        pauses_itself = self._paused_since is None
         await self.pause()
         paused_since = self._paused_since or start
         try:
             await self.load(update)
         finally:
-            if ours:
+            if pauses_itself:
                 await self.resume()
         report = SwapReport(update.version, now() - paused_since, now() - start)
         if update.checksums:
@@ -196,7 +200,11 @@ class EmbeddedEngine:
         return report
 
     async def load(self, update: WeightUpdate) -> None:
-        """Replace the weights between two passes; the cache stays as it is."""
+        """Replace the weights between two passes; the cache stays as it is.
+
+        Raises:
+            EngineError: `update` is older than the loaded weights, incomplete, or of another shape.
+        """
         async with self._boundary:
             if update.version < self._version:
                 raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
@@ -207,11 +215,15 @@ class EmbeddedEngine:
             self._version = update.version
 
     def checksums(self) -> dict[str, str]:
-        """sha256 of each weight, in the dtype of the model."""
+        """Return the sha256 of each weight, in the dtype of the model."""
         return checksums(dict(self._runner.model.named_parameters()), self._runner.model.dtype)
 
     def refuse_strangers(self, bucket: Sequence[TensorSpec]) -> None:
-        """Raises EngineError: the model has no such parameter, or one of another shape."""
+        """Check that the model has every parameter of `bucket`, in its shape.
+
+        Raises:
+            EngineError: it lacks one, or has another shape.
+        """
         refuse_strangers(self._runner.model, {spec.name: spec.shape for spec in bucket}, "what is to be broadcast")
 
     async def report(self) -> Load:
@@ -221,12 +233,15 @@ class EmbeddedEngine:
         return Load(rows.count, len(self._waiting), self._slots, tokens, self._slots * self.context)
 
     def give_up_cache(self) -> None:
-        """Hand back the memory of the cache; the next pass takes what it needs. Nothing may be open."""
+        """Free the memory of the cache; the next pass allocates what it needs. Nothing may be open."""
         assert not self._open
         self._runner.clear_cache()
 
     async def run(self) -> None:
-        """Consumes submitted requests. Waits, when idle or paused, for submit, abort or resume to wake it."""
+        """Generate until cancelled.
+
+        Consumes submitted requests. Waits when it is idle or paused; unblocked by submit, abort or resume.
+        """
         try:
             while True:
                 self._wake.clear()
@@ -243,7 +258,7 @@ class EmbeddedEngine:
             self._end(EngineError("the engine was closed"))
 
     def _end(self, error: EngineError) -> None:
-        """Nobody may wait for an engine that has ended."""
+        """Fail every open request with `error`, so that nobody waits for an engine that has ended."""
         self._ended = self._ended or error
         for opened in self._open.values():
             opened.stream.fail(self._ended)
@@ -251,7 +266,7 @@ class EmbeddedEngine:
         self._open.clear()
 
     async def _turn(self) -> bool:
-        """One pass, if there is work and no pause."""
+        """Make one pass, if there is work and no pause; return whether there was."""
         self._close_aborted()
         if self._paused_since is not None or not (self._rows.count or self._waiting):
             return False
@@ -264,7 +279,7 @@ class EmbeddedEngine:
         return True
 
     def _admit(self) -> PrefixTree | None:
-        """Fill free slots in order of arrival. Returns what the new rows hold; None without any."""
+        """Fill free slots in order of arrival. Return the prompts of the new rows; None without new rows."""
         sequences = [opened.sequence for opened in islice(self._waiting, self._slots - self._rows.count)]
         if not sequences:
             return None
@@ -274,17 +289,18 @@ class EmbeddedEngine:
         return prefix_tree(sequences)
 
     def _take_effect(self, ids: np.ndarray, logprobs: np.ndarray) -> None:
+        """Append a token to each row; stream what is due. ids (n,) int64 and logprobs (n,) float32 of the n rows."""
         rows = self._rows
         stopped, spent = rows.record(ids, logprobs, self._version)
         gone = stopped | spent
-        due = gone | (rows.length[: rows.count] - rows.sent[: rows.count] >= self._interval)
+        unsent = rows.length[: rows.count] - rows.sent[: rows.count]
+        due = gone | (unsent >= self._interval)
         for row in np.flatnonzero(due).tolist():
-            reason: FinishReason | None = "stop" if stopped[row] else "length" if spent[row] else None
-            rows.emit(row, reason)
+            rows.emit(row, _finish_reason(stopped[row], spent[row]))
         self._remove(gone)
 
     def _remove(self, gone: np.ndarray) -> None:
-        """Free the rows of mask `gone` (n,): their requests are closed, their slots filled from the end."""
+        """Close the requests of the rows in mask `gone` (n,), and fill their slots with the last rows."""
         if not gone.any():
             return
         for row in np.flatnonzero(gone).tolist():
@@ -295,6 +311,7 @@ class EmbeddedEngine:
             self._runner.move(source, target, int(self._rows.length[target].max()))
 
     def _close_aborted(self) -> None:
+        """End the requests that were aborted since the last pass, waiting and running ones."""
         if not self._any_aborted:
             return
         self._any_aborted = False
@@ -310,9 +327,19 @@ class EmbeddedEngine:
         self._remove(gone)
 
     def _retract(self) -> None:
-        """Every row back to the head of the line, as a longer prompt; sorted, so that one pass sees equal prefixes."""
+        """Put every row back at the head of the line, as a longer prompt.
+
+        The rows are sorted by their tokens, so that rows with equal prefixes are prefilled by one pass.
+        """
         rows = self._rows
         for row, opened in enumerate(rows.opened):
             opened.sequence = rows.tokens[row, : rows.length[row]].copy()
         self._waiting.extendleft(sorted(rows.opened, key=lambda opened: opened.sequence.tobytes()))
         rows.remove(np.ones(rows.count, bool))
+
+
+def _finish_reason(stopped: bool, spent: bool) -> FinishReason | None:
+    """Return why a row has ended; a stop token wins over a spent budget."""
+    if stopped:
+        return "stop"
+    return "length" if spent else None

@@ -1,4 +1,4 @@
-"""One forward pass for everything that is open, and one token sampled for each row of it.
+"""Run one forward pass for everything that is open, and sample one token for each row.
 
 rows 0 … n−1 decode, one token each ─┐
 the prompts of m new rows, as a tree ┴─► model ─► logits (n + m, V) ─► sample
@@ -34,7 +34,8 @@ class ModelRunner:
             ids (rows.count,) int64 and their logprobs, (rows.count,) float32
         """
         lengths = rows.length[:decoded]
-        ids, positions = rows.tokens[np.arange(decoded), lengths - 1], lengths - 1
+        positions = lengths - 1
+        ids = rows.tokens[np.arange(decoded), positions]
         keep: torch.Tensor | int = 0  # all
         if prompts is not None:
             ids = np.concatenate([ids, prompts.token_ids])
@@ -65,9 +66,9 @@ class ModelRunner:
         self._cache.move(self._tensor(source), self._tensor(target), longest)
 
     def clear_cache(self) -> None:
-        """Give the cache's memory back; no row is in use."""
+        """Free the cache's memory; no row is in use."""
         self._cache.clear()
-        torch.cuda.empty_cache()  # what torch keeps for later is not given back; without a GPU, nothing
+        torch.cuda.empty_cache()  # else torch keeps the memory for later; without a GPU this does nothing
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -1,4 +1,4 @@
-"""The open requests that hold a slot, as columns of arrays: one vectorized update a step."""
+"""Keep the open requests that hold a slot as columns of arrays, which one vectorized update a pass changes."""
 
 import asyncio
 from collections import deque
@@ -27,7 +27,13 @@ class Stream:
         self._arrived.set()
 
     async def take(self) -> list[tuple[int, Increment]]:
-        """Everything that has arrived, at least one. No deadline: an engine that ends fails its streams."""
+        """Wait for increments, and return all that have arrived.
+
+        It needs no deadline, because an engine that ends fails its streams.
+
+        Raises:
+            EngineError: the engine has ended.
+        """
         await self._arrived.wait()
         if not self._events and self._error is not None:
             raise EngineError(str(self._error)) from self._error
@@ -40,6 +46,8 @@ class Stream:
 
 @dataclass(eq=False)
 class OpenRequest:
+    """A request that waits for a slot, or holds one."""
+
     request: GenerateRequest
     stream: Stream
     index: int  # in its stream
@@ -48,7 +56,7 @@ class OpenRequest:
 
     @property
     def limit(self) -> int:
-        """Tokens at which the budget is spent, prompt included."""
+        """The length, prompt included, at which the budget is spent."""
         return len(self.request.input_ids) + self.request.sampling.max_new_tokens
 
 
@@ -76,16 +84,17 @@ class Rows:
         self.stops = np.full((slots, 1), -1, np.int32)  # padded with −1, which no token is
 
     def add(self, opened: OpenRequest) -> None:
-        i, sampling, length = self.count, opened.request.sampling, len(opened.sequence)
+        """Give `opened` the next row."""
+        i = self.count
+        sampling = opened.request.sampling
+        length = len(opened.sequence)
         self.tokens[i, :length] = opened.sequence
         self.length[i] = self.sent[i] = length
         self.limit[i] = opened.limit
         self.seed[i] = sampling.seed & (2**64 - 1)
-        self.temperature[i], self.top_k[i], self.top_p[i] = (
-            sampling.temperature,
-            sampling.top_k,
-            sampling.top_p,
-        )
+        self.temperature[i] = sampling.temperature
+        self.top_k[i] = sampling.top_k
+        self.top_p[i] = sampling.top_p
         extra = len(sampling.stop_token_ids) - self.stops.shape[1]
         if extra > 0:
             self.stops = np.pad(self.stops, ((0, 0), (0, extra)), constant_values=-1)
@@ -96,30 +105,42 @@ class Rows:
         self.count += 1
 
     def record(self, tokens: np.ndarray, logprobs: np.ndarray, version: int) -> tuple[np.ndarray, np.ndarray]:
-        """Append one token a row; tokens and logprobs (n,). Returns masks (n,): stopped, out of budget."""
+        """Append one token to each row; tokens (n,) int64, logprobs (n,) float32.
+
+        Returns:
+            masks (n,) bool of the rows that stopped, and of those whose budget is spent
+        """
         n = self.count
         at = (np.arange(n), self.length[:n])
-        self.tokens[at], self.logprobs[at], self.versions[at] = tokens, logprobs, version
+        self.tokens[at] = tokens
+        self.logprobs[at] = logprobs
+        self.versions[at] = version
         self.length[:n] += 1
         stopped = (self.stops[:n] == tokens[:, None]).any(axis=1)
         return stopped, self.length[:n] >= self.limit[:n]
 
     def emit(self, row: int, reason: FinishReason | None) -> None:
-        """Stream what row has not streamed yet.
+        """Stream the tokens of `row` that were not streamed yet.
 
         Raises:
             EngineError: a logprob is not finite: the weights are broken.
         """
         new = slice(int(self.sent[row]), int(self.length[row]))
-        opened, logprobs = self.opened[row], self.logprobs[row, new]
+        opened = self.opened[row]
+        logprobs = self.logprobs[row, new]
         if not np.isfinite(logprobs).all():
             raise EngineError(f"request {opened.request.request_id}: the model's logits are not finite numbers")
-        tokens, versions = self.tokens[row, new].tolist(), self.versions[row, new].tolist()
+        tokens = tuple(self.tokens[row, new].tolist())
+        versions = tuple(self.versions[row, new].tolist())
         self.sent[row] = self.length[row]
-        opened.stream.put(opened.index, Increment(tuple(tokens), tuple(logprobs.tolist()), tuple(versions), reason))
+        opened.stream.put(opened.index, Increment(tokens, tuple(logprobs.tolist()), versions, reason))
 
     def remove(self, gone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Free the rows of mask `gone` (n,); the last rows fill the holes. Returns (from, to), (k,) each."""
+        """Free the rows of mask `gone` (n,); the last rows fill the holes.
+
+        Returns:
+            the rows (k,) int64 that moved, and the rows (k,) int64 where they are now
+        """
         left = int((~gone).sum())
         self.truncating -= sum(_truncates(self.opened[i]) for i in np.flatnonzero(gone).tolist())
         target = np.flatnonzero(gone[:left])

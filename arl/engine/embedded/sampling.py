@@ -1,4 +1,4 @@
-"""Sampling for a whole batch at once, each row with its own parameters and its own random numbers.
+"""Sample for a whole batch at once, each row with its own parameters and its own random numbers.
 
 logits (n, V) ─► log_softmax(logits / T), recorded ─► top-k and top-p, rarely ─► inverse CDF in float64
 

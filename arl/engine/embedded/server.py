@@ -1,4 +1,4 @@
-"""The embedded engine as a process that speaks SGLang's HTTP protocol: `python -m arl.engine.embedded.server`.
+"""Serve the embedded engine over SGLang's HTTP protocol: `python -m arl.engine.embedded.server`.
 
     POST /generate ─► EmbeddedEngine.submit ─► its Stream ─► server-sent events, one for each increment
     POST /pause_generation, /continue_generation, /abort_request, /flush_cache
@@ -6,8 +6,8 @@
     POST /update_weights_from_disk, /init_weights_update_group, /update_weights_from_distributed, /weights_checker
     GET  /health, /server_info, /model_info, /v1/loads
 
-Requests are answered between two passes of the one loop; only weights that are broadcast arrive in threads, while
-it generates, and take effect all at once. Bad input gets a 4xx.
+Requests are answered between two passes of the engine's loop. Only weights that are broadcast arrive in threads, while
+the engine generates, and they take effect all at once. Bad input gets a 4xx.
 """
 
 import argparse
@@ -28,6 +28,8 @@ from aiohttp import web
 
 from arl.clock import in_thread
 from arl.engine.embedded.batching import EmbeddedEngine
+from arl.engine.embedded.rows import Stream
+from arl.engine.embedded.translate import chunk_of, joined, requests_of
 from arl.engine.http import wire
 from arl.errors import ArlError, EngineError
 from arl.launch.address import is_loopback, listening_address
@@ -83,7 +85,7 @@ class EngineServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Ask for the key, and turn what is wrong with a request into a 4xx that says so."""
+        """Refuse requests without the run's key, and answer bad input with a 4xx that says what is wrong."""
         given = request.headers.get("Authorization", "").encode()
         if self._key and not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
             return _error(401, "this server needs its run key: Authorization: Bearer <key>")
@@ -96,106 +98,54 @@ class EngineServer:
         body = await _read(request, wire.Generate)
         if self._given_up:
             raise EngineError("memory is given up: /resume_memory_occupation comes first")
-        requests = self._requests(body)
+        requests = requests_of(body, self._names, self._eos)
         stream = self._engine.submit(requests)
         try:
             if body.stream:
-                return await self._stream(request, body, requests, stream.take)
-            return await self._collect(body, requests, stream.take)
-        finally:  # the caller may have gone: nobody reads what is still open
+                return await self._stream(request, body, requests, stream)
+            return await self._collect(body, requests, stream)
+        finally:  # if the caller has gone, nobody reads what is still open
             self._engine.abort([r.request_id for r in requests])
 
-    def _requests(self, body: wire.Generate) -> list[GenerateRequest]:
-        inputs = [ids for ids in body.input_ids if isinstance(ids, list)]
-        if not inputs:
-            inputs = [[i for i in body.input_ids if isinstance(i, int)]]
-        elif len(inputs) != len(body.input_ids):
-            raise EngineError("input_ids mixes ids and lists of ids")
-        names = body.rid if isinstance(body.rid, list) else [body.rid or next(self._names)]
-        if body.rid is None:
-            names = [next(self._names) for _ in inputs]
-        params = body.sampling_params or wire.Sampling()
-        samplings = params if isinstance(params, list) else [params] * len(inputs)
-        if not len(inputs) == len(names) == len(samplings):
-            counts = f"{len(inputs)} input_ids, {len(names)} rid and {len(samplings)} sampling_params"
-            raise EngineError(f"{counts} do not belong together: give one of each for every request")
-        return [
-            GenerateRequest(name, tuple(ids), sampling.params(self._eos))
-            for name, ids, sampling in zip(names, inputs, samplings, strict=True)
-        ]
-
     async def _stream(
-        self,
-        request: web.Request,
-        body: wire.Generate,
-        requests: list[GenerateRequest],
-        take: Callable[[], Awaitable[list[tuple[int, Increment]]]],
+        self, request: web.Request, body: wire.Generate, requests: list[GenerateRequest], stream: Stream
     ) -> web.StreamResponse:
+        """Answer with one event for each increment, until all requests have ended."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         counts = [0] * len(requests)
-        left = len(requests)
+        num_open = len(requests)
         try:
-            while left:
+            while num_open:
                 events = []
-                for index, increment in await take():
+                for index, increment in await stream.take():
                     counts[index] += len(increment.token_ids)
-                    left -= increment.finish_reason is not None
+                    if increment.finish_reason is not None:
+                        num_open -= 1
                     chunk = self._chunk(body, requests[index], index, increment, counts[index])
                     events.append(_event(msgspec.json.encode(chunk)))
                 await response.write(b"".join(events))
-        except EngineError as error:  # the status line has gone out: say it in the stream
+        except EngineError as error:  # the status line has been sent, so the stream has to say it
             await response.write(_event(msgspec.json.encode({"error": {"message": str(error)}})))
         await response.write(_event(wire.DONE))
         return response
 
-    async def _collect(
-        self,
-        body: wire.Generate,
-        requests: list[GenerateRequest],
-        take: Callable[[], Awaitable[list[tuple[int, Increment]]]],
-    ) -> web.Response:
+    async def _collect(self, body: wire.Generate, requests: list[GenerateRequest], stream: Stream) -> web.Response:
+        """Answer once, when all requests have ended."""
         whole = [Increment((), (), ())] * len(requests)
         while any(increment.finish_reason is None for increment in whole):
-            for index, new in await take():
-                old = whole[index]
-                whole[index] = Increment(
-                    old.token_ids + new.token_ids,
-                    old.logprobs + new.logprobs,
-                    old.policy_versions + new.policy_versions,
-                    new.finish_reason,
-                )
+            for index, new in await stream.take():
+                whole[index] = joined(whole[index], new)
         chunks = [
             self._chunk(body, requests[i], i, increment, len(increment.token_ids)) for i, increment in enumerate(whole)
         ]
-        single = not isinstance(body.input_ids[0], list)
-        return _json(chunks[0] if single else chunks)
+        is_single = not isinstance(body.input_ids[0], list)
+        return _json(chunks[0] if is_single else chunks)
 
     def _chunk(
-        self, body: wire.Generate, request: GenerateRequest, index: int, new: Increment, count: int
+        self, body: wire.Generate, request: GenerateRequest, index: int, new: Increment, num_tokens: int
     ) -> wire.Chunk:
-        finish = None
-        if new.finish_reason is not None:
-            finish = wire.Finish(new.finish_reason)
-            if new.finish_reason == "length":
-                finish.length = count
-            elif new.finish_reason == "stop":
-                finish.matched = new.token_ids[-1]
-            else:
-                finish.message = "aborted"
-        meta = wire.MetaInfo(
-            id=request.request_id,
-            finish_reason=finish,
-            weight_versions=wire.spans(new.policy_versions),
-            prompt_tokens=len(request.input_ids),
-            completion_tokens=count,
-            weight_version=str(self._engine.loaded_version),
-        )
-        if body.return_logprob:
-            meta.output_token_logprobs = [
-                (logprob, token, None) for logprob, token in zip(new.logprobs, new.token_ids, strict=True)
-            ]
-        return wire.Chunk(list(new.token_ids), meta, index)
+        return chunk_of(request, index, new, num_tokens, self._engine.loaded_version, body.return_logprob)
 
     async def _pause(self, request: web.Request) -> web.Response:
         await self._engine.pause((await _read(request, wire.Pause)).mode)
@@ -243,13 +193,13 @@ class EngineServer:
         return _json(Checked([Checksums(await in_thread(self._engine.checksums))]))
 
     async def _flush(self, request: web.Request) -> web.Response:
-        """Nothing is cached beyond open requests; SGLang refuses while there are any, and so do we."""
+        """Succeed if nothing is open, because nothing else is cached; SGLang refuses as well while something is."""
         if self._engine.num_open:
             raise EngineError(f"{self._engine.num_open} requests are open: the cache cannot be flushed")
         return web.Response(text="Cache flushed.")
 
     async def _give_up(self, request: web.Request) -> web.Response:
-        """The cache's memory. The weights stay: new ones are copied into them."""
+        """Free the cache's memory. The weights stay, because new ones are copied into them."""
         tags = (await _read(request, Memory)).tags
         if self._engine.num_open:
             raise EngineError(f"{self._engine.num_open} requests are open: their memory cannot be given up")
@@ -258,7 +208,7 @@ class EngineServer:
         return web.Response()
 
     async def _take_again(self, request: web.Request) -> web.Response:
-        """Strict, since SGLang dies when asked for what it has."""
+        """Take memory again that was given up; refuse any other, because SGLang dies when asked for what it has."""
         tags = set((await _read(request, Memory)).tags)
         if not tags <= self._given_up:
             raise EngineError(f"{sorted(tags - self._given_up)} were not given up")

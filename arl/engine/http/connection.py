@@ -1,4 +1,4 @@
-"""HTTP as the engine client needs it: commands and event streams of one server. Torch-free."""
+"""Send commands to one server, and read its event streams. Torch-free."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -13,9 +13,11 @@ from arl.errors import EngineError, EngineLost
 KEEPALIVE_SECONDS = 2.0  # below the server's (SGLang: 5), so that it never closes a connection about to be used
 
 
-def _told(error: aiohttp.ClientError, where: str) -> EngineError:
-    broken = isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError)
-    return (EngineLost if broken else EngineError)(f"{where}: {type(error).__name__}: {error}")
+def _explain(error: aiohttp.ClientError, where: str) -> EngineError:
+    message = f"{where}: {type(error).__name__}: {error}"
+    if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
+        return EngineLost(message)
+    return EngineError(message)
 
 
 class Http:
@@ -33,7 +35,7 @@ class Http:
         await self._session.close()
 
     def _address(self, path: str) -> str:
-        if self._session.closed:  # by whoever saw the server end, while another was busy with it
+        if self._session.closed:  # by a task that saw the server end, while this one was busy with it
             raise EngineLost(f"{self.url}{path}: the client was closed")
         return self.url + path
 
@@ -51,7 +53,7 @@ class Http:
         return answer
 
     async def ask(self, path: str, body: Any = None) -> tuple[int, bytes]:
-        """Like `command`, but returns any status."""
+        """Do what `command` does, but return any status, with the body."""
         data = None if body is None else msgspec.json.encode(body)
         method, address = "GET" if body is None else "POST", self._address(path)
         async with deadline(self._seconds, "engine client", f"{self.url}{path}"):
@@ -59,11 +61,11 @@ class Http:
                 async with self._session.request(method, address, data=data) as response:
                     return response.status, await response.read()
             except aiohttp.ClientError as error:
-                raise _told(error, self.url + path) from error
+                raise _explain(error, self.url + path) from error
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[bytes]]:
-        """POST `body`; entered when the server has accepted it. The caller bounds it.
+        """POST `body`, and yield the data of the events that answer it. The caller has the deadline.
 
         Raises:
             EngineError: refused, or not server-sent events.
@@ -75,11 +77,11 @@ class Http:
                     raise EngineError(f"{path} answered {response.status}: {(await response.text())[:500]}")
                 yield _events(response.content)
         except aiohttp.ClientError as error:
-            raise _told(error, path) from error
+            raise _explain(error, path) from error
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Data of the events; one piece from the network may hold many of them, or a part of one."""
+    """Yield the data of each event; one piece from the network may hold many of them, or a part of one."""
     rest = b""
     async for piece in content.iter_any():
         *events, rest = (rest + piece).split(b"\n\n")

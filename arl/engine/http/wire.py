@@ -1,4 +1,4 @@
-"""SGLang's HTTP protocol as typed messages, for the server and the client alike. Torch-free.
+"""Define SGLang's HTTP protocol as typed messages, for the server and the client alike. Torch-free.
 
    {"input_ids": [[1, 2], [3]], "rid": ["a", "b"], "sampling_params": {…}, "stream": true, …}
 ─► data: {"index": 1, "output_ids": [7], "meta_info": {"id": "b", "output_token_logprobs": [[-0.4, 7, null]],
@@ -19,7 +19,7 @@ DONE = b"[DONE]"
 
 
 class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """SGLang's names. `ignore_eos` also ignores stop_token_ids, as it does there."""
+    """Sampling parameters under SGLang's names. `ignore_eos` also ignores stop_token_ids, as it does there."""
 
     max_new_tokens: int = 128
     temperature: float = 1.0
@@ -55,7 +55,7 @@ class Generate(Struct, forbid_unknown_fields=True, omit_defaults=True):
     sampling_params: Sampling | list[Sampling] | None = None
     stream: bool = False
     return_logprob: bool = False
-    extra_key: list[str] | None = None  # separates prefixes in the server's cache; we have none
+    extra_key: list[str] | None = None  # separates prefixes in SGLang's cache; the embedded engine keeps none
 
 
 class Span(Struct):
@@ -72,7 +72,10 @@ class Finish(Struct, omit_defaults=True):
 
 
 class MetaInfo(Struct, omit_defaults=True):
-    """SGLang tells `weight_versions` with the last increment only, for all of them; before 0.5.18 never."""
+    """What comes with the tokens.
+
+    SGLang sends `weight_versions` with the last increment only, for all tokens of the call; before 0.5.18, never.
+    """
 
     id: str
     finish_reason: Finish | None
@@ -109,7 +112,7 @@ class ModelInfo(Struct):
 
 
 class RankLoad(Struct):
-    """Of one scheduler, in the order of Load; SGLang tells more, and has several with data parallelism."""
+    """The load of one scheduler, in the order of Load; SGLang sends more, and has several with data parallelism."""
 
     num_running_reqs: int
     num_waiting_reqs: int
@@ -123,7 +126,7 @@ class Loads(Struct):
 
     @property
     def total(self) -> Load:
-        """Of all schedulers. One that has reported nothing has had nothing to do yet.
+        """Return the load of all schedulers together. Where none has reported yet, none has had anything to do.
 
         >>> Loads([RankLoad(1, 2, 8, 100, 1000), RankLoad(3, 0, 8, 60, 1000)]).total
         Load(running=4, waiting=2, slots=16, tokens=160, capacity=2000)
@@ -136,7 +139,7 @@ class Loads(Struct):
 
 
 def spans(versions: tuple[int, ...]) -> list[Span]:
-    """One version a token ─► runs of equal versions.
+    """Turn one version per token into runs of equal versions.
 
     >>> spans((3, 3, 4))
     [Span(version='3', start=0, end=2), Span(version='4', start=2, end=3)]
@@ -150,7 +153,7 @@ def spans(versions: tuple[int, ...]) -> list[Span]:
 
 
 def versions_of(runs: list[Span], count: int) -> tuple[int, ...]:
-    """The versions of the last `count` tokens: spans may describe an increment or all of the output so far.
+    """Return the versions of the last `count` tokens; the spans may describe an increment or all of the output so far.
 
     Raises:
         ValueError: the spans do not cover the tokens, or a version is not an integer.

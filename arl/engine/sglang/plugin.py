@@ -1,8 +1,8 @@
-"""What arl changes in SGLang, in whose processes alone this runs; arl/engine/sglang/server_process.py puts it there.
+"""Change two things in SGLang. It runs in SGLang's processes only, where arl/engine/sglang/server_process.py puts it.
 
-Checksums: `/weights_checker` hashes SGLang's own fused tensors, on CUDA only. Here it answers with the sha256 of every
-weight under the name it was published with, read back out of the fused ones; with one worker.
-Loads: what its processes tell each other through a file lies in a folder that goes with the server, not in /dev/shm.
+Checksums: SGLang's `/weights_checker` hashes its own fused tensors, on CUDA only. With this plugin it answers with the
+sha256 of every weight under its published name, split out of the fused ones; with one worker.
+Loads: the file in which its processes share their load lies in a folder that goes with the server, not in /dev/shm.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj
 
 
 def register() -> None:
-    """Called by SGLang in each of its processes."""
+    """Register the hooks; SGLang calls this in each of its processes."""
     HookRegistry.register(CHECKSUMS, answer, HookType.REPLACE)
     HookRegistry.register(LOADS, lambda _: str(Path(__file__).with_name("loads")), HookType.REPLACE)
 
@@ -35,7 +35,10 @@ def answer(checker: Any) -> dict[str, Any]:
 
 
 def published(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every weight under its own name; a tied one once. Without what SGLang pads: a vocabulary, on a CPU an MLP."""
+    """Yield every weight under its published name, a tied one once.
+
+    What SGLang pads is cut off: the vocabulary, and on a CPU the MLPs.
+    """
     width = getattr(model.config, "original_intermediate_size", None)
     for path, module in model.named_modules():
         parent, _, kind = path.rpartition(".")

@@ -1,0 +1,91 @@
+"""Translate between SGLang's messages and the engine's types: a request body in, increments out."""
+
+from collections.abc import Iterator
+
+from arl.engine.http import wire
+from arl.errors import EngineError
+from arl.types import GenerateRequest, Increment
+
+
+def requests_of(body: wire.Generate, names: Iterator[str], eos: tuple[int, ...]) -> list[GenerateRequest]:
+    """Return the requests of one POST.
+
+    Args:
+        body: one request, or a batch
+        names: ids for requests that bring none
+        eos: stop tokens of the model, which end every request that does not ignore them
+
+    Raises:
+        EngineError: the parts of the batch do not belong together.
+    """
+    inputs = _inputs(body)
+    if body.rid is None:
+        ids = [next(names) for _ in inputs]
+    else:
+        ids = body.rid if isinstance(body.rid, list) else [body.rid or next(names)]
+    params = body.sampling_params or wire.Sampling()
+    samplings = params if isinstance(params, list) else [params] * len(inputs)
+    if not len(inputs) == len(ids) == len(samplings):
+        counts = f"{len(inputs)} input_ids, {len(ids)} rid and {len(samplings)} sampling_params"
+        raise EngineError(f"{counts} do not belong together: give one of each for every request")
+    return [
+        GenerateRequest(name, tuple(input_ids), sampling.params(eos))
+        for name, input_ids, sampling in zip(ids, inputs, samplings, strict=True)
+    ]
+
+
+def _inputs(body: wire.Generate) -> list[list[int]]:
+    lists = [ids for ids in body.input_ids if isinstance(ids, list)]
+    if not lists:
+        return [[token for token in body.input_ids if isinstance(token, int)]]
+    if len(lists) != len(body.input_ids):
+        raise EngineError("input_ids mixes ids and lists of ids")
+    return lists
+
+
+def chunk_of(
+    request: GenerateRequest, index: int, new: Increment, num_tokens: int, loaded_version: int, with_logprobs: bool
+) -> wire.Chunk:
+    """Return the message for one increment.
+
+    Args:
+        request: that it belongs to
+        index: of the request in its batch
+        new: the increment
+        num_tokens: of the request so far, this increment included
+        loaded_version: of the engine now
+        with_logprobs: the caller asked for them
+    """
+    meta = wire.MetaInfo(
+        id=request.request_id,
+        finish_reason=_finish(new, num_tokens),
+        weight_versions=wire.spans(new.policy_versions),
+        prompt_tokens=len(request.input_ids),
+        completion_tokens=num_tokens,
+        weight_version=str(loaded_version),
+    )
+    if with_logprobs:
+        pairs = zip(new.logprobs, new.token_ids, strict=True)
+        meta.output_token_logprobs = [(logprob, token, None) for logprob, token in pairs]
+    return wire.Chunk(list(new.token_ids), meta, index)
+
+
+def _finish(new: Increment, num_tokens: int) -> wire.Finish | None:
+    reason = new.finish_reason
+    if reason is None:
+        return None
+    if reason == "length":
+        return wire.Finish(reason, length=num_tokens)
+    if reason == "stop":
+        return wire.Finish(reason, matched=new.token_ids[-1])
+    return wire.Finish(reason, message="aborted")
+
+
+def joined(old: Increment, new: Increment) -> Increment:
+    """Return both increments of one request as one."""
+    return Increment(
+        old.token_ids + new.token_ids,
+        old.logprobs + new.logprobs,
+        old.policy_versions + new.policy_versions,
+        new.finish_reason,
+    )

@@ -1,0 +1,103 @@
+"""Describe what a run would do, from the recipe and preflight's plan: the page of `arl train --dry-run`. Torch-free."""
+
+from collections.abc import Iterator, Sequence
+
+from arl.config.recipe import Recipe
+from arl.launch.base import Resources
+from arl.run.preflight import Plan
+
+WIDTH = 12  # characters before the text of a line
+
+
+def render_plan(recipe: Recipe, plan: Plan) -> str:
+    """Write the plan as one line a topic."""
+    return "\n".join(f"{topic:{WIDTH}}{text}" for topic, text in _lines(recipe, plan)) + "\n"
+
+
+def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
+    yield "run", f"{recipe.name}, written to {recipe.run_directory}"
+    yield "world", f"{recipe.world}, {recipe.mode}"
+    yield "model", _model(recipe)
+    yield "problems", _problems(recipe, plan)
+    yield "steps", _steps(recipe, plan)
+    yield "tokens", _tokens(recipe, plan)
+    yield "staleness", _staleness(recipe)
+    yield "engines", _engines(recipe, plan)
+    yield "trainer", _trainer(recipe, plan)
+    yield "rewards", _count(recipe.reward.workers, "worker process", "worker processes")
+    yield "weights", f"travel by transport {plan.transport}"
+    yield "memory", _memory(plan)
+
+
+def _model(recipe: Recipe) -> str:
+    tiny = recipe.model.tiny
+    if tiny is None:
+        return f"{recipe.model.path}"
+    shape = f"tiny: {tiny.layers} layers of width {tiny.hidden_size}, context {tiny.context} tokens"
+    return f"{shape}; warm-up by the task, cached" if recipe.warmup is not None else f"{shape}; no warm-up"
+
+
+def _problems(recipe: Recipe, plan: Plan) -> str:
+    source = recipe.data.task or recipe.data.path
+    return f"{source}: {len(plan.training):,} for training, {len(plan.held_out):,} held out for evaluation"
+
+
+def _steps(recipe: Recipe, plan: Plan) -> str:
+    per_step = recipe.rollout.problems_per_step
+    epoch = len(plan.training) / per_step
+    epochs = recipe.train.steps / epoch
+    return (
+        f"{recipe.train.steps:,} of {per_step} problems; an epoch is {epoch:,.1f} steps, so the run is "
+        f"{epochs:.2f} epochs; {_count(recipe.train.minibatches, 'minibatch', 'minibatches')} a step"
+    )
+
+
+def _tokens(recipe: Recipe, plan: Plan) -> str:
+    rollout = recipe.rollout
+    episodes = rollout.problems_per_step * rollout.group_size
+    return (
+        f"at most {episodes * rollout.max_new_tokens:,} sampled a step ({episodes:,} episodes of "
+        f"{rollout.max_new_tokens:,}); trajectories up to {plan.max_length:,}, micro-batches up to "
+        f"{recipe.train.capacity:,}"
+    )
+
+
+def _staleness(recipe: Recipe) -> str:
+    rollout = recipe.rollout
+    if rollout.lag is not None:
+        return f"exactly rollout.lag {rollout.lag}"
+    assert rollout.staleness is not None
+    gate = (rollout.staleness + 1) * rollout.problems_per_step
+    in_flight = gate if rollout.max_groups is None else min(gate, rollout.max_groups)
+    return f"at most {rollout.staleness} versions; up to {in_flight:,} groups in flight"
+
+
+def _engines(recipe: Recipe, plan: Plan) -> str:
+    engine = recipe.engine
+    name = f"{engine.kind}, {engine.dtype}, {engine.slots} slots each, cache policy {engine.kv_policy}"
+    return f"{_processes(recipe, plan.placement.engines)}; {name}"
+
+
+def _trainer(recipe: Recipe, plan: Plan) -> str:
+    train = recipe.train
+    return f"{_processes(recipe, plan.placement.ranks)}; {train.dtype}, checkpointing {train.checkpointing}"
+
+
+def _processes(recipe: Recipe, shares: Sequence[Resources]) -> str:
+    if recipe.world == "virtual":
+        return f"{len(shares)} in this process, 1 thread"
+    threads = _count(shares[0].threads, "CPU thread", "CPU threads")
+    each = " each" if len(shares) > 1 else ""
+    devices = [",".join(share.devices) for share in shares if share.devices]
+    where = f"GPU {' | '.join(devices)}" if devices else "no GPU"
+    return f"{_count(len(shares), 'process', 'processes')} with {threads}{each}, {where}"
+
+
+def _memory(plan: Plan) -> str:
+    if plan.trainer_bytes is None:
+        return "a tiny model's: some megabytes"
+    return f"{plan.trainer_bytes / 1e9:.1f} GB of weights, gradients and AdamW a rank, and activations"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

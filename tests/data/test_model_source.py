@@ -1,0 +1,102 @@
+"""A model that is nowhere is refused at once, with every place that was looked at."""
+
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from huggingface_hub import constants
+
+from arl.data import model_source
+from arl.data.model_source import check_model_source
+from arl.errors import DataError
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty Hugging Face cache, and nobody at the hub's address."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
+    )
+    return tmp_path / "hub"
+
+
+def put(cache: Path, repo: str) -> None:
+    """Fill the cache as a download does."""
+    home = cache / f"models--{repo.replace('/', '--')}"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text("abc")
+    (home / "snapshots" / "abc").mkdir(parents=True)
+    (home / "snapshots" / "abc" / "config.json").write_text("{}")
+
+
+@pytest.fixture
+def silent_hub(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[Event]:
+    """A hub that takes requests and never answers."""
+    asked, leave = Event(), Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            asked.set()
+            leave.wait(60)
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(model_source, "HUB_SECONDS", 0.2)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield asked
+    leave.set()
+    server.shutdown()
+    server.server_close()
+
+
+def refusal(path: str) -> str:
+    with pytest.raises(DataError) as caught:
+        check_model_source(path)
+    return str(caught.value)
+
+
+def test_a_directory_that_does_not_exist_is_refused_beside_its_neighbors(tmp_path: Path) -> None:
+    (tmp_path / "step_9").mkdir()
+    message = refusal(str(tmp_path / "step_10"))
+    assert message == f"model.path {tmp_path}/step_10: there is no directory {tmp_path}/step_10; {tmp_path} has step_9"
+
+
+@pytest.mark.parametrize("path", ["./absent", "~/absent", "runs/a/checkpoints/step_3", "/absent/model"])
+def test_what_looks_like_a_path_is_never_looked_for_on_the_hub(path: str) -> None:
+    message = refusal(path)
+    assert "there is no directory" in message
+    assert "Hugging" not in message
+
+
+def test_a_repo_id_without_a_network_is_refused_with_all_three_places(cache: Path) -> None:
+    message = refusal("Qwen/Qwen2.5-0.5B-Instruct")
+    assert f"No directory {Path.cwd()}/Qwen/Qwen2.5-0.5B-Instruct" in message
+    assert f"not in the Hugging Face cache {cache}" in message
+    assert "http://127.0.0.1:9: cannot be reached" in message
+
+
+def test_a_hub_that_never_answers_does_not_delay_the_refusal(silent_hub: Event) -> None:
+    started = time.perf_counter()
+    assert "no answer within 0.2 s" in refusal("Qwen/Qwen2.5-0.5B-Instruct")
+    assert time.perf_counter() - started < 30  # the libraries' own retries take a minute
+
+
+def test_a_cached_model_without_a_network_is_loaded_from_the_cache_alone(cache: Path) -> None:
+    put(cache, "Qwen/Qwen2.5-0.5B-Instruct")
+    check_model_source("Qwen/Qwen2.5-0.5B-Instruct")
+    assert constants.HF_HUB_OFFLINE is True
+
+
+def test_an_offline_process_asks_no_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "not asked, because HF_HUB_OFFLINE is set" in refusal("Qwen/Qwen2.5-0.5B-Instruct")

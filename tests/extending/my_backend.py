@@ -1,0 +1,136 @@
+"""A backend of a user's own, as the recipe names it: `engine: {kind: tests.extending.my_backend:PatternBackend}`.
+
+Its engine runs in this process, and answers every request with a fixed pattern: consecutive ids, of which the first one
+depends on the request's seed. The rest is inherited from arl's own backend.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from arl.config.capabilities import Capabilities
+from arl.config.engine_section import EngineConfig
+from arl.config.recipe import Recipe
+from arl.data.model_limits import model_limits
+from arl.engine.backend import Installation, ServerSpec
+from arl.engine.base import Load, ReplicaEngine
+from arl.engine.embedded.backend import EmbeddedBackend
+from arl.engine.requests import refuse_impossible
+from arl.errors import InputError
+from arl.launch.base import Command
+from arl.types import GenerateRequest, Increment, StartingVersions, SwapReport, WeightUpdate
+
+TOKENS = 4  # of one increment
+
+
+class PatternEngine:
+    """Generates without a model; each increment costs `seconds` of the clock."""
+
+    def __init__(self, vocab_size: int, context: int, version: int, seconds: float) -> None:
+        self.loaded_version = version
+        self.busy_seconds = 0.0
+        self._vocab_size = vocab_size
+        self._context = context
+        self._seconds = seconds
+        self._num_open = 0
+        self._running = asyncio.Event()
+        self._running.set()
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+        refuse_impossible(request, self._vocab_size, self._context)
+        budget = request.sampling.max_new_tokens
+        self._num_open += 1
+        try:
+            for start in range(0, budget, TOKENS):
+                await self._running.wait()
+                await asyncio.sleep(self._seconds)
+                self.busy_seconds += self._seconds
+                ids = self._pattern(request, range(start, min(start + TOKENS, budget)))
+                logprobs = (-math.log(self._vocab_size),) * len(ids)
+                versions = (self.loaded_version,) * len(ids)
+                is_last = start + TOKENS >= budget
+                yield Increment(ids, logprobs, versions, "length" if is_last else None)
+        finally:
+            self._num_open -= 1
+
+    def _pattern(self, request: GenerateRequest, places: range) -> tuple[int, ...]:
+        first = len(request.input_ids) + request.sampling.seed
+        return tuple((first + place) % self._vocab_size for place in places)
+
+    async def pause(self) -> None:
+        self._running.clear()
+
+    async def resume(self) -> None:
+        self._running.set()
+
+    async def update_weights(self, update: WeightUpdate) -> SwapReport:
+        self.loaded_version = update.version
+        return SwapReport(update.version, pause_seconds=0.0, seconds=0.0)
+
+    async def report(self) -> Load:
+        return Load(running=self._num_open, waiting=0, slots=64, tokens=0, capacity=1)
+
+
+class PatternBackend(EmbeddedBackend):
+    """Starts the embedded engine's servers at the lowest priority; in this process it generates a pattern."""
+
+    capabilities = Capabilities(transports=("file", "memory"), deterministic_seeds=True, in_process=True)
+
+    def command(self, server: ServerSpec) -> Command:
+        command = super().command(server)
+        return Command(("nice", "-n", "19", *command.argv), command.environment)
+
+    @asynccontextmanager
+    async def open_in_process(self, recipe: Recipe, versions: StartingVersions) -> AsyncIterator[ReplicaEngine]:
+        limits = model_limits(versions.served)
+        yield PatternEngine(limits.vocab_size, limits.context, versions.oldest, recipe.virtual.engine_pass)
+
+
+class NotInstalled(PatternBackend):
+    """A backend whose software is missing."""
+
+    def probe(self, config: EngineConfig) -> Installation:
+        raise InputError("engine.kind my_backend:NotInstalled: there is no my-server; pip install my-server")
+
+
+class ServersOnly(EmbeddedBackend):
+    """A backend that cannot generate in this process."""
+
+    capabilities = Capabilities(transports=("file",))
+
+
+class WithoutProbe:
+    """A backend that lacks a part."""
+
+    capabilities = Capabilities()
+
+
+class WrongCommand(EmbeddedBackend):
+    """A backend with a part that cannot be called as arl calls it."""
+
+    def command(self, server: ServerSpec, port: int) -> Command:  # type: ignore[override]
+        raise NotImplementedError
+
+
+class AsyncConnect(EmbeddedBackend):
+    """A backend that connects in a coroutine, where a context manager is needed."""
+
+    async def connect(self, url, server, key, sender):  # type: ignore
+        raise NotImplementedError
+
+
+class NoCapabilities(EmbeddedBackend):
+    """A backend that describes itself in a type of its own."""
+
+    capabilities = {"kv_policies": ["keep"]}  # type: ignore[assignment] # noqa: RUF012
+
+
+class HalfInProcess(WithoutProbe):
+    """A backend that says it can generate in this process, and has no method for it."""
+
+    capabilities = Capabilities(in_process=True)
+    probe = EmbeddedBackend.probe
+    refuse_model = EmbeddedBackend.refuse_model
+    command = EmbeddedBackend.command
+    connect = EmbeddedBackend.connect

@@ -1,0 +1,62 @@
+"""The page at the end of a run says what happened, and suggests only what is not set already."""
+
+from typing import Any
+
+import pytest
+
+from arl.config.recipe import Recipe
+from arl.metrics.audit import Moments, Population, Selection
+from arl.metrics.summary import Summary, render
+
+NOTHING_LOST = Selection()
+
+
+def page(idle_engine: float = 0.0, selection: Selection = NOTHING_LOST, **parts: Any) -> str:
+    recipe = Recipe.model_validate({"model": {"path": "m"}, "data": {"path": "d"}, **parts})
+    summary = Summary(
+        directory="runs/r",
+        accuracy_before=None,
+        accuracy_after=None,
+        eval_problems=0,
+        seconds=2.0,
+        training_seconds=1.0,
+        steps=1,
+        tokens_trained=10,
+        token_ages={0: 10},
+        trajectories_spanning_versions=0,
+        groups={"trained": 1},
+        selection=selection,
+        selection_bias=selection.warnings(),
+        idle_trainer=0.0,
+        idle_engine=idle_engine,
+        weights_sha256="0",
+    )
+    return render(summary, recipe)
+
+
+@pytest.mark.parametrize(
+    ("hint", "offered", "already"),
+    [
+        ("rollout.staleness=0", {"rollout": {"staleness": 4}}, {"rollout": {"staleness": 0}}),
+        ("objective.kind=ppo", {"objective": {"kind": "decoupled_ppo"}}, {"objective": {"kind": "ppo"}}),
+        ("objective.proximal=loglinear", {}, {"objective": {"proximal": "loglinear"}}),
+        ("more train.threads", {}, None),
+    ],
+)
+def test_a_hint_suggests_only_what_is_not_set(
+    hint: str, offered: dict[str, Any], already: dict[str, Any] | None
+) -> None:
+    assert hint in page(idle_engine=0.5, **offered)
+    if already is not None:
+        assert hint not in page(idle_engine=0.5, **already)
+
+
+def test_the_filters_effect_is_shown_as_intended_and_without_a_warning() -> None:
+    def population(mean: float) -> Population:
+        return Population(50, Moments(50, mean, 1.0), Moments(50, mean, 1.0))
+
+    intended = page(selection=Selection(population(10), population(5), rejected=population(15)))
+    assert "by rollout.filter or the env, as intended" in intended
+    assert "warning" not in intended
+    biased = page(selection=Selection(population(10), population(5), dropped=population(15)))
+    assert "warning: mean length differs: trained 5, dropped 15" in biased
