@@ -35,25 +35,25 @@ async def explain_deaths(launcher: Launcher) -> AsyncIterator[None]:
     except Exception as error:
         causes = list(leaves(error))
         if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
-            raise await _death_or_logs(causes, launcher) or error from error
+            raise await _death_or_logs(causes, launcher.processes) or error from error
         for cause in causes:
             if isinstance(cause, DeadlineError):
                 raise DeadlineError(f"{cause}{_describe_hanging(str(cause), launcher.processes)}") from error
         raise
 
 
-async def _death_or_logs(causes: Sequence[BaseException], launcher: Launcher) -> RunError | None:
+async def _death_or_logs(causes: Sequence[BaseException], processes: Sequence[Process]) -> RunError | None:
     """Return the death of a process, or the first failure of an engine with the engines' logs, or None."""
     for cause in causes:
         if isinstance(cause, ProcessDied):
             return cause
-    ranks = [process for process in launcher.processes if process.role.startswith("trainer-")]
+    ranks = [process for process in processes if process.role.startswith("trainer-")]
     dead = await first_death(ranks, DEATH_SECONDS)
     if dead is not None:
         return await dead.died()
     for cause in causes:
         if isinstance(cause, EngineError):
-            return EngineError(f"{cause}.{log_ends(launcher.processes, 'engine')}")
+            return EngineError(f"{cause}.{log_ends(processes, 'engine')}")
     return None
 
 

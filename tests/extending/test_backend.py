@@ -69,6 +69,7 @@ def test_a_users_backend_changes_the_command_of_its_servers() -> None:
     argv = find_backend(f"{MINE}:PatternBackend").command(server).argv
     assert argv[:3] == ("nice", "-n", "19")
     assert argv[argv.index("--model") + 1] == "weights"
+    assert argv[argv.index("--threads") + 1] == "2"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ name: nice
 launcher: {HERE}:NiceLauncher
 model:
   tiny: {{hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}}
-data: {{task: running_checksum, size: 100}}
+data: {{task: running_checksum, options: {{size: 100}}}}
 reward: {{function: "{HERE}:priority", environment: {{SIDE: rewards}}}}
 rollout: {{problems_per_step: 2, group_size: 2, staleness: 1, max_new_tokens: 16}}
 train: {{steps: 2, minibatches: 1, threads: 1, environment: {{SIDE: trainer}}}}

@@ -50,7 +50,7 @@ def test_a_folder_of_weights_is_its_runs_from_the_first_moment_however_many_clea
 
 def test_of_a_death_and_what_the_others_said_of_it_the_death_is_told(tmp_path: Path) -> None:
     async def main() -> None:
-        async with reported_failures(), LocalLauncher(tmp_path, 1.0) as processes, explain_deaths(processes):
+        async with reported_failures(), LocalLauncher(tmp_path, 1.0) as launcher, explain_deaths(launcher):
             abort = EngineError("http://127.0.0.1:1/abort_request answered 500")
             raise ExceptionGroup("of the keepers", [abort, ProcessDied("engine-1 was killed by SIGKILL")])
 
@@ -59,12 +59,12 @@ def test_of_a_death_and_what_the_others_said_of_it_the_death_is_told(tmp_path: P
 
 
 def test_a_process_that_hangs_is_named_with_its_pid_its_state_and_the_end_of_its_log(tmp_path: Path) -> None:
-    script = "import time; print('ready 7'); print('loaded version 7'); time.sleep(1000)"
-    command = Command((sys.executable, "-c", script))
+    code = "import time; print('ready 7'); print('loaded version 7'); time.sleep(1000)"
+    command = Command((sys.executable, "-c", code))
 
     async def main() -> None:
-        async with reported_failures(), LocalLauncher(tmp_path, 1.0) as processes, explain_deaths(processes):
-            frozen, alive = [await processes.start(f"trainer-{rank}", command, Resources(1)) for rank in range(2)]
+        async with reported_failures(), LocalLauncher(tmp_path, 1.0) as launcher, explain_deaths(launcher):
+            frozen, alive = [await launcher.start(f"trainer-{rank}", command, Resources(1)) for rank in range(2)]
             for process in (frozen, alive):
                 await process.ready(60)
             pids.extend([frozen.pid, alive.pid])
