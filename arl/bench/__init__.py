@@ -1,4 +1,4 @@
-"""What `arl bench` runs. Results are one JSON document on stdout; progress goes to stderr."""
+"""Run what `arl bench` measures. The result is one JSON document on stdout; progress goes to stderr."""
 
 import json
 import os
@@ -14,11 +14,12 @@ from arl.metrics.console import ConsoleDisplay
 
 
 def stderr_display() -> ConsoleDisplay:
+    """Make a display that leaves stdout to the result."""
     return ConsoleDisplay(Console(stderr=True, highlight=False))
 
 
 def sglang_version() -> str:
-    """Of the SGLang that is found here; "absent", and why on stderr."""
+    """Return the version of the SGLang that is found here; "absent" if there is none, and why on stderr."""
     from arl.engine.sglang.installed import find_sglang
     from arl.errors import InputError
 
@@ -30,7 +31,7 @@ def sglang_version() -> str:
 
 
 def to_json(document: dict[str, Any]) -> str:
-    """The document after the machine it was measured on; indented, innermost lists on one line each."""
+    """Write the machine and then the document as indented JSON, with each innermost list on one line."""
     text = json.dumps({"measured_on": _machine()} | document, indent=1)
     return re.sub(r"\[[^][{}]*\]", lambda match: " ".join(match.group().split()), text)
 
