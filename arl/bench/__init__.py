@@ -1,4 +1,4 @@
-"""What `arl bench` runs. Results are one JSON document on stdout; progress goes to stderr."""
+"""Run what `arl bench` measures. The result is one JSON document on stdout; progress goes to stderr."""
 
 import json
 import os
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def stderr_display() -> "ConsoleDisplay":
-    """Open a display on stderr, since stdout is for the JSON document."""
+    """Make a display that leaves stdout to the result."""
     from rich.console import Console
 
     from arl.metrics.console import ConsoleDisplay
@@ -22,7 +22,7 @@ def stderr_display() -> "ConsoleDisplay":
 
 
 def sglang_version() -> str:
-    """Of the SGLang that is found here; "absent", and why on stderr."""
+    """Return the version of the SGLang that is found here; "absent" if there is none, and why on stderr."""
     from arl.engine.sglang.installed import find_sglang
     from arl.errors import InputError
 
@@ -34,7 +34,7 @@ def sglang_version() -> str:
 
 
 def to_json(document: dict[str, Any]) -> str:
-    """The document after the machine it was measured on; indented, innermost lists on one line each."""
+    """Write the machine and then the document as indented JSON, with each innermost list on one line."""
     text = json.dumps({"measured_on": _machine()} | document, indent=1)
     return re.sub(r"\[[^][{}]*\]", lambda match: " ".join(match.group().split()), text)
 

@@ -1,7 +1,7 @@
-"""`arl bench async`: one recipe with and without staleness, each using every core as best it can, in one run.
+"""Measure one recipe with and without staleness, each using every core as well as it can: `arl bench async`.
 
-Synchronous RL (staleness 0, collocated: whoever runs has all cores) is tried in several layouts; the ratio is against
-the fastest of them. Runs are interleaved, so a wandering machine wanders for all of them.
+Synchronous RL (staleness 0, collocated: the side that runs has all cores) is tried in several layouts, and the ratio is
+to the fastest of them. The runs are interleaved, so that a machine whose speed changes changes for all of them.
 """
 
 import statistics
@@ -20,14 +20,17 @@ LAYOUTS = {
     "synchronous": SYNCHRONOUS,
     "synchronous, 2 replicas": [*SYNCHRONOUS, "engine.replicas=2", "engine.threads=1"],
     "synchronous, 2 replicas, 2 ranks": [
-        *(*SYNCHRONOUS, "engine.replicas=2", "engine.threads=1"),
-        *("train.ranks=2", "train.threads=1"),
+        *SYNCHRONOUS,
+        "engine.replicas=2",
+        "engine.threads=1",
+        "train.ranks=2",
+        "train.threads=1",
     ],
 }
 
 
 def bench_async(recipe: Path, overrides: list[str], repeats: int) -> dict[str, Any]:
-    """Trained tokens per second of every layout, and the ratio asynchronous / fastest synchronous."""
+    """Return the trained tokens per second of every layout, and the ratio asynchronous / fastest synchronous."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in LAYOUTS}
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as directory, stderr_display() as display:
         for repeat in range(repeats):

@@ -1,7 +1,7 @@
-"""Part of `arl bench controller`: how much a checkpoint that is being written lengthens the training step beside it.
+"""Measure how much a checkpoint that is being written lengthens a training step: part of `arl bench controller`.
 
-save: the copy, while training waits ─► step, while a thread of the rank writes ─► saved
-step, with nothing else to do                                                       interleaved
+save: a copy, while training waits ─► a step, while a thread of the rank writes ─► saved
+a step alone                                                                      interleaved
 """
 
 import asyncio
@@ -27,13 +27,16 @@ from arl.train.trainer_client import TrainerClient
 from arl.types import Batch, Problem, StartingVersions, Trajectory, TrajectoryGroup
 
 SHAPE = TinyModel(hidden_size=512, layers=8, heads=8, intermediate_size=1536)  # 25M parameters, 300 MB a checkpoint
-GROUPS, GROUP_SIZE, PROMPT, LENGTH = 4, 4, 26, 128
+GROUPS = 4
+GROUP_SIZE = 4
+PROMPT = 26  # tokens
+LENGTH = 128  # tokens, with the prompt
 
 
 def bench_checkpoint(repeats: int) -> dict[str, Any]:
-    """Seconds of a step with and without a checkpoint being written beside it, and their ratio.
+    """Return the seconds of a step with and without a checkpoint being written beside it, and their ratio.
 
-    One rank with one thread: the writing has a core, as it has where training is on GPUs.
+    One rank has one thread, so that the writing has a core of its own, as it has where training is on GPUs.
     """
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as directory:
         make_tiny_model(SHAPE, CHARACTERS, 0, Path(directory) / "model")
@@ -44,11 +47,12 @@ def bench_checkpoint(repeats: int) -> dict[str, Any]:
 async def _measure(directory: Path, repeats: int) -> dict[str, Any]:
     model, weights = directory / "model", directory / "weights"
     recipe = Recipe.model_validate({"model": {"path": str(model)}, "data": {"task": "running_checksum"}})
-    resources, versions, key = Resources(threads=1), StartingVersions(str(model)), new_key()
+    resources = Resources(threads=1)
+    versions = StartingVersions(str(model))
     async with (
         LocalLauncher(directory / "logs", recipe.deadlines.shutdown) as launcher,
         explain_deaths(launcher),
-        open_trainer(recipe, versions, weights, [resources], launcher, key, None) as trainer,
+        open_trainer(recipe, versions, weights, [resources], launcher, new_key(), None) as trainer,
     ):
         await trainer.ready()
         await trainer.step(batch_of(0))  # makes the optimizer's state
@@ -67,8 +71,9 @@ async def _measure(directory: Path, repeats: int) -> dict[str, Any]:
 
 
 async def _pair(trainer: TrainerClient, directory: Path, version: int) -> tuple[float, float, float, float]:
-    """Seconds of: the copy, the step beside the writing, a step alone, and from the copy until all is sealed."""
-    partial, start = directory / f".step_{version}", perf_counter()
+    """Return the seconds of the copy, of a step beside the writing, of a step alone, and until all is sealed."""
+    partial = directory / f".step_{version}"
+    start = perf_counter()
     await trainer.save(partial)
     copied = perf_counter()
     writing = asyncio.create_task(_write(trainer, partial, directory / f"step_{version}"))
@@ -87,11 +92,17 @@ async def _write(trainer: TrainerClient, partial: Path, final: Path) -> float:
 
 
 def batch_of(version: int, groups: int = GROUPS) -> Batch:
-    """The same tokens every time, of two versions at most."""
+    """Make a batch of random tokens, the same ones every time, all sampled by `version`."""
     rng = np.random.default_rng(0)
     made = [
         TrajectoryGroup(
-            g, Problem(str(g)), tuple(_trajectory(rng, version) for _ in range(GROUP_SIZE)), version, 0, 0, 0
+            group_id=g,
+            problem=Problem(str(g)),
+            trajectories=tuple(_trajectory(rng, version) for _ in range(GROUP_SIZE)),
+            dispatch_version=version,
+            dispatch_time=0,
+            arrival_version=0,
+            arrival_time=0,
         )
         for g in range(groups)
     ]

@@ -1,10 +1,10 @@
-"""`arl bench target`: wall-clock from the first generation to the first snapshot that reaches an accuracy.
+"""Measure the time from the first generation to the first snapshot that reaches an accuracy: `arl bench target`.
 
-    for each seed, in turn:   ours (each layout) · the peer (each command)      training alone is timed
-    afterwards:               every snapshot of everybody ─► one evaluator ─► the first at or above the target
+    for each seed:   our layouts, then the peers' commands          only training is timed
+    afterwards:      every snapshot ─► the same evaluator ─► the first one at or above the target
 
 A peer is any command that trains from the same model, prints one JSON object with `curve`: [{"step", "wall_s"}], and
-writes its snapshots as state dicts, stepNNN.pt. In its command {model}, {snapshots} and {seed} are filled in.
+writes its snapshots as state dicts, stepNNN.pt. {model}, {snapshots} and {seed} are filled into its command.
 """
 
 import json
@@ -36,10 +36,10 @@ Snapshot = tuple[float, Path]  # seconds since the first generation, model direc
 def bench_target(
     recipe: Path, model: Path, accuracy: float, seeds: Sequence[int], ours: dict[str, list[str]], peers: dict[str, str]
 ) -> dict[str, Any]:
-    """Seconds to `accuracy` for every system and seed, medians, and ratios of each of ours to each peer.
+    """Return the seconds to `accuracy` for every system and seed, medians, and the ratio of each of ours to each peer.
 
     Args:
-        model: where everybody starts.
+        model: directory of the weights with which everybody starts.
         ours: name -> recipe overrides.
         peers: name -> command.
     """
@@ -64,7 +64,7 @@ def bench_target(
 
 
 def _median(seconds: list[float | None]) -> float | None:
-    """None if a run did not arrive."""
+    """Return the median; None if one of the runs did not reach the accuracy."""
     arrived = [s for s in seconds if s is not None]
     return statistics.median(arrived) if len(arrived) == len(seconds) else None
 
@@ -93,7 +93,7 @@ def _run_peer(command: str, model: Path, seed: int, directory: Path) -> list[Sna
 
 
 def _convert(state_file: Path, model: Path) -> Path:
-    """A peer's state dict as a model directory beside it."""
+    """Write a peer's state dict as a model directory beside it."""
     directory = state_file.with_suffix("")
     state = torch.load(state_file, weights_only=True)
     empty = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))

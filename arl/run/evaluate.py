@@ -1,4 +1,7 @@
-"""Sampled accuracy on held-out problems: of the version a run's engines serve, or of models on disk."""
+"""Measure sampled accuracy on held-out problems: of the version that a run's engines serve, or of models on disk.
+
+problems ─► one episode each, all open at once ─► rewards ─► Accuracy
+"""
 
 import asyncio
 import shutil
@@ -26,20 +29,25 @@ from arl.types import Accuracy, Problem, StartingVersions, WeightUpdate
 
 
 def make_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
-    """Of the recipe's groups."""
+    """Build the episodes of the recipe's training groups."""
     env = import_function(env_name(recipe), "rollout.env")
     return Episodes(engine, codec, rewards, env, recipe.rollout, recipe.seed, plan.max_length)
 
 
 def held_out_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
-    """Of one episode per problem, at the evaluation's temperature."""
-    alone = {"group_size": 1, "temperature": recipe.eval.temperature}
-    recipe = recipe.model_copy(update={"rollout": recipe.rollout.model_copy(update=alone)})
+    """Build the episodes of an evaluation: one per problem, at its temperature."""
+    changes = {"group_size": 1, "temperature": recipe.eval.temperature}
+    rollout = recipe.rollout.model_copy(update=changes)
+    recipe = recipe.model_copy(update={"rollout": rollout})
     return make_episodes(recipe, plan, engine, codec, rewards)
 
 
 async def evaluate(episodes: Episodes, problems: Sequence[Problem], name: str) -> Accuracy:
-    """All problems open at once; no weights may be published meanwhile."""
+    """Measure the accuracy of the version that the engine serves; it must not load another one meanwhile.
+
+    Args:
+        name: of the evaluation; what is sampled depends on it, on the seed and on the weights alone.
+    """
     async with asyncio.TaskGroup() as tasks:
         runs = [
             tasks.create_task(episodes.run(problem, episodes.open(f"{name}.{i}", problem)))
@@ -53,19 +61,19 @@ async def evaluate(episodes: Episodes, problems: Sequence[Problem], name: str) -
 
 
 async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accuracy]:
-    """Accuracy of each of `models`, all of one shape, on the recipe's held-out problems, on engines of its own.
+    """Start engines, and measure each of `models`, which have one shape, on the recipe's held-out problems.
 
     Raises:
-        ArlError: as `train`; nothing is left behind.
+        InputError, RunError: see arl.run.train.train; no process is left.
     """
-    alone: dict[str, object] = {
-        "mode": "collocated",  # engines have it all
+    changes: dict[str, object] = {
+        "mode": "collocated",  # engines have all devices
         "train": recipe.train.model_copy(update={"ranks": 1}),
-        "rollout": recipe.rollout.model_copy(update={"lag": None}),  # nothing is trained; a trace is of another model
+        "rollout": recipe.rollout.model_copy(update={"lag": None}),  # nothing is trained
         "sync": Sync(),  # models are files
     }
-    recipe = recipe.model_copy(update=alone)
-    plan, key = preflight(recipe), new_key()
+    recipe = recipe.model_copy(update=changes)
+    plan = preflight(recipe)
     if not plan.held_out:
         raise InputError("eval.problems 0: nothing to evaluate on")
     logs = Path(tempfile.mkdtemp(prefix="arl-eval-"))
@@ -75,10 +83,10 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
         explain_deaths(launcher),
         open_rewards(recipe, logs) as rewards,
     ):
-        servers = EngineServers(recipe, StartingVersions(str(models[0])), plan.placement.engines, launcher, key)
+        servers = EngineServers(recipe, StartingVersions(str(models[0])), plan.placement.engines, launcher, new_key())
         async with connect_engines(servers, await servers.start_all(), _say) as engine:
             accuracies = await _evaluate_each(recipe, plan, models, engine, rewards)
-    shutil.rmtree(logs)  # kept where something failed: the message names them
+    shutil.rmtree(logs)  # after a failure they are kept, because the message names them
     return accuracies
 
 

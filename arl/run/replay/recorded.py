@@ -1,7 +1,7 @@
-"""The controller's seams over a recording: problems, groups, engine and, for the recorded schedule, the admission rule.
+"""Put a recording behind the controller's seams: problems, groups, engine and admission.
 
-admission k ─► the recording's group k ─► its trajectories, when they arrived ─► buffer, or lost as it was
-trainer ─► new version ─► RecordedEngine: loaded when it was loaded
+admission k ─► group k of the recording ─► its trajectories, at the time of their arrival ─► buffer, or lost as it was
+trainer ─► new version ─► RecordedEngine ─► loaded at the time when it was loaded
 """
 
 import asyncio
@@ -42,7 +42,7 @@ TOO_NEW = "sampled by a later version"
 
 
 class RecordedOrder(ProblemOrder):
-    """The problems of a recording, in the order of their admission."""
+    """Hands out the problems of a recording in the order of their admission."""
 
     def __init__(self, groups: Sequence[RecordedGroup]) -> None:
         super().__init__([recorded.group.problem for recorded in groups], seed=0)
@@ -53,22 +53,25 @@ class RecordedOrder(ProblemOrder):
 
 
 class RecordedGate(StalenessGate):
-    """The staleness gate, until the last group of a recording.
+    """The staleness gate, which closes after the last group of a recording.
 
-    A group starts no earlier, in versions, than it did, unless its deadline still covers its newest token: one that
-    is due before that version exists would be waited for in vain.
+    A group does not start at an older version than it did, unless its due version is not older than its newest token.
+    Otherwise a step would wait for a token that a later version samples.
     """
 
     def __init__(self, groups: Sequence[RecordedGroup], problems_per_step: int, staleness: int) -> None:
         super().__init__(problems_per_step, staleness)
-        self._groups, self._admitted = groups, 0
+        self._groups = groups
+        self._admitted = 0
 
     def is_open(self, loaded_version: int) -> bool:
         if self._admitted == len(self._groups) or not super().is_open(loaded_version):
             return False
         recorded = self._groups[self._admitted]
-        dispatched, bound = recorded.group.dispatch_version, self.staleness
-        return loaded_version >= dispatched or not recorded.is_scored or recorded.versions[1] <= loaded_version + bound
+        if loaded_version >= recorded.group.dispatch_version or not recorded.is_scored:
+            return True
+        _, newest = recorded.versions
+        return newest <= loaded_version + self.staleness
 
     def admit(self, loaded_version: int) -> int:
         deadline = super().admit(loaded_version)
@@ -77,11 +80,11 @@ class RecordedGate(StalenessGate):
 
 
 class RecordedSchedule(RecordedGate):
-    """The admission rule of a replay that changes no rule: step v consumes what step v consumed, in its order.
+    """The admission rule of a replay that changes no rule: step v consumes what step v consumed, in the same order.
 
-    A deadline here is a place in the order of training, v·P + i, so that no tie and no jitter can change a batch;
-    engines load the versions that they loaded. This never gets stuck: every event waits only for events that the
-    recording has before it.
+    The due version of a group is replaced by its place in the order of training, v·P + i, so that neither equal times
+    nor jitter can change a batch. Engines load the versions that they loaded. This never gets stuck, because every
+    event waits only for events that are before it in the recording.
     """
 
     def __init__(self, groups: Sequence[RecordedGroup], loaded: Iterable[int], problems_per_step: int) -> None:
@@ -109,12 +112,18 @@ class RecordedSchedule(RecordedGate):
 
 
 class PacedTrainer:
-    """A Trainer whose steps take recorded seconds, if given, on top of their own; others can wait for its versions."""
+    """Implements Trainer over another one, for groups that wait for its versions.
+
+    Args:
+        seconds: recorded seconds that each step takes on top of its own; none: only its own.
+    """
 
     def __init__(self, trainer: Trainer, seconds: Sequence[float] = ()) -> None:
-        self._trainer, self._seconds = trainer, seconds
-        self._version, self._stepping = 0, False
-        self.idle_since = now()  # the end of the last step
+        self._trainer = trainer
+        self._seconds = seconds
+        self._version = 0
+        self._stepping = False
+        self._idle_since = now()  # the end of the last step
         self._stepped = asyncio.Event()
 
     async def step(self, batch: Batch) -> StepResult:
@@ -126,7 +135,9 @@ class PacedTrainer:
         if self._seconds:
             timed = result.metrics | {"time/train_s": self._seconds[batch.version]}
             result = msgspec.structs.replace(result, metrics=timed)
-        self._version, self.idle_since, self._stepping = result.version, now(), False
+        self._version = result.version
+        self._idle_since = now()
+        self._stepping = False
         self._stepped.set()
         self._stepped = asyncio.Event()
         return result
@@ -144,9 +155,12 @@ class PacedTrainer:
         await self._trainer.saved()
 
     async def reached(self, version: int, patience: float) -> bool:
-        """Wait until `version` exists; False: nothing was trained for `patience` seconds."""
+        """Wait until `version` exists, and return True; False if nothing was trained for `patience` seconds.
+
+        Unblocked by the end of a step.
+        """
         while self._version < version:
-            left = patience if self._stepping else self.idle_since + patience - now()
+            left = patience if self._stepping else self._idle_since + patience - now()
             if left <= ROUNDING:
                 return False
             with contextlib.suppress(DeadlineError):
@@ -156,15 +170,18 @@ class PacedTrainer:
 
 
 class RecordedEngine:
-    """An Engine that generates nothing, and serves no version before it, or a newer one, was served.
+    """Implements Engine without generating.
+
+    It has no version before the recorded engines had that version, or a newer one.
 
     Args:
-        loaded: version -> clock seconds at which every engine had it.
-        load_seconds: at least, for each.
+        loaded: version -> clock seconds at which every recorded engine had it.
+        load_seconds: least seconds of a load.
     """
 
     def __init__(self, loaded: dict[int, float], load_seconds: float) -> None:
-        self._loaded, self._load_seconds = loaded, load_seconds
+        self._loaded = loaded
+        self._load_seconds = load_seconds
         self._meter = BusyMeter()
         self.loaded_version = 0
 
@@ -174,7 +191,7 @@ class RecordedEngine:
         return self._meter.seconds
 
     def opened(self, count: int) -> None:
-        """`count` groups more, or fewer when negative."""
+        """Count `count` groups more as open; fewer if it is negative."""
         self._meter.opened(count)
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
@@ -196,7 +213,7 @@ class RecordedEngine:
 
 
 class RecordedEpisode(Session):
-    """An episode that has been, as the controller asks for it."""
+    """A recorded episode, as a session that the controller can ask."""
 
     def __init__(
         self, recorded: RecordedGroup, trajectory: Trajectory, engine: RecordedEngine, codec: TextCodec
@@ -204,7 +221,8 @@ class RecordedEpisode(Session):
         prompt = tuple(trajectory.token_ids[: trajectory.prompt_length].tolist())
         name = f"g{recorded.group.group_id}"
         super().__init__(engine, codec, SamplingParams(0), prompt, len(trajectory.token_ids), name, name)
-        self.recorded, self._trajectory = recorded, trajectory
+        self.recorded = recorded
+        self._trajectory = trajectory
 
     def trajectory(self, reward: float) -> Trajectory:
         del reward
@@ -212,12 +230,13 @@ class RecordedEpisode(Session):
 
 
 class RecordedGroups:
-    """Implements Groups: group k of the controller is group k of the recording, and ends when that ended, or at once.
+    """Implements Groups: the controller's group k is group k of the recording. It ends when that ended, or at once.
 
     Args:
-        patience: seconds without a step after which a version that does not exist never will.
-        bound: η of this replay. What it cannot use is lost: a group with a token from before the loaded version, or
-            from a version after its deadline, or from one that is never made here. None: every group ends as it did.
+        patience: seconds without a step after which no further version will ever exist.
+        bound: η of this replay. A group that it cannot use is lost: one with a token from before the loaded version,
+            from a version after its due version, or from a version that is never made here. None: every group ends as
+            it did.
     """
 
     def __init__(
@@ -229,8 +248,12 @@ class RecordedGroups:
         patience: float,
         bound: int | None,
     ) -> None:
-        self._groups, self._engine, self._codec, self._trainer = groups, engine, codec, trainer
-        self._patience, self._bound = patience, bound
+        self._groups = groups
+        self._engine = engine
+        self._codec = codec
+        self._trainer = trainer
+        self._patience = patience
+        self._bound = bound
         self.tokens_generated = 0  # by groups that have ended
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
@@ -242,10 +265,10 @@ class RecordedGroups:
         return [RecordedEpisode(recorded, t, self._engine, self._codec) for t in recorded.group.trajectories]
 
     async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
-        """The recorded trajectories, at their time.
+        """Return the recorded trajectories when their time has come.
 
         Raises:
-            Lost: it was lost, or cannot be used here.
+            Lost: the group was lost, or cannot be used here.
         """
         del problem
         episode = sessions[0]
@@ -266,7 +289,8 @@ class RecordedGroups:
             if recorded.fate != TRAINED:
                 raise Lost(recorded.fate)
             return
-        (oldest, newest), loaded = recorded.versions, self._engine.loaded_version
+        oldest, newest = recorded.versions
+        loaded = self._engine.loaded_version
         if oldest < loaded or newest > loaded + self._bound:
             raise Lost(TOO_OLD)
         await asyncio.sleep(recorded.group.arrival_time - now())

@@ -1,4 +1,4 @@
-"""What a finished run left behind, read back: every group with its fate, and when everything happened.
+"""Read back what a finished run left behind: every group with its fate, and when everything happened.
 
 trajectories/*.parquet ─► groups, with the times of their arrival        trace.json ─► times of steps and swaps
 """
@@ -21,18 +21,21 @@ from arl.errors import DataError, InputError
 from arl.types import FAILED, Accuracy, Problem, Trajectory, TrajectoryGroup
 
 _TOKENS = {"token_ids": np.int32, "behavior_logprobs": np.float32, "policy_versions": np.int32, "loss_mask": np.bool_}
-_NOBODY = Problem("")  # of a group that was lost before its first token, which leaves no trajectory
+_NO_PROBLEM = Problem("")  # of a group that was lost before its first token, because that leaves no trajectory
 
 
 class RecordedGroup(Struct, frozen=True):
+    """A group of the recorded run, and what became of it."""
+
     group: TrajectoryGroup  # as it ended
     fate: str  # "trained", or how it was lost
     place: int | None  # in the order of training, v·P + its place in batch v; None: lost
 
     @property
     def is_scored(self) -> bool:
-        """It finished: every episode has its reward."""
-        return bool(self.group.trajectories) and not any(math.isnan(t.reward) for t in self.group.trajectories)
+        """True if the group finished: every episode has its reward."""
+        trajectories = self.group.trajectories
+        return bool(trajectories) and not any(math.isnan(t.reward) for t in trajectories)
 
     @property
     def versions(self) -> tuple[int, int]:
@@ -42,7 +45,7 @@ class RecordedGroup(Struct, frozen=True):
 
 
 class Recording(Struct, frozen=True):
-    """All times are seconds of the recorded run's clock."""
+    """Everything that a replay needs of a run. All times are seconds of the recorded run's clock."""
 
     groups: tuple[RecordedGroup, ...]  # by group_id: in the order of admission
     start: float  # of training: the first admission
@@ -54,12 +57,13 @@ class Recording(Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """From the first admission to the last arrival or swap."""
-        return max([g.group.arrival_time for g in self.groups] + list(self.loaded.values())) - self.start
+        """Time from the first admission to the last arrival or swap."""
+        arrivals = [recorded.group.arrival_time for recorded in self.groups]
+        return max([*arrivals, *self.loaded.values()]) - self.start
 
 
 def read_recording(run: Path, recipe: Recipe) -> Recording:
-    """All of the finished run in directory `run`, of which `recipe` is the recipe.
+    """Read the finished run in directory `run`, of which `recipe` is the recipe.
 
     Raises:
         InputError: it recorded no trajectories.
@@ -72,9 +76,9 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
     steps = [spans[f"step {v}"] for v in range(_num_steps(groups, run, recipe, spans))]
     swaps = {int(name.split()[-1]): span for name, span in spans.items() if name.startswith("swap to ")}
     loaded = {u: end for u, (_, end) in swaps.items()}
-    for g in groups:  # a resumed run begins with engines that have loaded its checkpoint, which is no swap
-        if g.group.trajectories:
-            loaded.setdefault(g.group.dispatch_version, g.group.dispatch_time)
+    for recorded in groups:  # the engines of a resumed run begin with its checkpoint, which is no swap
+        if recorded.group.trajectories:
+            loaded.setdefault(recorded.group.dispatch_version, recorded.group.dispatch_time)
     gaps = [max(begin - steps[u - 1][1], 0.0) for u, (begin, _) in swaps.items() if u <= len(steps)]
     return Recording(
         groups=tuple(groups),
@@ -117,7 +121,7 @@ def _arrays(column: Any, dtype: type) -> list[np.ndarray]:
 def _group(
     rows: list[dict[str, Any]], problems: dict[str, Problem], taken: Counter[int], run: Path, recipe: Recipe
 ) -> RecordedGroup:
-    """Called in the order in which groups were trained; `taken` counts those of each step."""
+    """Make a group of its rows. Called in the order of training; `taken` counts the groups of each step so far."""
     first = rows[0]
     problem = problems.get(first["problem_id"])
     if problem is None:
@@ -146,7 +150,17 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
 
 
 def lost_at_once(group_id: int) -> RecordedGroup:
-    return RecordedGroup(TrajectoryGroup(group_id, _NOBODY, (), 0, -math.inf, 0, -math.inf), FAILED, None)
+    """Make a group that failed before its first token, and so has no row in the files."""
+    group = TrajectoryGroup(
+        group_id=group_id,
+        problem=_NO_PROBLEM,
+        trajectories=(),
+        dispatch_version=0,
+        dispatch_time=-math.inf,
+        arrival_version=0,
+        arrival_time=-math.inf,
+    )
+    return RecordedGroup(group, FAILED, None)
 
 
 def _num_steps(groups: list[RecordedGroup], run: Path, recipe: Recipe, spans: dict[str, tuple[float, float]]) -> int:
@@ -156,13 +170,13 @@ def _num_steps(groups: list[RecordedGroup], run: Path, recipe: Recipe, spans: di
     if not steps or left_over or places != list(range(len(places))) or not timed:
         raise DataError(
             f"{run}: {len(places)} trained groups are not whole steps of {recipe.rollout.problems_per_step} that "
-            "trace.json knows; a file of the run is missing or damaged"
+            "trace.json has; a file of the run is missing or damaged"
         )
     return steps
 
 
 def _spans(run: Path) -> dict[str, tuple[float, float]]:
-    """Name -> (begin, end), clock seconds."""
+    """Read the spans of trace.json: name -> (begin, end), clock seconds."""
     try:
         events = json.loads((run / "trace.json").read_text())
     except (OSError, ValueError) as error:
@@ -171,6 +185,7 @@ def _spans(run: Path) -> dict[str, tuple[float, float]]:
 
 
 def _before(run: Path) -> Accuracy | None:
+    """Read the evaluation before training; None: there was none."""
     first = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
     accuracy = first.get("eval/held_out/accuracy")
     return None if accuracy is None else Accuracy(accuracy, int(first["eval/held_out/problems"]), int(first["step"]))
