@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arl.train.algorithms.clipping import behavior_weight
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.grpo import grpo_advantages
 from arl.train.algorithms.gspo import GSPO
@@ -121,3 +122,12 @@ def test_a_center_that_carries_gradient_is_refused() -> None:
     x = torch.zeros(1)
     with pytest.raises(AssertionError):
         DecoupledPPO().loss(token_columns(x, x, x, proximal=x.clone().requires_grad_()))
+
+
+@pytest.mark.parametrize("size", [1e-1, 1e-2, 1e-3, 1e-4])
+def test_the_kl_estimate_of_nearly_equal_policies_is_half_the_squared_difference(size: float) -> None:
+    log_weight = torch.linspace(-size, size, 1001)
+    kl = behavior_weight(log_weight, cap=5.0).kl
+    assert (kl >= 0).all()
+    exact = torch.expm1(log_weight.double()) - log_weight.double()
+    torch.testing.assert_close(kl.double().sum(), exact.sum(), rtol=1e-2, atol=0.0)
