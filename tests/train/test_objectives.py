@@ -24,9 +24,9 @@ def logs(*probabilities: float) -> torch.Tensor:
     return torch.tensor([math.log(p) for p in probabilities])
 
 
-def test_grpo_normalizes_each_group_by_its_own_mean_and_deviation() -> None:
+def test_grpo_normalizes_each_group_by_its_own_mean_and_the_samples_deviation() -> None:
     rewards = np.array([1.0, 0.0, 0.0, 0.0, 3.0, 1.0])
-    expected = [1.7320508, -0.5773503, -0.5773503, -0.5773503, 1.0, -1.0]
+    expected = [1.5, -0.5, -0.5, -0.5, 0.7071068, -0.7071068]  # means ¼ and 2, deviations ½ and √2
     np.testing.assert_allclose(grpo_advantages(rewards, np.array([4, 2])), expected, rtol=1e-5)
 
 
