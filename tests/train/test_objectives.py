@@ -131,3 +131,20 @@ def test_the_kl_estimate_of_nearly_equal_policies_is_half_the_squared_difference
     assert (kl >= 0).all()
     exact = torch.expm1(log_weight.double()) - log_weight.double()
     torch.testing.assert_close(kl.double().sum(), exact.sum(), rtol=1e-2, atol=0.0)
+
+
+@pytest.mark.parametrize("log_ratio", [19.0, 21.0, 89.0, 1000.0])
+@pytest.mark.parametrize("advantage", [2.0, -2.0])
+def test_a_ratio_that_would_overflow_leaves_loss_and_gradient_finite(log_ratio: float, advantage: float) -> None:
+    current = torch.tensor([0.0]).requires_grad_()
+    tokens = token_columns(current, torch.tensor([-log_ratio]), torch.tensor([advantage]))
+    loss, _ = PPO(**CLIP).loss(tokens)
+    loss.backward()  # type: ignore[no-untyped-call]
+    ratio = math.exp(min(log_ratio, 20.0))
+    assert current.grad is not None
+    if advantage > 0:  # the clip is chosen
+        assert loss.item() == pytest.approx(-1.3 * advantage)
+        assert current.grad.item() == 0.0
+    else:
+        assert loss.item() == pytest.approx(-ratio * advantage, rel=1e-5)
+        assert current.grad.item() == pytest.approx(-ratio * advantage, rel=1e-5)

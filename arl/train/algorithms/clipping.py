@@ -25,6 +25,9 @@ DECOUPLED_METRICS: Mapping[str, Literal["mean", "max"]] = {
 }
 
 
+MOST_LOG_RATIO = 20.0  # exp(20) = 4.9e8; float32's exp overflows at 88.7
+
+
 class ClippedGain(NamedTuple):
     """The gain of each term, and whether its clip was chosen."""
 
@@ -42,8 +45,15 @@ class BehaviorWeight(NamedTuple):
 
 
 def clipped_gain(log_ratio: "Tensor", advantages: "Tensor", clip_low: float, clip_high: float) -> ClippedGain:
-    """PPO's pessimistic gain, arXiv 1707.06347, eq. 7, with a bound of its own on either side."""
-    ratio = log_ratio.exp()
+    """PPO's pessimistic gain, arXiv 1707.06347, eq. 7, with a bound of its own on either side.
+
+    A log-ratio above MOST_LOG_RATIO counts as MOST_LOG_RATIO. Otherwise the ratio overflows, and with A > 0, where the
+    clip is chosen, the backward multiplies its gradient 0 by the infinite ratio, which gives NaN. The gradient is still
+    right. With A > 0 it is 0, because the clip is chosen. With A < 0 it is u A of the bounded u: it pushes the token
+    down, because the bound is applied to the value alone and passes the derivative on.
+    """
+    excess = (log_ratio - log_ratio.clamp(max=MOST_LOG_RATIO)).detach()
+    ratio = (log_ratio - excess).exp()
     unclipped = ratio * advantages
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
     is_clipped = (clipped < unclipped).detach()
