@@ -74,11 +74,6 @@ def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:
     )
 
 
-def scheduled(step: int, peak: float, last: int) -> float:
-    """Linear ramp over RAMP steps, then linear from the peak at step 0 to FLOOR · peak at step `last`."""
-    return peak * min((step + 1) / RAMP, 1 - (1 - FLOOR) * min(1.0, step / last))
-
-
 def encode(codec: HuggingFaceCodec, prompt: str | list[dict[str, str]], response: str) -> Pair:
     """Tokens of a prompt and of its response, with its end."""
     return list(codec.encode_problem(Problem(prompt))), [*codec.encode(response), codec.stop_token_ids[0]]
