@@ -100,6 +100,7 @@ METRICS: dict[str, Metric] = {
     "eval/held_out/problems": Metric("problems", "problems in that mean"),
 }
 
+OF_OBJECTIVE = "objective/"  # begins the names of what a user's objective logs, which it defines itself
 EVALUATION = frozenset(name for name in METRICS if name.startswith("eval/"))
 ONCE_DROPPED = frozenset({"audit/length_dropped", "audit/reward_dropped"})  # from the first such group on
 ON_KNOWN_DEVICES = frozenset({"hardware/mfu"})

@@ -20,6 +20,7 @@ from arl.rollout.lag_table import load_lags
 from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits
 from arl.sync.choose import choose_transport
+from arl.train.algorithms.trial import try_algorithms
 from arl.types import Problem, Transport
 
 
@@ -51,6 +52,7 @@ def preflight(recipe: Recipe) -> Plan:
     import_function(recipe.rollout.env, "rollout.env")
     if recipe.rollout.filter is not None:
         import_function(recipe.rollout.filter, "rollout.filter")
+    try_algorithms(recipe)
     check_tracking(recipe)
     lags = load_lags(recipe)
     training, held_out = load_problems(recipe.data, recipe.seed)
