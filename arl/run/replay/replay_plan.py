@@ -15,7 +15,7 @@ from arl.config.recipe_file import differences, load_recipe
 from arl.errors import InputError, RecipeError
 from arl.run.replay.recording import Recording, read_recording
 
-FREE = ("name", "objective.", "train.", "eval.", "output.", "deadlines.", "rollout.max_rejects")
+FREE = ("name", "objective.", "advantage.", "train.", "eval.", "output.", "deadlines.", "rollout.max_rejects")
 # What changes the schedule.
 RULES = ("rollout.staleness", "rollout.late", "rollout.filter", "rollout.max_groups")
 COSTS = tuple(f"virtual.{name}" for name in ("train_step", "trained_token", "snapshot", "publish", "load"))
