@@ -118,6 +118,17 @@ def test_loglinear_moves_from_behavior_to_current_with_age() -> None:
         loglinear_proximal(torch.zeros(1), torch.zeros(1), torch.tensor([8]), version=7)
 
 
+@given(version=st.integers(0, 50), age=st.integers(0, 50))
+def test_the_weight_of_a3po_is_that_of_its_paper(version: int, age: int) -> None:
+    """α = (v' − 1 − v_b) / (v' − v_b), where v' is the version that the step produces."""
+    sampled_by = max(0, version - age)
+    produced = version + 1
+    alpha = (produced - 1 - sampled_by) / (produced - sampled_by)
+    current, behavior = torch.tensor([-1.0]), torch.tensor([-3.0])
+    proximal = loglinear_proximal(current, behavior, torch.tensor([sampled_by]), version)
+    assert proximal.item() == pytest.approx(-3.0 + 2.0 * alpha, rel=1e-6)
+
+
 def test_a_center_that_carries_gradient_is_refused() -> None:
     x = torch.zeros(1)
     with pytest.raises(AssertionError):
