@@ -1,4 +1,4 @@
-"""A Trainer in this process, on virtual time.
+"""Trains in this process, in virtual time.
 
 Batch ─► pack_batch ─► Learner.step, at once ─► sleep what it costs ─► StepResult
                                └ snapshot ─► Publisher, while the trainer goes on ─► WeightUpdate
@@ -27,10 +27,10 @@ class InProcessTrainer:
 
     Args:
         recipe: `train`, `objective`, `advantage` and the costs in `virtual`.
-        versions: what it begins with.
-        publications: directory of what is published.
+        versions: the weights that it starts with.
+        publications: directory of published weights.
         logs: directory for the shard of a step that cannot be trained.
-        lags: of the recipe: see arl.rollout.lag_table.
+        lags: those of the recipe; see arl.rollout.lag_table.
     """
 
     def __init__(
@@ -41,15 +41,17 @@ class InProcessTrainer:
         logs: Path,
         lags: np.ndarray | None = None,
     ) -> None:
-        model, version = Path(versions.model), versions.version
-        self._train, self._costs = recipe.train.model_copy(update={"threads": 1}), recipe.virtual
-        self._model, self._publications = model, publications
+        model = Path(versions.model)
+        version = versions.version
+        train = recipe.train.model_copy(update={"threads": 1})
+        self._costs = recipe.virtual
+        self._model = model
         self._packing = Packing.of(
             recipe.train, recipe.objective, recipe.advantage, ranks=1, flops=model_flops(versions.model)
         )
         self._learner = Learner(
             model,
-            self._train,
+            train,
             recipe.objective,
             recipe.rollout.temperature,
             version,
@@ -66,7 +68,7 @@ class InProcessTrainer:
             every_version=lags is not None,
             checked_as=DTYPES[recipe.engine.dtype] if recipe.sync.check else None,
         )
-        if versions.older:  # the checkpoint was cut when its publication began: it begins again
+        if versions.older:  # the checkpoint was taken while its version was being published, so publish it again
             self._publisher.begin(version, self._learner.snapshot())
 
     async def step(self, batch: Batch) -> StepResult:
@@ -79,7 +81,8 @@ class InProcessTrainer:
         costs = self._costs
         (shard,), packing = pack_batch(batch, self._packing)
         computed = self._learner.step(shard)
-        version, state = self._learner.version, self._learner.snapshot()
+        version = self._learner.version
+        state = self._learner.snapshot()
         seconds = costs.train_step + costs.trained_token * packing["tokens/trained"]
         await asyncio.sleep(seconds + costs.snapshot)
         written = now()
@@ -93,8 +96,8 @@ class InProcessTrainer:
         return await self._publisher.published(version)
 
     async def save(self, path: Path) -> None:
-        """See Trainer. Free of cost."""
+        """See Trainer. It takes no virtual time."""
         self._learner.sharded.write(self._learner.sharded.training_state(), path, tokenizer_path=self._model)
 
     async def saved(self) -> None:
-        """See Trainer: it is."""
+        """See Trainer. `save` has written everything."""
