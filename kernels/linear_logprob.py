@@ -1,7 +1,7 @@
-"""Hidden states × output head → log-probability and entropy of one token per row; (M, V) logits are never stored.
+"""Computes log-probability and entropy of one token per row from hidden states; (M, V) logits are never stored.
 
-The forward takes 2·M·V·D FLOPs, the backward 6: it computes the logits again. A loss that is a sum over rows needs
-6 in all: see linear_policy_loss.
+The forward takes 2·M·V·D FLOPs, and the backward 6·M·V·D, because it computes the logits again. A loss that is a sum
+over rows needs 6·M·V·D in all: see linear_policy_loss.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from arl.kernels.rows import row_gradient, row_stats
 
 
 def linear_logprob(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Log-probability of `targets` and entropy under softmax(hidden @ weightᵀ / temperature).
+    """Compute log-probability of `targets` and entropy under softmax(hidden @ weightᵀ / temperature).
 
     Args:
         hidden: (M, D).
@@ -36,7 +36,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, targets: Tensor, temperature:
 def linear_logprob_ref(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """The same from all logits at once."""
+    """Compute the same from all logits at once."""
     return packed_logprob_ref(hidden @ weight.T, targets, temperature)
 
 
@@ -58,5 +58,5 @@ class _LinearLogprob(torch.autograd.Function):
         for rows, z in logit_chunks(hidden, weight):
             row_gradient(z, targets[rows], normalizer[:, rows], grad[rows], ctx.temperature, out=z)
             gradient.add(rows, z)
-        del z  # all that holds the chunk; its memory is that of the rounded d weight
+        del z  # frees the chunk, so that the rounded d weight can take its memory
         return gradient.hidden, None if gradient.weight is None else gradient.weight.to(weight.dtype), None, None

@@ -1,9 +1,9 @@
-"""Hidden states × output head → policy loss, with its gradient made in the forward: 6·M·V·D FLOPs instead of 8.
+"""Computes a policy loss from hidden states, and its gradient in the forward: 6·M·V·D FLOPs instead of 8.
 
     rows of hidden ─► logits ─► logprob, entropy ─► row loss ─► d loss / d logprob ─► d logits ─► d hidden, d weight
 
-A policy loss is a sum over tokens once advantages, proximal log-probabilities and the normalizer are known, so a
-chunk's gradient needs nothing of the other chunks, and its logits are not computed a second time in the backward.
+Once advantages, proximal log-probabilities and the normalizer are known, a policy loss is a sum over tokens. So a
+chunk's gradient needs nothing of the other chunks, and its logits are not computed again in the backward.
 """
 
 from typing import Any
@@ -20,19 +20,19 @@ from arl.kernels.rows import row_gradient, row_stats
 def linear_policy_loss(
     hidden: Tensor, weight: Tensor, targets: Tensor, row_loss: RowLoss, temperature: float = 1.0
 ) -> LossAndStats:
-    """The loss of one token per row, under softmax(hidden @ weightᵀ / temperature).
+    """Compute the loss of one token per row, under softmax(hidden @ weightᵀ / temperature).
 
     Args:
         hidden: (M, D).
         weight: (V, D), hidden's type.
         targets: (M,) int64.
-        row_loss: called for each chunk of rows, in order, at least once; see RowLoss. Anything but logprob that it
-            depends on is a constant.
+        row_loss: called for each chunk of rows, in order, at least once; see RowLoss. Everything that it reads beside
+            logprob is a constant.
         temperature: > 0.
 
     Returns:
         loss (), which carries the gradient to hidden and weight; logprob (M,) ≤ 0 and entropy (M,) ≥ 0, float32
-        (float64 of float64), without gradient; and what row_loss kept, concatenated over chunks.
+        (float64 for float64), without gradient; and the tensors that row_loss returned, concatenated over chunks.
     """
     check_head(hidden, weight, targets)
     wanted = [torch.is_grad_enabled() and x.requires_grad for x in (hidden, weight)]
@@ -44,7 +44,7 @@ def linear_policy_loss(
 def linear_policy_loss_ref(
     hidden: Tensor, weight: Tensor, targets: Tensor, row_loss: RowLoss, temperature: float = 1.0
 ) -> LossAndStats:
-    """The same from all logits at once."""
+    """Compute the same from all logits at once."""
     return policy_loss_ref(hidden @ weight.T, targets, row_loss, temperature)
 
 
@@ -91,7 +91,7 @@ class _LinearPolicyLoss(torch.autograd.Function):
 def _differentiate(
     row_loss: RowLoss, logprob: Tensor, rows: slice, wanted: bool
 ) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
-    """The loss of these rows, what it kept, and d loss / d logprob (m,)."""
+    """Return the loss of these rows, the tensors to keep, and d loss / d logprob (m,)."""
     with torch.set_grad_enabled(wanted):
         logprob = logprob.detach().requires_grad_(wanted)
         loss, kept = row_loss(logprob, rows)

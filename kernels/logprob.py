@@ -1,7 +1,7 @@
-"""Log-probability of one token per row, and the row's entropy, from given logits, without a (M, V) float32 tensor.
+"""Computes log-probability of one token per row and the row's entropy from logits, without a (M, V) float32 tensor.
 
 logprob = z_y − log Σ exp z, entropy = −Σ p log p, with z = logits / temperature and p = softmax(z). For the backward
-only the logits themselves and two numbers a row are kept.
+only the logits and two numbers a row are kept.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from arl.kernels.rows import row_gradient, row_stats
 
 
 def packed_logprob(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Log-probability of `targets` and entropy under softmax(logits / temperature).
+    """Compute log-probability of `targets` and entropy under softmax(logits / temperature).
 
     Args:
         logits: (M, V), any floating type, the elements of a row adjacent; −inf rules a token out.
@@ -29,7 +29,7 @@ def packed_logprob(logits: Tensor, targets: Tensor, temperature: float = 1.0) ->
 
 
 def packed_logprob_ref(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """The same by PyTorch's log_softmax."""
+    """Compute the same by PyTorch's log_softmax."""
     logp = torch.log_softmax((logits if logits.dtype == torch.float64 else logits.float()) / temperature, -1)
     entropy = -(logp.exp() * logp.masked_fill(logp == float("-inf"), 0.0)).sum(-1)
     return logp.gather(1, targets[:, None])[:, 0], entropy.detach()

@@ -1,4 +1,4 @@
-"""A policy loss from given logits, for models whose head is not a plain linear layer."""
+"""Computes a policy loss from given logits, for models whose head is not a plain linear layer."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ LossAndStats = tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]
 
 
 def policy_loss(logits: Tensor, targets: Tensor, row_loss: RowLoss, temperature: float = 1.0) -> LossAndStats:
-    """The loss of one token per row, under softmax(logits / temperature).
+    """Compute the loss of one token per row, under softmax(logits / temperature).
 
     Args:
         logits: (M, V), any floating type, the elements of a row adjacent; −inf rules a token out.
@@ -23,7 +23,7 @@ def policy_loss(logits: Tensor, targets: Tensor, row_loss: RowLoss, temperature:
 
     Returns:
         loss (), which carries the gradient to the logits; logprob (M,) ≤ 0 and entropy (M,) ≥ 0, float32, without
-        gradient; and what row_loss kept.
+        gradient; and the tensors that row_loss returned.
     """
     logprob, entropy = packed_logprob(logits, targets, temperature)
     loss, kept = row_loss(logprob, slice(0, len(logits)))
@@ -31,7 +31,7 @@ def policy_loss(logits: Tensor, targets: Tensor, row_loss: RowLoss, temperature:
 
 
 def policy_loss_ref(logits: Tensor, targets: Tensor, row_loss: RowLoss, temperature: float = 1.0) -> LossAndStats:
-    """The same by PyTorch's log_softmax."""
+    """Compute the same by PyTorch's log_softmax."""
     logprob, entropy = packed_logprob_ref(logits, targets, temperature)
     loss, kept = row_loss(logprob, slice(0, len(logits)))
     return loss, logprob.detach(), entropy, tuple(kept)

@@ -1,4 +1,4 @@
-"""A row of logits: its statistics and its gradient, which every log-probability here is made of.
+"""Computes statistics and gradient of a row of logits, from which all log-probabilities here are made.
 
     u_v = (z_v − max z) / temperature,   s = Σ exp u_v
     logprob = u_y − log s                entropy = log s − Σ u_v exp u_v / s
@@ -35,8 +35,8 @@ def row_stats(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tens
     else:
         compute = _row_stats
     logprob, entropy, normalizer = compute(logits, targets, temperature)
-    # Rounding of log s may leave +1e-7 on a certain token; anything more is a wrong kernel. The device asserts: who
-    # waited for its answer would leave it idle while what comes next is being launched.
+    # Rounding of log s may leave +1e-7 on a certain token; anything more is a wrong kernel. The assertion runs on the
+    # device, because waiting for its answer would leave the device idle.
     torch._assert_async(~(logprob > 1e-4).any(), "a log-probability above 0")
     return logprob.clamp_(max=0.0), entropy.clamp_(min=0.0), normalizer
 
@@ -44,13 +44,13 @@ def row_stats(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tens
 def row_gradient(
     logits: Tensor, targets: Tensor, normalizer: Tensor, coefficient: Tensor, temperature: float, out: Tensor
 ) -> None:
-    """out = coefficient · d logprob / d logits.
+    """Write coefficient · d logprob / d logits to `out`.
 
     A ruled-out token gets 0, unless it is the target: then its own logit gets the coefficient, as from log_softmax.
 
     Args:
         logits, targets, temperature: as `row_stats` took them.
-        normalizer: (2, M), what it gave.
+        normalizer: (2, M), as `row_stats` returned it.
         coefficient: (M,), d loss / d logprob.
         out: like logits; may be logits itself.
     """
@@ -62,7 +62,7 @@ def row_gradient(
 
 
 def chunks(num_rows: int, at_most: int) -> Iterator[slice]:
-    """Equal runs of at most max(1, at_most) rows; no rows are one empty run."""
+    """Cut rows into equal runs of at most max(1, at_most); no rows make one empty run."""
     number = max(1, -(-num_rows // max(1, at_most)))
     step = -(-num_rows // number)
     return (slice(i * step, min((i + 1) * step, num_rows)) for i in range(number))

@@ -1,8 +1,8 @@
-"""A linear recurrence backwards in time, in every segment at once: y_t = x_t + decay_t · y_{t+1}.
+"""Computes a linear recurrence backwards in time, in every segment at once: y_t = x_t + decay_t · y_{t+1}.
 
 Generalized advantage estimation is one: x = r_t + γ V_{t+1} − V_t, decay = γλ (arXiv 1506.02438, eq. 16). The steps
 (decay, x) compose associatively, (a, x) ∘ (b, y) = (ab, x + ay), so ⌈log₂ longest⌉ rounds that double the distance
-do it. Only sums and products: a decay of 0 is as good as any other.
+are enough. There are only sums and products, so a decay of 0 is exact.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def segment_scan(x: Tensor, decay: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """y_t = x_t + decay_t · y_{t+1}, where y after a segment's last element is 0. Without gradient.
+    """Compute y_t = x_t + decay_t · y_{t+1}, where y after a segment's last element is 0. Without gradient.
 
     Args:
         x: (N,) float32 or float64, finite.
@@ -30,7 +30,7 @@ def segment_scan(x: Tensor, decay: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 
 def segment_scan_ref(x: Tensor, decay: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """The same by a plain loop in float64."""
+    """Compute the same by a plain loop in float64."""
     y = torch.zeros(len(x), dtype=torch.float64)
     for start, stop in zip(cu_seqlens.tolist(), cu_seqlens.tolist()[1:], strict=False):
         after = 0.0
@@ -44,7 +44,8 @@ def _segment_scan(x: Tensor, decay: Tensor, cu_seqlens: Tensor) -> Tensor:
     lengths = cu_seqlens.diff().long()
     y, a = x.clone(), decay.clone()
     a[cu_seqlens[1:].long()[lengths > 0] - 1] = 0.0  # nothing comes from beyond a segment
-    distance, longest = 1, int(lengths.max()) if len(lengths) else 0
+    distance = 1
+    longest = int(lengths.max()) if len(lengths) else 0
     while distance < longest:
         y[:-distance] += a[:-distance] * y[distance:]
         a[:-distance] *= a[distance:].clone()

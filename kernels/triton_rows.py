@@ -1,4 +1,4 @@
-"""The Triton side of `arl.kernels.rows`, which has the formulas. Bound by memory, and written for its bandwidth."""
+"""Implements `arl.kernels.rows`, which has the formulas, in Triton. Both kernels are bound by memory bandwidth."""
 
 import torch
 import triton
@@ -7,7 +7,7 @@ from torch import Tensor
 
 LANES, WIDTH = tl.constexpr(512), tl.constexpr(8)  # of one load of a row: 8 bfloat16 are a thread's 16 bytes
 BLOCK = 4096  # logits whose gradient one program writes
-# Where a chunk begins, in these, is no reason to compile anew: one number of each is read by a program.
+# A program reads one number of each of these, so their alignment is no reason to compile the kernel again.
 PER_ROW = ["targets", "peak", "log_total", "coefficient"]
 LOG2_E, LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 
@@ -46,7 +46,7 @@ def _check(logits: Tensor) -> None:
 
 @triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=PER_ROW)
 def row_stats_kernel(logits, targets, results, stride, num_rows, vocab, inverse_temperature):
-    """One program a row, one read. Each lane has its own maximum and sums: nothing is exchanged in the loop."""
+    """One program per row, one read. Each lane has its own maximum and sums, so the loop exchanges nothing."""
     row = tl.program_id(0)
     logits += row.to(tl.int64) * stride
     scale = inverse_temperature * LOG2_E
@@ -79,7 +79,7 @@ def row_stats_kernel(logits, targets, results, stride, num_rows, vocab, inverse_
 
 @triton.jit
 def _rebase(peak, total, moment, base, scale):
-    """Sums of differences from `peak`, as sums of differences from `base` ≥ peak."""
+    """Turn sums of differences from `peak` into sums of differences from `base` ≥ peak."""
     shift = tl.where(peak == float("-inf"), 0.0, (peak - base) * scale)  # an empty sum stays 0
     factor = tl.exp2(shift)
     moment = tl.where(factor == 0.0, 0.0, (moment + shift * total) * factor)  # shift may have overflowed to −inf
@@ -100,7 +100,7 @@ def row_gradient_kernel(
     inverse_temperature,
     BLOCK: tl.constexpr,
 ):
-    """One program a block of a row. In place is safe: each element is read and written by one thread."""
+    """One program per block of a row. In place is safe, because one thread reads and writes each element."""
     blocks = tl.cdiv(vocab, BLOCK)
     row = tl.program_id(0) // blocks
     columns = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)

@@ -1,4 +1,4 @@
-"""The Triton side of `arl.kernels.scan`."""
+"""Implements `arl.kernels.scan` in Triton."""
 
 import torch
 import triton
@@ -9,7 +9,7 @@ BLOCK = 1024
 
 
 def segment_scan(x: Tensor, decay: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """See `scan.segment_scan`. cu_seqlens is not read by the host."""
+    """See `scan.segment_scan`. The host does not read cu_seqlens."""
     y = torch.empty_like(x)
     if len(cu_seqlens) > 1:
         segment_scan_kernel[(len(cu_seqlens) - 1,)](x.contiguous(), decay.contiguous(), cu_seqlens, y, BLOCK=BLOCK)
@@ -18,7 +18,7 @@ def segment_scan(x: Tensor, decay: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 @triton.jit
 def segment_scan_kernel(x, decay, cu_seqlens, y, BLOCK: tl.constexpr):
-    """One program a segment, from its last block to its first."""
+    """One program per segment, from its last block to its first."""
     start = tl.load(cu_seqlens + tl.program_id(0))
     length = tl.load(cu_seqlens + tl.program_id(0) + 1) - start
     after = tl.full((), 0.0, x.dtype.element_ty)  # y of the element after this block

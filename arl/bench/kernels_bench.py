@@ -1,13 +1,12 @@
-"""`arl bench kernels`: the kernels beside their peers and beside what the machine can do, in time and in memory.
+"""`arl bench kernels` compares the kernels with their peers and with the machine's ceilings, in time and memory.
 
     ceilings: one matrix product of a chunk, one copy of all logits
     policy loss, forward and backward, from hidden states    floor 6·T·V·D FLOPs
     log-probability without gradient, from hidden states     floor 2·T·V·D FLOPs
     log-probability from given logits                        floor: the logits moved once; with backward, three times
 
-Every contestant is called once to compile, once to watch its memory, and then in turn with the others. Liger-Kernel
-computes a cross entropy only: no entropy, no objective. CCE has no entropy. What remains is the same decoupled PPO
-loss for all.
+Each is called once to compile, once to measure its memory, and then in turn with the others. Liger-Kernel computes
+only a cross entropy, without entropy and objective. CCE has no entropy. All others compute the same decoupled PPO loss.
 """
 
 import importlib.util
@@ -53,9 +52,9 @@ class Head(Struct, frozen=True):
 
 
 def bench_kernels(rows: int, vocab: int, widths: list[int], repeats: int) -> dict[str, Any]:
-    """Times, peaks and their part of the ceilings; bfloat16 on a GPU, float32 on CPU."""
+    """Measure times, peaks and their part of the ceilings; bfloat16 on a GPU, float32 on a CPU."""
     dtype = torch.bfloat16 if CUDA else torch.float32
-    torch.set_num_threads(1)  # on CPU: what counts is this process's own time, whoever else computes
+    torch.set_num_threads(1)  # on a CPU the time of this process counts, whatever else runs
     return {
         "device": torch.cuda.get_device_name() if CUDA else "CPU, one thread, seconds of this process",
         "rows": rows,
@@ -108,7 +107,7 @@ def _bench_head(head: Head, repeats: int) -> dict[str, Any]:
 
 
 def _trainers(head: Head) -> tuple[dict[str, Call], dict[str, str]]:
-    """What makes a loss of the hidden states, and why the others do not."""
+    """Return the functions that compute a loss from hidden states, and why others cannot run here."""
     inputs, everything, absent = (head.hidden, head.weight, head.targets), slice(0, len(head.hidden)), {}
     trained: dict[str, Call] = {
         "arl linear_policy_loss": lambda: linear_policy_loss(*inputs, head.row_loss)[0],

@@ -1,16 +1,16 @@
-"""The balancer beside what others use, on sequences of four kinds of lengths, cut at the capacity of 32768 tokens.
+"""Compares the balancer with those of others, on sequences of four kinds of lengths of at most 32768 tokens.
 
-    lengths ─► each packer's bins ─► completed to a multiple of R, dealt as ours ─► how many, how long, how full
+    lengths ─► each packer's bins ─► completed to a multiple of R, dealt as ours ─► count, synchronous time, fullest bin
 
 next_fit        in the given order; a sequence that does not fit begins the next bin
 areal           Algorithm 1 of AReaL, arXiv 2505.24298: longest first; a new bin while there are fewer than asked for,
                 or if it fits nowhere; else to the bin of fewest sequences that has room. Again, with more bins asked
                 for, until their number is a multiple of R
 karmarkar_karp  k-way largest differencing on tokens (Karmarkar and Karp 1982), k = ⌈Σ/C⌉ rounded up to a multiple of
-                R; it knows no capacity, so its fullest bin is told
+                R; it ignores the capacity, so its fullest bin is reported
 
-Synchronous time and ideal are defined in arl.train.balancer, FLOPs in arl.data.model_limits. All see the
-whole batch of all ranks and are dealt in sorted waves, which is more than their own codes do.
+Synchronous time and ideal are defined in arl.train.balancer, FLOPs in arl.data.model_limits. Every packer sees the
+whole batch of all ranks, and its bins are dealt in sorted waves, which is better than its own code does.
 """
 
 import heapq
@@ -38,7 +38,7 @@ Packer = Callable[[np.ndarray, np.ndarray, int], list[Bins]]  # lengths, FLOPs, 
 
 
 def bench_packing(draws: int) -> dict[str, Any]:
-    """Means over `draws` of each case; of the milliseconds, the median. One row a case, `columns` names its numbers."""
+    """Measure every case: means over `draws`, and the median of milliseconds. `columns` names the numbers of a row."""
     rows = []
     for kind, draw in LENGTHS.items():
         for n in SIZES:
@@ -67,7 +67,7 @@ def _mean(values: Any) -> float:
 
 
 def _measure(packer: Packer, lengths: np.ndarray, ranks: int) -> tuple[float, ...]:
-    """The numbers of COLUMNS."""
+    """Return the numbers of COLUMNS."""
     flops = np.array([SHAPE.of(s, s * (s + 1) // 2, s) for s in lengths.tolist()])
     start = time.process_time()
     shares = packer(lengths, flops, ranks)
@@ -149,7 +149,7 @@ def _clipped(lengths: np.ndarray) -> np.ndarray:
 
 
 def _bimodal(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Four of five short, about 1000 tokens; one of five long, about 24000."""
+    """Draw lengths of which four of five are about 1000 tokens, and one of five about 24000."""
     return np.where(rng.random(n) < 0.8, rng.normal(1000, 200, n), rng.normal(24_000, 3000, n))
 
 

@@ -1,10 +1,10 @@
-"""`arl bench trainer`: tokens/s and MFU of whole training steps, and what of their time is forward and backward.
+"""`arl bench trainer` measures tokens/s and MFU of whole training steps, and the share of forward and backward.
 
-    random weights of a shape ─► safetensors ─► Learner, as a rank has it ─► steps over one pack of trajectories
-                                                            policy_loss and backward are timed inside of each
+    random weights of a shape ─► safetensors ─► Learner, as in a rank ─► steps over one pack of trajectories
+                                                         policy_loss and backward are timed in each step
 
-A step is all that a rank does with a shard: forward, objective, backward, norm, clip, AdamW, metrics. The head's
-gradient is made in the forward, so the two are timed together.
+A step is everything that a rank does with a shard: forward, objective, backward, norm, clip, AdamW, metrics. Forward
+and backward are timed together, because the head's gradient is made in the forward.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def _qwen2(vocab_size: int, hidden: int, mlp: int, layers: int, heads: int) -> Q
     )
 
 
-# Qwen2.5's 0.5B and 1.5B, and what a CPU computes in a second or two.
+# Qwen2.5's 0.5B and 1.5B, and a model that a CPU trains in a second or two.
 SHAPES = {
     "0.5B": _qwen2(151_936, 896, 4864, 24, 14),
     "1.5B": _qwen2(151_936, 1536, 8960, 28, 12),
@@ -60,14 +60,14 @@ ON_CPU = [("tiny", 2048), ("tiny", 4096)]
 
 
 def bench_trainer(steps: int, threads: int, checkpointing: str, compiled: bool) -> dict[str, Any]:
-    """Medians over `steps` steps, after two that warm up, of every shape and pack size for this device.
+    """Measure every shape and pack size for this device: medians over `steps` steps, after two that warm up.
 
     Args:
-        threads: of the CPU.
+        threads: CPU threads.
         checkpointing, compiled: as in the recipe section `train`.
 
     Raises:
-        InputError: they are impossible there.
+        InputError: the recipe refuses these settings.
     """
     gpu = torch.cuda.is_available()
     settings = {"checkpointing": checkpointing, "compile": compiled, "dtype": "bfloat16" if gpu else "float32"}
@@ -83,7 +83,7 @@ def bench_trainer(steps: int, threads: int, checkpointing: str, compiled: bool) 
 
 
 def _measure(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any]:
-    gc.collect()  # the last row's model, parts of which know each other
+    gc.collect()  # frees the last row's model, whose parts refer to each other
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as name:
         _write_model(shape, Path(name))
         if torch.cuda.is_available():
@@ -115,7 +115,7 @@ def _measure(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any
 
 
 def _write_model(shape: str, directory: Path) -> None:
-    """Random bfloat16 weights, as a published model's are."""
+    """Write random weights in bfloat16, the type of published models."""
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         model = AutoModelForCausalLM.from_config(SHAPES[shape], dtype=torch.bfloat16)
@@ -123,8 +123,10 @@ def _write_model(shape: str, directory: Path) -> None:
 
 
 def _groups(tokens: int, vocab_size: int) -> list[list[LossSequence]]:
-    """Groups of trajectories that share a prompt, until the pack is full; the last one is cut to fit."""
-    rng, groups, left = np.random.default_rng(0), list[list[LossSequence]](), tokens
+    """Draw groups of trajectories that share a prompt until the pack is full; the last one is cut to fit."""
+    rng = np.random.default_rng(0)
+    groups: list[list[LossSequence]] = []
+    left = tokens
     while left > PROMPT + LEAST:
         prompt = rng.integers(0, vocab_size, PROMPT)
         left -= PROMPT
@@ -148,7 +150,7 @@ def _sequence(prompt: np.ndarray, length: int, vocab_size: int, rng: np.random.G
 
 @contextlib.contextmanager
 def _timed(sharded: ShardedModel) -> Iterator[list[float]]:
-    """Seconds of every forward with its loss, and of every backward."""
+    """Collect the seconds of every forward with its loss, and of every backward."""
     inside: list[float] = []
 
     def timed(function: Callable[P, T]) -> Callable[P, T]:
@@ -168,7 +170,7 @@ def _timed(sharded: ShardedModel) -> Iterator[list[float]]:
 
 
 def _now() -> float:
-    """Seconds, when all that was asked of the device is done."""
+    """Return seconds, after the device has finished everything that was launched."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -42,7 +42,8 @@ class ObjectiveSection(ChosenSection):
     columns: ClassVar[tuple[str, ...]]
     """Columns it reads beside current, behavior, advantages and versions: a part of COLUMNS."""
     metrics: ClassVar[Mapping[str, Literal["mean", "max"]]]
-    """Name of each per-token metric, and how it is reduced over the step's computed loss tokens."""
+    """Name of each per-token metric, and how it is reduced over the step's computed loss tokens. One that arl does not
+    define in arl/metrics/names.py begins with `objective/`."""
     zero_advantage_is_zero_gradient: ClassVar[bool]
     """Whether a trajectory whose advantages are all 0 has no gradient; only then may the packer leave it out."""
 

@@ -109,6 +109,7 @@ METRICS: dict[str, Metric] = {
     "eval/held_out/problems": Metric("problems", "problems in that mean"),
 }
 
+OF_OBJECTIVE = "objective/"  # begins the names of what a user's objective logs, which it defines itself
 EVALUATION = frozenset(name for name in METRICS if name.startswith("eval/"))
 ONCE_LOST = frozenset(  # each is logged from the first such group on
     f"audit/{quantity}_{loss}" for quantity in ("length", "reward") for loss in ("rejected", "failed", "dropped")

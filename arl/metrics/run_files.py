@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from arl.errors import InputError
-from arl.metrics.names import METRICS, Record
+from arl.metrics.names import METRICS, OF_OBJECTIVE, Record
 from arl.types import TrajectoryGroup
 
 _COLUMNS = pa.schema(
@@ -79,7 +79,8 @@ class MetricsFile:
         return [json.loads(line) for line in self._path.read_text().splitlines()]
 
     def write(self, record: Record) -> None:
-        assert record.keys() <= METRICS.keys(), f"undefined metrics: {record.keys() - METRICS.keys()}"
+        undefined = {name for name in record if name not in METRICS and not name.startswith(OF_OBJECTIVE)}
+        assert not undefined, f"undefined metrics: {undefined}"
         self._file.write(json.dumps(record) + "\n")
 
     def close(self) -> None:

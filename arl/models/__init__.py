@@ -2,4 +2,4 @@
 
 from transformers.utils.logging import disable_progress_bar
 
-disable_progress_bar()  # whoever loads a model here writes to a log
+disable_progress_bar()  # processes that load a model write to a log

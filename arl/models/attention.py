@@ -1,10 +1,10 @@
 """One attention for every Hugging Face model, in training and in generation.
 
-Models are built with `attn_implementation=ATTENTION` and called with `context=…`; transformers hands that
-keyword through to every layer, and the context decides what each token may see:
+Models are built with `attn_implementation=ATTENTION` and called with `context=…`. transformers passes that keyword on
+to every layer, and the context decides what each token may see:
 
-    train/   PackedContext   whole trajectories, packed without padding, a group's prompt stored once
-    engine/  SlotCache       new tokens against the cache of each request's slot; prefill by a PackedContext
+    arl.train    PackedContext   whole trajectories, packed without padding, a group's prompt stored once
+    arl.engine   SlotCache       new tokens against the cache of each request's slot; prefill by a PackedContext
 """
 
 from typing import Any, Protocol
@@ -16,10 +16,12 @@ ATTENTION = "arl"
 
 
 class AttentionContext(Protocol):
+    """Computes the attention of every layer in one forward pass."""
+
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """query (B, H, L, D), key and value (B, H_kv, L, D) of the new tokens ─► output (B, L, H, D)."""
+        """Attend with the new tokens: query (B, H, L, D), key and value (B, H_kv, L, D) ─► output (B, L, H, D)."""
 
 
 def attention(
@@ -35,7 +37,7 @@ def attention(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What transformers calls in every layer."""
+    """Call the context; transformers calls this function in every layer."""
     assert attention_mask is None, "a mask would silently override the context"
     assert dropout == 0.0
     assert softcap is None, "refused when the model is loaded"
@@ -44,6 +46,6 @@ def attention(
     return context.attend(layer, query, key, value, scaling), None
 
 
-# Without a mask function of that name transformers makes no mask, nor looks at the positions for sequences to mask,
-# for which a GPU's answer would be waited for in every forward.
+# No mask function is registered under that name. So transformers makes no mask, and does not search the positions for
+# packed sequences, which would wait for the GPU in every forward.
 AttentionInterface.register(ATTENTION, attention)

@@ -1,4 +1,4 @@
-"""The tokenizer of tiny models: one token a character. Torch-free until it makes one."""
+"""Makes the tokenizer of tiny models: one token a character. Importing this module does not import torch."""
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from tokenizers.decoders import Fuse
@@ -8,8 +8,8 @@ PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 
 
 def character_tokenizer(characters: str) -> PreTrainedTokenizerBase:
-    """Ids in the order characters, pad, bos, eos; bos is prepended to prompts."""
-    from transformers import PreTrainedTokenizerFast  # with which some transformers import torch
+    """Make a tokenizer with ids in the order characters, pad, bos, eos. It prepends bos to a prompt."""
+    from transformers import PreTrainedTokenizerFast  # some versions of transformers import torch with it
 
     ids = {name: i for i, name in enumerate([*characters, PAD, BOS, EOS])}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=PAD))

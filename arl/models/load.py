@@ -1,4 +1,4 @@
-"""Hugging Face causal language models, built on arl's attention and with everything it cannot do refused by name."""
+"""Loads Hugging Face causal language models with arl's attention, and refuses by name what that cannot do."""
 
 import contextlib
 from pathlib import Path
@@ -16,16 +16,16 @@ from transformers import (
 from arl.errors import DataError
 from arl.models.attention import ATTENTION
 
-# Families whose decoder is model.layers, whose attention is pluggable, and which tests or users have tried.
+# Families whose decoder is model.layers, whose attention can be replaced, and which tests or users have tried.
 ARCHITECTURES = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "GemmaForCausalLM"}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def load_model(path: str | Path, dtype: str, device: torch.device | str = "cpu") -> PreTrainedModel:
-    """Weights of `path` in `dtype` on `device`, in evaluation mode.
+    """Load the weights of `path` in `dtype` on `device`, in evaluation mode.
 
     Raises:
-        DataError: no model there, or one that arl does not implement; names what.
+        DataError: there is no model, or one with a part that arl does not implement, which the message names.
     """
     _supported_config(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype], attn_implementation=ATTENTION)
@@ -33,7 +33,7 @@ def load_model(path: str | Path, dtype: str, device: torch.device | str = "cpu")
 
 
 def empty_model(path: str | Path) -> PreTrainedModel:
-    """The model of `path` without its weights: float32 parameters on the meta device, in evaluation mode.
+    """Build the model of `path` without its weights: float32 parameters on the meta device, in evaluation mode.
 
     Raises:
         DataError: as for load_model.
@@ -41,7 +41,7 @@ def empty_model(path: str | Path) -> PreTrainedModel:
     config = _supported_config(path)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION)
-    with contextlib.suppress(OSError):  # one without it generates as its config says
+    with contextlib.suppress(OSError):  # without generation_config.json the model's own config is used
         model.generation_config = GenerationConfig.from_pretrained(path)
     if getattr(model.lm_head, "bias", None) is not None:
         raise DataError(f"model.path {path}: an output head with a bias is not supported; choose another model")
@@ -51,7 +51,7 @@ def empty_model(path: str | Path) -> PreTrainedModel:
 def save_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, state: dict[str, torch.Tensor], path: Path
 ) -> None:
-    """Write `state` with the model's config, and the tokenizer, as `from_pretrained` reads them."""
+    """Write `state`, the model's config and the tokenizer as files that `from_pretrained` reads."""
     model.save_pretrained(path, state_dict=state)
     tokenizer.save_pretrained(path)
 
@@ -66,7 +66,7 @@ def _supported_config(path: str | Path) -> PretrainedConfig:
 
 
 def _refuse_unsupported(config: PretrainedConfig, path: str | Path) -> None:
-    # Caps first: they tell more of a family that has them than its name does.
+    # Soft caps are checked first, because their message helps more than that of an unsupported family.
     for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
         if getattr(config, cap, None):
             raise DataError(

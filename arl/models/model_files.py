@@ -1,4 +1,4 @@
-"""The files of a model, by its directory or its Hugging Face name. Torch-free."""
+"""Finds the files of a model by its directory or its Hugging Face name. Torch-free."""
 
 import json
 from pathlib import Path
@@ -8,15 +8,15 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from arl.errors import DataError
 
-# Weights as safetensors in Hugging Face's own layout, once, and what config and tokenizer are made of.
+# Weights as safetensors in Hugging Face's own layout, and the files of config and tokenizer. Nothing twice.
 WANTED = ["*.json", "*.txt", "*.jinja", "tokenizer.model", "model.safetensors", "model-*.safetensors"]
 
 
 def local_copy(path: str | Path) -> Path:
-    """A directory as it is; a Hugging Face name as the directory it is downloaded to.
+    """Return `path` if it is a directory; otherwise download the model of that Hugging Face name.
 
     Raises:
-        DataError: neither.
+        DataError: it is neither a directory nor a model that can be downloaded.
     """
     if Path(path).is_dir():
         return Path(path)
@@ -31,15 +31,17 @@ def local_copy(path: str | Path) -> Path:
 
 
 def stored_files(path: str | Path) -> dict[str, Path]:
-    """Parameter name -> the file that holds it.
+    """Map each parameter name to the file that holds it.
 
     Raises:
         DataError: weights that are not safetensors, or damaged.
     """
     home = local_copy(path)
-    index, whole = home / SAFE_WEIGHTS_INDEX_NAME, home / SAFE_WEIGHTS_NAME
+    index = home / SAFE_WEIGHTS_INDEX_NAME
+    whole = home / SAFE_WEIGHTS_NAME
     if index.exists():
-        return {name: home / file for name, file in json.loads(index.read_text())["weight_map"].items()}
+        file_names = json.loads(index.read_text())["weight_map"]
+        return {name: home / file for name, file in file_names.items()}
     if not whole.exists():
         raise DataError(
             f"model.path {path}: has no {SAFE_WEIGHTS_NAME}; load it with transformers and save_pretrained it once"

@@ -1,12 +1,12 @@
-"""What each token of a pack may see, in training and in prefill: its own ancestors, and nothing else.
+"""Attention over a pack, in training and in prefill: a token sees its own ancestors, and nothing else.
 
-A pack is a row of T tokens cut into S segments (arl.models.prefix_tree). Segment s asks with its own tokens and
-sees a list of keys: the pack indices of every ancestor of its last token, in order. Its q queries are the last q of
-its k keys, so the causal mask is aligned to the bottom right. A plain sequence lists itself; the responses of one
-problem list the prompt's tokens, which are stored once, then their own (cf. Prefix Grouper, arXiv 2506.05433).
+A pack is a row of T tokens cut into S segments (arl.models.prefix_tree). The queries of segment s are its own tokens.
+Its keys are a list: the pack indices of every ancestor of its last token, in order. Its q queries are the last q of its
+k keys, so the causal mask is aligned to the bottom right. A plain sequence lists itself. The responses of one problem
+list the prompt's tokens, which are stored once, then their own (cf. Prefix Grouper, arXiv 2506.05433).
 
     one segment                       the plain causal call
-    what flash attention takes        one variable-length call over all segments
+    supported by flash attention      one variable-length call over all segments
     otherwise                         segments of similar size are gathered into padded batches of plain matrix
                                       products; a large one is a fused attention call of its own
 """
@@ -40,12 +40,12 @@ class _Bucket:
 
     @property
     def scores(self) -> int:
-        """Of one head of one segment."""
+        """Number of scores of one head of one segment."""
         return self.query_rows.shape[1] * self.key_rows.shape[1]
 
 
 class PackedContext:
-    """AttentionContext of one pack.
+    """Computes the attention of one pack; implements AttentionContext.
 
     Args:
         query_offsets: (S+1,) int32, segment s owns the pack's tokens query_offsets[s]:query_offsets[s+1].
@@ -56,9 +56,11 @@ class PackedContext:
     def __init__(self, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray) -> None:
         assert query_offsets.shape == key_offsets.shape and key_indices.shape == (key_offsets[-1],)
         self.num_tokens = int(query_offsets[-1])
-        self.calls = 0  # one for each layer, or the model was not built on arl's attention
+        self.calls = 0  # one for each layer; fewer if the model was not built on arl's attention
         self._layout = (query_offsets, key_offsets, key_indices)
-        self._varlen: _Varlen | None = None  # one of the two, made when the first layer shows device, type and heads
+        self._varlen: _Varlen | None = (
+            None  # one of the two is made in the first layer, which has device, dtype and heads
+        )
         self._gathered: _Gathered | None = None
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -77,7 +79,7 @@ class PackedContext:
 
 
 class _Varlen:
-    """All segments in one flash attention."""
+    """Computes all segments in one flash attention."""
 
     def __init__(
         self, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray, device: torch.device
@@ -85,15 +87,15 @@ class _Varlen:
         self._cu = [torch.from_numpy(o).to(device, non_blocking=True) for o in (query_offsets, key_offsets)]
         self._longest = [int(np.diff(o).max()) for o in (query_offsets, key_offsets)]
         self._keys = torch.from_numpy(key_indices).to(device, non_blocking=True)
-        from torch.nn.attention import varlen  # a second, which only those who need it wait
+        from torch.nn.attention import varlen  # importing it takes a second, so only this path does
 
         self._function: Any = varlen.varlen_attn
-        self._is_told = "enable_gqa" in inspect.signature(self._function).parameters
+        self._wants_gqa_flag = "enable_gqa" in inspect.signature(self._function).parameters
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """q (T, H, D), k and v (T, H_kv, D) ─► (T, H, D)."""
-        # Fewer heads of keys than of queries: torch 2.11 takes them as they come, later ones want to be told.
-        grouped = {"enable_gqa": q.shape[1] != k.shape[1]} if self._is_told else {}
+        # With fewer key heads than query heads, torch 2.11 needs no flag, and later versions do.
+        grouped = {"enable_gqa": q.shape[1] != k.shape[1]} if self._wants_gqa_flag else {}
         out: Tensor = self._function(
             q.contiguous(),
             k.index_select(0, self._keys),
@@ -110,7 +112,7 @@ class _Varlen:
 
 
 class _Gathered:
-    """Segments of similar size in batched products, a large one in a fused call."""
+    """Computes segments of similar size in batched products, and each large one in a fused call."""
 
     def __init__(
         self, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray, q: Tensor, k: Tensor
@@ -130,8 +132,9 @@ class _Gathered:
 def _buckets(
     query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray, device: torch.device
 ) -> list[_Bucket]:
-    """Group segments whose sizes round up to the same powers of two; a large one stands alone, unpadded."""
-    queries, keys = np.diff(query_offsets), np.diff(key_offsets)
+    """Group segments whose sizes round up to the same powers of two. A large segment is alone and not padded."""
+    queries = np.diff(query_offsets)
+    keys = np.diff(key_offsets)
     assert (queries > 0).all() and (queries <= keys).all()
     groups: dict[tuple[int, int], list[int]] = {}
     for s, (q, k) in enumerate(zip(queries.tolist(), keys.tolist(), strict=True)):
@@ -158,7 +161,7 @@ def _bucket(
     real_query, real_key = i < q, j < k
     query_rows = np.where(real_query, query_offsets[members][:, None] + i, query_offsets[-1])
     key_rows = np.where(real_key, key_indices[np.where(real_key, key_offsets[members][:, None] + j, 0)], 0)
-    last_seen = np.minimum(k - q + i, k - 1)  # (N, Q) a padded query sees what its segment's last one sees
+    last_seen = np.minimum(k - q + i, k - 1)  # (N, Q) a padded query sees the keys of its segment's last query
     hidden = j[:, None] > last_seen[:, :, None]  # (N, Q, K)
     return _Bucket(
         query_rows=torch.from_numpy(query_rows.astype(np.int64)).to(device),
@@ -168,20 +171,23 @@ def _bucket(
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float, bucket: _Bucket) -> Tensor:
-    """One large segment, (n, H, D), without storing its scores."""
+    """Compute one large segment, (n, H, D), without storing its scores."""
     sq, sk, sv = (
         x.index_select(0, rows[0]).transpose(0, 1)[None]
         for x, rows in ((q, bucket.query_rows), (k, bucket.key_rows), (v, bucket.key_rows))
     )
-    alone = bucket.shape[1] == bucket.shape[2]  # sees itself alone: the plain causal mask, which is faster
+    alone = bucket.shape[1] == bucket.shape[2]  # it sees only itself: the plain causal mask is faster
     return _attention(sq, sk, sv, scale, None if alone else ~bucket.hidden)[0].transpose(0, 1)
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) -> Tensor:
-    """torch's own, (1, H, Q, D), causal without a mask; it stores no scores."""
+    """torch's fused attention, (1, H, Q, D), which stores no scores. Without a mask it is causal."""
     groups = q.shape[1] // k.shape[1]
     if q.is_cuda and groups > 1 and (q.dtype not in FLASH_DTYPES or mask is not None):
-        k, v, groups = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1), 1  # flash alone takes them fewer
+        # Only flash attention takes fewer key heads than query heads.
+        k = k.repeat_interleave(groups, 1)
+        v = v.repeat_interleave(groups, 1)
+        groups = 1
     return scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=groups > 1
     )

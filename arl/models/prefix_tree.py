@@ -1,10 +1,11 @@
-"""Sequences stored so that a token which several of them share in the same context is there once. Numpy only.
+"""Stores sequences so that a token which several of them share in the same context is stored once. Numpy only.
 
     sequences  P P P a b      stored  P P P a b      segments  [P P P a b]  sees itself
                P P P a c              c                        [c]          sees P P P a c
-               P P P a                                         none: all of it is stored
+               P P P a                                         none: all of it is already stored
 
-The trainer computes a minibatch from such a tree, the engine the prompts of a pass; arl.models.packed attends over it.
+The trainer computes a micro-batch from such a tree, and the engine the prompts of a pass. arl.models.packed is the
+attention over it.
 """
 
 from bisect import bisect_right
@@ -16,7 +17,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class PrefixTree:
-    """T tokens in S segments; tree indices count them."""
+    """T tokens in S segments. A tree index is the position of a token among the T."""
 
     token_ids: np.ndarray  # (T,) int32
     position_ids: np.ndarray  # (T,) int32
@@ -27,14 +28,14 @@ class PrefixTree:
 
 
 def prefix_tree(sequences: Sequence[np.ndarray]) -> PrefixTree:
-    """The tree of n sequences, (L,) int32 each, n and L at least 1, in any order; equal ones share one path."""
+    """Build the tree of n ≥ 1 sequences, (L,) int32 each with L ≥ 1, in any order. Equal sequences share one path."""
     lengths = np.array([len(s) for s in sequences])
     at = np.arange(lengths.max())
     table = np.full((len(sequences), len(at)), -1, np.int32)  # −1, which no token is, behind each end
     table[at < lengths[:, None]] = np.concatenate(sequences)
     order = np.array(sorted(range(len(table)), key=[row.tobytes() for row in table].__getitem__))
     table, lengths = table[order], lengths[order]
-    # In this order a sequence shares with the one before it all that it shares with any earlier one.
+    # In this order, what a sequence shares with any earlier one it also shares with the one just before it.
     differs = table[1:] != table[:-1]
     shared = np.zeros_like(lengths)
     shared[1:] = np.where(differs.any(axis=1), differs.argmax(axis=1), lengths[1:])
@@ -61,7 +62,7 @@ def _offsets(lengths: np.ndarray) -> np.ndarray:
 
 
 def how_many_fit(sequences: Sequence[np.ndarray], limit: int) -> int:
-    """The largest m such that the tree of the first m of n ≥ 1 sequences stores at most `limit` tokens; 0 to n."""
+    """Find the largest m, 0 to n, such that the tree of the first m of n ≥ 1 sequences has at most `limit` tokens."""
     if sum(map(len, sequences)) <= limit:
         return len(sequences)
     sizes = range(1, len(sequences) + 1)

@@ -1,8 +1,8 @@
-"""Generation's side of the one attention: the keys and values of every open request, in slots.
+"""Caches the keys and values of every open request in slots, and computes generation's attention over them.
 
-One forward pass serves both kinds of work. Its tokens lie in a single row: first one new token of each of the
-n decoding slots, then the sequences of m new slots as a prefix tree, in which what they share is computed once.
-Slots in use are always 0 … n−1, so the cache is read as views.
+One forward pass decodes and prefills. Its tokens are a single row: first one new token of each of the n decoding
+slots, then the sequences of m new slots as a prefix tree, in which what they share is computed once. Slots in use are
+always 0 … n−1, so the cache is read as views.
 
     tokens   d d d d … d | P P P a b c …
              n decode      T prefill, whose keys and values go to slots n … n+m−1, to each along its path
@@ -19,21 +19,21 @@ from arl.models.prefix_tree import PrefixTree
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the pass under way writes and sees; computed once and used by every layer."""
+    """What the current pass writes and sees; computed once and used by every layer."""
 
     decode: int  # n
     span: int  # slots' longest live length after this pass
     write: torch.Tensor  # (n · H_kv,) int64, rows of the flattened cache that the new tokens go to
-    bias: torch.Tensor  # (n, 1, 1, span) float32, −inf behind each slot's length
+    bias: torch.Tensor  # (n, 1, 1, span) float32, −inf beyond each slot's length
     prompts: PackedContext | None  # what the T prefilled tokens see
-    paths: torch.Tensor  # (m, W) int64, which of them each new slot holds; any behind its length
+    paths: torch.Tensor  # (m, W) int64, which of them each new slot holds; any beyond its length
 
 
 class SlotCache:
-    """An AttentionContext over `slots` requests; memory grows by doubling the capacity of all slots together.
+    """An AttentionContext over `slots` requests. Memory grows by doubling the capacity of all slots together.
 
-    Usage: `plan(...)`, one forward pass with `context=cache`, and `move(...)` when slots are freed; `clear()` gives
-    all memory back, when no slot is in use.
+    Usage: `plan(...)`, one forward pass with `context=cache`, and `move(...)` when slots are freed. `clear()` frees all
+    memory when no slot is in use.
     """
 
     def __init__(self, config: PretrainedConfig, slots: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -59,19 +59,21 @@ class SlotCache:
         return torch.zeros(shape, dtype=self._dtype, device=self._device)
 
     def clear(self) -> None:
-        self._capacity = 0  # the next pass takes what it needs
+        """Free all memory."""
+        self._capacity = 0  # the next pass allocates what it needs
         self._layers = [self._empty() for _ in range(self._num_layers)]
 
     @torch.inference_mode()
     def plan(self, lengths: torch.Tensor, longest: int, prompts: PrefixTree | None) -> None:
-        """Announce the next pass.
+        """Prepare the next pass.
 
         Args:
-            lengths: (n,) int64, tokens already cached in slots 0 … n−1; each gets one more
-            longest: max(lengths) + 1, or 0; given, since reading it from a device would wait for it
-            prompts: the sequences of the new slots n … n+m−1; None without any
+            lengths: (n,) int64, tokens already cached in slots 0 … n−1; each slot gets one more.
+            longest: max(lengths) + 1, or 0. It is an argument because reading it from the device would wait for it.
+            prompts: the sequences of the new slots n … n+m−1; None if there are none.
         """
-        context, paths = None, torch.empty((0, 0), dtype=torch.int64, device=self._device)
+        context = None
+        paths = torch.empty((0, 0), dtype=torch.int64, device=self._device)
         if prompts is not None:
             context = PackedContext(prompts.query_offsets, prompts.key_offsets, prompts.key_indices)
             paths = torch.from_numpy(prompts.paths).to(self._device, torch.int64)
@@ -123,9 +125,11 @@ class SlotCache:
         value: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
-        """query (H, n, D), key and value (H_kv, n, D) ─► (1, n, H, D): each token against its own slot."""
+        """Attend with one token of each slot: query (H, n, D), key and value (H_kv, n, D) ─► (1, n, H, D)."""
         plan = self._plan
-        n, keys, values = plan.decode, self._layers[layer][0], self._layers[layer][1]
+        n = plan.decode
+        keys = self._layers[layer][0]
+        values = self._layers[layer][1]
         keys.view(-1, self._head_dim).index_copy_(0, plan.write, key.transpose(0, 1).flatten(0, 1))
         values.view(-1, self._head_dim).index_copy_(0, plan.write, value.transpose(0, 1).flatten(0, 1))
         keys = keys[:n, :, : plan.span].flatten(0, 1)  # a view: slots and heads are adjacent in memory

@@ -1,4 +1,4 @@
-"""Tiny models made on the spot: Llama-shaped causal LMs in Hugging Face's format."""
+"""Makes tiny models: randomly initialized causal language models of Llama's shape, in Hugging Face's format."""
 
 from pathlib import Path
 

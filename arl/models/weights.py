@@ -1,6 +1,6 @@
-"""Safetensors into a sharded model: each rank reads the rows it owns, and never the whole model.
+"""Reads safetensors into a sharded model: each rank reads only the rows that it owns, never the whole model.
 
-empty_model (meta) ─► shard ─► fill_model: empty shards on the device ─► rows from the files, buffers made anew
+empty_model (meta) ─► shard ─► fill_model: empty shards on the device ─► rows from the files, buffers computed again
 """
 
 from pathlib import Path
@@ -18,13 +18,13 @@ from arl.models.model_files import stored_files
 
 
 def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device) -> None:
-    """Give a model on the meta device, sharded or not, its memory on `device` and the weights of `path`, cast.
+    """Allocate a model of the meta device, sharded or not, on `device`, and read the weights of `path` into it, cast.
 
     Raises:
-        DataError: weights that are not safetensors, are missing or damaged, or of another shape.
+        DataError: the weights are not safetensors, are missing or damaged, or have another shape.
     """
     model.to_empty(device=device)
-    model.tie_weights()  # a plain module gives each of its ends a tensor of its own
+    model.tie_weights()  # to_empty has given tied weights a tensor each
     _make_buffers(model)
     files = stored_files(path)
     parameters = dict(model.named_parameters())
@@ -40,7 +40,7 @@ def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device) -
 
 
 def own_rows(parameter: Tensor) -> tuple[int, int]:
-    """First and last + 1 of the rows that this rank holds of `parameter`; FSDP2 cuts as torch.chunk does."""
+    """Return first and last + 1 of the rows that this rank holds of `parameter`. FSDP2 cuts as torch.chunk does."""
     if not isinstance(parameter, DTensor):
         return 0, len(parameter)
     (cut,) = [i for i, placement in enumerate(parameter.placements) if isinstance(placement, Shard)]
@@ -57,11 +57,11 @@ def _read_rows(stored: Any, parameter: Tensor, what: str) -> None:
     first, end = own_rows(parameter)
     if first < end:
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        local.copy_(stored[first:end], non_blocking=True)  # which has a GPU cast what comes, not the CPU before
+        local.copy_(stored[first:end], non_blocking=True)  # so that a GPU casts it rather than the CPU
 
 
 def _make_buffers(model: PreTrainedModel) -> None:
-    """Rotary frequencies and embedding scales, which no file holds: as `from_pretrained` makes them."""
+    """Compute rotary frequencies and embedding scales, which no file holds, as `from_pretrained` does."""
     for parameter in model.parameters():
         parameter._is_hf_initialized = True  # initialization leaves these alone
     for module in model.modules():

@@ -23,6 +23,7 @@ from arl.run.starting_model import starting_codec, starting_limits, warmup_stage
 from arl.sync.choose import choose_transport
 from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
+from arl.train.algorithms.trial import try_algorithms
 from arl.types import Problem, Transport
 
 LONGEST_PROMPTS = 16  # by characters; the longest by tokens is among them in practice
@@ -57,6 +58,7 @@ def preflight(recipe: Recipe) -> Plan:
     _check_named_objects(recipe)
     if recipe.model.path is not None:
         check_model_source(recipe.model.path)
+    try_algorithms(recipe)
     check_trackers(recipe)
     lags = load_lags(recipe)
     training, held_out = load_problems(recipe.data, recipe.seed)

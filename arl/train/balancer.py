@@ -1,11 +1,11 @@
-"""Items into micro-batches, and micro-batches onto ranks, so that no rank waits long. Torch-free.
+"""Puts items into micro-batches and deals micro-batches to ranks, so that no rank waits long. Torch-free.
 
     items ─► as few micro-batches as the bound allows, or as first-fit needs ─► spread by FLOPs
           ─► sorted ─► dealt, R at a time ─► [rank][micro-batch][item]
 
-FSDP2's ranks move in step: every layer of micro-batch m is gathered by all of them. So a minibatch takes its
-*synchronous time*: the sum over m of the largest micro-batch m of a rank. What keeps it short is R similar
-micro-batches at every m, a wave, rather than ranks with equal sums.
+FSDP2's ranks move in step, because every layer of micro-batch m is gathered by all of them. So a minibatch takes its
+*synchronous time*: the sum over m of the largest micro-batch m of any rank. It is short if the R micro-batches of every
+m, a *wave*, are similar; that the ranks have equal sums is not enough.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import numpy as np
 
 from arl.errors import InputError
 
-FEW = 2048  # items; with more of them, waves are many, and a second way to fill them gains less than it costs
+FEW = 2048  # items; with more of them there are many waves, and trying a second way gains less than it costs
 
 Bins = list[list[int]]
 
@@ -23,10 +23,10 @@ Bins = list[list[int]]
 def balance(tokens: np.ndarray, flops: np.ndarray, capacity: int, ranks: int) -> list[Bins]:
     """Deal n items to R ranks: [rank][micro-batch][item], each rank's heaviest micro-batch first.
 
-    Every rank has equally many micro-batches, at least one, of at most `capacity` tokens. They are the fewest there
-    can be, R·⌈L2/R⌉, if spreading the items over so many leaves none without room; or else R·⌈F/R⌉, where
-    first-fit-decreasing needs F ≤ 3/2 · L2. Of a few items, both ways are tried and the shorter taken. The same
-    items in any order give the same micro-batches.
+    Every rank has equally many micro-batches, at least one, of at most `capacity` tokens. Their number is the least
+    possible, R·⌈L2/R⌉, if the items can be spread over so many. If not, it is R·⌈F/R⌉, where first-fit-decreasing
+    needs F ≤ 3/2 · L2. If there are at most FEW items, both ways are tried and the shorter is taken. The same items in
+    any order give the same micro-batches.
 
     Args:
         tokens: (n,) int, positive.
@@ -38,7 +38,8 @@ def balance(tokens: np.ndarray, flops: np.ndarray, capacity: int, ranks: int) ->
     if len(tokens) and tokens.max() > capacity:
         raise InputError(f"an item of {tokens.max()} tokens does not fit a capacity of {capacity}: raise the capacity")
     order = np.lexsort((-flops, -tokens))
-    sizes, work = tokens[order].tolist(), flops[order].tolist()
+    sizes = tokens[order].tolist()
+    work = flops[order].tolist()
     count = least_micro_batches(tokens, capacity, ranks)
     ways = [_spread(range(len(sizes)), sizes, work, count, ranks, capacity)]
     if ways[0] is None or (ranks > 1 and len(sizes) <= FEW):
@@ -48,13 +49,13 @@ def balance(tokens: np.ndarray, flops: np.ndarray, capacity: int, ranks: int) ->
             ways.append(_spread(range(len(sizes)), sizes, work, len(fitted), ranks, capacity))
         ways.append([b for wave in _waves(fitted, work, ranks) for b in _respread(wave, sizes, work, capacity)])
     fit = [way for way in ways if way]
-    if ranks > 1:  # one rank waits for nobody: the first way has the fewest micro-batches, as equally full as can be
+    if ranks > 1:  # one rank waits for no other: the first way has the fewest micro-batches, and the most equal ones
         fit.sort(key=lambda way: (len(way), sum(_load(wave[0], work) for wave in _waves(way, work, ranks))))
     return [[order[members].tolist() for members in share] for share in deal(fit[0], work, ranks)]
 
 
 def deal(bins: Bins, work: Sequence[float], ranks: int) -> list[Bins]:
-    """Bins, a multiple of `ranks`, to ranks: wave by wave, the heaviest to the rank that has the least so far."""
+    """Deal bins, a multiple of `ranks`, wave by wave: the heaviest bin goes to the rank with the least work so far."""
     shares: list[Bins] = [[] for _ in range(ranks)]
     done = [0.0] * ranks
     for wave in _waves(bins, work, ranks):
@@ -65,26 +66,27 @@ def deal(bins: Bins, work: Sequence[float], ranks: int) -> list[Bins]:
 
 
 def synchronous_time(shares: Sequence[Sequence[Sequence[int]]], flops: np.ndarray) -> float:
-    """Of [rank][micro-batch][item]: the sum over m of the largest micro-batch m of a rank, in FLOPs."""
+    """Sum over m the largest micro-batch m of any rank, in FLOPs. `shares` is [rank][micro-batch][item]."""
     waves = zip(*shares, strict=True)
     return sum(max(float(flops[list(members)].sum()) for members in wave) for wave in waves)
 
 
 def least_time(flops: np.ndarray, ranks: int) -> float:
-    """No synchronous time is shorter: each rank its share, or the largest item, which nobody divides."""
+    """Bound the synchronous time from below: an equal part for each rank, or the largest item, which is not divided."""
     return max(float(flops.sum()) / ranks, float(flops.max(initial=0.0)))
 
 
 def least_micro_batches(tokens: np.ndarray, capacity: int, ranks: int) -> int:
-    """R·⌈L2/R⌉, at least R: no R ranks with equally many micro-batches have fewer."""
+    """Bound the number of micro-batches from below: R·⌈L2/R⌉, at least R, for R ranks with equally many."""
     return max(1, -(-martello_toth(tokens, capacity) // ranks)) * ranks
 
 
 def martello_toth(tokens: np.ndarray, capacity: int) -> int:
-    """L2, a lower bound of the bins of `capacity` that hold `tokens`, (n,) int (Martello and Toth 1990, §8.3).
+    """Bound from below the bins of `capacity` C that hold `tokens`, (n,) int: L2 of Martello and Toth 1990, §8.3.
 
-    For any a ≤ C/2, items above C/2 have a bin each, and only those of at most C − a tokens have room for items of at
-    least a: what of these does not fit there needs more bins. The bound is the largest over all a.
+    Take any a ≤ C/2. Items above C/2 need a bin each. Of these bins only those whose item has at most C − a tokens have
+    room for an item of at least a. Items of at least a that do not fit there need more bins. L2 is the largest such
+    number over all a.
     """
     ascending = np.sort(tokens).astype(np.int64)
     total = np.concatenate([[0], np.cumsum(ascending)])
@@ -97,7 +99,7 @@ def martello_toth(tokens: np.ndarray, capacity: int) -> int:
 
 
 def _first_fit(sizes: Sequence[int], capacity: int) -> Bins:
-    """Each item, largest first, into the first bin with room: F bins. A tree over them knows the most room below.
+    """Put each item, largest first, into the first bin with room: F bins. A tree of the most room finds that bin.
 
     F ≤ 3/2 · L2. Take bin j = ⌈2F/3⌉. If an item of it is above C/2, the j bins up to it hold one such item each, and
     L2 ≥ j. If not, bins j … F hold at least 2(F − j) + 1 ≥ j − 1 items, none of which has room in the j − 1 bins
@@ -123,13 +125,13 @@ def _first_fit(sizes: Sequence[int], capacity: int) -> Bins:
 def _spread(
     items: Sequence[int], sizes: Sequence[int], work: Sequence[float], count: int, ranks: int, capacity: int
 ) -> Bins | None:
-    """`count` bins in waves of `ranks`; None where an item finds no room. Items come by size, largest first.
+    """Spread items over `count` bins in waves of `ranks`; None if an item finds no room. Items come largest first.
 
-    The first items take a bin each. Every other goes to the bin with room for it that is furthest below the fullest
-    of its wave: there it costs no time, or the least. With one wave that is the longest-processing-time rule
-    (Graham 1969). A bin without room waits until items are small enough: O(n log n).
+    The first items take a bin each. Every other item goes to the bin with room for it that is furthest below the
+    fullest of its wave, because there it adds no synchronous time, or the least. With one wave this is the
+    longest-processing-time rule (Graham 1969). A bin without room is set aside until items fit. O(n log n).
     """
-    ranks = ranks if ranks > 1 else count  # one rank waits for nobody; equally full bins need the least memory
+    ranks = ranks if ranks > 1 else count  # one rank waits for no other; equally full bins need the least memory
     bins: Bins = [[i] for i in items[:count]] + [[] for _ in range(count - len(items))]
     room = [capacity - sum(sizes[i] for i in members) for members in bins]
     load = [_load(members, work) for members in bins]
@@ -168,13 +170,13 @@ def _spread(
 
 
 def _respread(wave: Bins, sizes: Sequence[int], work: Sequence[float], capacity: int) -> Bins:
-    """The items of one wave, spread anew where that is shorter."""
+    """Spread the items of one wave anew if that makes its largest bin smaller."""
     again = _spread(sorted(i for members in wave for i in members), sizes, work, len(wave), len(wave), capacity)
     return min([wave, again or wave], key=lambda bins: max(_load(members, work) for members in bins))
 
 
 def _waves(bins: Bins, work: Sequence[float], ranks: int) -> list[Bins]:
-    """Sorted, heaviest first: of all ways to cut bins into waves, none takes less synchronous time."""
+    """Cut bins into waves, heaviest first: no other way to cut them takes less synchronous time."""
     bins = sorted(bins, key=lambda members: -_load(members, work))
     return [bins[start : start + ranks] for start in range(0, len(bins), ranks)]
 

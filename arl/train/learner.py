@@ -1,9 +1,9 @@
-"""One training step of one rank.
+"""Runs the training steps of one rank.
 
     Shard ─► proximal pass (no gradient, minibatches 1…) ─► for each minibatch: objective, backward, update ─► metrics
 
-The first minibatch needs no proximal pass: its weights are still those before the step, so its proximal_logprobs are
-its own current_logprobs.
+The first minibatch needs no proximal pass. Its weights are still those before the step, so its proximal_logprobs are
+its own current_logprobs. An objective that does not need proximal_logprobs has no proximal pass at all.
 """
 
 import copy
@@ -33,16 +33,16 @@ MOST_SKIPPED = 3  # updates in a row
 
 
 class Learner:
-    """The trainer's state on one rank: weights, optimizer, and the version v of finished steps.
+    """Holds the trainer's state on one rank: weights, optimizer, and the version v of finished steps.
 
     Args:
         path: model directory to start from.
         train, objective: recipe sections.
         temperature: sampling temperature of the rollouts.
         version: v at the start.
-        resumed: `path` is a checkpoint; go on with its optimizer state.
+        resumed: `path` is a checkpoint; continue with its optimizer state.
         deadline_seconds: for every collective.
-        evidence: directory for the shard of a step that cannot be trained; made when there is one.
+        evidence: directory for the shard of a step that cannot be trained; created when it is needed.
     """
 
     def __init__(
@@ -74,9 +74,8 @@ class Learner:
         """Train on `shard` and become version + 1. Every rank calls it with its own shard of one step.
 
         Returns:
-            Metrics reduced over ranks, the same on each but for the times. Token statistics are over the tokens
-            that had a gradient. Those of the behavior weight are absent under naive PPO, which has none, and what is
-            unknown or was skipped is absent too.
+            Metrics reduced over ranks, the same on each rank except for the times. The objective's metrics are over
+            the tokens that were computed. They are absent if none was computed, or if all updates were skipped.
 
         Raises:
             TrainerError: the loss or the gradient of MOST_SKIPPED updates in a row was not finite.
@@ -84,7 +83,7 @@ class Learner:
         assert shard.version == self.version, f"a shard for version {shard.version} at version {self.version}"
         start = time.perf_counter()
         proximal = self._proximal_pass(shard.minibatches)
-        if self.sharded.device.type == "cuda":  # which may still be at it
+        if self.sharded.device.type == "cuda":  # the pass was only launched
             torch.cuda.synchronize(self.sharded.device)
         middle = time.perf_counter()
         totals = StepTotals(self.sharded.device, self.objective)
@@ -93,12 +92,13 @@ class Learner:
             if self._skipped_in_a_row == MOST_SKIPPED:
                 raise TrainerError(self._give_up(shard, update))
         metrics = totals.metrics()
-        seconds = time.perf_counter() - middle  # a GPU has finished the last update, since these numbers came after it
+        seconds = time.perf_counter() - middle  # reading the metrics has waited for the last update on a GPU
         self.version += 1
         metrics |= {"time/proximal_s": middle - start, "time/train_s": seconds}
         return metrics | self._hardware(shard, seconds)
 
     def _hardware(self, shard: Shard, seconds: float) -> dict[str, float]:
+        """FLOP/s and memory of the step, reduced over ranks. Collective."""
         device = self.sharded.device
         done = sum(training_flops(self._flops, batch) for m in shard.minibatches for batch in m.micro_batches)
         total, memory = torch.tensor([done, peak_memory(device)], dtype=torch.float64, device=device)
@@ -111,31 +111,34 @@ class Learner:
         return metrics if peak is None else metrics | {"hardware/mfu": per_rank / peak}
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Every weight in the compute dtype, copied to rank 0's CPU; empty on the others. Collective."""
+        """Copy every weight in the compute dtype to rank 0's CPU; returns an empty dict on other ranks. Collective."""
         return self.sharded.full_state(self.sharded.dtype, pinned=True)
 
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """Of every `snapshot`, in its order."""
+        """Name, dtype and shape of every tensor in a `snapshot`, in its order."""
         dtype = str(self.sharded.dtype).removeprefix("torch.")
         return tuple(TensorSpec(name, dtype, tuple(p.shape)) for name, p in self.sharded.model.named_parameters())
 
     def config_json(self) -> str:
-        """config.json of what `snapshot` returns."""
+        """Return the config.json that belongs to a `snapshot`."""
         config = copy.deepcopy(self.sharded.model.config)
         config.dtype = self.sharded.dtype
         return str(config.to_json_string())
 
     def _proximal_pass(self, minibatches: Sequence[Minibatch]) -> list[list[Tensor] | None]:
-        """proximal_logprobs of every scored position, (M,) per micro-batch; None where the current ones serve."""
+        """Compute proximal_logprobs of every scored position, (M,) per micro-batch; None where none are needed."""
         if "proximal_logprobs" not in self.objective.needed_columns:
             return [None] * len(minibatches)
         with torch.no_grad():
-            return [None, *([self.sharded.score(mb)[0] for mb in m.micro_batches] for m in minibatches[1:])]
+            later = [[self.sharded.score(batch)[0] for batch in m.micro_batches] for m in minibatches[1:]]
+        return [None, *later]
 
     def _minibatch(self, minibatch: Minibatch, proximal: list[Tensor] | None, totals: StepTotals) -> Update:
+        """Forward and backward of every micro-batch, then one optimizer update. Collective."""
         loss_sum = torch.zeros((), device=self.sharded.device)
         for i, batch in enumerate(minibatch.micro_batches):
-            loss = self._policy_loss(batch, None if proximal is None else proximal[i], minibatch, totals)
+            center = None if proximal is None else proximal[i]
+            loss = self._policy_loss(batch, center, minibatch, totals)
             self.sharded.backward(loss, last=i + 1 == len(minibatch.micro_batches))
             loss_sum += loss.detach()
         rate = self._schedule.rate(self._updates)
@@ -197,11 +200,12 @@ class Learner:
         return {name: self.sharded.tensor(array) for name, array in arrays.items()}
 
     def _give_up(self, shard: Shard, update: Update) -> str:
-        """Keep this rank's shard, and say where it is."""
+        """Write this rank's shard to a file; returns the message of the error, which names the file."""
         self._evidence.mkdir(parents=True, exist_ok=True)
         file = self._evidence / f"not-finite-version-{self.version}-rank-{dist.get_rank()}.msgpack"
         file.write_bytes(msgpack_arrays.encoder().encode(shard))
         return (
             f"{update} in the step of version {self.version}, and {MOST_SKIPPED} updates in a row were skipped for "
-            f"such numbers: the weights are as before them, what rank {dist.get_rank()} was given is in {file}"
+            f"such numbers: the weights are as before them, and the batch of rank {dist.get_rank()} is in {file}; "
+            "lower train.learning_rate, or look at the batch"
         )

@@ -36,13 +36,17 @@ def loss_sequences(batch: Batch, advantage: Advantage) -> list[list[LossSequence
         group_sizes=np.array([len(group.trajectories) for group in batch.groups], np.int64),
         num_loss_tokens=np.array([len(at) for at in loss_at], np.int64),
     )
-    per_token = _advantages_per_token(advantage, episodes)
+    per_token = advantages_per_token(advantage, episodes)
     sequences = iter(map(_loss_sequence, trajectories, loss_at, per_token))
     return [[next(sequences) for _ in group.trajectories] for group in batch.groups]
 
 
-def _advantages_per_token(advantage: Advantage, episodes: Episodes) -> list[np.ndarray]:
-    """(n,) float32 for each episode."""
+def advantages_per_token(advantage: Advantage, episodes: Episodes) -> list[np.ndarray]:
+    """Compute the advantages of a step: for each episode, (n,) float32 of its loss tokens.
+
+    Raises:
+        InputError: `advantage` returned another shape than it declares, or a number that is not finite.
+    """
     computed = np.asarray(advantage.compute(episodes))
     lengths = episodes.num_loss_tokens
     expected = len(lengths) if advantage.per == "trajectory" else int(lengths.sum())

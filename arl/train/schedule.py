@@ -39,10 +39,11 @@ class Schedule(Struct, frozen=True, kw_only=True):
 
 
 def schedule_of(train: Train) -> Schedule:
-    """Build the schedule of a training run: its last update is the last minibatch of the last step."""
+    """Build the schedule of a training run: the decay begins at the peak, and ends with the last step's last update."""
     return Schedule(
         peak=train.learning_rate,
         ramp=train.ramp_steps,
+        decay_from=max(0, train.ramp_steps - 1),
         last=train.steps * train.minibatches - 1,
         decay_to=train.decay_to,
         decay=train.decay,

@@ -26,7 +26,8 @@ from arl.data.model_source import check_model_source
 from arl.data.tokenizer import load_codec
 from arl.errors import ArlError, DataError, InputError
 from arl.train.cost import check_memory
-from arl.train.tuner import Pair, Tuner, encode, say, scheduled
+from arl.train.schedule import Schedule
+from arl.train.tuner import FLOOR, RAMP, Pair, Tuner, encode, say
 from arl.train.warmup import WarmupJob, warm_up
 
 SAY_EVERY = 10  # steps between progress lines
@@ -87,14 +88,26 @@ def tune_pairs(job: PairsJob) -> None:
     )
     if int(os.environ.get("RANK", "0")) == 0:  # the others wait for it before they take memory themselves
         check_memory(job.model, train, torch.cuda.is_available())
+    schedule = schedule_of_pairs(job)
     tuner = Tuner(job.model, train)
     batches = _batches(pairs, job)
     start = time.perf_counter()
     for step in range(1, job.steps + 1):
-        loss = tuner.step(next(batches), scheduled(step - 1, job.learning_rate, job.steps))
+        loss = tuner.step(next(batches), schedule.rate(step - 1))
         if step % SAY_EVERY == 0 or step == job.steps:
             say(step=step, loss=round(loss, 4), seconds=round(time.perf_counter() - start, 2))
     tuner.sharded.save(Path(job.output), tokenizer_path=job.model)
+
+
+def schedule_of_pairs(job: PairsJob) -> Schedule:
+    """A ramp to the peak, then linear to FLOOR · peak at the last step."""
+    return Schedule(
+        peak=job.learning_rate,
+        ramp=RAMP,
+        decay_from=RAMP - 1,
+        last=job.steps - 1,
+        decay_to=FLOOR,
+    )
 
 
 def _batches(pairs: list[Pair], job: PairsJob) -> Iterator[list[Pair]]:

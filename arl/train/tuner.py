@@ -76,11 +76,6 @@ def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:
     )
 
 
-def scheduled(step: int, peak: float, last: int) -> float:
-    """Return the learning rate: linear ramp over RAMP steps, then linear from `peak` to FLOOR · peak at step `last`."""
-    return peak * min((step + 1) / RAMP, 1 - (1 - FLOOR) * min(1.0, step / last))
-
-
 def encode(codec: HuggingFaceCodec, prompt: str | list[dict[str, str]], response: str) -> Pair:
     """Encode a prompt, and its response with the token that ends it."""
     return list(codec.encode_problem(Problem(prompt))), [*codec.encode(response), codec.stop_token_ids[0]]

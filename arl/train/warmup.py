@@ -28,7 +28,8 @@ from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
 from arl.tasks.base import RewardFunction, WarmupStage
 from arl.tasks.registry import open_task
-from arl.train.tuner import Pair, Tuner, encode, say, scheduled
+from arl.train.schedule import Schedule
+from arl.train.tuner import FLOOR, RAMP, Pair, Tuner, encode, say
 from arl.types import GenerateRequest, Problem, SamplingParams
 
 
@@ -121,8 +122,9 @@ class _Teacher:
             TrainerError: the accuracy was not reached within the steps.
         """
         loss = 0.0
+        schedule = schedule_of_stage(stage)
         for step in range(1, stage.steps + 1):
-            loss = self.tuner.step(self._batch(stage), _learning_rate(stage, step))
+            loss = self.tuner.step(self._batch(stage), schedule.rate(step - 1))
             if stage.target_accuracy is None or step % self._job.warmup.eval_every:
                 continue
             if self._evaluate(stage, step, loss) >= stage.target_accuracy:
@@ -157,7 +159,16 @@ class _Teacher:
         return accuracy
 
 
-def _learning_rate(stage: WarmupStage, step: int) -> float:
+def schedule_of_stage(stage: WarmupStage) -> Schedule:
+    """Return the learning rate of a stage: constant, or a ramp under a decay that begins at step 0.
+
+    Under the latter the rate stays below the peak, by 6 % with 800 steps. The quickstart's settings were found with it.
+    """
     if stage.schedule == "constant":
-        return stage.learning_rate
-    return scheduled(step - 1, stage.learning_rate, stage.steps)
+        return Schedule(peak=stage.learning_rate, last=stage.steps)
+    return Schedule(
+        peak=stage.learning_rate,
+        ramp=RAMP,
+        last=stage.steps,
+        decay_to=FLOOR,
+    )

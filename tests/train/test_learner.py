@@ -30,6 +30,7 @@ from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence, loss_sequences
 from arl.train.packer import Shard, pack_groups
 from arl.types import Batch, WeightUpdate
+from tests.extending.my_objective import Reinforce as WithPenalty
 from tests.train.gradients import gradient_of
 from tests.train.synthetic import batch, packed
 
@@ -159,6 +160,31 @@ def test_a_batch_without_any_gradient_still_makes_a_version(tiny: Path) -> None:
     assert metrics["grad_norm"] == 0.0
     assert trained.version == 5
     assert_same_weights(before, weights(trained), 0.0)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [DecoupledPPO(), PPO(), GSPO(clip_low=0.2, clip_high=0.2), WithPenalty()],
+    ids=lambda o: type(o).__name__,
+)
+def test_a_batch_without_any_loss_token_still_makes_a_version(tiny: Path, objective: Objective) -> None:
+    """Such as one of an environment in which the policy never spoke."""
+    trained = learner(tiny, objective)
+    (shard,), report = packed(silent(batch(4, groups=4, size=2)), minibatches=2, objective=objective)
+    metrics = trained.step(shard)
+    assert metrics["loss"] == metrics["grad_norm"] == report["tokens/trained"] == 0.0
+    assert report["advantage/zero_fraction"] == 1.0
+    assert "entropy" not in metrics
+    assert trained.version == 5
+
+
+def silent(given: Batch) -> Batch:
+    """The same batch, in which no token is in the loss."""
+    groups = []
+    for group in given.groups:
+        quiet = [msgspec.structs.replace(t, loss_mask=np.zeros_like(t.loss_mask)) for t in group.trajectories]
+        groups.append(msgspec.structs.replace(group, trajectories=tuple(quiet)))
+    return Batch(given.version, tuple(groups))
 
 
 def test_naive_and_decoupled_agree_on_a_policys_own_samples_and_differ_on_old_ones(tiny: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arl.train.algorithms.clipping import behavior_weight
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.grpo import grpo_advantages
 from arl.train.algorithms.gspo import GSPO
@@ -23,9 +24,9 @@ def logs(*probabilities: float) -> torch.Tensor:
     return torch.tensor([math.log(p) for p in probabilities])
 
 
-def test_grpo_normalizes_each_group_by_its_own_mean_and_deviation() -> None:
+def test_grpo_normalizes_each_group_by_its_own_mean_and_the_samples_deviation() -> None:
     rewards = np.array([1.0, 0.0, 0.0, 0.0, 3.0, 1.0])
-    expected = [1.7320508, -0.5773503, -0.5773503, -0.5773503, 1.0, -1.0]
+    expected = [1.5, -0.5, -0.5, -0.5, 0.7071068, -0.7071068]  # means ¼ and 2, deviations ½ and √2
     np.testing.assert_allclose(grpo_advantages(rewards, np.array([4, 2])), expected, rtol=1e-5)
 
 
@@ -117,7 +118,44 @@ def test_loglinear_moves_from_behavior_to_current_with_age() -> None:
         loglinear_proximal(torch.zeros(1), torch.zeros(1), torch.tensor([8]), version=7)
 
 
+@given(version=st.integers(0, 50), age=st.integers(0, 50))
+def test_the_weight_of_a3po_is_that_of_its_paper(version: int, age: int) -> None:
+    """α = (v' − 1 − v_b) / (v' − v_b), where v' is the version that the step produces."""
+    sampled_by = max(0, version - age)
+    produced = version + 1
+    alpha = (produced - 1 - sampled_by) / (produced - sampled_by)
+    current, behavior = torch.tensor([-1.0]), torch.tensor([-3.0])
+    proximal = loglinear_proximal(current, behavior, torch.tensor([sampled_by]), version)
+    assert proximal.item() == pytest.approx(-3.0 + 2.0 * alpha, rel=1e-6)
+
+
 def test_a_center_that_carries_gradient_is_refused() -> None:
     x = torch.zeros(1)
     with pytest.raises(AssertionError):
         DecoupledPPO().loss(token_columns(x, x, x, proximal=x.clone().requires_grad_()))
+
+
+@pytest.mark.parametrize("size", [1e-1, 1e-2, 1e-3, 1e-4])
+def test_the_kl_estimate_of_nearly_equal_policies_is_half_the_squared_difference(size: float) -> None:
+    log_weight = torch.linspace(-size, size, 1001)
+    kl = behavior_weight(log_weight, cap=5.0).kl
+    assert (kl >= 0).all()
+    exact = torch.expm1(log_weight.double()) - log_weight.double()
+    torch.testing.assert_close(kl.double().sum(), exact.sum(), rtol=1e-2, atol=0.0)
+
+
+@pytest.mark.parametrize("log_ratio", [19.0, 21.0, 89.0, 1000.0])
+@pytest.mark.parametrize("advantage", [2.0, -2.0])
+def test_a_ratio_that_would_overflow_leaves_loss_and_gradient_finite(log_ratio: float, advantage: float) -> None:
+    current = torch.tensor([0.0]).requires_grad_()
+    tokens = token_columns(current, torch.tensor([-log_ratio]), torch.tensor([advantage]))
+    loss, _ = PPO(**CLIP).loss(tokens)
+    loss.backward()  # type: ignore[no-untyped-call]
+    ratio = math.exp(min(log_ratio, 20.0))
+    assert current.grad is not None
+    if advantage > 0:  # the clip is chosen
+        assert loss.item() == pytest.approx(-1.3 * advantage)
+        assert current.grad.item() == 0.0
+    else:
+        assert loss.item() == pytest.approx(-ratio * advantage, rel=1e-5)
+        assert current.grad.item() == pytest.approx(-ratio * advantage, rel=1e-5)

@@ -17,7 +17,6 @@ from arl.errors import DataError, InputError, TrainerError
 from arl.tasks import running_checksum
 from arl.train import sft
 from arl.train.sft import PairsJob, run, run_job
-from arl.train.tuner import scheduled
 from arl.train.warmup import WarmupJob
 
 SECONDS = 300  # for a process that imports torch, on a busy machine
@@ -114,11 +113,6 @@ def test_a_pair_longer_than_the_capacity_is_refused_before_the_model_is_loaded(
     monkeypatch.setattr(sft, "Tuner", None)
     with pytest.raises(InputError, match=r"capacity 10: .* has a pair of \d+ tokens"):
         run(PairsJob(model=str(tiny), data=str(pairs), steps=1, capacity=10, output=str(tmp_path / "out")))
-
-
-def test_the_learning_rate_ramps_then_falls_to_a_tenth() -> None:
-    rates = [scheduled(step, 1.0, 800) for step in (0, 24, 400, 800)]
-    assert rates == pytest.approx([0.02, 0.5, 0.55, 0.1])
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ EPSILON = 1e-6  # keeps a group of almost equal rewards finite
 
 
 class GRPO(Advantage):
-    """A = (r − mean) / (std + 1e-6) within each group; exactly 0 in a group of equal rewards (arXiv 2402.03300)."""
+    """A = (r − mean) / (std + 1e-6) within each group, with the sample's std; exactly 0 in a group of equal rewards."""
 
     per = "trajectory"
     columns = ()
@@ -21,7 +21,7 @@ class GRPO(Advantage):
 
 
 def grpo_advantages(rewards: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
-    """A = (r − mean) / (std + ε) within each group; std is the population's.
+    """A = (r − mean) / (std + ε) within each group; std is the sample's, Σ (r − mean)² / (G − 1) under the root.
 
     Args:
         rewards: (N,) float, group by group.
@@ -39,7 +39,8 @@ def grpo_advantages(rewards: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
     starts = np.cumsum(group_sizes) - group_sizes
     means = np.add.reduceat(rewards, starts) / group_sizes
     centered = rewards - np.repeat(means, group_sizes)
-    std = np.sqrt(np.add.reduceat(centered**2, starts) / group_sizes)
+    variance = np.add.reduceat(centered**2, starts) / np.maximum(1, group_sizes - 1)
+    std = np.sqrt(variance)
     advantages = centered / np.repeat(std + EPSILON, group_sizes)
     is_equal = np.maximum.reduceat(rewards, starts) == np.minimum.reduceat(rewards, starts)
     return np.where(np.repeat(is_equal, group_sizes), 0.0, advantages).astype(np.float32)

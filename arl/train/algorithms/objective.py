@@ -46,7 +46,7 @@ class Objective(ObjectiveSection):
             scope = "token"
             normalizer = "tokens"
             columns = ()
-            metrics = {"reinforce/bonus": "mean"}
+            metrics = {"objective/bonus": "mean"}
             zero_advantage_is_zero_gradient = False  # the bonus has a gradient in groups of equal rewards
 
             bonus: PositiveFloat = 0.01
@@ -56,7 +56,7 @@ class Objective(ObjectiveSection):
                 logprobs = tokens.current_logprobs
                 bonus = -self.bonus * logprobs.detach()
                 loss = -((tokens.advantages + bonus) * logprobs).sum()
-                return loss, {"reinforce/bonus": bonus}
+                return loss, {"objective/bonus": bonus}
     """
 
     @abstractmethod

@@ -1,0 +1,104 @@
+"""Calls an objective and an advantage once on made-up numbers, before anything starts.
+
+A class that declares one thing and computes another would otherwise fail in the first step, minutes after the start.
+"""
+
+import numpy as np
+
+from arl.config.recipe import Recipe
+from arl.errors import InputError, RecipeError
+from arl.metrics.names import METRICS, OF_OBJECTIVE
+from arl.train.algorithms.advantage import Advantage, Episodes
+from arl.train.algorithms.objective import Objective, TokenColumns
+from arl.train.loss_sequence import advantages_per_token
+
+LOGGED_BY_BUILT_INS = {name for name in METRICS if name.startswith(("ratio/", "behavior_weight/", "kl/"))}
+
+
+def try_algorithms(recipe: Recipe) -> None:
+    """Try what the recipe chose. Built-in objectives are not tried, because that needs torch, a second to import.
+
+    Raises:
+        RecipeError: it raised, or returned something else than it declares.
+    """
+    assert isinstance(recipe.advantage, Advantage)
+    assert isinstance(recipe.objective, Objective)
+    try_advantage(recipe.advantage)
+    if recipe.objective.kind not in recipe.objective.BUILT_IN:
+        try_objective(recipe.objective)
+
+
+def try_advantage(advantage: Advantage) -> None:
+    """Compute the advantages of two groups, one with equal rewards, with an episode that has no loss token.
+
+    Raises:
+        RecipeError: see `try_algorithms`.
+    """
+    size = max(2, advantage.smallest_group)
+    rewards = np.arange(2.0 * size)
+    rewards[size:] = 1.0
+    num_loss_tokens = np.arange(2 * size)
+    episodes = Episodes(
+        rewards=rewards,
+        group_sizes=np.array([size, size]),
+        num_loss_tokens=num_loss_tokens,
+        values=np.zeros(num_loss_tokens.sum(), np.float32) if "values" in advantage.columns else None,
+    )
+    try:
+        advantages_per_token(advantage, episodes)
+    except InputError as error:
+        raise RecipeError(f"{error}; see {advantage.EXAMPLE} for an example") from error
+    except Exception as error:  # user code may fail in any way
+        raise RecipeError(
+            f"advantage.kind {advantage.kind}: compute raised {error!r} when it was tried; see {advantage.EXAMPLE} for "
+            "an example"
+        ) from error
+
+
+def try_objective(objective: Objective) -> None:
+    """Compute the loss of three tokens of two sequences, and its gradient.
+
+    Raises:
+        RecipeError: see `try_algorithms`.
+    """
+    try:
+        fault = _fault(objective)
+    except Exception as error:  # user code may fail in any way
+        fault = f"loss raised {error!r}"
+    if fault:
+        raise RecipeError(
+            f"objective.kind {objective.kind}: {fault}, when it was tried with three tokens; see {objective.EXAMPLE} "
+            "for an example"
+        )
+
+
+def _fault(objective: Objective) -> str:
+    """What is wrong with the loss of an example; empty if nothing is."""
+    import torch
+
+    current = torch.tensor([-1.0, -0.5, -2.0], requires_grad=True)
+    optional = {name: torch.tensor([-1.1, -0.4, -2.0]) for name in objective.needed_columns}
+    tokens = TokenColumns(
+        current_logprobs=current,
+        behavior_logprobs=torch.tensor([-1.2, -0.6, -1.9]),
+        advantages=torch.tensor([1.0, 1.0, -1.0]),
+        policy_versions=torch.tensor([2, 3, 3]),
+        sequences=torch.tensor([0, 0, 1]),
+        version=3,
+        **optional,
+    )
+    result: object = objective.loss(tokens)
+    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+        return "loss did not return (loss, metrics by name)"
+    loss, per_token = result
+    if not isinstance(loss, torch.Tensor) or loss.shape != () or not loss.requires_grad:
+        return "the loss is not a sum, a tensor of shape () with a gradient"
+    if per_token.keys() != objective.metrics.keys():
+        return f"loss returned the metrics {sorted(per_token)}, and `metrics` declares {sorted(objective.metrics)}"
+    for name, values in per_token.items():
+        if not name.startswith(OF_OBJECTIVE) and name not in LOGGED_BY_BUILT_INS:
+            return f"the metric {name} must be one of arl's own for objectives, or begin with {OF_OBJECTIVE}"
+        if values.shape != current.shape or values.requires_grad:
+            return f"the metric {name} is not one number for each token, (N,), without gradient"
+    torch.autograd.grad(loss, current)
+    return ""

@@ -1,0 +1,108 @@
+"""What a user writes to add an objective: REINFORCE with a penalty for leaving the uniform policy."""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from arl.config.section import Positive, PositiveFloat
+from arl.train.algorithms.objective import Objective, TokenColumns
+
+
+class Reinforce(Objective):
+    """−Σ A u + β Σ k2, u = exp(current − behavior), k2 = ½ (current + log V)² an estimate of the KL to uniform."""
+
+    scope = "token"
+    normalizer = "tokens"
+    columns: ClassVar[tuple[str, ...]] = ()
+    metrics: ClassVar[Mapping[str, Literal["mean", "max"]]] = {
+        "objective/penalty": "mean",
+        "objective/penalty_max": "max",
+    }
+    zero_advantage_is_zero_gradient = False  # the penalty has a gradient where all rewards of a group are equal
+
+    penalty: PositiveFloat = 0.1
+    """β."""
+    vocabulary: Positive = 17
+    """V."""
+
+    def loss(self, tokens: TokenColumns) -> tuple[Tensor, dict[str, Tensor]]:
+        log_ratio = tokens.current_logprobs - tokens.behavior_logprobs
+        penalty = (tokens.current_logprobs + math.log(self.vocabulary)).square() / 2
+        loss = (self.penalty * penalty - log_ratio.exp() * tokens.advantages).sum()
+        return loss, {"objective/penalty": penalty.detach(), "objective/penalty_max": penalty.detach()}
+
+
+class WithoutPenalty(Reinforce):
+    """The same, of which the packer may leave out groups of equal rewards."""
+
+    zero_advantage_is_zero_gradient = True
+
+
+class WithReference(Reinforce):
+    """Asks for a column that nothing computes yet."""
+
+    columns = ("reference_logprobs",)
+
+    def loss(self, tokens: TokenColumns) -> tuple[Tensor, dict[str, Tensor]]:
+        assert tokens.reference_logprobs is not None
+        penalty = (tokens.current_logprobs - tokens.reference_logprobs).square() / 2
+        return penalty.sum(), {"objective/penalty": penalty.detach(), "objective/penalty_max": penalty.detach()}
+
+
+class WithUnknownColumn(Reinforce):
+    columns = ("entropies",)
+
+
+class WithoutScope(Objective):
+    """Lacks the declaration `scope`."""
+
+    normalizer = "tokens"
+    columns: ClassVar[tuple[str, ...]] = ()
+    metrics: ClassVar[Mapping[str, Literal["mean", "max"]]] = {}
+    zero_advantage_is_zero_gradient = True
+
+    def loss(self, tokens: TokenColumns) -> tuple[Tensor, dict[str, Tensor]]:
+        return tokens.current_logprobs.sum(), {}
+
+
+class WithWrongScope(WithoutScope):
+    scope = "group"  # type: ignore[assignment]
+
+
+class WithoutLoss(Objective):
+    scope = "token"
+    normalizer = "tokens"
+    columns: ClassVar[tuple[str, ...]] = ()
+    metrics: ClassVar[Mapping[str, Literal["mean", "max"]]] = {}
+    zero_advantage_is_zero_gradient = True
+
+
+class WithOtherParameters(WithoutScope):
+    scope = "token"
+
+    def loss(self, logprobs: Tensor, advantages: Tensor) -> Tensor:  # type: ignore[override]
+        return logprobs
+
+
+class WithWrongReduction(WithoutScope):
+    scope = "token"
+    metrics: ClassVar[Mapping[str, Literal["mean", "max"]]] = {"objective/median": "median"}  # type: ignore[dict-item]
+
+
+class LogsAnotherName(Reinforce):
+    """Declares objective/penalty and objective/penalty_max, and returns one of them."""
+
+    def loss(self, tokens: TokenColumns) -> tuple[Tensor, dict[str, Tensor]]:
+        loss, metrics = super().loss(tokens)
+        return loss, {"objective/penalty": metrics["objective/penalty"]}
+
+
+class NotSummed(Reinforce):
+    def loss(self, tokens: TokenColumns) -> tuple[Tensor, dict[str, Tensor]]:
+        return tokens.current_logprobs, {}
+
+
+def not_a_class(tokens: TokenColumns) -> Tensor:
+    return tokens.current_logprobs

@@ -1,0 +1,91 @@
+"""An advantage is added from outside arl by `advantage: {kind: module:Class}`."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from arl.config.recipe import Recipe
+from arl.config.recipe_file import dump_recipe, load_recipe
+from arl.errors import RecipeError
+from arl.train.algorithms.advantage import Advantage
+from arl.train.algorithms.trial import try_advantage
+from arl.train.loss_sequence import loss_sequences
+from tests.extending import my_advantage
+from tests.extending.short_run import RECIPE, train_shortly
+from tests.train.synthetic import batch, packed
+from tests.train.test_packer import expected, found
+
+MINE = "tests.extending.my_advantage"
+
+
+def read(tmp_path: Path, sections: str) -> Recipe:
+    (tmp_path / "recipe.yaml").write_text(f"{RECIPE}{sections}\n")
+    return load_recipe(tmp_path / "recipe.yaml")
+
+
+def test_a_run_trains_with_an_advantage_that_differs_from_token_to_token(tmp_path: Path) -> None:
+    records = train_shortly(tmp_path, f"advantage.kind={MINE}:Growing", "advantage.discount=0.9")
+    assert len(records) == 2
+    for record in records:
+        assert record["grad_norm"] > 0
+        assert record["advantage/zero_fraction"] < 1.0
+
+
+def test_each_loss_token_gets_its_own_advantage(tmp_path: Path) -> None:
+    given = batch(groups=4, size=4)
+    advantage = my_advantage.Growing(discount=0.9)
+    groups = loss_sequences(given, advantage)
+    last = [s.advantages[-1] for group in groups for s in group]
+    first = [s.advantages[0] for group in groups for s in group]
+    assert all(abs(a) > abs(b) for a, b in zip(last, first, strict=True))
+    shards, _ = packed(given, minibatches=2, capacity=200, ranks=2, advantage=advantage)
+    packs = [pack for shard in shards for minibatch in shard.minibatches for pack in minibatch.micro_batches]
+    assert Counter(token for pack in packs for token in found(pack)) == expected(groups)
+
+
+def test_a_name_alone_chooses_it_and_a_dumped_recipe_loads_again(tmp_path: Path) -> None:
+    recipe = read(tmp_path, f"advantage: {MINE}:Growing")
+    assert recipe.advantage == my_advantage.Growing(kind=f"{MINE}:Growing")
+    (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe))
+    assert load_recipe(tmp_path / "dumped.yaml") == recipe
+
+
+@pytest.mark.parametrize(
+    ("sections", "rule"),
+    [
+        ("advantage: grop", "advantage.kind = 'grop': did you mean grpo?"),
+        (f"advantage: {MINE}:WithoutPer", "WithoutPer does not declare `per`; see arl/train/algorithms/grpo.py"),
+        (f"advantage: {MINE}:WithOtherParameters", "(self, rewards, groups), and must be compute(self, episodes)"),
+        (f"advantage: {MINE}:WithValues", "it reads the column 'values', which nothing computes yet"),
+        (
+            f"advantage: {{kind: '{MINE}:Growing', discound: 1}}",
+            "advantage.discound: unknown key; did you mean discount?",
+        ),
+        (
+            f"advantage: {{kind: '{MINE}:Growing', discount: 2}}",
+            "advantage.discount = 2: Input should be less than or equal",
+        ),
+        (
+            f"advantage: {MINE}:Growing\nobjective: {{kind: gspo, clip_low: 3.0e-4, clip_high: 4.0e-4}}",
+            "differs from token to token, and objective.kind gspo takes one advantage for a whole trajectory",
+        ),
+    ],
+)
+def test_what_can_never_work_is_refused_when_the_recipe_is_read(tmp_path: Path, sections: str, rule: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        read(tmp_path, sections)
+    assert "recipe.yaml:11: " in str(caught.value)
+    assert rule in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "rule"),
+    [
+        (my_advantage.OfTheWrongShape(), r"shape \(4,\), and it declares one number per token, which is \(6,\)"),
+        (my_advantage.NotFinite(), "numbers that are not finite"),
+    ],
+)
+def test_a_result_other_than_declared_is_refused_before_the_start(advantage: Advantage, rule: str) -> None:
+    with pytest.raises(RecipeError, match=rule):
+        try_advantage(advantage)

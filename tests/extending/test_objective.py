@@ -1,0 +1,122 @@
+"""An objective is added from outside arl by `objective: {kind: module:Class}`."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from arl.config.recipe import Recipe, Train
+from arl.config.recipe_file import dump_recipe, load_recipe
+from arl.errors import RecipeError
+from arl.train.algorithms.objective import Objective
+from arl.train.algorithms.trial import try_objective
+from arl.train.learner import Learner
+from arl.train.packer import Minibatch, Shard, pack_groups
+from tests.extending import my_objective
+from tests.extending.short_run import RECIPE, train_shortly
+from tests.train.gradients import sequences
+
+MINE = "tests.extending.my_objective"
+EQUAL_REWARDS = "reward.function=tests.extending.short_run:always_one"
+
+
+def read(tmp_path: Path, objective: str) -> Recipe:
+    (tmp_path / "recipe.yaml").write_text(f"{RECIPE}objective: {objective}\n")
+    return load_recipe(tmp_path / "recipe.yaml")
+
+
+def refusal(tmp_path: Path, objective: str) -> str:
+    with pytest.raises(RecipeError) as caught:
+        read(tmp_path, objective)
+    return str(caught.value)
+
+
+def test_an_objective_with_a_gradient_of_its_own_learns_from_groups_of_equal_rewards(tmp_path: Path) -> None:
+    """The packer keeps their trajectories, the weights change, and the metrics are named by the objective."""
+    records = train_shortly(tmp_path, EQUAL_REWARDS, f"objective.kind={MINE}:Reinforce", "objective.penalty=0.2")
+    assert len(records) == 2
+    for record in records:
+        assert record["advantage/zero_fraction"] == 1.0
+        assert record["grad_norm"] > 0.01
+        assert 0 < record["objective/penalty"] <= record["objective/penalty_max"]
+        assert "ratio/max" not in record
+
+
+def test_the_packer_leaves_them_out_if_the_objective_says_that_they_have_no_gradient(tmp_path: Path) -> None:
+    records = train_shortly(tmp_path, EQUAL_REWARDS, f"objective.kind={MINE}:WithoutPenalty")
+    for record in records:
+        assert record["advantage/zero_fraction"] == 1.0
+        assert record["grad_norm"] == 0.0
+        assert "objective/penalty" not in record
+
+
+def test_its_fields_are_the_fields_of_the_recipe_and_a_dumped_recipe_loads_again(tmp_path: Path) -> None:
+    recipe = read(tmp_path, f"{{kind: '{MINE}:Reinforce', penalty: 0.3}}")
+    assert isinstance(recipe.objective, my_objective.Reinforce)
+    assert recipe.objective.penalty == 0.3
+    (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe))
+    assert load_recipe(tmp_path / "dumped.yaml") == recipe
+
+
+def test_an_unknown_field_is_refused_with_its_line_and_the_nearest_name(tmp_path: Path) -> None:
+    message = refusal(tmp_path, f"{{kind: '{MINE}:Reinforce', penalti: 0.3}}")
+    assert message.endswith("recipe.yaml:11: objective.penalti: unknown key; did you mean penalty?")
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("WithoutScope", "WithoutScope does not declare `scope`"),
+        ("WithWrongScope", "WithWrongScope.scope is 'group', and must be one of 'token', 'sequence'"),
+        ("WithoutLoss", "WithoutLoss does not define loss(self, tokens)"),
+        ("WithOtherParameters", "takes (self, logprobs, advantages), and must be loss(self, tokens)"),
+        ("WithWrongReduction", "metrics['objective/median'] is 'median', and must be 'mean' or 'max'"),
+        ("WithReference", "it reads the column 'reference_logprobs', which nothing computes yet"),
+        (
+            "WithUnknownColumn",
+            "there is no column 'entropies'; there are proximal_logprobs, reference_logprobs, values",
+        ),
+        ("not_a_class", "it must be a subclass of arl.train.algorithms.objective:Objective"),
+        ("Reinforced", "tests.extending.my_objective has no function Reinforced"),
+    ],
+)
+def test_a_class_that_lacks_a_part_is_refused_when_the_recipe_is_read(tmp_path: Path, name: str, rule: str) -> None:
+    message = refusal(tmp_path, f"{{kind: '{MINE}:{name}'}}")
+    assert f"recipe.yaml:11: objective.kind {'' if name == 'Reinforced' else '= '}'{MINE}:{name}': " in message
+    assert rule in message
+
+
+@pytest.mark.parametrize(
+    ("objective", "rule"),
+    [
+        (my_objective.LogsAnotherName(), r"returned the metrics \['objective/penalty'\], and `metrics` declares"),
+        (my_objective.NotSummed(), r"the loss is not a sum, a tensor of shape \(\) with a gradient"),
+    ],
+)
+def test_a_loss_that_returns_other_things_than_declared_is_refused_before_the_start(
+    objective: Objective, rule: str
+) -> None:
+    with pytest.raises(RecipeError, match=rule):
+        try_objective(objective)
+
+
+def test_a_column_that_the_batch_carries_reaches_the_loss_token_by_token(tiny: Path) -> None:
+    """Such as a later reference model will fill: sequences of one prompt share scores, and keep their own column."""
+    rng = np.random.default_rng(0)
+    groups = [
+        [msgspec.structs.replace(s, reference_logprobs=-rng.random(len(s.loss_at), np.float32) - 1) for s in group]
+        for group in sequences(seed=1)
+    ]
+    (packs,) = pack_groups(groups, 64, ranks=1)
+    learner = Learner(tiny, Train(minibatches=1, learning_rate=1e-9), my_objective.WithReference())
+    expected = []
+    for pack in packs:
+        logprob = learner.sharded.score(pack)[0].detach().numpy()[pack.loss_scores]
+        assert pack.reference_logprobs is not None
+        expected.append((logprob - pack.reference_logprobs) ** 2 / 2)
+    filled = np.sort(np.concatenate([s.reference_logprobs for group in groups for s in group]))
+    np.testing.assert_array_equal(np.sort(np.concatenate([p.reference_logprobs for p in packs])), filled)
+    metrics = learner.step(Shard(0, (Minibatch(packs, loss_tokens=50, loss_sequences=9),)))
+    assert metrics["objective/penalty"] == pytest.approx(np.concatenate(expected).mean(), rel=1e-4)
+    assert metrics["loss"] == pytest.approx(np.concatenate(expected).sum() / 50, rel=1e-4)
