@@ -40,6 +40,7 @@ from arl.rollout.problem_queue import Attempt, ProblemQueue
 from arl.train.base import Trainer
 from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, REJECTED, Batch, Trajectory
 
+GRACE = 5.0  # seconds that a trainer's own deadline has to fire first, because it names rank, pid and version
 PASSES_UNTIL_RECALLED = 3  # of the event loop: a restored group's task, its episodes' tasks, and their recorded turns
 
 
@@ -230,7 +231,7 @@ class Controller:
             await self._take_turn()
             waited = now() - started
             batch = self._consume(version, chosen)
-            async with deadline(self._deadlines.step, "controller", f"training step {version}"):
+            async with deadline(self._deadlines.step + GRACE, "controller", f"training step {version}"):
                 result = await self._trainer.step(batch)
             self.version = result.version
             self._loadable.set()
@@ -319,7 +320,7 @@ class Controller:
 
     async def _checkpoint(self) -> Coroutine[Any, Any, None]:
         """Copy the trainer's state while the trainer waits, and return the coroutine that writes the checkpoint."""
-        async with deadline(self._deadlines.step, "controller", f"a copy of version {self.version}"):
+        async with deadline(self._deadlines.step + GRACE, "controller", f"a copy of version {self.version}"):
             await self._checkpoints.copy(self.version)
         return self._checkpoints.write(self.state())
 

@@ -1,13 +1,13 @@
 """From the trajectories of a batch to what the loss needs of each, with its advantages. Torch-free.
 
-Batch ─► Episodes ─► Advantage.compute ─► LossSequence for each trajectory, group by group
+Batch ─► EpisodeColumns ─► Advantage.compute ─► LossSequence for each trajectory, group by group
 """
 
 import numpy as np
 from msgspec import Struct
 
 from arl.errors import InputError
-from arl.train.algorithms.advantage import Advantage, Episodes
+from arl.train.algorithms.advantage import Advantage, EpisodeColumns
 from arl.types import NOT_SAMPLED, Batch, Trajectory
 
 
@@ -31,7 +31,7 @@ def loss_sequences(batch: Batch, advantage: Advantage) -> list[list[LossSequence
     """
     trajectories = [t for group in batch.groups for t in group.trajectories]
     loss_at = [np.flatnonzero(t.loss_mask) for t in trajectories]
-    episodes = Episodes(
+    episodes = EpisodeColumns(
         rewards=np.array([t.reward for t in trajectories], np.float64),
         group_sizes=np.array([len(group.trajectories) for group in batch.groups], np.int64),
         num_loss_tokens=np.array([len(at) for at in loss_at], np.int64),
@@ -41,7 +41,7 @@ def loss_sequences(batch: Batch, advantage: Advantage) -> list[list[LossSequence
     return [[next(sequences) for _ in group.trajectories] for group in batch.groups]
 
 
-def advantages_per_token(advantage: Advantage, episodes: Episodes) -> list[np.ndarray]:
+def advantages_per_token(advantage: Advantage, episodes: EpisodeColumns) -> list[np.ndarray]:
     """Compute the advantages of a step: for each episode, (n,) float32 of its loss tokens.
 
     Raises:

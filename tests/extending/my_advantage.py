@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from arl.config.section import Fraction
-from arl.train.algorithms.advantage import Advantage, Episodes
+from arl.train.algorithms.advantage import Advantage, EpisodeColumns
 
 
 class Growing(Advantage):
@@ -18,7 +18,7 @@ class Growing(Advantage):
     discount: Fraction = 0.5
     """Share of the credit that a token passes on to the one before."""
 
-    def compute(self, episodes: Episodes) -> np.ndarray:
+    def compute(self, episodes: EpisodeColumns) -> np.ndarray:
         centered = episodes.rewards - episodes.rewards.mean()
         credits = [
             reward * self.discount ** np.arange(n)[::-1]
@@ -30,12 +30,12 @@ class Growing(Advantage):
 class OfTheWrongShape(Growing):
     """Declares one number a token, and returns one a trajectory."""
 
-    def compute(self, episodes: Episodes) -> np.ndarray:
+    def compute(self, episodes: EpisodeColumns) -> np.ndarray:
         return episodes.rewards
 
 
 class NotFinite(Growing):
-    def compute(self, episodes: Episodes) -> np.ndarray:
+    def compute(self, episodes: EpisodeColumns) -> np.ndarray:
         return np.full(int(episodes.num_loss_tokens.sum()), np.nan)
 
 
@@ -51,7 +51,7 @@ class WithoutPer(Advantage):
     columns: ClassVar[tuple[str, ...]] = ()
     smallest_group = 1
 
-    def compute(self, episodes: Episodes) -> np.ndarray:
+    def compute(self, episodes: EpisodeColumns) -> np.ndarray:
         return episodes.rewards
 
 

@@ -21,7 +21,7 @@ from arl.clock import now
 from arl.engine.base import Load
 from arl.engine.busy_meter import BusyMeter
 from arl.engine.embedded.model_runner import ModelRunner
-from arl.engine.embedded.rows import OpenRequest, Rows, Stream
+from arl.engine.embedded.request_rows import OpenRequest, Rows, Stream
 from arl.engine.requests import refuse_impossible
 from arl.errors import EngineError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from arl.engine.embedded.rows import Rows
+from arl.engine.embedded.request_rows import Rows
 from arl.engine.embedded.sampling import sample, uniforms
 from arl.models.prefix_tree import PrefixTree
 from arl.models.slot_cache import SlotCache

@@ -28,7 +28,7 @@ from aiohttp import web
 
 from arl.clock import in_thread
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.embedded.rows import Stream
+from arl.engine.embedded.request_rows import Stream
 from arl.engine.embedded.translate import chunk_of, joined, requests_of
 from arl.engine.http import wire
 from arl.errors import ArlError, EngineError

@@ -1,6 +1,6 @@
 """The advantage seam: a pure numpy function of rewards, groups and, if it says so, values.
 
-    Batch ─► Episodes ─► Advantage.compute ─► one number a trajectory, or one a loss token ─► LossSequence.advantages
+    Batch ─► EpisodeColumns ─► Advantage.compute ─► one number a trajectory, or one a loss token ─► LossSequence.advantages
 
 It is computed where its inputs are: on the controller's side, while the batch is packed.
 """
@@ -14,7 +14,7 @@ from arl.config.objective_section import AdvantageSection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Episodes:
+class EpisodeColumns:
     """What an advantage may read of the N episodes of a step, group by group."""
 
     rewards: np.ndarray  # (N,) float64
@@ -40,7 +40,7 @@ class Advantage(AdvantageSection):
     """
 
     @abstractmethod
-    def compute(self, episodes: Episodes) -> np.ndarray:
+    def compute(self, episodes: EpisodeColumns) -> np.ndarray:
         """Compute the advantages of a step.
 
         Returns:

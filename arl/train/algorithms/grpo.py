@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from arl.train.algorithms.advantage import Advantage, Episodes
+from arl.train.algorithms.advantage import Advantage, EpisodeColumns
 
 EPSILON = 1e-6  # keeps a group of almost equal rewards finite
 
@@ -16,7 +16,7 @@ class GRPO(Advantage):
 
     kind: str = "grpo"
 
-    def compute(self, episodes: Episodes) -> np.ndarray:
+    def compute(self, episodes: EpisodeColumns) -> np.ndarray:
         return grpo_advantages(episodes.rewards, episodes.group_sizes)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from arl.config.recipe import Recipe
 from arl.errors import InputError, RecipeError
 from arl.metrics.names import METRICS, OF_OBJECTIVE
-from arl.train.algorithms.advantage import Advantage, Episodes
+from arl.train.algorithms.advantage import Advantage, EpisodeColumns
 from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.loss_sequence import advantages_per_token
 
@@ -38,7 +38,7 @@ def try_advantage(advantage: Advantage) -> None:
     rewards = np.arange(2.0 * size)
     rewards[size:] = 1.0
     num_loss_tokens = np.arange(2 * size)
-    episodes = Episodes(
+    episodes = EpisodeColumns(
         rewards=rewards,
         group_sizes=np.array([size, size]),
         num_loss_tokens=num_loss_tokens,
