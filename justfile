@@ -22,7 +22,7 @@ quickstart *args:
 
 # Slow tests, and property tests with ten times the examples, which CI runs in addition
 thorough *args:
-    {{python}} -m pytest -m "slow or hypothesis" --hypothesis-profile thorough {{args}}
+    {{python}} -m pytest -m "slow or sglang or hypothesis" --hypothesis-profile thorough {{args}}
 
 # Tokens per line of code and tuple assignments per 1,000 lines, with the densest files
 air *args:

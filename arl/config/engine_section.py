@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from arl.config.capabilities import Capabilities, KvPolicy
-from arl.config.environment import Environment
+from arl.config.environment import Environment, refuse_reserved
 from arl.config.imports import import_attribute
 from arl.config.section import NonNegative, Positive, Section, Tokens
 from arl.errors import RecipeError
@@ -43,6 +43,11 @@ class EngineConfig(Section):
     args: tuple[Argument, ...] = ()
     """sglang: more flags for sglang.launch_server, as in [--mem-fraction-static, 0.8]; they override those that arl
     chooses for a machine without GPUs."""
+
+    @field_validator("environment")
+    @classmethod
+    def _not_reserved(cls, environment: Environment) -> Environment:
+        return refuse_reserved("engine.environment", environment)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -24,8 +24,8 @@ from arl.sync.weight_sender import WeightSender
 from arl.types import StartingVersions
 
 BUILT_IN = {
-    "embedded": "arl.engine.embedded.backend:EmbeddedBackend",
-    "sglang": "arl.engine.sglang.backend:SGLangBackend",
+    "embedded": "arl.engine.embedded.embedded_backend:EmbeddedBackend",
+    "sglang": "arl.engine.sglang.sglang_backend:SGLangBackend",
 }
 
 

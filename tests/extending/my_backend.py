@@ -15,7 +15,7 @@ from arl.config.recipe import Recipe
 from arl.data.model_limits import model_limits
 from arl.engine.backend import Installation, ServerSpec
 from arl.engine.base import Load, ReplicaEngine
-from arl.engine.embedded.backend import EmbeddedBackend
+from arl.engine.embedded.embedded_backend import EmbeddedBackend
 from arl.engine.requests import refuse_impossible
 from arl.errors import InputError
 from arl.launch.base import Command

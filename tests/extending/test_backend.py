@@ -89,7 +89,7 @@ def test_what_is_no_whole_backend_is_refused_with_its_name_and_an_example(name: 
     message = str(refused.value)
     assert message.startswith(f"engine.kind '{MINE}:{name}': ")
     assert complaint in message
-    assert name == "Nothing" or "see arl.engine.embedded.backend:EmbeddedBackend" in message
+    assert name == "Nothing" or "see arl.engine.embedded.embedded_backend:EmbeddedBackend" in message
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_an_unknown_field_is_refused_with_its_line_and_the_nearest_name(tmp_path
             "there is no column 'entropies'; there are proximal_logprobs, reference_logprobs, values",
         ),
         ("not_a_class", "it must be a subclass of arl.train.algorithms.objective:Objective"),
-        ("Reinforced", "tests.extending.my_objective has no function Reinforced"),
+        ("Reinforced", "tests.extending.my_objective has no attribute Reinforced; did you mean Reinforce?"),
     ],
 )
 def test_a_class_that_lacks_a_part_is_refused_when_the_recipe_is_read(tmp_path: Path, name: str, rule: str) -> None:

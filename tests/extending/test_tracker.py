@@ -18,7 +18,7 @@ name: tracked
 world: virtual
 model:
   tiny: {{hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}}
-data: {{task: running_checksum, size: 100}}
+data: {{task: running_checksum, options: {{size: 100}}}}
 rollout: {{problems_per_step: 2, group_size: 2, staleness: 1, max_new_tokens: 16}}
 train: {{steps: 2, minibatches: 1}}
 engine: {{slots: 4}}

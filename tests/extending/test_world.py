@@ -25,7 +25,7 @@ name: small
 world: tests.extending.my_world:JitteryWorld
 model:
   tiny: {{hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}}
-data: {{task: running_checksum, size: 200}}
+data: {{task: running_checksum, options: {{size: 200}}}}
 reward: {{function: "{__name__}:ones"}}
 rollout: {{problems_per_step: 2, group_size: 4, staleness: 1, max_new_tokens: 16}}
 train: {{steps: 3, minibatches: 1}}

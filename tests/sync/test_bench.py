@@ -6,6 +6,7 @@ from arl.bench import sync_bench as sync
 from arl.config.recipe import TinyModel
 
 
+@pytest.mark.slow
 def test_each_transport_is_measured_beside_a_plain_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARL_SGLANG_PYTHON", "/nowhere/python")
     monkeypatch.setattr(sync, "SHAPES", {"small": TinyModel()})

@@ -1,6 +1,6 @@
 """The advantage seam: a pure numpy function of rewards, groups and, if it says so, values.
 
-    Batch ─► EpisodeColumns ─► Advantage.compute ─► one number a trajectory, or one a loss token ─► LossSequence.advantages
+    Batch ─► EpisodeColumns ─► Advantage.compute ─► one number a trajectory, or one a loss token ─► LossSequence
 
 It is computed where its inputs are: on the controller's side, while the batch is packed.
 """

@@ -29,6 +29,7 @@ class DecoupledPPO(AroundProximal):
     try_next = ("--set objective.kind=ppo --set name=naive: what staleness does without decoupling",)
 
     kind: str = "decoupled_ppo"
+    """The short name of this class."""
     clip_low: ClipLow = 0.2
     """ε_low."""
     clip_high: PositiveFloat = 0.2

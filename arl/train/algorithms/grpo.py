@@ -15,6 +15,7 @@ class GRPO(Advantage):
     smallest_group = 2
 
     kind: str = "grpo"
+    """The short name of this class."""
 
     def compute(self, episodes: EpisodeColumns) -> np.ndarray:
         return grpo_advantages(episodes.rewards, episodes.group_sizes)

@@ -34,6 +34,7 @@ class GSPO(AroundProximal):
     metrics = DECOUPLED_METRICS
 
     kind: str = "gspo"
+    """The short name of this class."""
     clip_low: ClipLow
     """ε_low; 3e-4 in the paper."""
     clip_high: PositiveFloat

@@ -25,6 +25,7 @@ class PPO(Objective):
     metrics = RATIO_METRICS
 
     kind: str = "ppo"
+    """The short name of this class."""
     clip_low: ClipLow = 0.2
     """ε_low."""
     clip_high: PositiveFloat = 0.2
