@@ -73,8 +73,8 @@ class Backend(Protocol):
                 "It serves every model as it was published."
 
             def command(self, server: ServerSpec) -> Command:
-                argv = ["my-server", "--model", server.versions.served, "--host", server.host, "--port", "0"]
-                return Command(argv, server.resources.env)
+                argv = ("my-server", "--model", server.versions.served, "--host", server.host, "--port", "0")
+                return Command(argv)
 
             def connect(self, url, server, key, sender):
                 return connect_http(url, server, key, sender)     # arl.engine.http.engine_client

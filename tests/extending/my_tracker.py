@@ -10,7 +10,7 @@ class CsvTracker:
         print("name", run.name, run.config["train"]["steps"], sep=",", file=self._file)
 
     def log(self, record: Record) -> None:
-        print("step", record["step"], record["reward/trained_mean"], sep=",", file=self._file)
+        print("step", record["step"], record.get("reward/trained_mean", ""), sep=",", file=self._file)
 
     def close(self) -> None:
         print("closed", file=self._file)
