@@ -1,8 +1,8 @@
 """What is left of a request that was cut short, and why it ends: one rule for every place that continues requests.
 
 A call of a server ends early at a pause (arl.engine.http.batch_sender sends the rest), a replica is lost
-(arl.engine.router), or a run is resumed in the middle of a turn (arl.rollout.env). Each of them keeps a Continuation, adds the tokens that arrive, and
-asks an engine for `rest()`, until `finish` gives a reason.
+(arl.engine.router), or a run is resumed in the middle of a turn (arl.rollout.env). Each of them keeps a Continuation,
+adds the tokens that arrive, and asks an engine for `rest()`, until `finish` gives a reason.
 """
 
 from collections.abc import Iterable

@@ -92,6 +92,7 @@ def collect(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)
 
 
+@pytest.mark.slow
 def test_tests_of_a_real_sglang_that_nobody_asked_for_are_one_line_of_the_summary() -> None:
     done = collect()
     assert done.returncode == 0, done.stdout
@@ -99,6 +100,7 @@ def test_tests_of_a_real_sglang_that_nobody_asked_for_are_one_line_of_the_summar
     assert lines == ["2 tests of a real SGLang were left out: .ci/sglang builds it, and `-m sglang` runs them"]
 
 
+@pytest.mark.slow
 def test_asking_for_the_tests_of_sglang_where_there_is_none_is_an_error() -> None:
     done = collect("-m", "sglang")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR

@@ -202,10 +202,11 @@ def test_staleness_zero_in_collocated_mode_is_synchronous_rl_by_the_same_code(st
     assert [r["staleness/max"] for r in steps] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_with_a_lag_every_token_is_exactly_so_old_with_two_ranks_two_replicas_and_periodic_checkpoints(
     start: Callable[..., Command],
 ) -> None:
-    settings = ("engine.replicas=2", "train.ranks=2", "output.checkpoint_every=2")
+    settings = ("engine.replicas=2", "train.ranks=2", "output.checkpoint_every=2", "output.keep_checkpoints=3")
     command = start("rollout.staleness=null", "rollout.lag=1", *settings, gates=[FIRST])
     command.read_until("accuracy before training")
     command.open_gate(FIRST)
@@ -294,6 +295,7 @@ def test_a_run_whose_engine_is_killed_or_stopped_goes_on_with_another_one(start:
     assert not command.weights_left()
 
 
+@pytest.mark.slow
 def test_weights_that_are_broadcast_and_checked_survive_a_killed_replica_and_then_none_that_answers(
     start: Callable[..., Command],
 ) -> None:

@@ -159,7 +159,7 @@ def none(problem: Any, trajectories: Any) -> bool:
     ("override", "complaint"),
     [
         ("rollout.group_size=8", "rollout.group_size = 8: the run was recorded with 4"),
-        ("rollout.temperature=0.5", "a recording cannot be changed; a replay may change name, objective"),
+        ("rollout.temperature=0.5", "a recording cannot be changed; a replay may change name, advantage"),
         ("data.options.size=100", "data.options.size"),
         ("engine.replicas=2", "engine.replicas"),
         ("virtual.engine_pass=1", "virtual.engine_pass"),
