@@ -49,7 +49,7 @@ def test_two_ranks_train_as_one(tiny: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(weight, weights_of_two[name], atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_ranks_listen_on_loopback_alone(tiny: Path, tmp_path: Path, ranks: int) -> None:
     async def listening() -> set[str]:
         async with running(init(tiny, tmp_path / "published"), ranks) as (trainer, processes):
@@ -60,7 +60,10 @@ def test_ranks_listen_on_loopback_alone(tiny: Path, tmp_path: Path, ranks: int) 
     assert asyncio.run(listening()) == {"127.0.0.1"}
 
 
-@pytest.mark.parametrize(("ranks", "later"), [(1, 1), (1, 2), (2, 1)])
+@pytest.mark.parametrize(
+    ("ranks", "later"),
+    [pytest.param(1, 1, marks=pytest.mark.slow), (1, 2), pytest.param(2, 1, marks=pytest.mark.slow)],
+)
 def test_a_checkpoint_goes_on_with_its_optimizer_in_another_world_size(
     tiny: Path, tmp_path: Path, ranks: int, later: int
 ) -> None:
