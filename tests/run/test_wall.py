@@ -59,7 +59,7 @@ def test_of_a_death_and_what_the_others_said_of_it_the_death_is_told(tmp_path: P
 
 
 def test_a_process_that_hangs_is_named_with_its_pid_its_state_and_the_end_of_its_log(tmp_path: Path) -> None:
-    code = "import time; print('ready 7'); print('loaded version 7'); time.sleep(1000)"
+    code = "import time; print('loaded version 7'); print('ready 7'); time.sleep(1000)"
     command = Command((sys.executable, "-c", code))
 
     async def main() -> None:
