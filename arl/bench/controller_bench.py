@@ -199,7 +199,7 @@ def _memory(resident: list[tuple[int, int]]) -> dict[str, Any]:
 
 
 def _groups(runs: dict[int, list[Run]]) -> dict[str, Any]:
-    """By the number of concurrent episodes."""
+    """Compare runs by their number of concurrent episodes."""
     repeats = {size: [round(run.cpu_us_per_group, 1) for run in of_size] for size, of_size in runs.items()}
     best = {size: min(values) for size, values in repeats.items()}
     opened = {size: round(statistics.mean(run.mean_open for run in of_size)) for size, of_size in runs.items()}

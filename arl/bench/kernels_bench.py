@@ -182,7 +182,7 @@ def _backward_of(call: Call, inputs: list[Tensor]) -> Call:
 
 
 def _rated(measured: dict[str, Any], floor: float, of: str, ceiling: float) -> dict[str, Any]:
-    """With the part of the ceiling that the floor's work alone would be in that time."""
+    """Add the part of the ceiling that the floor's work alone would be in that time."""
     return {
         name: row | {of: round(floor / row["seconds"] / ceiling, 3)} if isinstance(row, dict) else row
         for name, row in measured.items()

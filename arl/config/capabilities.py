@@ -14,7 +14,7 @@ KvPolicy = Literal["recompute", "keep"]
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """What one backend can do. A backend is never asked for what it does not declare here.
+    """Declare what one backend can do. A backend is never asked for what it does not declare here.
 
     >>> Capabilities(kv_policies=("recompute", "keep"), versions_per_token=True).keeps_cache
     True
@@ -46,7 +46,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
     @property
     def keeps_cache(self) -> bool:
-        """Whether engine.kv_policy keep works: a token's version must be known although its call spans a swap."""
+        """Tell whether engine.kv_policy keep works: a token's version must be known although its call spans a swap."""
         return "keep" in self.kv_policies and self.versions_per_token
 
 
@@ -99,7 +99,7 @@ def _requests(recipe: "Recipe", can: Capabilities) -> Iterator[_Request]:
 
 
 def _reserved(flag: str, reserved: Mapping[str, str]) -> str | None:
-    """Where the value of `flag`, or of the flag that it abbreviates, comes from; None: it is the user's to give."""
+    """Say where the value of `flag`, or of the flag that it abbreviates, comes from; None: it is the user's to give."""
     if len(flag) <= len("--"):
         return None
     return next((source for name, source in reserved.items() if name.startswith(flag)), None)

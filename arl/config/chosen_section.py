@@ -73,7 +73,7 @@ class ChosenSection(Section):
 
     @classmethod
     def _fault(cls, found: Any) -> str:
-        """What keeps `found` from being an implementation of this seam; empty if nothing does."""
+        """Describe what keeps `found` from being an implementation of this seam; empty if nothing does."""
         base = import_function(cls.BASE, cls.SECTION)
         if not inspect.isclass(found) or not issubclass(found, base):  # type: ignore[arg-type]
             return f"it must be a subclass of {cls.BASE}"

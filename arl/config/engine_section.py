@@ -51,7 +51,7 @@ class EngineConfig(Section):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this kind of backend can do at its best; what is installed may do less: see arl.engine.backend.
+        """Return what this kind of backend can do at its best; what is installed may do less: see arl.engine.backend.
 
         Raises:
             ValueError: no such backend, or one that lacks a part.

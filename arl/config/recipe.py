@@ -66,7 +66,7 @@ class Recipe(Section):
 
     @property
     def world_traits(self) -> WorldTraits:
-        """What kind of world it is.
+        """Return what kind of world it is.
 
         Raises:
             RecipeError: there is no such world.
