@@ -1,14 +1,14 @@
-"""Puts items into micro-batches and deals micro-batches to ranks, so that no rank waits long. Torch-free.
+"""Put items into micro-batches and deal micro-batches to ranks, so that no rank waits long. Torch-free.
 
     items ─► as few micro-batches as the bound allows, or as first-fit needs ─► spread by FLOPs
           ─► sorted ─► dealt, R at a time ─► [rank][micro-batch][item]
 
 FSDP2's ranks move in step, because every layer of micro-batch m is gathered by all of them. So a minibatch takes its
 *synchronous time*: the sum over m of the largest micro-batch m of any rank. It is short if the R micro-batches of every
-m, a *wave*, are similar; that the ranks have equal sums is not enough.
+m, which form a *wave*, are similar. Equal sums of the ranks are not enough.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
 import numpy as np
@@ -20,7 +20,12 @@ FEW = 2048  # items; with more of them there are many waves, and trying a second
 Bins = list[list[int]]
 
 
-def balance(tokens: np.ndarray, flops: np.ndarray, capacity: int, ranks: int) -> list[Bins]:
+def balance(
+    tokens: np.ndarray,
+    flops: np.ndarray,
+    capacity: int,
+    ranks: int,
+) -> list[Bins]:
     """Deal n items to R ranks: [rank][micro-batch][item], each rank's heaviest micro-batch first.
 
     Every rank has equally many micro-batches, at least one, of at most `capacity` tokens. Their number is the least
@@ -36,22 +41,15 @@ def balance(tokens: np.ndarray, flops: np.ndarray, capacity: int, ranks: int) ->
         InputError: an item of more than `capacity` tokens.
     """
     if len(tokens) and tokens.max() > capacity:
-        raise InputError(f"an item of {tokens.max()} tokens does not fit a capacity of {capacity}: raise the capacity")
-    order = np.lexsort((-flops, -tokens))
-    sizes = tokens[order].tolist()
-    work = flops[order].tolist()
-    count = least_micro_batches(tokens, capacity, ranks)
-    ways = [_spread(range(len(sizes)), sizes, work, count, ranks, capacity)]
-    if ways[0] is None or (ranks > 1 and len(sizes) <= FEW):
-        fitted = _first_fit(sizes, capacity)
-        fitted += [[] for _ in range(-len(fitted) % ranks)]
-        if len(fitted) > count:
-            ways.append(_spread(range(len(sizes)), sizes, work, len(fitted), ranks, capacity))
-        ways.append([b for wave in _waves(fitted, work, ranks) for b in _respread(wave, sizes, work, capacity)])
-    fit = [way for way in ways if way]
-    if ranks > 1:  # one rank waits for no other: the first way has the fewest micro-batches, and the most equal ones
-        fit.sort(key=lambda way: (len(way), sum(_load(wave[0], work) for wave in _waves(way, work, ranks))))
-    return [[order[members].tolist() for members in share] for share in deal(fit[0], work, ranks)]
+        largest = tokens.max()
+        raise InputError(f"an item of {largest} tokens does not fit a capacity of {capacity}: raise the capacity")
+    largest_first = np.lexsort((-flops, -tokens))
+    sizes = tokens[largest_first].tolist()
+    work = flops[largest_first].tolist()
+    least = least_micro_batches(tokens, capacity, ranks)
+    bins = _pack(sizes, work, capacity, ranks, least)
+    shares = deal(bins, work, ranks)
+    return [[largest_first[members].tolist() for members in share] for share in shares]
 
 
 def deal(bins: Bins, work: Sequence[float], ranks: int) -> list[Bins]:
@@ -59,7 +57,8 @@ def deal(bins: Bins, work: Sequence[float], ranks: int) -> list[Bins]:
     shares: list[Bins] = [[] for _ in range(ranks)]
     done = [0.0] * ranks
     for wave in _waves(bins, work, ranks):
-        for rank, members in zip(sorted(range(ranks), key=done.__getitem__), wave, strict=True):
+        least_work_first = sorted(range(ranks), key=done.__getitem__)
+        for rank, members in zip(least_work_first, wave, strict=True):
             shares[rank].append(members)
             done[rank] += _load(members, work)
     return shares
@@ -67,18 +66,24 @@ def deal(bins: Bins, work: Sequence[float], ranks: int) -> list[Bins]:
 
 def synchronous_time(shares: Sequence[Sequence[Sequence[int]]], flops: np.ndarray) -> float:
     """Sum over m the largest micro-batch m of any rank, in FLOPs. `shares` is [rank][micro-batch][item]."""
-    waves = zip(*shares, strict=True)
-    return sum(max(float(flops[list(members)].sum()) for members in wave) for wave in waves)
+    time = 0.0
+    for wave in zip(*shares, strict=True):
+        loads = [float(flops[list(members)].sum()) for members in wave]
+        time += max(loads)
+    return time
 
 
 def least_time(flops: np.ndarray, ranks: int) -> float:
     """Bound the synchronous time from below: an equal part for each rank, or the largest item, which is not divided."""
-    return max(float(flops.sum()) / ranks, float(flops.max(initial=0.0)))
+    equal_part = float(flops.sum()) / ranks
+    largest = float(flops.max(initial=0.0))
+    return max(equal_part, largest)
 
 
 def least_micro_batches(tokens: np.ndarray, capacity: int, ranks: int) -> int:
     """Bound the number of micro-batches from below: R·⌈L2/R⌉, at least R, for R ranks with equally many."""
-    return max(1, -(-martello_toth(tokens, capacity) // ranks)) * ranks
+    per_rank = -(-martello_toth(tokens, capacity) // ranks)
+    return max(1, per_rank) * ranks
 
 
 def martello_toth(tokens: np.ndarray, capacity: int) -> int:
@@ -89,13 +94,41 @@ def martello_toth(tokens: np.ndarray, capacity: int) -> int:
     number over all a.
     """
     ascending = np.sort(tokens).astype(np.int64)
-    total = np.concatenate([[0], np.cumsum(ascending)])
-    half = int(np.searchsorted(ascending, capacity // 2, "right"))
-    least = np.concatenate([[0], np.unique(ascending[:half])])  # every a at which the bound can change
-    alone = np.searchsorted(ascending, capacity - least, "right")
-    room = (alone - half) * capacity - (total[alone] - total[half])
-    rest = total[half] - total[np.searchsorted(ascending, least, "left")] - room
-    return int(len(ascending) - half + np.maximum(0, -(-rest // capacity)).max())
+    total = np.concatenate([[0], np.cumsum(ascending)])  # total[i] is the sum of the i smallest
+    num_small = int(np.searchsorted(ascending, capacity // 2, "right"))  # items of at most C/2
+    a = np.concatenate([[0], np.unique(ascending[:num_small])])  # every a at which the bound can change
+    first_small = np.searchsorted(ascending, a, "left")  # the smallest item of at least a
+    first_alone = np.searchsorted(ascending, capacity - a, "right")  # the smallest item of more than C − a
+    shared_bins = first_alone - num_small
+    room = shared_bins * capacity - (total[first_alone] - total[num_small])
+    without_room = total[num_small] - total[first_small] - room
+    more_bins = np.maximum(0, -(-without_room // capacity))
+    return int(len(ascending) - num_small + more_bins.max())
+
+
+def _pack(
+    sizes: Sequence[int],
+    work: Sequence[float],
+    capacity: int,
+    ranks: int,
+    least: int,
+) -> Bins:
+    """Put items, largest first, into bins whose number is a multiple of `ranks` and not below `least`."""
+    items = range(len(sizes))
+    spread = _spread(items, sizes, work, least, ranks, capacity)
+    if spread is not None and (ranks == 1 or len(items) > FEW):
+        return spread
+    fitted = _first_fit(sizes, capacity)
+    count = max(least, -(-len(fitted) // ranks) * ranks)
+    fitted += [[] for _ in range(count - len(fitted))]
+    ways = [spread]
+    if count > least:
+        ways.append(_spread(items, sizes, work, count, ranks, capacity))
+    ways.append(_respread(fitted, sizes, work, ranks, capacity))
+    found = [way for way in ways if way is not None]
+    if ranks == 1:  # it waits for no other, and the first way has the fewest micro-batches, and the most equal ones
+        return found[0]
+    return min(found, key=lambda way: (len(way), _time(way, work, ranks)))
 
 
 def _first_fit(sizes: Sequence[int], capacity: int) -> Bins:
@@ -105,80 +138,169 @@ def _first_fit(sizes: Sequence[int], capacity: int) -> Bins:
     L2 ≥ j. If not, bins j … F hold at least 2(F − j) + 1 ≥ j − 1 items, none of which has room in the j − 1 bins
     before: all items are more than (j − 1)·C, and L2 ≥ j again (cf. Simchi-Levi 1994).
     """
-    leaves = 1 << len(sizes).bit_length()
-    most, bins = [capacity] * (2 * leaves), list[list[int]]()
+    bins: Bins = []
+    num_leaves = 1 << len(sizes).bit_length()
+    most_room = [capacity] * (2 * num_leaves)  # of the bins below a node; its children are 2 · node and 2 · node + 1
     for i, size in enumerate(sizes):
         node = 1
-        while node < leaves:
-            node *= 2
-            node += most[node] < size
-        if node - leaves == len(bins):
+        while node < num_leaves:
+            left = 2 * node
+            node = left if most_room[left] >= size else left + 1
+        b = node - num_leaves
+        if b == len(bins):
             bins.append([])
-        bins[node - leaves].append(i)
-        room = most[node] = most[node] - size
-        while node > 1 and most[node // 2] != (room := max(room, most[node ^ 1])):
+        bins[b].append(i)
+        most_room[node] -= size
+        while node > 1:
             node //= 2
-            most[node] = room
+            left = 2 * node
+            most_room[node] = max(most_room[left], most_room[left + 1])
     return bins
 
 
 def _spread(
-    items: Sequence[int], sizes: Sequence[int], work: Sequence[float], count: int, ranks: int, capacity: int
+    items: Sequence[int],
+    sizes: Sequence[int],
+    work: Sequence[float],
+    count: int,
+    ranks: int,
+    capacity: int,
 ) -> Bins | None:
     """Spread items over `count` bins in waves of `ranks`; None if an item finds no room. Items come largest first.
 
     The first items take a bin each. Every other item goes to the bin with room for it that is furthest below the
     fullest of its wave, because there it adds no synchronous time, or the least. With one wave this is the
-    longest-processing-time rule (Graham 1969). A bin without room is set aside until items fit. O(n log n).
+    longest-processing-time rule (Graham 1969). O(n log n).
     """
-    ranks = ranks if ranks > 1 else count  # one rank waits for no other; equally full bins need the least memory
-    bins: Bins = [[i] for i in items[:count]] + [[] for _ in range(count - len(items))]
-    room = [capacity - sum(sizes[i] for i in members) for members in bins]
-    load = [_load(members, work) for members in bins]
-    waves = [[(load[b], b) for b in range(start, start + ranks)] for start in range(0, count, ranks)]
-    level = [max(wave)[0] for wave in waves]
-    for wave in waves:
-        heapify(wave)
-    gaps = [(wave[0][0] - level[w], w) for w, wave in enumerate(waves)]  # negative, the widest first; some outdated
-    heapify(gaps)
-    waiting: list[tuple[int, int]] = []  # (−room, bin)
+    bins: Bins = [[] for _ in range(count)]
+    for members, i in zip(bins, items, strict=False):
+        members.append(i)
+    wave_size = ranks if ranks > 1 else count  # one rank waits for no other; equally full bins need the least memory
+    open_waves = _OpenWaves(bins, sizes, work, wave_size, capacity)
     for i in items[count:]:
-        while waiting and -waiting[0][0] >= sizes[i]:
-            _, b = heappop(waiting)
-            heappush(waves[b // ranks], (load[b], b))
-            heappush(gaps, (waves[b // ranks][0][0] - level[b // ranks], b // ranks))
-        while gaps:
-            gap, w = gaps[0]
-            if not waves[w] or gap != waves[w][0][0] - level[w]:
-                heappop(gaps)
-            elif room[b := waves[w][0][1]] >= sizes[i]:
-                break
-            else:
-                heappop(waves[w])
-                heappush(waiting, (-room[b], b))
-                if waves[w]:
-                    heapreplace(gaps, (waves[w][0][0] - level[w], w))
-        else:
+        if not open_waves.add(i, sizes[i], work[i]):
             return None
-        bins[b].append(i)
-        room[b] -= sizes[i]
-        load[b] += work[i]
-        level[w] = max(level[w], load[b])
-        heapreplace(waves[w], (load[b], b))
-        heapreplace(gaps, (waves[w][0][0] - level[w], w))
     return bins
 
 
-def _respread(wave: Bins, sizes: Sequence[int], work: Sequence[float], capacity: int) -> Bins:
-    """Spread the items of one wave anew if that makes its largest bin smaller."""
-    again = _spread(sorted(i for members in wave for i in members), sizes, work, len(wave), len(wave), capacity)
-    return min([wave, again or wave], key=lambda bins: max(_load(members, work) for members in bins))
+class _OpenWaves:
+    """Find the bin for the next item in O(log n). Sizes never increase from one item to the next.
+
+    A bin is open until an item finds no room in it, and is set aside until one does. The gap of a wave is the load of
+    its lightest open bin minus that of its fullest bin: 0 or negative.
+    """
+
+    def __init__(
+        self,
+        bins: Bins,
+        sizes: Sequence[int],
+        work: Sequence[float],
+        wave_size: int,
+        capacity: int,
+    ) -> None:
+        self._bins = bins
+        self._wave_size = wave_size
+        self._room: list[int] = []
+        self._load: list[float] = []
+        for members in bins:
+            used = sum(sizes[i] for i in members)
+            self._room.append(capacity - used)
+            self._load.append(_load(members, work))
+        self._open: list[list[tuple[float, int]]] = []  # of each wave, a heap of (load, bin)
+        self._fullest: list[float] = []  # load, of each wave
+        self._gaps: list[tuple[float, int]] = []  # a heap of (gap, wave); those that have changed since are skipped
+        self._aside: list[tuple[int, int]] = []  # a heap of (−room, bin)
+        for start in range(0, len(bins), wave_size):
+            self._add_wave(range(start, start + wave_size))
+
+    def _add_wave(self, bins: Iterable[int]) -> None:
+        wave = [(self._load[b], b) for b in bins]
+        heapify(wave)
+        self._open.append(wave)
+        self._fullest.append(max(load for load, _ in wave))
+        self._push_gap(len(self._open) - 1)
+
+    def add(self, item: int, size: int, work: float) -> bool:
+        """Put the item where it adds the least synchronous time; return False if no bin has room for it."""
+        self._reopen(size)
+        b = self._find(size)
+        if b is None:
+            return False
+        self._bins[b].append(item)
+        self._room[b] -= size
+        self._load[b] += work
+        load = self._load[b]
+        wave = b // self._wave_size
+        self._fullest[wave] = max(self._fullest[wave], load)
+        heapreplace(self._open[wave], (load, b))  # `_find` has left this bin on top
+        self._push_gap(wave)
+        return True
+
+    def _reopen(self, size: int) -> None:
+        """Open the bins that were set aside and have room for `size`."""
+        while self._aside and -self._aside[0][0] >= size:
+            _, b = heappop(self._aside)
+            wave = b // self._wave_size
+            heappush(self._open[wave], (self._load[b], b))
+            self._push_gap(wave)
+
+    def _find(self, size: int) -> int | None:
+        """Return the bin with room for `size` in the wave with the widest gap; set aside those without room."""
+        while self._gaps:
+            gap, wave = self._gaps[0]
+            if not self._open[wave] or gap != self._gap(wave):
+                heappop(self._gaps)
+                continue
+            _, b = self._open[wave][0]
+            if self._room[b] >= size:
+                return b
+            heappop(self._open[wave])
+            heappush(self._aside, (-self._room[b], b))
+            self._push_gap(wave)
+        return None
+
+    def _gap(self, wave: int) -> float:
+        lightest, _ = self._open[wave][0]
+        return lightest - self._fullest[wave]
+
+    def _push_gap(self, wave: int) -> None:
+        if self._open[wave]:
+            heappush(self._gaps, (self._gap(wave), wave))
+
+
+def _respread(
+    bins: Bins,
+    sizes: Sequence[int],
+    work: Sequence[float],
+    ranks: int,
+    capacity: int,
+) -> Bins:
+    """Spread the items of each wave anew, where that makes its largest bin smaller."""
+    result: Bins = []
+    for wave in _waves(bins, work, ranks):
+        items = sorted(i for members in wave for i in members)
+        again = _spread(items, sizes, work, len(wave), len(wave), capacity)
+        if again is not None and _largest_load(again, work) < _largest_load(wave, work):
+            result += again
+        else:
+            result += wave
+    return result
 
 
 def _waves(bins: Bins, work: Sequence[float], ranks: int) -> list[Bins]:
     """Cut bins into waves, heaviest first: no other way to cut them takes less synchronous time."""
-    bins = sorted(bins, key=lambda members: -_load(members, work))
-    return [bins[start : start + ranks] for start in range(0, len(bins), ranks)]
+    heaviest_first = sorted(bins, key=lambda members: -_load(members, work))
+    starts = range(0, len(bins), ranks)
+    return [heaviest_first[start : start + ranks] for start in starts]
+
+
+def _time(bins: Bins, work: Sequence[float], ranks: int) -> float:
+    """Return the synchronous time of bins that are dealt in waves."""
+    return sum(_largest_load(wave, work) for wave in _waves(bins, work, ranks))
+
+
+def _largest_load(bins: Bins, work: Sequence[float]) -> float:
+    return max(_load(members, work) for members in bins)
 
 
 def _load(members: Sequence[int], work: Sequence[float]) -> float:
