@@ -105,6 +105,7 @@ def _init(
         publish_directory=str(weights),
         kept_versions=kept_versions(recipe, lags),
         collective_seconds=recipe.deadlines.step,
+        shutdown_seconds=recipe.deadlines.shutdown,
         evidence=str(logs),
         every_version=lags is not None,
         transport=transport,

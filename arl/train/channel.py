@@ -23,12 +23,13 @@ from arl.sync.buckets import TensorSpec
 from arl.train.packer import Shard
 from arl.types import Transport, WeightUpdate
 
-ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank
+ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank: where the controller listens
+STARTUP_SECONDS = "ARL_STARTUP_SECONDS"  # environment of a rank: deadlines.startup
 SENDERS = "senders"  # role of the thread that waits for Join
 
 
 class _Message(Struct, frozen=True, tag=True):
-    pass
+    """Every message names its type, so that a union of them can be decoded."""
 
 
 class Hello(_Message, frozen=True):
@@ -55,10 +56,11 @@ class Init(_Message, frozen=True):
     objective: dict[str, Any]
     temperature: float
     version: int
-    resumed: bool  # model_path is a checkpoint; go on with its optimizer state
+    resumed: bool  # model_path is a checkpoint; continue with its optimizer state
     publish_directory: str
     kept_versions: int  # published versions on disk
     collective_seconds: float  # deadline of every collective
+    shutdown_seconds: float  # deadline of what is still being published when Stop arrives
     evidence: str  # directory for what could not be trained
     every_version: bool = False  # publish each version, rather than the newest
     transport: Transport = "file"
@@ -68,7 +70,10 @@ class Init(_Message, frozen=True):
     takes_turns: bool = False  # engines use its devices between its steps
 
     def sections(self) -> tuple[Train, ObjectiveSection]:
-        return Train.model_validate(self.train), ObjectiveSection.model_validate(self.objective)
+        """Return the sections `train` and `objective` of the recipe."""
+        train = Train.model_validate(self.train)
+        objective = ObjectiveSection.model_validate(self.objective)
+        return train, objective
 
 
 class Ready(_Message, frozen=True):

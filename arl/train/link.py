@@ -1,4 +1,4 @@
-"""A rank's socket to the controller. Each thread has its own, because a socket may be used by one thread only."""
+"""Connect a rank to the controller. Each thread has its own link, because a socket may be used by one thread only."""
 
 import os
 import platform
@@ -14,19 +14,28 @@ LINGER_SECONDS = 10.0  # for the last message to leave
 
 
 class Link:
-    """A connection to the controller, which says hello when it is made.
+    """A connection to the controller, whose first message is Hello.
 
     Args:
-        role: "trainer", or what a thread of rank 0 is called.
-        context: ZeroMQ's; None: the common one, which is destroyed at the end, when no thread may wait in it any more.
+        role: "trainer", or the name of a thread of rank 0.
+        context: of ZeroMQ. None: the process's own, which is destroyed at the end, so that no thread may still wait
+            for a message of it then.
     """
 
     def __init__(self, role: str, context: "zmq.Context[zmq.Socket[bytes]] | None" = None) -> None:
         self.rank = int(os.environ["RANK"])
-        self._socket: zmq.Socket[bytes] = (context or zmq.Context.instance()).socket(zmq.DEALER)
+        context = context or zmq.Context.instance()
+        self._socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, int(LINGER_SECONDS * 1000))
         self._socket.connect(os.environ[channel.ADDRESS])
-        self.send(Hello(role, self.rank, os.environ[RUN_KEY], host=platform.node(), pid=os.getpid()))
+        hello = Hello(
+            role=role,
+            rank=self.rank,
+            run_key=os.environ[RUN_KEY],
+            host=platform.node(),
+            pid=os.getpid(),
+        )
+        self.send(hello)
 
     def send(self, message: Struct) -> None:
         """Send a message without waiting for the controller."""
@@ -36,13 +45,13 @@ class Link:
         """Wait for the controller's next message.
 
         Args:
-            seconds: deadline; None: wait as long as the controller lives, with which this process dies.
+            seconds: deadline. None: there is none, because this process dies with the controller.
 
         Raises:
             TimeoutError: `seconds` passed.
         """
         if seconds is not None and not self._socket.poll(int(seconds * 1000)):
-            raise TimeoutError(f"the controller did not answer hello within {seconds:g} s")
+            raise TimeoutError(f"the controller sent nothing for {seconds:g} s after Hello")
         return channel.decode_to_rank(self._socket.recv())
 
     def close(self) -> None:

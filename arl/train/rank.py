@@ -3,7 +3,8 @@
     environment ─► Hello ─► Init ─► Learner ─► for ever: Step ─► Stepped (─► Published, from the publisher's thread)
                                                          Save ─► Copied  (─► Saved, from the saver's thread)
 
-Environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun sets them, ARL_TRAINER_ADDRESS and ARL_RUN_KEY.
+Environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun sets them, ARL_TRAINER_ADDRESS, ARL_RUN_KEY and
+ARL_STARTUP_SECONDS.
 Standard output goes to the rank's log: one line for each message that it receives and each answer that it sends.
 """
 
@@ -19,6 +20,7 @@ import zmq
 
 from arl.launch.address import listening_address
 from arl.launch.child import leave
+from arl.train import channel
 from arl.train.channel import (
     Copied,
     Failed,
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from arl.sync.publisher import Publisher
     from arl.train.sharded_weights import TrainingState
 
-INIT_SECONDS = 120.0  # from Hello until the controller answers
-
 
 class Rank:
     """One trainer rank after Init."""
@@ -56,11 +56,11 @@ class Rank:
             init.model_path,
             train,
             objective,
-            init.temperature,
-            init.version,
-            init.resumed,
-            init.collective_seconds,
-            Path(init.evidence),
+            temperature=init.temperature,
+            version=init.version,
+            resumed=init.resumed,
+            deadline_seconds=init.collective_seconds,
+            evidence=Path(init.evidence),
         )
         self._saver = ThreadPoolExecutor(1, "saver")
         self._announce_save = _Announcer("saver", init.version)
@@ -74,9 +74,9 @@ class Rank:
         return Publisher(
             self._target(),
             init.kept_versions,
-            _Announcer("publisher", init.version),
-            init.every_version,
-            None if init.checked_as is None else DTYPES[init.checked_as],
+            announce=_Announcer("publisher", init.version),
+            every_version=init.every_version,
+            checked_as=None if init.checked_as is None else DTYPES[init.checked_as],
         )
 
     def _target(self) -> "PublicationTarget":
@@ -104,19 +104,21 @@ class Rank:
             self._log(f"{type(message).__name__} received")
             if isinstance(message, Stop):
                 break
-            if isinstance(message, Step):
-                answer: Stepped | Copied = self._step(message)
-            elif isinstance(message, Save):
-                answer = self._save(message)
-            else:
-                raise ValueError(f"unexpected {type(message).__name__}")
+            answer = self._answer(message)
             self._link.send(answer)
             self._log(f"{type(answer).__name__} sent")
         self._saver.shutdown()  # the controller has waited for what it saved
         if self._publisher is not None:
-            self._publisher.close(LINGER_SECONDS)
+            self._publisher.close(self._init.shutdown_seconds)
         self._link.send(Stopped())
-        self._log("stopped")
+        self._log("Stopped sent")
+
+    def _answer(self, message: channel.ToRank) -> Stepped | Copied:
+        if isinstance(message, Step):
+            return self._step(message)
+        if isinstance(message, Save):
+            return self._save(message)
+        raise ValueError(f"unexpected {type(message).__name__}")
 
     def _log(self, what: str) -> None:
         clock = time.strftime("%H:%M:%S")
@@ -172,7 +174,7 @@ def main() -> NoReturn:
     rank = None
     code = 0
     try:
-        init = link.receive(INIT_SECONDS)
+        init = link.receive(float(os.environ[channel.STARTUP_SECONDS]))  # Init comes when every rank has said hello
         if not isinstance(init, Init):
             raise PermissionError(f"the controller answered {init}")
         rank = Rank(link, init)

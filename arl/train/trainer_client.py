@@ -98,7 +98,10 @@ class TrainerClient:
         self._thread_answers: dict[str, asyncio.Future[Any]] = {}  # by role of rank 0's thread
         self._wanted: dict[int, asyncio.Future[WeightUpdate]] = {}  # by version
         self._tasks: list[asyncio.Task[None]] = []
-        self.environment = self._connections.environment
+        self.environment = {  # of every rank
+            **self._connections.environment,
+            channel.STARTUP_SECONDS: str(deadlines.startup),
+        }
         self.tensors: tuple[TensorSpec, ...] = ()  # of every version that is published; known when `ready`
 
     async def __aenter__(self) -> Self:
@@ -144,7 +147,7 @@ class TrainerClient:
         first, *_ = await self._ask([self._init] * self._num_ranks, Ready, self._deadlines.startup)
         self.tensors = first.tensors
         if self._init.transport == "broadcast":
-            async with self._wait_for_first(self._deadlines.startup, "to start the threads that broadcast"):
+            async with self._rank_0_deadline(self._deadlines.startup, "to start the threads that broadcast"):
                 await self._thread_answers[channel.SENDERS]
 
     async def step(self, batch: Batch) -> StepResult:
@@ -173,7 +176,7 @@ class TrainerClient:
             return update
         if version not in self._wanted:
             self._wanted[version] = self._waits.new()
-        async with self._wait_for_first(self._deadlines.swap, f"to publish the weights of version {version}"):
+        async with self._rank_0_deadline(self._deadlines.swap, f"to publish the weights of version {version}"):
             return await asyncio.shield(self._wanted[version])
 
     async def save(self, path: Path) -> None:
@@ -189,7 +192,7 @@ class TrainerClient:
         """
         assert self._saving is not None, "nothing was saved"
         self._waits.check()
-        async with self._wait_for_first(self._deadlines.step, "to write the checkpoint"):
+        async with self._rank_0_deadline(self._deadlines.step, "to write the checkpoint"):
             await asyncio.shield(self._saving)
 
     async def stop(self) -> None:
@@ -233,7 +236,7 @@ class TrainerClient:
         """Send `message` to one of rank 0's threads, and wait for an answer of the thread `answering`."""
         answered = self._waits.new()
         self._thread_answers[answering] = answered
-        async with self._wait_for_first(self._deadlines.swap, f"to answer {message}"):
+        async with self._rank_0_deadline(self._deadlines.swap, f"to answer {message}"):
             try:
                 await self._connections.send(thread, 0, message)
             except ConnectionError as error:
@@ -266,7 +269,7 @@ class TrainerClient:
             await answers.complete
         return [answers.by_rank[rank] for rank in range(self._num_ranks)]
 
-    def _wait_for_first(self, seconds: float, what: str) -> contextlib.AbstractAsyncContextManager[None]:
+    def _rank_0_deadline(self, seconds: float, what: str) -> contextlib.AbstractAsyncContextManager[None]:
         """Bound a wait for something that rank 0 alone does."""
         described: Callable[[], str] = lambda: f"at version {self._version} {what}"  # noqa: E731
         return self._ranks.deadline(seconds, lambda: {0}, described)
@@ -307,6 +310,6 @@ class TrainerClient:
 
     def _deliver_update(self, update: WeightUpdate) -> None:
         self._published.add(update)
-        for version, wanted in self._wanted.items():
-            if version <= update.version:
-                set_if_waiting(wanted, update)
+        satisfied = [version for version in self._wanted if version <= update.version]
+        for version in satisfied:
+            set_if_waiting(self._wanted.pop(version), update)

@@ -1,4 +1,7 @@
-"""Real rank processes behind the client."""
+"""Real rank processes behind the client.
+
+They are forks where a test is about what ranks compute. Two tests start them as a run does, with its launcher.
+"""
 
 import asyncio
 import os
@@ -14,24 +17,24 @@ from safetensors.numpy import load_file
 
 from arl.errors import DeadlineError, ProcessDied, TrainerError
 from arl.launch.address import LOOPBACK
+from arl.launch.base import Process
 from arl.launch.child import RUN_KEY
 from arl.train.algorithms.grpo import GRPO
 from arl.train.trainer_client import TrainerClient
 from arl.types import Batch, StepResult
 from tests.train.synthetic import batch
-from tests.train.workers import DEADLINES, KEY, init, running, started
+from tests.train.workers import DEADLINES, KEY, forked, init, launched, started
 
 
-async def two_steps(model: Path, directory: Path, ranks: int) -> tuple[list[StepResult], dict[str, np.ndarray]]:
-    async with running(init(model, directory / "published"), ranks) as (trainer, processes):
-        assert (await trainer.weights(4)).path == str(model)
-        results = [await trainer.step(batch(version, groups=8, size=4, seed=version)) for version in (4, 5)]
-        update = await trainer.weights(6)
-        await trainer.save(directory / "saved")
-        await trainer.saved()
-        await trainer.stop()
-        for process in processes:
-            await process.finished(300)
+async def two_steps(
+    trainer: TrainerClient, model: Path, directory: Path
+) -> tuple[list[StepResult], dict[str, np.ndarray]]:
+    """Train, publish and save; return the results and the saved weights, which are those that were published."""
+    assert (await trainer.weights(4)).path == str(model)
+    results = [await trainer.step(batch(version, groups=8, size=4, seed=version)) for version in (4, 5)]
+    update = await trainer.weights(6)
+    await trainer.save(directory / "saved")
+    await trainer.saved()
     saved = load_file(directory / "saved" / "model.safetensors")
     published = load_file(Path(update.path) / "model.safetensors")
     assert saved.keys() == published.keys()
@@ -39,9 +42,30 @@ async def two_steps(model: Path, directory: Path, ranks: int) -> tuple[list[Step
     return results, saved
 
 
-def test_two_ranks_train_as_one(tiny: Path, tmp_path: Path) -> None:
-    one, weights_of_one = asyncio.run(two_steps(tiny, tmp_path / "one", 1))
-    two, weights_of_two = asyncio.run(two_steps(tiny, tmp_path / "two", 2))
+def listening_addresses(processes: list[Process]) -> set[str]:
+    sockets = [c for p in processes for c in psutil.Process(p.pid).net_connections("inet")]
+    return {c.laddr.ip for c in sockets if c.status == psutil.CONN_LISTEN}
+
+
+def test_two_launched_ranks_train_as_one_and_listen_on_loopback_alone(tiny: Path, tmp_path: Path) -> None:
+    async def alone() -> tuple[list[StepResult], dict[str, np.ndarray]]:
+        async with forked(init(tiny, tmp_path / "one" / "published"), 1) as (trainer, (rank,)):
+            trained = await two_steps(trainer, tiny, tmp_path / "one")
+            await trainer.stop()
+            assert rank.wait(300) == 0
+            return trained
+
+    async def together() -> tuple[list[StepResult], dict[str, np.ndarray]]:
+        async with launched(init(tiny, tmp_path / "two" / "published"), 2) as (trainer, ranks):
+            trained = await two_steps(trainer, tiny, tmp_path / "two")
+            assert listening_addresses(ranks) == {LOOPBACK}
+            await trainer.stop()
+            for rank in ranks:
+                await rank.finished(300)
+            return trained
+
+    one, weights_of_one = asyncio.run(alone())
+    two, weights_of_two = asyncio.run(together())
     for a, b in zip(one, two, strict=True):
         for name in ("loss", "grad_norm", "entropy", "kl/behavior_proximal", "behavior_weight/mean"):
             assert a.metrics[name] == pytest.approx(b.metrics[name], rel=1e-4, abs=1e-5), name
@@ -49,15 +73,14 @@ def test_two_ranks_train_as_one(tiny: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(weight, weights_of_two[name], atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_ranks_listen_on_loopback_alone(tiny: Path, tmp_path: Path, ranks: int) -> None:
-    async def listening() -> set[str]:
-        async with running(init(tiny, tmp_path / "published"), ranks) as (trainer, processes):
+@pytest.mark.slow
+def test_a_launched_rank_without_others_listens_on_loopback_alone(tiny: Path, tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with launched(init(tiny, tmp_path / "published"), 1) as (trainer, ranks):
             await trainer.step(batch(4, groups=8, size=4))
-            sockets = [c for p in processes for c in psutil.Process(p.pid).net_connections("inet")]
-            return {c.laddr.ip for c in sockets if c.status == psutil.CONN_LISTEN}
+            assert listening_addresses(ranks) == {LOOPBACK}
 
-    assert asyncio.run(listening()) == {"127.0.0.1"}
+    asyncio.run(scene())
 
 
 @pytest.mark.parametrize(
@@ -69,7 +92,7 @@ def test_a_checkpoint_goes_on_with_its_optimizer_in_another_world_size(
 ) -> None:
     async def trained(model: Path, versions: tuple[int, ...], world: int, name: str, resumed: bool) -> Path:
         first = msgspec.structs.replace(init(model, tmp_path / name), version=versions[0], resumed=resumed)
-        async with running(first, world) as (trainer, _):
+        async with forked(first, world) as (trainer, _):
             for version in versions:
                 await trainer.step(batch(version, groups=8, size=4, seed=version))
             await trainer.save(tmp_path / f"{name}-saved")
@@ -92,7 +115,7 @@ def test_a_frozen_rank_and_then_a_killed_one_are_named_with_pid_version_and_the_
 ) -> None:
     async def scene() -> None:
         short = DEADLINES.model_copy(update={"step": 1.0})
-        async with running(init(tiny, tmp_path / "published"), ranks=2, deadlines=short) as (trainer, ranks):
+        async with launched(init(tiny, tmp_path / "published"), ranks=2, deadlines=short) as (trainer, ranks):
             for process in ranks:
                 os.kill(process.pid, signal.SIGSTOP)
             with pytest.raises(DeadlineError) as caught:
@@ -130,7 +153,7 @@ def test_a_loss_that_is_not_a_number_is_skipped_by_both_ranks_and_the_third_one_
         return given
 
     async def scene() -> None:
-        async with running(init(tiny, tmp_path / "published"), ranks=2) as (trainer, _):
+        async with forked(init(tiny, tmp_path / "published"), ranks=2) as (trainer, _):
             assert (await trainer.step(poisoned(4))).metrics["train/skipped_updates"] == 2
             published = load_file(Path((await trainer.weights(5)).path) / "model.safetensors")
             original = load_file(tiny / "model.safetensors")
@@ -160,7 +183,7 @@ def test_every_version_of_an_exact_lag_is_published_and_told_ones_are_given_out(
     async def scene() -> None:
         told = {2: "of version 2", 3: "of version 3"}
         asked = init(tiny, tmp_path / "published", every_version=True)
-        async with running(asked, 1, published=told) as (trainer, _):
+        async with forked(asked, 1, published=told) as (trainer, _):
             assert [(await trainer.weights(v)).path for v in (2, 3, 4)] == [*told.values(), str(tiny)]
             for version in range(4, 8):
                 await trainer.step(batch(version, groups=4, size=4))

@@ -1,4 +1,4 @@
-"""Start real trainer ranks: as a run does, behind a client, or as torchrun does, without a launcher."""
+"""Start real trainer ranks: as a run does, by a launcher, or as forks, which need not import torch anew."""
 
 import contextlib
 import os
@@ -34,28 +34,43 @@ def init(model: Path, published: Path, every_version: bool = False, **train: obj
         publish_directory=str(published),
         kept_versions=3,
         collective_seconds=300.0,
+        shutdown_seconds=60.0,
         evidence=str(published.parent / "logs"),
         every_version=every_version,
     )
 
 
 @contextlib.asynccontextmanager
-async def running(
-    first: Init, ranks: int, deadlines: Deadlines = DEADLINES, published: dict[int, str] | None = None
+async def launched(
+    first: Init, ranks: int, deadlines: Deadlines = DEADLINES
 ) -> AsyncIterator[tuple[TrainerClient, list[Process]]]:
-    """Start `ranks` processes with a launcher, which ends them, and connect a client; they are ready."""
+    """Start `ranks` processes with a launcher, which ends them, and connect a client; they are ready.
+
+    Each imports torch, which takes seconds. The client is told when one of them dies.
+    """
     async with (
         LocalLauncher(Path(first.evidence), patience=10.0) as launcher,
-        TrainerClient(first, GRPO(), ranks, KEY, deadlines, host=launcher.host, published=published) as trainer,
+        TrainerClient(first, GRPO(), ranks, KEY, deadlines, host=launcher.host) as trainer,
         started_ranks(trainer, [Resources(threads=1)] * ranks, launcher, {}) as processes,
     ):
         await trainer.ready()
         yield trainer, processes
 
 
+@contextlib.asynccontextmanager
+async def forked(
+    first: Init, ranks: int, published: dict[int, str] | None = None
+) -> AsyncIterator[tuple[TrainerClient, list[Fork]]]:
+    """Start `ranks` forks and connect a client; they are ready. The client does not see their deaths."""
+    async with TrainerClient(first, GRPO(), ranks, KEY, DEADLINES, host=LOOPBACK, published=published) as trainer:
+        with started(trainer.environment, ranks) as processes:
+            await trainer.ready()
+            yield trainer, processes
+
+
 @contextlib.contextmanager
 def started(environment: dict[str, str], ranks: int) -> Iterator[list[Fork]]:
-    """Start `ranks` processes without a launcher; they are killed at the end if they still run."""
+    """Start `ranks` forks without a client; they are killed at the end if they still run."""
     with world("arl.train.rank", [], ranks, environment) as processes:
         yield processes
 
