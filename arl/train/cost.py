@@ -10,7 +10,7 @@ from arl.data.model_limits import Flops
 from arl.errors import InputError
 from arl.launch.host_memory import free_memory, peak_resident
 from arl.models.load import DTYPES, empty_model
-from arl.train.packer import MicroBatch, keys_seen
+from arl.train.packer import MicroBatch, forward_flops
 
 # Dense bfloat16 FLOP/s of one device, from NVIDIA's data sheets. The first name that is part of the device's counts.
 PEAKS = {
@@ -28,10 +28,9 @@ PEAKS = {
 def training_flops(flops: Flops, batch: MicroBatch) -> float:
     """Return the operations of a pack's forward and backward: three times its forward.
 
-    What checkpointing computes again is not counted. Tokens that trajectories share are computed and counted once, and
-    positions without a loss have no row in the head.
+    What checkpointing computes again is not counted.
     """
-    return 3 * flops.of(len(batch.token_ids), keys_seen(batch), len(batch.score_positions))
+    return 3 * forward_flops(batch, flops)
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
@@ -39,7 +38,10 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
     if device.type != "cuda" or dtype != torch.bfloat16:
         return None
     name = torch.cuda.get_device_name(device)
-    return next((peak for known, peak in PEAKS.items() if known in name), None)
+    for known, peak in PEAKS.items():
+        if known in name:
+            return peak
+    return None
 
 
 def peak_memory(device: torch.device) -> float:
@@ -79,12 +81,16 @@ def check_memory(path: str | Path, train: Train, on_gpu: bool) -> int:
         InputError: the model needs more than one GPU's memory on each rank, or than this host has free on all of them.
         DataError: there is no model, or not one that arl supports.
     """
-    per_rank = needed = bytes_per_rank(empty_model(path), train)
+    per_rank = bytes_per_rank(empty_model(path), train)
     if on_gpu:
+        where = "a GPU"
+        needed = per_rank
         devices = range(torch.cuda.device_count())
-        where, available = "a GPU", min(torch.cuda.get_device_properties(i).total_memory for i in devices)
+        available = min(torch.cuda.get_device_properties(i).total_memory for i in devices)
     else:
-        where, needed, available = "this host", needed * train.ranks, free_memory()
+        where = "this host"
+        needed = per_rank * train.ranks
+        available = free_memory()
     if needed > available:
         raise InputError(
             f"model.path {path}: weights, gradients and AdamW take {needed / 1e9:.1f} GB with train.ranks "

@@ -1,4 +1,4 @@
-"""Runs the training steps of one rank.
+"""Run the training steps of one rank.
 
     Shard ─► proximal pass (no gradient, minibatches 1…) ─► for each minibatch: objective, backward, update ─► metrics
 
@@ -94,30 +94,39 @@ class Learner:
         metrics = totals.metrics()
         seconds = time.perf_counter() - middle  # reading the metrics has waited for the last update on a GPU
         self.version += 1
-        metrics |= {"time/proximal_s": middle - start, "time/train_s": seconds}
+        metrics["time/proximal_s"] = middle - start
+        metrics["time/train_s"] = seconds
         return metrics | self._hardware(shard, seconds)
 
     def _hardware(self, shard: Shard, seconds: float) -> dict[str, float]:
-        """FLOP/s and memory of the step, reduced over ranks. Collective."""
+        """Compute FLOP/s and memory of the step, reduced over ranks. Collective."""
         device = self.sharded.device
-        done = sum(training_flops(self._flops, batch) for m in shard.minibatches for batch in m.micro_batches)
+        world_size = dist.get_world_size()
+        packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
+        done = sum(training_flops(self._flops, pack) for pack in packs)
         total, memory = torch.tensor([done, peak_memory(device)], dtype=torch.float64, device=device)
-        if dist.get_world_size() > 1:
+        if world_size > 1:
             dist.all_reduce(total)
             dist.all_reduce(memory, dist.ReduceOp.MAX)
-        per_rank = float(total) / dist.get_world_size() / seconds
-        metrics = {"hardware/tflops": per_rank / 1e12, "hardware/memory_gb": float(memory) / 1e9}
+        per_rank = float(total) / world_size / seconds
+        metrics = {
+            "hardware/tflops": per_rank / 1e12,
+            "hardware/memory_gb": float(memory) / 1e9,
+        }
         peak = peak_flops(device, self.sharded.dtype)
-        return metrics if peak is None else metrics | {"hardware/mfu": per_rank / peak}
+        if peak is not None:
+            metrics["hardware/mfu"] = per_rank / peak
+        return metrics
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copy every weight in the compute dtype to rank 0's CPU; returns an empty dict on other ranks. Collective."""
         return self.sharded.full_state(self.sharded.dtype, pinned=True)
 
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """Name, dtype and shape of every tensor in a `snapshot`, in its order."""
+        """Return name, dtype and shape of every tensor in a `snapshot`, in its order."""
         dtype = str(self.sharded.dtype).removeprefix("torch.")
-        return tuple(TensorSpec(name, dtype, tuple(p.shape)) for name, p in self.sharded.model.named_parameters())
+        named = self.sharded.model.named_parameters()
+        return tuple(TensorSpec(name, dtype, tuple(parameter.shape)) for name, parameter in named)
 
     def config_json(self) -> str:
         """Return the config.json that belongs to a `snapshot`."""
@@ -129,61 +138,86 @@ class Learner:
         """Compute proximal_logprobs of every scored position, (M,) per micro-batch; None where none are needed."""
         if "proximal_logprobs" not in self.objective.needed_columns:
             return [None] * len(minibatches)
+        found: list[list[Tensor] | None] = [None]
         with torch.no_grad():
-            later = [[self.sharded.score(batch)[0] for batch in m.micro_batches] for m in minibatches[1:]]
-        return [None, *later]
+            for minibatch in minibatches[1:]:
+                scored = [self.sharded.score(batch) for batch in minibatch.micro_batches]
+                found.append([logprob for logprob, _ in scored])
+        return found
 
     def _minibatch(self, minibatch: Minibatch, proximal: list[Tensor] | None, totals: StepTotals) -> Update:
-        """Forward and backward of every micro-batch, then one optimizer update. Collective."""
+        """Run forward and backward of every micro-batch, then one optimizer update. Collective."""
         loss_sum = torch.zeros((), device=self.sharded.device)
+        num_micro_batches = len(minibatch.micro_batches)
         for i, batch in enumerate(minibatch.micro_batches):
             center = None if proximal is None else proximal[i]
             loss = self._policy_loss(batch, center, minibatch, totals)
-            self.sharded.backward(loss, last=i + 1 == len(minibatch.micro_batches))
+            self.sharded.backward(loss, last=i + 1 == num_micro_batches)
             loss_sum += loss.detach()
         rate = self._schedule.rate(self._updates)
         update = self.sharded.update(rate, loss_sum)
         totals.close_update(update, rate)
         self._updates += 1
-        self._skipped_in_a_row = 0 if update.is_finite else self._skipped_in_a_row + 1
+        if update.is_finite:
+            self._skipped_in_a_row = 0
+        else:
+            self._skipped_in_a_row += 1
         return update
 
     def _policy_loss(
-        self, batch: MicroBatch, proximal: Tensor | None, minibatch: Minibatch, totals: StepTotals
+        self,
+        batch: MicroBatch,
+        proximal: Tensor | None,
+        minibatch: Minibatch,
+        totals: StepTotals,
     ) -> Tensor:
         """Compute the loss of a micro-batch, (), and add its token statistics to `totals`.
 
         Args:
             proximal: (M,) of its scored positions; None: the current ones serve, if the objective asks for them.
         """
-        num_terms = minibatch.loss_tokens if self.objective.normalizer == "tokens" else minibatch.loss_sequences
+        num_terms = self._num_terms(minibatch)
         columns = self._columns(batch)
         score_of = columns.pop("loss_scores")
         names = tuple(self.objective.metrics)
+        needs_proximal = "proximal_logprobs" in self.objective.needed_columns
 
         def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
-            """The loss of the tokens whose score is among `rows`: equal continuations share a score."""
+            """Compute the loss of the tokens whose score is among `rows`: equal continuations share a score."""
             first, end = np.searchsorted(batch.loss_scores, (rows.start, rows.stop)).tolist()
             own = score_of[first:end] - rows.start
             current = logprob.index_select(0, own)
             given = {name: column[first:end] for name, column in columns.items()}
-            if "proximal_logprobs" in self.objective.needed_columns:
-                center = current.detach() if proximal is None else proximal[rows].index_select(0, own)
-                given["proximal_logprobs"] = center
-            tokens = TokenColumns(current_logprobs=current, version=self.version, **given)
+            if needs_proximal and proximal is None:  # the weights are still those before the step
+                given["proximal_logprobs"] = current.detach()
+            elif proximal is not None:
+                given["proximal_logprobs"] = proximal[rows].index_select(0, own)
+            tokens = TokenColumns(
+                current_logprobs=current,
+                version=self.version,
+                **given,
+            )
             loss, per_token = self.objective.loss(tokens)
-            return loss / max(1, num_terms), tuple(per_token[name] for name in names)
+            kept = tuple(per_token[name] for name in names)
+            return loss / max(1, num_terms), kept
 
         if self.objective.scope == "sequence":
             logprob, entropy = self.sharded.score(batch)
             loss, kept = row_loss(logprob, slice(0, len(logprob)))
         else:
             loss, entropy, kept = self.sharded.policy_loss(batch, row_loss)
-        totals.add(dict(zip(names, kept, strict=True)), entropy.index_select(0, score_of))
+        per_token = dict(zip(names, kept, strict=True))
+        totals.add(per_token, entropy.index_select(0, score_of))
         return loss
 
+    def _num_terms(self, minibatch: Minibatch) -> int:
+        """Return the number by which the objective's summed loss is divided."""
+        if self.objective.normalizer == "tokens":
+            return minibatch.loss_tokens
+        return minibatch.loss_sequences
+
     def _columns(self, batch: MicroBatch) -> dict[str, Tensor]:
-        """This rank's copies of what the batch carries for the loss, each (N,)."""
+        """Copy what the batch holds for the loss to this rank's device, each (N,)."""
         arrays = {
             "loss_scores": batch.loss_scores,
             "behavior_logprobs": batch.behavior_logprobs,

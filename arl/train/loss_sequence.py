@@ -1,4 +1,4 @@
-"""From the trajectories of a batch to what the loss needs of each, with its advantages. Torch-free.
+"""Take from the trajectories of a batch what the loss needs of each, and add its advantages. Torch-free.
 
 Batch ─► EpisodeColumns ─► Advantage.compute ─► LossSequence for each trajectory, group by group
 """
@@ -12,7 +12,7 @@ from arl.types import NOT_SAMPLED, Batch, Trajectory
 
 
 class LossSequence(Struct, frozen=True):
-    """What the loss needs of one trajectory: L tokens, n of them in the loss."""
+    """Holds what the loss needs of one trajectory: L tokens, n of them in the loss."""
 
     token_ids: np.ndarray  # (L,) int32
     loss_at: np.ndarray  # (n,) int, index of each loss token, ascending, > 0
@@ -31,14 +31,21 @@ def loss_sequences(batch: Batch, advantage: Advantage) -> list[list[LossSequence
     """
     trajectories = [t for group in batch.groups for t in group.trajectories]
     loss_at = [np.flatnonzero(t.loss_mask) for t in trajectories]
+    rewards = [t.reward for t in trajectories]
+    group_sizes = [len(group.trajectories) for group in batch.groups]
+    num_loss_tokens = [len(at) for at in loss_at]
     episodes = EpisodeColumns(
-        rewards=np.array([t.reward for t in trajectories], np.float64),
-        group_sizes=np.array([len(group.trajectories) for group in batch.groups], np.int64),
-        num_loss_tokens=np.array([len(at) for at in loss_at], np.int64),
+        rewards=np.array(rewards, np.float64),
+        group_sizes=np.array(group_sizes, np.int64),
+        num_loss_tokens=np.array(num_loss_tokens, np.int64),
     )
     per_token = advantages_per_token(advantage, episodes)
-    sequences = iter(map(_loss_sequence, trajectories, loss_at, per_token))
-    return [[next(sequences) for _ in group.trajectories] for group in batch.groups]
+    sequences = list(map(_loss_sequence, trajectories, loss_at, per_token))
+    groups = []
+    for size in group_sizes:
+        groups.append(sequences[:size])
+        del sequences[:size]
+    return groups
 
 
 def advantages_per_token(advantage: Advantage, episodes: EpisodeColumns) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""From a batch to what each rank computes. Torch-free: the controller packs, a rank receives only its shard.
+"""Pack a batch into what each rank computes. Torch-free: the controller packs, a rank receives only its shard.
 
     Batch ─► advantages ─► minibatches (whole groups, fixed here) ─► bundles ─► micro-batches ─► one Shard per rank
 
@@ -62,7 +62,7 @@ class Shard(Struct, frozen=True):
 
 
 class Packing(Struct, frozen=True, kw_only=True):
-    """How the batches of a run are packed."""
+    """Says how the batches of a run are packed."""
 
     minibatches: int
     capacity: int  # tokens of a micro-batch
@@ -81,7 +81,7 @@ class Packing(Struct, frozen=True, kw_only=True):
         ranks: int,
         flops: Flops = BY_TOKENS,
     ) -> Self:
-        """Read it from the sections of a recipe."""
+        """Read the packing from the sections of a recipe."""
         assert isinstance(advantage, Advantage), "the recipe has checked it"
         return cls(
             minibatches=train.minibatches,
@@ -107,34 +107,36 @@ def pack_batch(batch: Batch, packing: Packing) -> tuple[tuple[Shard, ...], dict[
             f"train.minibatches {packing.minibatches} must divide the {len(batch.groups)} groups of a step"
         )
     groups = loss_sequences(batch, packing.advantage)
-    by_minibatch = [_pack_minibatch(groups[m :: packing.minibatches], packing) for m in range(packing.minibatches)]
-    shards = tuple(Shard(batch.version, minibatches) for minibatches in zip(*by_minibatch, strict=True))
+    packed = []  # [minibatch][rank]
+    for m in range(packing.minibatches):
+        own = groups[m :: packing.minibatches]
+        packed.append(_pack_minibatch(own, packing))
+    shards = tuple(Shard(batch.version, of_rank) for of_rank in zip(*packed, strict=True))
     return shards, _report(batch, groups, shards, packing)
 
 
 def _pack_minibatch(groups: list[list[LossSequence]], packing: Packing) -> list[Minibatch]:
-    """One minibatch for each rank."""
+    """Pack a minibatch: one Minibatch for each rank."""
     lengths = [len(s.loss_at) for group in groups for s in group]
+    loss_tokens = sum(lengths)
+    loss_sequences = sum(n > 0 for n in lengths)
     kept = [[s for s in group if _is_trained(s, packing)] for group in groups]
-    return [
-        Minibatch(
-            micro_batches,
-            loss_tokens=sum(lengths),
-            loss_sequences=sum(n > 0 for n in lengths),
-        )
-        for micro_batches in pack_groups(kept, packing.capacity, packing.ranks, packing.flops)
-    ]
+    packed = pack_groups(kept, packing.capacity, packing.ranks, packing.flops)
+    return [Minibatch(micro_batches, loss_tokens, loss_sequences) for micro_batches in packed]
 
 
 def _is_trained(sequence: LossSequence, packing: Packing) -> bool:
-    """Whether the sequence may have a gradient."""
+    """Return False for a sequence that has no gradient."""
     if not len(sequence.loss_at):
         return False
     return bool(sequence.advantages.any()) or not packing.leaves_out_zeros
 
 
 def pack_groups(
-    groups: Sequence[Sequence[LossSequence]], capacity: int, ranks: int, flops: Flops = BY_TOKENS
+    groups: Sequence[Sequence[LossSequence]],
+    capacity: int,
+    ranks: int,
+    flops: Flops = BY_TOKENS,
 ) -> list[tuple[MicroBatch, ...]]:
     """Pack one minibatch into micro-batches for each rank: equally many, at least one, heaviest first.
 
@@ -142,20 +144,23 @@ def pack_groups(
         InputError: a sequence longer than `capacity`.
     """
     bundles = [bundle for group in groups for bundle in _bundles(group, capacity)]
-    counts = [_counts(bundle) for bundle in bundles]
-    sizes = np.array([tokens for tokens, _, _ in counts], np.int64)
-    work = np.array([flops.of(*count) for count in counts], np.float64)
-    ranks_members = balance(sizes, work, capacity, ranks)
-    return [tuple(_join([s for i in members for s in bundles[i]]) for members in of_rank) for of_rank in ranks_members]
+    trees = [prefix_tree([_stored(s) for s in bundle]) for bundle in bundles]
+    sizes = np.array([len(tree.token_ids) for tree in trees], np.int64)
+    work = np.array([_bundle_flops(*pair, flops) for pair in zip(bundles, trees, strict=True)], np.float64)
+    packed: list[tuple[MicroBatch, ...]] = []
+    for of_rank in balance(sizes, work, capacity, ranks):
+        packs = [_join([s for i in members for s in bundles[i]]) for members in of_rank]
+        packed.append(tuple(packs))
+    return packed
 
 
 def _stored(sequence: LossSequence) -> np.ndarray:
-    """The tokens that must be computed, (L,) int32: nothing needs the hidden state of the last loss token."""
+    """Return the tokens to compute, (L,) int32. Nothing needs the hidden states from the last loss token on."""
     return sequence.token_ids[: sequence.loss_at[-1]]
 
 
 def _bundles(group: Sequence[LossSequence], capacity: int) -> Iterator[list[LossSequence]]:
-    """Cut the group where its prefix tree outgrows `capacity`; every part carries the prompt again."""
+    """Cut the group where its prefix tree outgrows `capacity`; every part holds the prompt again."""
     longest = max((len(_stored(s)) for s in group), default=0)
     if longest > capacity:
         raise InputError(
@@ -169,13 +174,21 @@ def _bundles(group: Sequence[LossSequence], capacity: int) -> Iterator[list[Loss
         rest = rest[count:]
 
 
-def _counts(bundle: Sequence[LossSequence]) -> tuple[int, int, int]:
-    """Count tokens, the keys that they see, and scores, of which equal continuations will share some."""
-    tree = prefix_tree([_stored(s) for s in bundle])
-    return len(tree.token_ids), keys_seen(tree), sum(len(s.loss_at) for s in bundle)
+def _bundle_flops(bundle: Sequence[LossSequence], tree: PrefixTree, flops: Flops) -> float:
+    """Estimate the operations of a forward. Counts every score, although equal continuations will share some."""
+    num_scores = sum(len(s.loss_at) for s in bundle)
+    return flops.of(len(tree.token_ids), _keys_seen(tree), num_scores)
 
 
-def keys_seen(tree: PrefixTree | MicroBatch) -> int:
+def forward_flops(pack: MicroBatch, flops: Flops) -> float:
+    """Return the operations of a pack's forward.
+
+    Tokens that trajectories share are computed and counted once, and positions without a loss have no row in the head.
+    """
+    return flops.of(len(pack.token_ids), _keys_seen(pack), len(pack.score_targets))
+
+
+def _keys_seen(tree: PrefixTree | MicroBatch) -> int:
     """Count pairs of a token and a key it sees: the q tokens of a segment with k keys see k − q + 1, …, k of them."""
     q = np.diff(tree.query_offsets).astype(np.int64)
     k = np.diff(tree.key_offsets).astype(np.int64)
@@ -184,13 +197,19 @@ def keys_seen(tree: PrefixTree | MicroBatch) -> int:
 
 def _join(sequences: list[LossSequence]) -> MicroBatch:
     """Build one pack; without sequences, a single token without a loss, for ranks that must compute in step."""
-    tree = prefix_tree([_stored(s) for s in sequences] or [np.zeros(1, np.int32)])
+    stored = [_stored(s) for s in sequences]
+    nothing = np.zeros(1, np.int32)
+    tree = prefix_tree(stored or [nothing])
     predecessors = _joined([tree.paths[i, s.loss_at - 1] for i, s in enumerate(sequences)], np.int64)
     targets = _joined([s.token_ids[s.loss_at] for s in sequences], np.int32)
-    scored, loss_scores = np.unique(predecessors << 32 | targets, return_inverse=True)
+    pairs = predecessors << 32 | targets  # equal for loss tokens that share a score
+    scored, loss_scores = np.unique(pairs, return_inverse=True)
     by_score = np.argsort(loss_scores, kind="stable")  # so that a range of scores has a range of loss tokens
     lengths = [len(s.loss_at) for s in sequences]
     indices = np.repeat(np.arange(len(sequences), dtype=np.int32), lengths)
+    behavior_logprobs = _joined([s.behavior_logprobs for s in sequences], np.float32)
+    policy_versions = _joined([s.policy_versions for s in sequences], np.int32)
+    advantages = _joined([s.advantages for s in sequences], np.float32)
     return MicroBatch(
         token_ids=tree.token_ids,
         position_ids=tree.position_ids,
@@ -200,9 +219,9 @@ def _join(sequences: list[LossSequence]) -> MicroBatch:
         score_positions=(scored >> 32).astype(np.int32),
         score_targets=(scored & 0xFFFFFFFF).astype(np.int32),
         loss_scores=loss_scores[by_score].astype(np.int32),
-        behavior_logprobs=_joined([s.behavior_logprobs for s in sequences], np.float32)[by_score],
-        policy_versions=_joined([s.policy_versions for s in sequences], np.int32)[by_score],
-        advantages=_joined([s.advantages for s in sequences], np.float32)[by_score],
+        behavior_logprobs=behavior_logprobs[by_score],
+        policy_versions=policy_versions[by_score],
+        advantages=advantages[by_score],
         sequences=indices[by_score],
         reference_logprobs=_joined_column([s.reference_logprobs for s in sequences], by_score),
         values=_joined_column([s.values for s in sequences], by_score),
@@ -214,7 +233,7 @@ def _joined(arrays: list[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
 
 
 def _joined_column(arrays: list[np.ndarray | None], by_score: np.ndarray) -> np.ndarray | None:
-    """(N,) float32 of a column that all sequences have; None if they have none."""
+    """Join a column that all sequences have, (N,) float32; return None if none has it."""
     filled = [array for array in arrays if array is not None]
     if not filled:
         return None
@@ -225,21 +244,28 @@ def _joined_column(arrays: list[np.ndarray | None], by_score: np.ndarray) -> np.
 
 
 def _report(
-    batch: Batch, groups: list[list[LossSequence]], shards: tuple[Shard, ...], packing: Packing
+    batch: Batch,
+    groups: list[list[LossSequence]],
+    shards: tuple[Shard, ...],
+    packing: Packing,
 ) -> dict[str, float]:
+    """Return the metrics of a step's packing; arl/metrics/names.py defines them."""
     sequences = [s for group in groups for s in group]
-    packs = [[mb for minibatch in shard.minibatches for mb in minibatch.micro_batches] for shard in shards]
-    work = np.array([[_flops(mb, packing.flops) for mb in of_rank] for of_rank in packs])
-    computed = sum(len(mb.token_ids) for of_rank in packs for mb in of_rank)
+    num_zero = sum(not s.advantages.any() for s in sequences)
+    num_trained = sum(len(s.loss_at) for s in sequences)
+    packs = [_micro_batches(shard) for shard in shards]
+    work = np.array([[forward_flops(pack, packing.flops) for pack in of_rank] for of_rank in packs])
+    synchronous_time = work.max(axis=0).sum()
+    computed = sum(len(pack.token_ids) for of_rank in packs for pack in of_rank)
     given = sum(len(t.token_ids) for group in batch.groups for t in group.trajectories)
     return {
-        "advantage/zero_fraction": sum(not s.advantages.any() for s in sequences) / len(sequences),
-        "packing/balance": float(work.max(axis=0).sum() / work.sum(axis=1).mean()),
+        "advantage/zero_fraction": num_zero / len(sequences),
+        "packing/balance": float(synchronous_time / work.sum(axis=1).mean()),
         "packing/efficiency": computed / (packing.capacity * work.size),
         "packing/saved_fraction": 1 - computed / given,
-        "tokens/trained": float(sum(len(s.loss_at) for s in sequences)),
+        "tokens/trained": float(num_trained),
     }
 
 
-def _flops(pack: MicroBatch, flops: Flops) -> float:
-    return flops.of(len(pack.token_ids), keys_seen(pack), len(pack.score_targets))
+def _micro_batches(shard: Shard) -> list[MicroBatch]:
+    return [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]

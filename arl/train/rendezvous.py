@@ -22,17 +22,27 @@ def init_ranks(deadline_seconds: float) -> torch.device:
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if not dist.is_initialized():
-        world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        rank = int(os.environ.get("RANK", "0")) if world_size > 1 else 0
-        store = _open_store(rank, deadline_seconds) if world_size > 1 else HashStore()
-        dist.init_process_group(
-            "nccl" if cuda else "gloo",
-            timeout=timedelta(seconds=deadline_seconds),
-            store=store,
-            rank=rank,
-            world_size=world_size,
-        )
-    return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+        _join("nccl" if cuda else "gloo", deadline_seconds)
+    if not cuda:
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _join(backend: str, seconds: float) -> None:
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
+        rank = 0
+        store: Store = HashStore()
+    else:
+        rank = int(os.environ["RANK"])
+        store = _open_store(rank, seconds)
+    dist.init_process_group(
+        backend,
+        timeout=timedelta(seconds=seconds),
+        store=store,
+        rank=rank,
+        world_size=world_size,
+    )
 
 
 def _open_store(rank: int, seconds: float) -> Store:

@@ -86,7 +86,7 @@ def tune_pairs(job: PairsJob) -> None:
         weight_decay=0.01,
         ranks=int(os.environ.get("WORLD_SIZE", "1")),
     )
-    if int(os.environ.get("RANK", "0")) == 0:  # the others wait for it before they take memory themselves
+    if int(os.environ.get("RANK", "0")) == 0:  # the others meet it later, before they take memory themselves
         check_memory(job.model, train, torch.cuda.is_available())
     schedule = schedule_of_pairs(job)
     tuner = Tuner(job.model, train)
@@ -100,7 +100,7 @@ def tune_pairs(job: PairsJob) -> None:
 
 
 def schedule_of_pairs(job: PairsJob) -> Schedule:
-    """A ramp to the peak, then linear to FLOOR · peak at the last step."""
+    """Return the learning rate of a job: a ramp to the peak, then linear to FLOOR · peak at the last step."""
     return Schedule(
         peak=job.learning_rate,
         ramp=RAMP,
@@ -122,6 +122,11 @@ def _batches(pairs: list[Pair], job: PairsJob) -> Iterator[list[Pair]]:
 
 
 def _read(path: Path) -> Iterator[tuple[Any, str]]:
+    """Yield prompt and response of each line.
+
+    Raises:
+        DataError: a line is not a pair, or there is none.
+    """
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -129,18 +134,22 @@ def _read(path: Path) -> Iterator[tuple[Any, str]]:
     for number, line in enumerate(lines, 1):
         try:
             pair = json.loads(line)
-            prompt, response = pair["prompt"], pair["response"]
+            prompt = pair["prompt"]
+            response = pair["response"]
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise DataError(f"{path}:{number}: a line is {{'prompt': …, 'response': …}}; {error!r}") from error
-        if not prompt or not isinstance(response, str):
-            raise DataError(f"{path}:{number}: needs a non-empty prompt, and a response that is text")
+        if not prompt or not isinstance(prompt, str | list) or not isinstance(response, str):
+            raise DataError(
+                f"{path}:{number}: needs a prompt that is text or chat messages and not empty, and a response that is "
+                "text"
+            )
         yield prompt, response
     if not lines:
         raise DataError(f"data {path}: the file is empty")
 
 
 def run(job: WarmupJob | PairsJob) -> None:
-    """Warm a tiny model up, or tune a model on pairs.
+    """Teach a tiny model its task, or tune a model on pairs.
 
     Raises:
         InputError: its output exists already.

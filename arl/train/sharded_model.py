@@ -49,7 +49,7 @@ class Update(NamedTuple):
 
 
 class ShardedModel(ShardedWeights):
-    """The trained model of this rank; `init_ranks` comes first.
+    """Computes and updates the trained model of this rank; `init_ranks` comes first.
 
     Args:
         path: model directory.
@@ -76,7 +76,11 @@ class ShardedModel(ShardedWeights):
         cheaper by policy_loss.
         """
         targets = self.tensor(batch.score_targets)
-        return self._forward(batch, lambda hidden, head: linear_logprob(hidden, head, targets, self.temperature))
+
+        def head_loss(hidden: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
+            return linear_logprob(hidden, head, targets, self.temperature)
+
+        return self._forward(batch, head_loss)
 
     def policy_loss(self, batch: MicroBatch, row_loss: RowLoss) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Compute a loss that is a sum over scored positions; the head computes its gradient in the forward.
@@ -85,9 +89,11 @@ class ShardedModel(ShardedWeights):
             The loss (), with gradient; entropy (M,) float32; what `row_loss` kept, joined in row order.
         """
         targets = self.tensor(batch.score_targets)
-        total, _, entropy, stats = self._forward(
-            batch, lambda hidden, head: linear_policy_loss(hidden, head, targets, row_loss, self.temperature)
-        )
+
+        def head_loss(hidden: Tensor, head: Tensor) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
+            return linear_policy_loss(hidden, head, targets, row_loss, self.temperature)
+
+        total, _, entropy, stats = self._forward(batch, head_loss)
         return total, entropy, stats
 
     def _forward(self, batch: MicroBatch, head: Callable[[Tensor, Tensor], T]) -> T:
@@ -135,7 +141,8 @@ class ShardedModel(ShardedWeights):
         update = self._reduced(grads, loss)
         if update.is_finite:
             if update.grad_norm > self.clip_norm:
-                torch._foreach_mul_(grads, self.clip_norm / (update.grad_norm + 1e-6))
+                scale = self.clip_norm / (update.grad_norm + 1e-6)
+                torch._foreach_mul_(grads, scale)
             for local, grad in zip(self._local, grads, strict=True):
                 local.grad = grad
             self._optimizer.param_groups[0]["lr"] = learning_rate
@@ -151,17 +158,20 @@ class ShardedModel(ShardedWeights):
 
     def _reduced(self, grads: list[Tensor], loss: Tensor) -> Update:
         """Sum the loss and the squared gradient norm over the ranks. Collective."""
-        squares = torch.stack(torch._foreach_norm(grads)).square().sum()
-        both = torch.stack([squares / self._copies, loss])  # each copy of the weights has the whole gradient
+        norms = torch.stack(torch._foreach_norm(grads))
+        squares = norms.square().sum() / self._copies  # each copy of the weights has the whole gradient
+        both = torch.stack([squares, loss])
         if self._world > 1:
             dist.all_reduce(both)
         squared, total = both.tolist()
-        return Update(total, math.sqrt(squared))
+        return Update(loss=total, grad_norm=math.sqrt(squared))
 
 
 def _scored(
     model: PreTrainedModel, inputs: dict[str, Any], positions: Tensor, head: Callable[[Tensor, Tensor], T]
 ) -> T:
     """Run the model up to `head`, which takes the place of the logits: a second forward method of the root."""
-    hidden = model.model(**inputs, use_cache=False).last_hidden_state[0]  # (T, D)
-    return head(hidden.index_select(0, positions), model.lm_head.weight)
+    out = model.model(**inputs, use_cache=False)
+    hidden = out.last_hidden_state[0]  # (T, D)
+    scored = hidden.index_select(0, positions)  # (M, D)
+    return head(scored, model.lm_head.weight)

@@ -1,4 +1,4 @@
-"""Hold this rank's shards of a model and of AdamW's moments: what a checkpoint saves and loads.
+"""Hold this rank's shards of a model and of AdamW's moments, and save and load them as checkpoints.
 
     model directory ─► empty model ─► shard ─► fill_model
     full_state ─► what is published               training_state ─► write ─► a checkpoint ─► load_optimizer
@@ -61,18 +61,21 @@ class ShardedWeights:
             fused=True,
         )
         for local in self._local:  # a checkpoint may come before the first update that is not skipped
-            moments = {moment: torch.zeros_like(local, requires_grad=False) for moment in MOMENTS}
-            self._optimizer.state[local] = {"step": torch.zeros((), device=device), **moments}
+            state = {"step": torch.zeros((), device=device)}
+            for moment in MOMENTS:
+                state[moment] = torch.zeros_like(local, requires_grad=False)
+            self._optimizer.state[local] = state
 
     def full_state(self, dtype: torch.dtype, pinned: bool = False) -> dict[str, Tensor]:
         """Copy every weight, in `dtype`, to the CPU of rank 0; returns nothing on the other ranks. Collective.
 
         Args:
-            pinned: into pages that a GPU writes to by itself, many times as fast. torch keeps them for the next copy.
+            pinned: copy into pages that a GPU writes to by itself, many times as fast. torch keeps them for the next
+                copy.
         """
         state = {}
-        for (name, cut), local in zip(self._shards.items(), self._local, strict=True):
-            full = whole_tensor(local.detach(), cut)
+        for name, sharded, local in self._parameters():
+            full = whole_tensor(local.detach(), sharded)
             if dist.get_rank() == 0:
                 state[name] = torch.empty(full.shape, dtype=dtype, pin_memory=pinned and full.is_cuda)
                 state[name].copy_(full, non_blocking=True)
@@ -86,7 +89,8 @@ class ShardedWeights:
         Raises:
             OSError: `path` exists and is not empty.
         """
-        state = TrainingState(self.full_state(torch.float32), {})
+        weights = self.full_state(torch.float32)
+        state = TrainingState(weights, optimizer={})
         if dist.get_rank() == 0:
             temporary = path.with_name(f".{path.name}.partial")
             self.write(state, temporary, tokenizer_path)
@@ -99,12 +103,15 @@ class ShardedWeights:
             if dist.get_rank() == 0:
                 optimizer[name] = full.to("cpu", copy=True)
         if dist.get_rank() == 0:
-            optimizer["step"] = self._optimizer.state[self._local[0]]["step"].to("cpu", copy=True)
-        return TrainingState(self.full_state(torch.float32), optimizer)
+            any_state = self._optimizer.state[self._local[0]]
+            optimizer["step"] = any_state["step"].to("cpu", copy=True)
+        weights = self.full_state(torch.float32)
+        return TrainingState(weights, optimizer)
 
     def write(self, state: TrainingState, path: Path, tokenizer_path: str | Path) -> None:
         """Write rank 0's `state` to `path`, as `from_pretrained` and `load_optimizer` read it. Not collective."""
-        save_model(self.model, AutoTokenizer.from_pretrained(tokenizer_path), state.weights, path)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)
+        save_model(self.model, tokenizer, state.weights, path)
         if state.optimizer:
             save_file(state.optimizer, path / OPTIMIZER)
 
@@ -116,16 +123,26 @@ class ShardedWeights:
         """
         try:
             with safe_open(path / OPTIMIZER, "pt") as file:
-                for (name, cut), local in zip(self._shards.items(), self._local, strict=True):
-                    moments = {m: part_like(file.get_tensor(f"{m}.{name}"), cut) for m in MOMENTS}
+                for name, sharded, local in self._parameters():
                     # A copy, because all tensors that a file gives share its memory.
-                    step = file.get_tensor("step").to(self.device, copy=True)
-                    self._optimizer.state[local] = {"step": step, **moments}
+                    state = {"step": file.get_tensor("step").to(self.device, copy=True)}
+                    for moment in MOMENTS:
+                        whole = file.get_tensor(f"{moment}.{name}")
+                        state[moment] = part_like(whole, sharded)
+                    self._optimizer.state[local] = state
         except (OSError, SafetensorError) as error:
-            raise DataError(f"{path / OPTIMIZER}: not the optimizer state of this model ({error})") from error
+            raise DataError(
+                f"{path / OPTIMIZER}: not the optimizer state of this model ({error}); resume from another checkpoint"
+            ) from error
 
     def _moments(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each moment, whole. Collective."""
-        for (name, cut), local in zip(self._shards.items(), self._local, strict=True):
+        for name, sharded, local in self._parameters():
+            state = self._optimizer.state[local]
             for moment in MOMENTS:
-                yield f"{moment}.{name}", whole_tensor(self._optimizer.state[local][moment], cut)
+                yield f"{moment}.{name}", whole_tensor(state[moment], sharded)
+
+    def _parameters(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield of each parameter its name, the parameter of the model, and the shard that the optimizer updates."""
+        for (name, sharded), local in zip(self._shards.items(), self._local, strict=True):
+            yield name, sharded, local

@@ -44,16 +44,28 @@ def shard(model: PreTrainedModel, train: Train, device: torch.device) -> FSDPMod
             block.forward = torch.compile(block.forward, dynamic=True)
         if train.checkpointing != "none":
             block.forward = _checkpointed(block.forward, train.checkpointing == "selective")
-        if sum(p.numel() for p in block.parameters()) >= WORTH_A_COLLECTIVE:
-            fully_shard(block, mesh=mesh, mp_policy=precision, reshard_after_forward=train.reshard)
-    fully_shard(model, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
+        num_parameters = sum(p.numel() for p in block.parameters())
+        if num_parameters >= WORTH_A_COLLECTIVE:
+            fully_shard(
+                block,
+                mesh=mesh,
+                mp_policy=precision,
+                reshard_after_forward=train.reshard,
+            )
+    fully_shard(
+        model,
+        mesh=mesh,
+        mp_policy=precision,
+        reshard_after_forward=False,
+    )
     assert isinstance(model, FSDPModule)
     return model
 
 
 def copies(train: Train) -> int:
     """Return the number of copies of the weights: groups of ranks that together hold all of them."""
-    return dist.get_world_size() // (train.shard_ranks or dist.get_world_size())
+    world_size = dist.get_world_size()
+    return world_size // (train.shard_ranks or world_size)
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -93,18 +105,25 @@ def _mesh(train: Train, device: torch.device) -> DeviceMesh:
         raise InputError(
             f"train.shard_ranks {per_copy}: it must divide train.ranks {world_size}; choose a divisor, or leave it out"
         )
-    return init_device_mesh(device.type, (world_size // per_copy, per_copy), mesh_dim_names=("copy", "shard"))
+    shape = (world_size // per_copy, per_copy)
+    return init_device_mesh(device.type, shape, mesh_dim_names=("copy", "shard"))
 
 
 def _checkpointed(forward: Callable[..., Any], selective: bool) -> Callable[..., Any]:
     """Return a `forward` that keeps its inputs, with `selective` also what KEPT computes, and recomputes the rest."""
-    recomputed = functools.partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
-    if selective:
-        return functools.partial(
-            recomputed, context_fn=functools.partial(create_selective_checkpoint_contexts, _policy)
-        )
-    return recomputed
+    recomputed = functools.partial(
+        checkpoint,
+        forward,
+        use_reentrant=False,
+        preserve_rng_state=False,
+    )
+    if not selective:
+        return recomputed
+    contexts = functools.partial(create_selective_checkpoint_contexts, _policy)
+    return functools.partial(recomputed, context_fn=contexts)
 
 
 def _policy(_: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if op.name().startswith(KEPT) else CheckpointPolicy.PREFER_RECOMPUTE
+    if op.name().startswith(KEPT):
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,4 +1,4 @@
-"""Token statistics of one training step: summed on the device, reduced over ranks once, named by the objective.
+"""Sum the token statistics of one training step on the device, and reduce them over ranks once.
 
 micro-batch ─► add ┐
 micro-batch ─► add ┴► close_update (drops what belongs to a skipped update) ─► … ─► metrics (collective)
@@ -17,7 +17,7 @@ ENTROPY = "entropy"
 
 
 class StepTotals:
-    """Sums and maxima over a step's computed loss tokens, and means over its updates.
+    """Holds sums and maxima over a step's computed loss tokens, and the results of its updates.
 
     Args:
         objective: declares the names of its metrics and how each is reduced.
@@ -28,7 +28,8 @@ class StepTotals:
         self._means = [name for name, reduction in declared.items() if reduction == "mean"]
         self._maxima = [name for name, reduction in declared.items() if reduction == "max"]
         self._device = device
-        self._sums = torch.zeros(1 + len(self._means), dtype=torch.float64, device=device)  # tokens, and `_means`
+        num_sums = 1 + len(self._means)  # the number of tokens comes first
+        self._sums = torch.zeros(num_sums, dtype=torch.float64, device=device)
         self._largest = self._no_maxima()
         self._open: list[tuple[Tensor, Tensor]] = []  # sums and maxima of the update under way
         self._updates: list[Update] = []
@@ -45,8 +46,10 @@ class StepTotals:
         if not len(entropy):
             return
         columns = {**per_token, ENTROPY: entropy}
-        counted = [torch.ones_like(entropy), *(columns[name] for name in self._means)]
-        sums = torch.stack([column.to(torch.float32) for column in counted]).sum(1)
+        ones = torch.ones_like(entropy)
+        counted = [ones, *(columns[name] for name in self._means)]
+        rows = [column.to(torch.float32) for column in counted]
+        sums = torch.stack(rows).sum(1)
         largest = self._no_maxima()
         for i, name in enumerate(self._maxima):
             largest[i] = columns[name].max()
@@ -65,7 +68,7 @@ class StepTotals:
         self._open = []
 
     def metrics(self) -> dict[str, float]:
-        """Reduce over ranks. Collective.
+        """Reduce over ranks, and return the metrics of the step. Collective.
 
         Returns:
             The objective's metrics and the entropy, absent where no token was computed; loss and grad_norm, the means
@@ -79,13 +82,21 @@ class StepTotals:
             "train/skipped_updates": float(self._num_skipped),
         }
         if self._updates:
-            metrics["loss"] = sum(update.loss for update in self._updates) / len(self._updates)
-            metrics["grad_norm"] = sum(update.grad_norm for update in self._updates) / len(self._updates)
-        count, *sums = self._sums.tolist()
-        if count:
-            metrics |= {name: total / count for name, total in zip(self._means, sums, strict=True)}
-            metrics |= dict(zip(self._maxima, self._largest.tolist(), strict=True))
+            num_updates = len(self._updates)
+            metrics["loss"] = sum(update.loss for update in self._updates) / num_updates
+            metrics["grad_norm"] = sum(update.grad_norm for update in self._updates) / num_updates
+        num_tokens, *sums = self._sums.tolist()
+        if num_tokens:
+            for name, total in zip(self._means, sums, strict=True):
+                metrics[name] = total / num_tokens
+            for name, largest in zip(self._maxima, self._largest.tolist(), strict=True):
+                metrics[name] = largest
         return metrics
 
     def _no_maxima(self) -> Tensor:
-        return torch.full((len(self._maxima),), -torch.inf, dtype=torch.float64, device=self._device)
+        return torch.full(
+            (len(self._maxima),),
+            -torch.inf,
+            dtype=torch.float64,
+            device=self._device,
+        )

@@ -30,7 +30,7 @@ Pair = tuple[list[int], list[int]]  # prompt tokens, response tokens
 
 
 class Tuner:
-    """A model, its optimizer and its ranks, under supervised training.
+    """Trains a model on pairs: one update a step, on all ranks.
 
     Args:
         path: model directory.
@@ -38,25 +38,28 @@ class Tuner:
     """
 
     def __init__(self, path: str | Path, train: Train) -> None:
-        torch.set_num_threads(train.threads or torch.get_num_threads())
+        if train.threads is not None:
+            torch.set_num_threads(train.threads)
         self.sharded = ShardedModel(path, train, 1.0, init_ranks(COLLECTIVE_SECONDS))
         self._capacity = train.capacity
         self._flops = model_flops(str(path))
 
     def step(self, pairs: Sequence[Pair], learning_rate: float) -> float:
-        """One update on the same pairs on every rank; returns −logprob, the mean over their response tokens.
+        """Make one update, on the same pairs on every rank; return −logprob, the mean over their response tokens.
 
         Raises:
             InputError: a pair longer than train.capacity.
             TrainerError: a loss or gradient that is not finite; the weights are as before.
         """
         groups = [[_loss_sequence(prompt, response)] for prompt, response in pairs]
-        own = pack_groups(groups, self._capacity, dist.get_world_size(), self._flops)[dist.get_rank()]
-        tokens = sum(len(response) for _, response in pairs)
+        of_ranks = pack_groups(groups, self._capacity, dist.get_world_size(), self._flops)
+        own = of_ranks[dist.get_rank()]
+        num_tokens = sum(len(response) for _, response in pairs)
         total = torch.zeros((), device=self.sharded.device)
         for i, batch in enumerate(own):
             logprob, _ = self.sharded.score(batch)
-            loss = -logprob.index_select(0, self.sharded.tensor(batch.loss_scores)).sum() / tokens
+            score_of = self.sharded.tensor(batch.loss_scores)
+            loss = -logprob.index_select(0, score_of).sum() / num_tokens
             self.sharded.backward(loss, last=i + 1 == len(own))
             total += loss.detach()
         update = self.sharded.update(learning_rate, total)
@@ -66,10 +69,11 @@ class Tuner:
 
 
 def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:
+    tokens = prompt + response
     nothing = np.zeros(len(response), np.float32)
     return LossSequence(
-        token_ids=np.array(prompt + response, np.int32),
-        loss_at=np.arange(len(prompt), len(prompt) + len(response)),
+        token_ids=np.array(tokens, np.int32),
+        loss_at=np.arange(len(prompt), len(tokens)),
         behavior_logprobs=nothing,
         policy_versions=nothing.astype(np.int32),
         advantages=nothing,
@@ -78,10 +82,13 @@ def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:
 
 def encode(codec: HuggingFaceCodec, prompt: str | list[dict[str, str]], response: str) -> Pair:
     """Encode a prompt, and its response with the token that ends it."""
-    return list(codec.encode_problem(Problem(prompt))), [*codec.encode(response), codec.stop_token_ids[0]]
+    prompt_tokens = list(codec.encode_problem(Problem(prompt)))
+    response_tokens = list(codec.encode(response))
+    response_tokens.append(codec.stop_token_ids[0])
+    return prompt_tokens, response_tokens
 
 
 def say(**progress: Any) -> None:
-    """One line of progress, from rank 0."""
+    """Print one line of progress, on rank 0 alone."""
     if dist.get_rank() == 0:
         print(json.dumps(progress), flush=True)

@@ -40,8 +40,11 @@ def grpo_advantages(rewards: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
     starts = np.cumsum(group_sizes) - group_sizes
     means = np.add.reduceat(rewards, starts) / group_sizes
     centered = rewards - np.repeat(means, group_sizes)
-    variance = np.add.reduceat(centered**2, starts) / np.maximum(1, group_sizes - 1)
+    degrees_of_freedom = np.maximum(1, group_sizes - 1)
+    variance = np.add.reduceat(centered**2, starts) / degrees_of_freedom
     std = np.sqrt(variance)
     advantages = centered / np.repeat(std + EPSILON, group_sizes)
-    is_equal = np.maximum.reduceat(rewards, starts) == np.minimum.reduceat(rewards, starts)
-    return np.where(np.repeat(is_equal, group_sizes), 0.0, advantages).astype(np.float32)
+    largest = np.maximum.reduceat(rewards, starts)
+    smallest = np.minimum.reduceat(rewards, starts)
+    is_equal = np.repeat(largest == smallest, group_sizes)
+    return np.where(is_equal, 0.0, advantages).astype(np.float32)
