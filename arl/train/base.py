@@ -1,4 +1,4 @@
-"""The trainer seam: what the controller calls on anything that learns.
+"""Define the trainer seam: what the controller calls on anything that learns.
 
 controller ─► step(batch) ─► StepResult        weights(version) ─► WeightUpdate ─► engines
 """

@@ -33,7 +33,7 @@ class _Message(Struct, frozen=True, tag=True):
 
 
 class Hello(_Message, frozen=True):
-    """The first message of every connection."""
+    """Opens every connection, and says who has connected."""
 
     role: str  # "trainer", or one of rank 0's threads
     rank: int
@@ -43,13 +43,13 @@ class Hello(_Message, frozen=True):
 
 
 class Refused(_Message, frozen=True):
-    """The answer to a Hello that is not of this run."""
+    """Answers a Hello that is not of this run."""
 
     reason: str
 
 
 class Init(_Message, frozen=True):
-    """All that a rank needs to know before it loads the model."""
+    """Holds all that a rank needs to know before it loads the model."""
 
     model_path: str
     train: dict[str, Any]  # recipe sections as JSON
@@ -121,7 +121,7 @@ class Save(_Message, frozen=True):
 
 
 class Copied(_Message, frozen=True):
-    """The state is copied; training may go on."""
+    """Answers Save: the state is copied, so training may continue."""
 
 
 class Saved(_Message, frozen=True):

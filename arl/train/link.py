@@ -14,7 +14,7 @@ LINGER_SECONDS = 10.0  # for the last message to leave
 
 
 class Link:
-    """A connection to the controller, whose first message is Hello.
+    """Sends messages to the controller and receives its own. The first message is Hello.
 
     Args:
         role: "trainer", or the name of a thread of rank 0.

@@ -28,7 +28,7 @@ BY_TOKENS = Flops(token=1.0, key=0.0, score=0.0)  # for one rank, which waits fo
 
 
 class MicroBatch(Struct, frozen=True, kw_only=True):
-    """One forward and backward: T tokens in S segments, M scored positions, N loss tokens."""
+    """Holds one forward and backward: T tokens in S segments, M scored positions, N loss tokens."""
 
     token_ids: np.ndarray  # (T,) int32
     position_ids: np.ndarray  # (T,) int32
@@ -47,7 +47,7 @@ class MicroBatch(Struct, frozen=True, kw_only=True):
 
 
 class Minibatch(Struct, frozen=True):
-    """One optimizer update."""
+    """Holds one rank's part of an optimizer update."""
 
     micro_batches: tuple[MicroBatch, ...]  # this rank's; every rank has as many, at least one
     loss_tokens: int  # of all ranks, before trajectories without gradient were left out
@@ -55,7 +55,7 @@ class Minibatch(Struct, frozen=True):
 
 
 class Shard(Struct, frozen=True):
-    """One rank's part of the step that turns version `version` into version + 1."""
+    """Holds one rank's part of the step that turns version `version` into version + 1."""
 
     version: int
     minibatches: tuple[Minibatch, ...]

@@ -1,4 +1,4 @@
-"""A trainer rank: `python -m arl.train.rank`, started by the launcher or torchrun.
+"""Run a trainer rank: `python -m arl.train.rank`, started by the launcher or torchrun.
 
     environment ─► Hello ─► Init ─► Learner ─► for ever: Step ─► Stepped (─► Published, from the publisher's thread)
                                                          Save ─► Copied  (─► Saved, from the saver's thread)
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Rank:
-    """One trainer rank after Init."""
+    """Serves the controller's messages after Init."""
 
     def __init__(self, link: Link, init: Init) -> None:
         from arl.train.learner import Learner

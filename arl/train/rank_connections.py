@@ -1,4 +1,4 @@
-"""The controller's socket to the trainer ranks: it admits those that know the run's key, sends and receives.
+"""Connect the controller with the trainer ranks that know the run's key.
 
 rank r (DEALER) ── Hello(role, rank, run key, pid) ─► admitted: its identity stands for (role, rank)
 anybody else    ── any bytes                       ─► Refused, and nothing of it is read
@@ -20,7 +20,7 @@ TRAINER = "trainer"  # role of a rank's main thread
 
 
 class RankConnections:
-    """One listening socket for all ranks and for the threads of rank 0.
+    """Holds one listening socket for all ranks and for the threads of rank 0.
 
     Args:
         num_ranks: ranks from 0 to num_ranks - 1 are admitted.
@@ -57,19 +57,21 @@ class RankConnections:
             if hello is not None:
                 self._hellos[identity] = hello
                 return hello, hello
+            refused = channel.encode(Refused("wrong run key or rank"))
             with contextlib.suppress(zmq.ZMQError):  # a stranger that has left already needs no answer
-                await self._socket.send_multipart([identity, channel.encode(Refused("wrong run key or rank"))])
+                await self._socket.send_multipart([identity, refused])
 
     def _read_hello(self, data: bytes) -> Hello | None:
-        """Return the Hello of a process of this run; None: it is a stranger's message, whatever it holds."""
+        """Return the Hello of a process of this run; None if a stranger has sent the message."""
         try:
             message = channel.decode_from_rank(data)
         except msgspec.MsgspecError:
             return None
         if not isinstance(message, Hello) or not 0 <= message.rank < self._num_ranks:
             return None
-        knows_key = hmac.compare_digest(message.run_key.encode(), self._run_key.encode())
-        return message if knows_key else None
+        if not hmac.compare_digest(message.run_key.encode(), self._run_key.encode()):
+            return None
+        return message
 
     async def send(self, role: str, rank: int, message: Struct) -> None:
         """Send `message` to the thread `role` of `rank`.

@@ -1,4 +1,4 @@
-"""Detect that a trainer rank has died or raised: the one place that does, and that says who the ranks are.
+"""Detect that a trainer rank has died or raised, and describe ranks in messages.
 
 end of a process (Process.ended) ─┐
                                   ├─► failure(): the error that says why ─► TrainerClient ends every wait
@@ -14,11 +14,11 @@ from arl.errors import DeadlineError, RunError, TrainerError
 from arl.launch.base import Process
 from arl.train.channel import Hello
 
-SETTLE_SECONDS = 1.0  # between the death of one rank and what the others say of it, or a traceback and its exit
+SETTLE_SECONDS = 1.0  # in which a death, the tracebacks that follow from it, and the exits after them all arrive
 
 
 class RankWatch:
-    """The processes of the trainer ranks, and what they have said of themselves."""
+    """Holds the processes of the trainer ranks, and what they have reported."""
 
     def __init__(self) -> None:
         self._processes: dict[int, Process] = {}  # by rank
@@ -34,7 +34,7 @@ class RankWatch:
         self._endings.append(asyncio.create_task(self._wait_for_end(process), name=f"end of {process}"))
 
     def greeted(self, hello: Hello) -> None:
-        """Note what a rank's main thread says of itself."""
+        """Note the host and process id that a rank's main thread has sent."""
         self._hellos[hello.rank] = hello
 
     def raised(self, error: TrainerError) -> None:
@@ -68,7 +68,11 @@ class RankWatch:
         return await self._dead[0].died()
 
     def _killed(self) -> Process | None:
-        return next((process for process in self._dead if (process.exit_code or 0) < 0), None)
+        """Return the first process that a signal has killed."""
+        for process in self._dead:
+            if process.exit_code is not None and process.exit_code < 0:
+                return process
+        return None
 
     async def _wait_for_end(self, process: Process) -> None:
         await process.ended()
@@ -89,7 +93,10 @@ class RankWatch:
 
     @contextlib.asynccontextmanager
     async def deadline(
-        self, seconds: float, ranks: Callable[[], Collection[int]], what: Callable[[], str]
+        self,
+        seconds: float,
+        ranks: Callable[[], Collection[int]],
+        what: Callable[[], str],
     ) -> AsyncIterator[None]:
         """Bound a wait for ranks by `seconds`.
 
@@ -101,8 +108,12 @@ class RankWatch:
         Raises:
             DeadlineError: names the ranks that are waited for, and shows the ends of their logs.
         """
+
+        def awaited() -> str:
+            return f"{self.describe(ranks())} {what()}"
+
         try:
-            async with deadline(seconds, "controller", lambda: f"{self.describe(ranks())} {what()}"):
+            async with deadline(seconds, "controller", awaited):
                 yield
         except DeadlineError as error:
             processes = [self._processes[rank] for rank in sorted(ranks()) if rank in self._processes]

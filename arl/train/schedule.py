@@ -1,4 +1,4 @@
-"""The learning rate of every optimizer update, for RL, fine-tuning and the warm-up. Pure; torch-free.
+"""Compute the learning rate of every optimizer update, for RL, fine-tuning and the warm-up. Pure; torch-free.
 
 peak ┤      ╭╲           ramp: linear to the peak, in `ramp` updates
      │    ╱    ╲╲        decay: linear or along a cosine, from update `decay_from` to update `last`
@@ -15,7 +15,7 @@ from arl.config.recipe import Train
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
-    """A ramp to the peak and a decay from it; the rate is the smaller of the two times the peak."""
+    """Describes a ramp to the peak and a decay from it; the rate is the peak times the smaller of the two."""
 
     peak: float
     ramp: int = 0  # updates until the peak is reached
@@ -25,17 +25,19 @@ class Schedule(Struct, frozen=True, kw_only=True):
     decay: Literal["linear", "cosine"] = "linear"
 
     def rate(self, update: int) -> float:
-        """Learning rate of update number `update`, counted from 0.
+        """Return the learning rate of update number `update`, counted from 0.
 
         >>> round(Schedule(peak=1.0, last=4, decay_to=0.5).rate(2), 3)
         0.75
         """
         ramped = (update + 1) / max(1, self.ramp)
-        done = (update - self.decay_from) / max(1, self.last - self.decay_from)
+        num_decaying = max(1, self.last - self.decay_from)
+        done = (update - self.decay_from) / num_decaying
         done = min(1.0, max(0.0, done))
         if self.decay == "cosine":
             done = (1 - math.cos(math.pi * done)) / 2
-        return self.peak * min(1.0, ramped, 1 - (1 - self.decay_to) * done)
+        decayed = 1 - (1 - self.decay_to) * done
+        return self.peak * min(1.0, ramped, decayed)
 
 
 def schedule_of(train: Train) -> Schedule:

@@ -31,14 +31,14 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class TrainingState:
-    """A copy of what a trainer needs to go on, on the CPU of rank 0; empty on the other ranks."""
+    """Holds a copy of what a trainer needs to resume, on the CPU of rank 0; empty on the other ranks."""
 
     weights: dict[str, Tensor]  # float32, by parameter name
     optimizer: dict[str, Tensor]  # AdamW's two moments as <moment>.<parameter>, and the number of updates as step
 
 
 class ShardedWeights:
-    """The sharded parameters of this rank and their optimizer; `init_ranks` comes first.
+    """Holds the sharded parameters of this rank and their optimizer; `init_ranks` comes first.
 
     Args:
         path: model directory.

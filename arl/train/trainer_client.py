@@ -1,4 +1,4 @@
-"""The controller's end of the trainer: a Trainer over the channel. Torch-free.
+"""Drive the trainer ranks from the controller: a Trainer over the channel. Torch-free.
 
     Batch ─► pack_batch ─► one Step per rank ─► Stepped from every rank ─► StepResult
                                           rank 0's publisher: Published ─► weights(version)

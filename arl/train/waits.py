@@ -1,4 +1,4 @@
-"""Waits for what trainer ranks report. The first failure ends all of them, present and future."""
+"""Wait for what trainer ranks report. The first failure ends every wait, present and future."""
 
 import asyncio
 from typing import Any, NoReturn
@@ -9,7 +9,7 @@ from arl.errors import RunError
 
 
 class Waits:
-    """Futures that share one failure.
+    """Holds futures that share one failure.
 
     waits = Waits()
     answered = waits.new()          raises the failure, if there is one
@@ -56,7 +56,7 @@ class Waits:
 
 
 class Answers:
-    """One answer from each rank to a message that all of them were sent."""
+    """Collects one answer from each rank to a message that all of them were sent."""
 
     def __init__(self, kind: type[Struct], num_ranks: int, complete: asyncio.Future[Any]) -> None:
         self.kind = kind

@@ -1,4 +1,4 @@
-"""The supervised warm-up of a tiny model: the stages that its task declares, one after the other.
+"""Warm up a tiny model by supervised training, in the stages that its task declares.
 
     make_tiny_model ─► for each stage: demonstrations ─► Tuner ─► until its accuracy is reached, or its steps are over
                                                                                          └─► model directory
@@ -34,7 +34,7 @@ from arl.types import GenerateRequest, Problem, SamplingParams
 
 
 class WarmupJob(Section):
-    """What `python -m arl.train.sft` needs to make and teach a tiny model."""
+    """Make a tiny model and teach it its task."""
 
     kind: Literal["warmup"] = "warmup"
     model: TinyModel
@@ -88,8 +88,13 @@ async def sampled_accuracy(
     """Return the mean reward of one response to each problem, sampled at temperature 1 in a single turn."""
     requests = []
     for i, problem in enumerate(problems):
-        sampling = SamplingParams(max_new_tokens, stop_token_ids=codec.stop_token_ids, seed=seed + i)
-        requests.append(GenerateRequest(str(i), codec.encode_problem(problem), sampling))
+        sampling = SamplingParams(
+            max_new_tokens,
+            stop_token_ids=codec.stop_token_ids,
+            seed=seed + i,
+        )
+        prompt = codec.encode_problem(problem)
+        requests.append(GenerateRequest(str(i), prompt, sampling))
     responses: list[list[int]] = [[] for _ in problems]
     rewards: dict[int, float] = {}
     async with EmbeddedEngine(model, slots=len(problems), stream_interval=max_new_tokens) as engine:
@@ -98,13 +103,14 @@ async def sampled_accuracy(
             for i, increment in await stream.take():
                 responses[i] += increment.token_ids
                 if increment.finish_reason is not None:
+                    text = codec.decode(tuple(responses[i]))
                     truncated = increment.finish_reason != "stop"
-                    rewards[i] = reward(problems[i], codec.decode(tuple(responses[i])), truncated)
+                    rewards[i] = reward(problems[i], text, truncated)
     return sum(rewards.values()) / len(rewards)
 
 
 class _Teacher:
-    """One model, taught stage by stage. All that is drawn comes from one generator, seeded by the job."""
+    """Teaches one model stage by stage. All that is drawn comes from one generator, seeded by the job."""
 
     def __init__(self, job: WarmupJob, reward: RewardFunction, path: Path) -> None:
         self._job = job

@@ -1,4 +1,4 @@
-"""The advantage seam: a pure numpy function of rewards, groups and, if it says so, values.
+"""Define the advantage seam: a pure numpy function of rewards, groups and, if it says so, values.
 
     Batch ─► EpisodeColumns ─► Advantage.compute ─► one number a trajectory, or one a loss token ─► LossSequence
 
@@ -15,7 +15,7 @@ from arl.config.objective_section import AdvantageSection
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpisodeColumns:
-    """What an advantage may read of the N episodes of a step, group by group."""
+    """Holds what an advantage may read of the N episodes of a step, group by group."""
 
     rewards: np.ndarray  # (N,) float64
     group_sizes: np.ndarray  # (P,) int64, summing to N
@@ -24,7 +24,7 @@ class EpisodeColumns:
 
 
 class Advantage(AdvantageSection):
-    """An advantage and its hyper-parameters. The fields of a subclass are those of the recipe's section `advantage`.
+    """Computes advantages. The fields of a subclass are its settings, in the recipe's section `advantage`.
 
     A worked example, chosen by `advantage: my_advantage:AboveMean`:
 

@@ -1,4 +1,4 @@
-"""The clipped and weighted gain that PPO, decoupled PPO and GSPO share. N terms: tokens, or sequences.
+"""Compute the clipped and weighted gain that PPO, decoupled PPO and GSPO share. N terms: tokens, or sequences.
 
 u = exp(log_ratio)    ratio, carries the gradient
 w = exp(log_weight)   behavior weight, constant and capped
@@ -23,13 +23,11 @@ DECOUPLED_METRICS: Mapping[str, Literal["mean", "max"]] = {
     "behavior_weight/capped_fraction": "mean",
     "kl/behavior_proximal": "mean",
 }
-
-
 MOST_LOG_RATIO = 20.0  # exp(20) = 4.9e8; float32's exp overflows at 88.7
 
 
 class ClippedGain(NamedTuple):
-    """The gain of each term, and whether its clip was chosen."""
+    """Holds the gain of each term, and whether its clip was chosen."""
 
     gain: "Tensor"  # (N,) min(u A, clip(u) A), carries the gradient
     ratio: "Tensor"  # (N,) u, without gradient
@@ -37,7 +35,7 @@ class ClippedGain(NamedTuple):
 
 
 class BehaviorWeight(NamedTuple):
-    """The weight of each term, without gradient."""
+    """Holds the weight of each term, without gradient."""
 
     weight: "Tensor"  # (N,) min(w, cap)
     is_capped: "Tensor"  # (N,) bool
@@ -45,7 +43,7 @@ class BehaviorWeight(NamedTuple):
 
 
 def clipped_gain(log_ratio: "Tensor", advantages: "Tensor", clip_low: float, clip_high: float) -> ClippedGain:
-    """PPO's pessimistic gain, arXiv 1707.06347, eq. 7, with a bound of its own on either side.
+    """Compute PPO's pessimistic gain, arXiv 1707.06347, eq. 7, with a bound of its own on either side.
 
     A log-ratio above MOST_LOG_RATIO counts as MOST_LOG_RATIO. Otherwise the ratio overflows, and with A > 0, where the
     clip is chosen, the backward multiplies its gradient 0 by the infinite ratio, which gives NaN. The gradient is still
@@ -61,10 +59,11 @@ def clipped_gain(log_ratio: "Tensor", advantages: "Tensor", clip_low: float, cli
 
 
 def behavior_weight(log_weight: "Tensor", cap: float) -> BehaviorWeight:
-    """w = min(π_prox / π_behav, cap), and k3 = w − 1 − log w of uncapped weights, with samples of the behavior policy.
+    """Compute w = min(π_prox / π_behav, cap), and k3 = w − 1 − log w of the uncapped weights.
 
-    k3 is from http://joschu.net/blog/kl-approx.html. It is computed with expm1, because w − 1 loses all digits of a
-    small log w: in float32, 43 % of the estimates at |log w| = 1e-4 were negative.
+    k3 estimates KL(behavior ‖ proximal) from samples of the behavior policy (http://joschu.net/blog/kl-approx.html). It
+    is computed with expm1, because w − 1 loses all digits of a small log w: in float32, 43 % of the estimates at
+    |log w| = 1e-4 were negative.
     """
     weight = log_weight.exp()
     kl = (log_weight.expm1() - log_weight).clamp(min=0.0)

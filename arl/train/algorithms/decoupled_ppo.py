@@ -1,6 +1,8 @@
 """Decoupled PPO: clip around the proximal policy, weigh by proximal / behavior; AReaL, arXiv 2505.24298, eq. 5.
 
-u = exp(current − proximal), w = min(exp(proximal − behavior), cap), loss = −Σ w · min(u A, clip(u) A) over tokens.
+u = exp(current − proximal)
+w = min(exp(proximal − behavior), cap)
+loss = −Σ w · min(u A, clip(u) A) over tokens
 """
 
 from typing import TYPE_CHECKING
@@ -38,8 +40,10 @@ class DecoupledPPO(AroundProximal):
     def loss(self, tokens: TokenColumns) -> "tuple[Tensor, dict[str, Tensor]]":
         proximal = self.center(tokens)
         check_columns(tokens, proximal)
-        clipped = clipped_gain(tokens.current_logprobs - proximal, tokens.advantages, self.clip_low, self.clip_high)
-        weighed = behavior_weight(proximal - tokens.behavior_logprobs, self.behavior_weight_cap)
+        log_ratio = tokens.current_logprobs - proximal
+        log_weight = proximal - tokens.behavior_logprobs
+        clipped = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high)
+        weighed = behavior_weight(log_weight, self.behavior_weight_cap)
         loss = -(weighed.weight * clipped.gain).sum()
         return loss, {
             "ratio/clip_fraction": clipped.is_clipped,

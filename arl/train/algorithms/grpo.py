@@ -1,4 +1,4 @@
-"""GRPO's advantage: a reward relative to those of the same problem; DeepSeekMath, arXiv 2402.03300, §4.1.2."""
+"""Compute GRPO's advantage: a reward relative to those of the same problem; DeepSeekMath, arXiv 2402.03300, §4.1.2."""
 
 import numpy as np
 
@@ -8,7 +8,10 @@ EPSILON = 1e-6  # keeps a group of almost equal rewards finite
 
 
 class GRPO(Advantage):
-    """A = (r − mean) / (std + 1e-6) within each group, with the sample's std; exactly 0 in a group of equal rewards."""
+    """Compares each reward with those of its group: A = (r − mean) / (std + 1e-6), with the sample's std.
+
+    A is exactly 0 in a group of equal rewards.
+    """
 
     per = "trajectory"
     columns = ()
@@ -22,7 +25,7 @@ class GRPO(Advantage):
 
 
 def grpo_advantages(rewards: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
-    """A = (r − mean) / (std + ε) within each group; std is the sample's, Σ (r − mean)² / (G − 1) under the root.
+    """Compute A = (r − mean) / (std + ε) within each group, where std² = Σ (r − mean)² / (G − 1).
 
     Args:
         rewards: (N,) float, group by group.

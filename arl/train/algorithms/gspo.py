@@ -1,7 +1,8 @@
 """GSPO, arXiv 2507.18071, eqs. 5 and 7, decoupled: ratio and weight belong to a whole trajectory.
 
-A sequence's u is exp of the mean of current − proximal over its tokens, its w exp of that of proximal − behavior;
-loss = −Σ w · min(u A, clip(u) A) over sequences.
+u = exp(mean over the sequence's tokens of (current − proximal))
+w = min(exp(mean over the sequence's tokens of (proximal − behavior)), cap)
+loss = −Σ w · min(u A, clip(u) A) over sequences
 """
 
 from typing import TYPE_CHECKING, Any
@@ -53,14 +54,17 @@ class GSPO(AroundProximal):
     def loss(self, tokens: TokenColumns) -> "tuple[Tensor, dict[str, Tensor]]":
         proximal = self.center(tokens)
         check_columns(tokens, proximal)
+        sequences = tokens.sequences
+        log_ratio = tokens.current_logprobs - proximal
         log_weight = proximal - tokens.behavior_logprobs
+        advantages = log_weight.new_zeros(log_weight.shape).scatter(0, sequences, tokens.advantages)  # of sequences
         clipped = clipped_gain(
-            _sequence_means(tokens.current_logprobs - proximal, tokens.sequences),
-            log_weight.new_zeros(log_weight.shape).scatter(0, tokens.sequences, tokens.advantages),
+            _sequence_means(log_ratio, sequences),
+            advantages,
             self.clip_low,
             self.clip_high,
         )
-        weighed = behavior_weight(_sequence_means(log_weight, tokens.sequences), self.behavior_weight_cap)
+        weighed = behavior_weight(_sequence_means(log_weight, sequences), self.behavior_weight_cap)
         loss = -(weighed.weight * clipped.gain).sum()
         of_sequences = {
             "ratio/clip_fraction": clipped.is_clipped,
@@ -68,13 +72,13 @@ class GSPO(AroundProximal):
             "behavior_weight/mean": weighed.weight,
             "behavior_weight/capped_fraction": weighed.is_capped,
         }
-        of_tokens = {name: value.index_select(0, tokens.sequences) for name, value in of_sequences.items()}
+        of_tokens = {name: value.index_select(0, sequences) for name, value in of_sequences.items()}
         of_tokens["kl/behavior_proximal"] = behavior_weight(log_weight, self.behavior_weight_cap).kl
         return loss, of_tokens
 
 
 def _sequence_means(column: "Tensor", sequences: "Tensor") -> "Tensor":
-    """Mean over the tokens of each sequence, (N,); 0 where there is no such sequence.
+    """Compute the mean over the tokens of each sequence, (N,); 0 where there is no such sequence.
 
     There are N places, because only the device knows how many sequences there are.
     """

@@ -1,4 +1,6 @@
-"""The objective seam: a loss as a pure function of per-token columns. Torch is needed only where a loss is computed.
+"""Define the objective seam: a loss as a pure function of per-token columns.
+
+Torch is imported only where a loss is computed.
 
     Shard ─► forward ─► TokenColumns ─► Objective.loss ─► (summed loss, per-token metrics by name)
                                                               │ / tokens or sequences of the minibatch
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenColumns:
-    """What a loss may read of N loss tokens. Only `current_logprobs` carries a gradient.
+    """Holds what a loss may read of N loss tokens. Only `current_logprobs` carries a gradient.
 
     Columns that the objective does not ask for (`ObjectiveSection.columns`) are None.
     """
@@ -36,7 +38,7 @@ class TokenColumns:
 
 
 class Objective(ObjectiveSection):
-    """A loss and its hyper-parameters. The fields of a subclass are the fields of the recipe's section `objective`.
+    """Computes a loss. The fields of a subclass are its settings, in the recipe's section `objective`.
 
     A worked example, chosen by `objective: {kind: my_objective:Reinforce}`:
 

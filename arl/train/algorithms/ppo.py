@@ -1,6 +1,8 @@
 """Naive PPO, which clips around the behavior policy; arXiv 1707.06347, eq. 7.
 
-u = exp(current − behavior), loss = −Σ min(u A, clip(u) A) over tokens.
+    u = exp(current − behavior)
+    loss = −Σ min(u A, clip(u) A) over tokens
+
 It is decoupled PPO with π_prox = π_behav and w = 1.
 """
 

@@ -1,4 +1,4 @@
-"""Where π_prox comes from: a forward pass before the minibatches, or A-3PO's interpolation."""
+"""Choose where π_prox comes from: a forward pass before the minibatches, or A-3PO's interpolation."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,7 +16,7 @@ ClipLow = Annotated[float, Field(gt=0, lt=1)]
 
 
 class AroundProximal(Objective):
-    """What objectives that are centered on the proximal policy share."""
+    """Holds what objectives share that are centered on the proximal policy."""
 
     columns = ("proximal_logprobs",)
 
@@ -34,17 +34,22 @@ class AroundProximal(Objective):
         return () if self.proximal == "loglinear" else self.columns
 
     def center(self, tokens: "TokenColumns") -> "Tensor":
-        """log π_prox of each token, (N,), without gradient."""
+        """Return log π_prox of each token, (N,), without gradient."""
         if self.proximal == "loglinear":
             return loglinear_proximal(
-                tokens.current_logprobs, tokens.behavior_logprobs, tokens.policy_versions, tokens.version
+                current=tokens.current_logprobs,
+                behavior=tokens.behavior_logprobs,
+                policy_versions=tokens.policy_versions,
+                version=tokens.version,
             )
         assert tokens.proximal_logprobs is not None, "the learner fills the columns that an objective needs"
         return tokens.proximal_logprobs
 
 
 def loglinear_proximal(current: "Tensor", behavior: "Tensor", policy_versions: "Tensor", version: int) -> "Tensor":
-    """log π_prox = log π_b + α (log π_θ − log π_b), α = (v' − 1 − v_b) / (v' − v_b); A-3PO, arXiv 2512.06547.
+    """Interpolate log π_prox between the policy that sampled and the current one; A-3PO, arXiv 2512.06547.
+
+        log π_prox = log π_b + α (log π_θ − log π_b),   α = (v' − 1 − v_b) / (v' − v_b)
 
     v' = v + 1 is the version that the step produces. A token sampled by the policy being trained (v_b = v) has α = 0,
     and an old one nearly 1.

@@ -1,4 +1,4 @@
-"""Calls an objective and an advantage once on made-up numbers, before anything starts.
+"""Call an objective and an advantage once on made-up numbers, before anything starts.
 
 A class that declares one thing and computes another would otherwise fail in the first step, minutes after the start.
 """
@@ -38,11 +38,14 @@ def try_advantage(advantage: Advantage) -> None:
     rewards = np.arange(2.0 * size)
     rewards[size:] = 1.0
     num_loss_tokens = np.arange(2 * size)
+    values = None
+    if "values" in advantage.columns:
+        values = np.zeros(num_loss_tokens.sum(), np.float32)
     episodes = EpisodeColumns(
         rewards=rewards,
         group_sizes=np.array([size, size]),
         num_loss_tokens=num_loss_tokens,
-        values=np.zeros(num_loss_tokens.sum(), np.float32) if "values" in advantage.columns else None,
+        values=values,
     )
     try:
         advantages_per_token(advantage, episodes)
@@ -73,7 +76,7 @@ def try_objective(objective: Objective) -> None:
 
 
 def _fault(objective: Objective) -> str:
-    """What is wrong with the loss of an example; empty if nothing is."""
+    """Say what is wrong with the loss of an example; empty if nothing is."""
     import torch
 
     current = torch.tensor([-1.0, -0.5, -2.0], requires_grad=True)
