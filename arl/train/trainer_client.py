@@ -9,7 +9,7 @@ die or to raise (RankWatch). The first failure ends every wait, present and futu
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -51,7 +51,9 @@ from arl.types import Batch, StepResult, WeightUpdate
 
 
 class TrainerClient:
-    """Trainer protocol over rank processes that a launcher starts with `environment` and torchrun's variables.
+    """Implements Trainer and WeightSender with rank processes.
+
+    A launcher starts them with `environment` and torchrun's variables:
 
         async with TrainerClient(init, recipe.advantage, 2, key, recipe.deadlines, host=launcher.host) as trainer:
             for rank in range(2):
@@ -62,7 +64,7 @@ class TrainerClient:
             await trainer.stop()
 
     Args:
-        init: what every rank is told first.
+        init: the first message to every rank.
         advantage: recipe section; advantages are computed here, where the rewards are.
         ranks: world size.
         run_key: secret of this run; a process that does not know it is refused.
@@ -85,10 +87,17 @@ class TrainerClient:
         self._init = init
         self._num_ranks = ranks
         self._deadlines = deadlines
-        flops = model_flops(init.model_path)
-        self._packing = Packing.of(*init.sections(), advantage, ranks=ranks, flops=flops)
+        train, objective = init.sections()
+        self._packing = Packing.of(
+            train,
+            objective,
+            advantage,
+            ranks=ranks,
+            flops=model_flops(init.model_path),
+        )
         self._version = init.version
-        self._published = PublishedVersions(init.kept_versions, {**(published or {}), init.version: init.model_path})
+        known = {**(published or {}), init.version: init.model_path}
+        self._published = PublishedVersions(init.kept_versions, known)
         self._waits = Waits()
         self._ranks = RankWatch()
         self._connections = RankConnections(ranks, run_key, host)
@@ -155,14 +164,17 @@ class TrainerClient:
 
         Raises:
             InputError: a trajectory is longer than train.capacity.
-            ProcessDied, TrainerError, DeadlineError: a rank died, raised, or took too long.
+            ProcessDied, TrainerError: a rank died or raised.
+            DeadlineError: `deadlines.step` passed; names the ranks with pid and version. The controller's own deadline
+                for a step is a few seconds longer (arl.rollout.controller.GRACE), so that this message comes first.
         """
         assert batch.version == self._version, f"a batch for version {batch.version} at version {self._version}"
-        slices, packing = await asyncio.to_thread(pack_batch, batch, self._packing)
-        stepped = await self._ask([Step(part) for part in slices], Stepped, self._deadlines.step)
+        shards, packing = await asyncio.to_thread(pack_batch, batch, self._packing)
+        steps = [Step(shard) for shard in shards]
+        answers = await self._ask(steps, Stepped, self._deadlines.step)
         self._version += 1
-        assert {answer.version for answer in stepped} == {self._version}
-        return StepResult(self._version, stepped[0].metrics | packing)
+        assert {answer.version for answer in answers} == {self._version}
+        return StepResult(self._version, answers[0].metrics | packing)
 
     async def weights(self, version: int) -> WeightUpdate:
         """See Trainer.
@@ -196,8 +208,12 @@ class TrainerClient:
             await asyncio.shield(self._saving)
 
     async def stop(self) -> None:
-        """Let the ranks finish what they publish, and exit."""
-        self._ranks.close()
+        """Let the ranks finish what they publish, and exit.
+
+        Raises:
+            TrainerError, DeadlineError: a rank raised, or took longer than `deadlines.shutdown`.
+        """
+        self._ranks.close()  # because the end of a rank is no failure from here on
         await self._ask([Stop()] * self._num_ranks, Stopped, self._deadlines.shutdown)
 
     # ---- WeightSender
@@ -225,7 +241,7 @@ class TrainerClient:
         """See WeightSender."""
         sent = await self._ask_thread(group, Send(version), answering=group)
         if not isinstance(sent, Sent) or sent.error:
-            raise EngineLost(f"group {group}: rank 0 could not send version {version}: {sent}")
+            raise EngineLost(f"group {group}: trainer rank 0 could not send version {version}: {sent}")
 
     async def leave(self, group: str) -> None:
         """See WeightSender."""
@@ -271,8 +287,14 @@ class TrainerClient:
 
     def _rank_0_deadline(self, seconds: float, what: str) -> contextlib.AbstractAsyncContextManager[None]:
         """Bound a wait for something that rank 0 alone does."""
-        described: Callable[[], str] = lambda: f"at version {self._version} {what}"  # noqa: E731
-        return self._ranks.deadline(seconds, lambda: {0}, described)
+
+        def ranks() -> set[int]:
+            return {0}
+
+        def awaited() -> str:
+            return f"at version {self._version} {what}"
+
+        return self._ranks.deadline(seconds, ranks, awaited)
 
     # ---- receiving
 
@@ -280,19 +302,22 @@ class TrainerClient:
         """Consumes messages of the ranks and their threads; waits for the next; unblocked by any of them."""
         while True:
             try:
-                self._deliver(*await self._connections.receive())
+                sender, message = await self._connections.receive()
+                self._deliver(sender, message)
             except Exception as error:
                 self._waits.fail(TrainerError(f"a message of the trainer could not be handled: {error!r}"))
                 raise
 
     async def _fail_with_a_rank(self) -> None:
         """Waits for the first death or traceback of a rank; then ends every wait."""
-        self._waits.fail(await self._ranks.failure())
+        error = await self._ranks.failure()
+        self._waits.fail(error)
 
     def _deliver(self, sender: Hello, message: channel.FromRank) -> None:
         if isinstance(message, Failed):
             who = f"{sender.role} rank {sender.rank} (pid {sender.pid} on {sender.host}) at version {message.version}"
-            self._ranks.raised(TrainerError(f"{who} raised:\n{message.trace}"))
+            error = TrainerError(f"{who} raised:\n{message.trace}")
+            self._ranks.raised(error)
         elif isinstance(message, Published):
             self._deliver_update(message.update)
         elif isinstance(message, Saved):

@@ -19,6 +19,7 @@ from arl.errors import DeadlineError, ProcessDied, TrainerError
 from arl.launch.address import LOOPBACK
 from arl.launch.base import Process
 from arl.launch.child import RUN_KEY
+from arl.train import channel
 from arl.train.algorithms.grpo import GRPO
 from arl.train.trainer_client import TrainerClient
 from arl.types import Batch, StepResult
@@ -175,6 +176,18 @@ def test_a_process_with_the_wrong_key_is_refused_and_the_run_goes_on(tiny: Path,
                 await trainer.ready()
                 assert (await trainer.step(batch(4, groups=4, size=4))).version == 5
                 await trainer.stop()
+
+    asyncio.run(scene())
+
+
+def test_a_rank_that_gets_no_init_gives_up_after_the_deadline_of_a_start(tiny: Path, tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with TrainerClient(init(tiny, tmp_path), GRPO(), 2, KEY, DEADLINES, host=LOOPBACK) as trainer:
+            assert float(trainer.environment[channel.STARTUP_SECONDS]) == DEADLINES.startup
+            environment = trainer.environment | {channel.STARTUP_SECONDS: "0.5"}
+            message = r"the controller sent nothing for 0\.5 s"
+            with started(environment, 1), pytest.raises(TrainerError, match=message):  # the other one never starts
+                await trainer.ready()
 
     asyncio.run(scene())
 

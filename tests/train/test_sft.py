@@ -94,10 +94,13 @@ def test_a_warm_up_that_misses_its_target_fails_and_writes_nothing(tmp_path: Pat
 
 
 def test_a_line_that_is_no_pair_is_named(tiny: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.jsonl").write_text('{"prompt": "0=", "response": "0#0"}\n{"prompt": "1="}')
-    fields = {"model": str(tiny), "data": str(tmp_path / "bad.jsonl"), "steps": 1, "output": str(tmp_path / "out")}
-    with pytest.raises(DataError, match=r"bad.jsonl:2.*response"):
-        run_job(PairsJob, fields)
+    data = tmp_path / "bad.jsonl"
+    fields = {"model": str(tiny), "data": str(data), "steps": 1, "output": str(tmp_path / "out")}
+    good = '{"prompt": "0=", "response": "0#0"}'
+    for bad in ('{"prompt": "1="}', '{"prompt": 1, "response": "0#0"}', '{"prompt": "1=", "response": 1}'):
+        data.write_text(f"{good}\n{bad}")
+        with pytest.raises(DataError, match=r"bad.jsonl:2.*response"):
+            run_job(PairsJob, fields)
     with pytest.raises(InputError, match="steps"):
         run_job(PairsJob, fields | {"steps": 0})
 
