@@ -144,14 +144,14 @@ def pack_groups(
         InputError: a sequence longer than `capacity`.
     """
     bundles = [bundle for group in groups for bundle in _bundles(group, capacity)]
-    trees = [prefix_tree([_stored(s) for s in bundle]) for bundle in bundles]
-    sizes = np.array([len(tree.token_ids) for tree in trees], np.int64)
-    work = np.array([_bundle_flops(*pair, flops) for pair in zip(bundles, trees, strict=True)], np.float64)
-    packed: list[tuple[MicroBatch, ...]] = []
-    for of_rank in balance(sizes, work, capacity, ranks):
-        packs = [_join([s for i in members for s in bundles[i]]) for members in of_rank]
-        packed.append(tuple(packs))
-    return packed
+    sizes = []
+    work = []
+    for bundle in bundles:
+        tree = prefix_tree([_stored(s) for s in bundle])
+        sizes.append(len(tree.token_ids))
+        work.append(_bundle_flops(bundle, tree, flops))
+    balanced = balance(np.array(sizes, np.int64), np.array(work, np.float64), capacity, ranks)
+    return [tuple(_join_bundles(bundles, members) for members in of_rank) for of_rank in balanced]
 
 
 def _stored(sequence: LossSequence) -> np.ndarray:
@@ -193,6 +193,10 @@ def _keys_seen(tree: PrefixTree | MicroBatch) -> int:
     q = np.diff(tree.query_offsets).astype(np.int64)
     k = np.diff(tree.key_offsets).astype(np.int64)
     return int((q * k - q * (q - 1) // 2).sum())
+
+
+def _join_bundles(bundles: Sequence[Sequence[LossSequence]], members: Sequence[int]) -> MicroBatch:
+    return _join([s for i in members for s in bundles[i]])
 
 
 def _join(sequences: list[LossSequence]) -> MicroBatch:

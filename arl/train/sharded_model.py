@@ -58,7 +58,13 @@ class ShardedModel(ShardedWeights):
         device: of this rank.
     """
 
-    def __init__(self, path: str | Path, train: Train, temperature: float, device: torch.device) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        train: Train,
+        temperature: float,
+        device: torch.device,
+    ) -> None:
         super().__init__(path, train, device)
         self.temperature = temperature
         self.clip_norm = train.clip_norm
@@ -77,10 +83,10 @@ class ShardedModel(ShardedWeights):
         """
         targets = self.tensor(batch.score_targets)
 
-        def head_loss(hidden: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
-            return linear_logprob(hidden, head, targets, self.temperature)
+        def scores(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+            return linear_logprob(hidden, weight, targets, self.temperature)
 
-        return self._forward(batch, head_loss)
+        return self._forward(batch, scores)
 
     def policy_loss(self, batch: MicroBatch, row_loss: RowLoss) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Compute a loss that is a sum over scored positions; the head computes its gradient in the forward.
@@ -90,22 +96,28 @@ class ShardedModel(ShardedWeights):
         """
         targets = self.tensor(batch.score_targets)
 
-        def head_loss(hidden: Tensor, head: Tensor) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-            return linear_policy_loss(hidden, head, targets, row_loss, self.temperature)
+        def loss(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
+            return linear_policy_loss(hidden, weight, targets, row_loss, self.temperature)
 
-        total, _, entropy, stats = self._forward(batch, head_loss)
+        total, _, entropy, stats = self._forward(batch, loss)
         return total, entropy, stats
 
     def _forward(self, batch: MicroBatch, head: Callable[[Tensor, Tensor], T]) -> T:
         """Return what `head` makes of the hidden states (M, D) of the scored positions and its weight (V, D)."""
-        context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices)
+        context = PackedContext(
+            batch.query_offsets,
+            batch.key_offsets,
+            batch.key_indices,
+        )
         inputs = {
             "input_ids": self.tensor(batch.token_ids)[None],
             "position_ids": self.tensor(batch.position_ids)[None],
             "context": context,
         }
-        out: T = self.model.scored(inputs, self.tensor(batch.score_positions), head)
-        assert context.calls == self.model.config.num_hidden_layers, "a layer did not ask the pack's context"
+        positions = self.tensor(batch.score_positions)
+        out: T = self.model.scored(inputs, positions, head)
+        num_layers = self.model.config.num_hidden_layers
+        assert context.calls == num_layers, "a layer did not ask the pack's context"
         return out
 
     def tensor(self, array: np.ndarray) -> Tensor:

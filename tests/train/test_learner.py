@@ -29,7 +29,7 @@ from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence, loss_sequences
 from arl.train.packer import Shard, pack_groups
-from arl.types import Batch, WeightUpdate
+from arl.types import Batch, Trajectory, WeightUpdate
 from tests.extending.my_objective import Reinforce as WithPenalty
 from tests.train.gradients import gradient_of
 from tests.train.synthetic import batch, packed
@@ -62,25 +62,28 @@ def assert_same_weights(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], 
         torch.testing.assert_close(weight, b[name], rtol=0, atol=tolerance, msg=name)
 
 
-def mean_logprob(trained: Learner, sequences: list[LossSequence]) -> float:
+def logprobs(trained: Learner, sequences: list[LossSequence]) -> torch.Tensor:
+    """Score the loss tokens of one pack, (N,)."""
     ((pack,),) = pack_groups([sequences], 16_384, ranks=1)
     with torch.no_grad():
         logprob, _ = trained.sharded.score(pack)
-    return float(logprob[torch.from_numpy(pack.loss_scores).long()].mean())
+    return logprob[torch.from_numpy(pack.loss_scores).long()]
+
+
+def with_advantage(trajectory: Trajectory, advantage: float) -> LossSequence:
+    at = np.flatnonzero(trajectory.loss_mask)
+    return LossSequence(
+        token_ids=trajectory.token_ids,
+        loss_at=at,
+        behavior_logprobs=trajectory.behavior_logprobs[at],
+        policy_versions=trajectory.policy_versions[at],
+        advantages=np.full(len(at), advantage, np.float32),
+    )
 
 
 def rewarded(given: Batch) -> list[LossSequence]:
     chosen = [t for g in given.groups for t in g.trajectories if t.reward == 1.0]
-    return [
-        LossSequence(
-            t.token_ids,
-            at := np.flatnonzero(t.loss_mask),
-            t.behavior_logprobs[at],
-            t.policy_versions[at],
-            np.ones(len(at), np.float32),
-        )
-        for t in chosen
-    ]
+    return [with_advantage(t, 1.0) for t in chosen]
 
 
 def on_policy(trained: Learner, given: Batch) -> Batch:
@@ -89,15 +92,8 @@ def on_policy(trained: Learner, given: Batch) -> Batch:
     for g in given.groups:
         trajectories = []
         for t in g.trajectories:
-            at = np.flatnonzero(t.loss_mask)
-            one = LossSequence(
-                t.token_ids, at, t.behavior_logprobs[at], t.policy_versions[at], np.ones(len(at), np.float32)
-            )
-            ((pack,),) = pack_groups([[one]], 16_384, ranks=1)
-            with torch.no_grad():
-                logprob = trained.sharded.score(pack)[0][torch.from_numpy(pack.loss_scores).long()]
             recorded = t.behavior_logprobs.copy()
-            recorded[at] = logprob.numpy()
+            recorded[t.loss_mask] = logprobs(trained, [with_advantage(t, 1.0)]).numpy()
             versions = np.where(t.loss_mask, given.version, -1).astype(np.int32)
             trajectories.append(msgspec.structs.replace(t, behavior_logprobs=recorded, policy_versions=versions))
         groups.append(msgspec.structs.replace(g, trajectories=tuple(trajectories)))
@@ -107,10 +103,10 @@ def on_policy(trained: Learner, given: Batch) -> Batch:
 def test_a_few_steps_raise_the_probability_of_rewarded_trajectories(tiny: Path) -> None:
     trained = learner(tiny, learning_rate=1e-3)
     given = batch(4, groups=8, size=4)
-    before = mean_logprob(trained, rewarded(given))
+    before = logprobs(trained, rewarded(given)).mean()
     for version in range(4, 8):
         trained.step(shard_of(on_policy(trained, batch(version, groups=8, size=4))))
-    assert mean_logprob(trained, rewarded(given)) > before + 0.05
+    assert logprobs(trained, rewarded(given)).mean() > before + 0.05
     assert trained.version == 8
 
 
@@ -131,7 +127,7 @@ def test_leaving_out_trajectories_without_gradient_does_not_change_the_gradient(
     (short,) = shard_of(given, minibatches=1).minibatches
     everything = []
     for g, kept in zip(given.groups, _kept(given), strict=True):
-        everything.append(kept or [_with_zero_advantage(t) for t in g.trajectories])
+        everything.append(kept or [with_advantage(t, 0.0) for t in g.trajectories])
     (packs,) = pack_groups(everything, 16_384, ranks=1)
     full = Shard(4, (msgspec.structs.replace(short, micro_batches=packs),))
     assert len(full.minibatches[0].micro_batches[0].loss_scores) > len(short.micro_batches[0].loss_scores)
@@ -140,11 +136,6 @@ def test_leaving_out_trajectories_without_gradient_does_not_change_the_gradient(
     assert first["loss"] == pytest.approx(second["loss"], rel=1e-5)
     assert first["grad_norm"] == pytest.approx(second["grad_norm"], rel=1e-5)
     assert_same_weights(weights(a), weights(b), 1e-6)
-
-
-def _with_zero_advantage(t: object) -> LossSequence:
-    at = np.flatnonzero(t.loss_mask)  # type: ignore[attr-defined]
-    return LossSequence(t.token_ids, at, t.behavior_logprobs[at], t.policy_versions[at], np.zeros(len(at), np.float32))  # type: ignore[attr-defined]
 
 
 def _kept(given: Batch) -> list[list[LossSequence]]:
