@@ -28,9 +28,9 @@ class InProcessTrainer:
 
     Args:
         recipe: its sections `train`, `objective` and `advantage`, and the costs in `virtual`, are used.
-        versions: what it begins with.
+        versions: the model and version to begin with, and older versions that are published already.
         publications: directory in which weights are published.
-        logs: directory in which the slice of a step that cannot be trained is left.
+        logs: directory for the shard of a step that cannot be trained.
         lags: the recipe's exact lags, (steps, P) versions; None: staleness is bounded instead.
     """
 
@@ -46,14 +46,18 @@ class InProcessTrainer:
         self._costs = recipe.virtual
         self._model = Path(versions.model)
         self._packing = Packing.of(
-            recipe.train, recipe.objective, recipe.advantage, ranks=1, flops=model_flops(versions.model)
+            recipe.train,
+            recipe.objective,
+            recipe.advantage,
+            ranks=1,
+            flops=model_flops(versions.model),
         )
         self._learner = Learner(
             self._model,
             recipe.train.model_copy(update={"threads": 1}),
             recipe.objective,
-            recipe.rollout.temperature,
-            version,
+            temperature=recipe.rollout.temperature,
+            version=version,
             resumed=version > 0,
             evidence=logs,
         )

@@ -76,7 +76,7 @@ class Rank:
             init.kept_versions,
             announce=_Announcer("publisher", init.version),
             every_version=init.every_version,
-            checked_as=None if init.checked_as is None else DTYPES[init.checked_as],
+            checked_as=DTYPES[init.checked_as] if init.checked_as is not None else None,
         )
 
     def _target(self) -> "PublicationTarget":

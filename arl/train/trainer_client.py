@@ -192,7 +192,13 @@ class TrainerClient:
             return await asyncio.shield(self._wanted[version])
 
     async def save(self, path: Path) -> None:
-        """See Trainer."""
+        """See Trainer. First waits until the previous save is written, because only one is written at a time.
+
+        Raises:
+            ProcessDied, TrainerError, DeadlineError: a rank died, raised, or took too long.
+        """
+        if self._saving is not None:
+            await self.saved()
         self._saving = self._waits.new()
         await self._ask([Save(str(path))] * self._num_ranks, Copied, self._deadlines.step)
 

@@ -7,16 +7,13 @@ import msgspec
 import pytest
 
 from arl import clock
-from arl.config.recipe import Deadlines, Recipe
-from arl.launch.address import LOOPBACK
+from arl.config.recipe import Recipe
 from arl.metrics.fingerprint import weights_sha256
 from arl.rollout.lag_table import load_lags
-from arl.train.algorithms.grpo import GRPO
 from arl.train.in_process import InProcessTrainer
-from arl.train.trainer_client import TrainerClient
 from arl.types import StartingVersions, StepResult
 from tests.train.synthetic import batch
-from tests.train.workers import init, started
+from tests.train.workers import forked, init
 
 STEPS = range(3)
 
@@ -44,15 +41,12 @@ async def in_process(recipe: Recipe, model: Path, directory: Path) -> list[StepR
 
 async def in_a_rank(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
     first = msgspec.structs.replace(init(model, directory), version=0)
-    limits = Deadlines(startup=300, step=300, swap=300)
-    async with TrainerClient(first, GRPO(), 1, "secret", limits, host=LOOPBACK) as trainer:
-        with started(trainer.environment, 1) as processes:
-            await trainer.ready()
-            results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
-            await trainer.save(directory / "saved")
-            await trainer.saved()
-            await trainer.stop()
-            assert processes[0].wait(20) == 0
+    async with forked(first, 1) as (trainer, (rank,)):
+        results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
+        await trainer.save(directory / "saved")
+        await trainer.saved()
+        await trainer.stop()
+        assert rank.wait(300) == 0
     return results
 
 

@@ -8,17 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from arl.config.recipe import Deadlines
 from arl.errors import DeadlineError, EngineError, EngineLost
-from arl.launch.address import LOOPBACK
 from arl.sync.verify import refuse_other_tensors
-from arl.train.algorithms.grpo import GRPO
-from arl.train.trainer_client import TrainerClient
 from tests.engine.conftest import ServerProcess, connect, start_server
 from tests.train.synthetic import batch
-from tests.train.workers import init, started
+from tests.train.workers import forked, init
 
-DEADLINES = Deadlines(startup=300, step=300, swap=300, shutdown=60)
 STUCK = 6.0  # seconds for the engine that stops, which are waited out; nobody else comes near a deadline
 
 
@@ -40,38 +35,36 @@ def test_engines_get_what_was_trained_and_one_that_stops_in_between_holds_up_nob
     )
 
     async def scene() -> None:
-        async with TrainerClient(broadcast, GRPO(), 1, "secret", DEADLINES, host=LOOPBACK) as trainer:
-            with started(trainer.environment, 1):
-                await trainer.ready()
-                refuse_other_tensors(trainer.tensors, tiny)
-                assert len(trainer.buckets) > 5
-                stopped = connect(servers[0].url, swap_seconds=STUCK, sender=trainer)
-                other = connect(servers[1].url, sender=trainer)
-                async with stopped, other:
-                    await trainer.step(batch(4, groups=4, size=4))
-                    update = await trainer.weights(5)
-                    assert update.transport == "broadcast"
-                    assert len(update.checksums) == len(trainer.tensors)
-                    await asyncio.gather(stopped.update_weights(update), other.update_weights(update))
-                    servers[0].process.send_signal(signal.SIGSTOP)
-                    await trainer.step(batch(5, groups=4, size=4))
-                    update = await trainer.weights(6)
-                    stuck = asyncio.create_task(stopped.update_weights(update))
-                    await other.update_weights(update)
-                    await trainer.step(batch(6, groups=4, size=4))
-                    with pytest.raises((DeadlineError, EngineLost)):
-                        await stuck
-                    await other.update_weights(await trainer.weights(7))
-                    assert (stopped.loaded_version, other.loaded_version) == (5, 7)
-                servers[0].process.kill()
-                async with connect(servers[1].url, sender=trainer) as again:  # a new life joins a group of its own
-                    await trainer.step(batch(7, groups=4, size=4))
-                    update = await trainer.weights(8)
-                    await again.update_weights(update)
-                    spoiled = dict(update.checksums, **{"lm_head.weight": "another"})
-                    with pytest.raises(EngineError, match=r"lm_head.weight of version 8 is not what the trainer"):
-                        await again.update_weights(msgspec.structs.replace(update, checksums=spoiled))
-                await trainer.stop()
+        async with forked(broadcast, 1) as (trainer, _):
+            refuse_other_tensors(trainer.tensors, tiny)
+            assert len(trainer.buckets) > 5
+            stopped = connect(servers[0].url, swap_seconds=STUCK, sender=trainer)
+            other = connect(servers[1].url, sender=trainer)
+            async with stopped, other:
+                await trainer.step(batch(4, groups=4, size=4))
+                update = await trainer.weights(5)
+                assert update.transport == "broadcast"
+                assert len(update.checksums) == len(trainer.tensors)
+                await asyncio.gather(stopped.update_weights(update), other.update_weights(update))
+                servers[0].process.send_signal(signal.SIGSTOP)
+                await trainer.step(batch(5, groups=4, size=4))
+                update = await trainer.weights(6)
+                stuck = asyncio.create_task(stopped.update_weights(update))
+                await other.update_weights(update)
+                await trainer.step(batch(6, groups=4, size=4))
+                with pytest.raises((DeadlineError, EngineLost)):
+                    await stuck
+                await other.update_weights(await trainer.weights(7))
+                assert (stopped.loaded_version, other.loaded_version) == (5, 7)
+            servers[0].process.kill()
+            async with connect(servers[1].url, sender=trainer) as again:  # a new life joins a group of its own
+                await trainer.step(batch(7, groups=4, size=4))
+                update = await trainer.weights(8)
+                await again.update_weights(update)
+                spoiled = dict(update.checksums, **{"lm_head.weight": "another"})
+                with pytest.raises(EngineError, match=r"lm_head.weight of version 8 is not what the trainer"):
+                    await again.update_weights(msgspec.structs.replace(update, checksums=spoiled))
+            await trainer.stop()
 
     asyncio.run(scene())
 
@@ -80,16 +73,14 @@ def test_a_group_that_nobody_joins_is_the_loss_of_that_engine_alone(tiny: Path, 
     short = msgspec.structs.replace(init(tiny, tmp_path), transport="broadcast", broadcast_seconds=5.0)
 
     async def scene() -> None:
-        async with TrainerClient(short, GRPO(), 1, "secret", DEADLINES, host=LOOPBACK) as trainer:
-            with started(trainer.environment, 1) as (rank,):
-                await trainer.ready()
-                meeting = await trainer.join("lonely", 2)
-                assert (meeting.host, meeting.backend) == ("127.0.0.1", "gloo")
-                with pytest.raises(EngineLost, match="lonely"):
-                    await trainer.send("lonely", 5)
-                await trainer.leave("lonely")
-                assert (await trainer.step(batch(4, groups=4, size=4))).version == 5
-                await trainer.stop()
-                assert rank.wait(300) == 0, "threads that wait for engines do not spoil its end"
+        async with forked(short, 1) as (trainer, (rank,)):
+            rendezvous = await trainer.join("lonely", 2)
+            assert (rendezvous.host, rendezvous.backend) == ("127.0.0.1", "gloo")
+            with pytest.raises(EngineLost, match="lonely"):
+                await trainer.send("lonely", 5)
+            await trainer.leave("lonely")
+            assert (await trainer.step(batch(4, groups=4, size=4))).version == 5
+            await trainer.stop()
+            assert rank.wait(300) == 0, "threads that wait for engines do not spoil its end"
 
     asyncio.run(scene())

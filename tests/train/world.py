@@ -3,6 +3,7 @@
 import itertools
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from arl.train.rendezvous import init_ranks
 from tests.train.gradients import gradient_of, sequences
 from tests.train.synthetic import batch, packed
 
-STEPS, SEEDS = 3, (1, 2, 3)
+STEPS = 3
+SEEDS = (1, 2, 3)
 NAIVE = PPO()
 SEQUENCES = GSPO(proximal="loglinear", clip_low=0.2, clip_high=0.2)  # π_prox of tokens of age 0 is π_behav
 
@@ -40,7 +42,8 @@ def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, float]], 
 
 def gradients(model: str, train: dict[str, Any], capacity: int) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Loss and gradient of drawn groups under two objectives, as <seed>.<objective>.<parameter>."""
-    learner, losses = Learner(model, Train(minibatches=1, **train), NAIVE), list[float]()
+    learner = Learner(model, Train(minibatches=1, **train), NAIVE)
+    losses: list[float] = []
     found: dict[str, torch.Tensor] = {}
     for seed, objective in itertools.product(SEEDS, (NAIVE, SEQUENCES)):
         learner.objective = objective
@@ -49,6 +52,9 @@ def gradients(model: str, train: dict[str, Any], capacity: int) -> tuple[list[fl
         losses.append(loss)
         found |= {f"{seed}.{objective.kind}.{name}": tensor for name, tensor in gradient.items()}
     return losses, found
+
+
+COMPUTE: dict[str, Callable[..., tuple[Any, dict[str, torch.Tensor]]]] = {"trained": trained, "gradients": gradients}
 
 
 class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -87,9 +93,11 @@ def main() -> None:
         if kind == "collectives":
             told[name] = collectives(**case)
             continue
-        told[name], tensors = (trained if kind == "trained" else gradients)(**case)
+        compute = COMPUTE[kind]
+        told[name], tensors = compute(**case)
         if dist.get_rank() == 0:
-            save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, directory / f"{name}.safetensors")
+            dense = {key: tensor.contiguous() for key, tensor in tensors.items()}
+            save_file(dense, directory / f"{name}.safetensors")
     if dist.get_rank() == 0:
         (directory / "told.json").write_text(json.dumps(told))
     dist.barrier()
