@@ -40,10 +40,15 @@ def pairs(tmp_path: Path) -> Path:
 
 
 def test_the_command_tunes_a_model_on_pairs_and_reports_each_line_as_json(
-    tiny: Path, pairs: Path, tmp_path: Path
+    tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = PairsJob(
-        model=str(tiny), data=str(pairs), steps=60, batch_size=16, learning_rate=1e-2, output=str(tmp_path / "out")
+        model=str(tiny),
+        data=str(pairs),
+        steps=60,
+        batch_size=16,
+        learning_rate=1e-2,
+        output=str(tmp_path / "out"),
     )
     (tmp_path / "job.json").write_text(job.model_dump_json())
     command = [sys.executable, "-m", "arl.train.sft", str(tmp_path / "job.json")]
@@ -54,9 +59,9 @@ def test_the_command_tunes_a_model_on_pairs_and_reports_each_line_as_json(
     assert lines[-1] == {"output": job.output}
     assert AutoModelForCausalLM.from_pretrained(job.output).dtype == torch.float32
     assert len(AutoTokenizer.from_pretrained(job.output)) == 16
-    again = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert again.returncode == 2
-    assert "exists already" in again.stderr
+    monkeypatch.setattr(sys, "argv", command[2:])
+    assert sft.main() == 2, "a second time, in this process"
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_the_warm_up_writes_a_model_once_its_target_is_reached(
