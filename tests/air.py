@@ -1,4 +1,4 @@
-"""How much air the code has: tokens per line of code, and tuple assignments per 1,000 lines.
+"""Measure how dense the code is: tokens per line of code, and tuple assignments per 1,000 lines.
 
     python -m tests.air [NUMBER]      or `just air`
 
@@ -16,11 +16,20 @@ from tests.test_architecture import ROOT, sources
 
 TOKENS_PER_LINE = 7.5
 TUPLES_PER_1000 = 2.0
-NOISE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+NOISE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 
 
 @dataclass(frozen=True)
 class Air:
+    """Counts of one file, or of several."""
+
     lines: int
     tokens: int
     tuples: int
@@ -44,7 +53,8 @@ def measure(text: str) -> Air:
     lines: set[int] = set()
     tokens = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        first, last = token.start[0], token.end[0]
+        first = token.start[0]
+        last = token.end[0]
         if token.type not in NOISE and first not in docstrings:
             tokens += 1
             lines.update(range(first, last + 1))
@@ -55,14 +65,16 @@ def measure(text: str) -> Air:
 def _docstring_lines(tree: ast.AST) -> set[int]:
     lines: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node.value.value, str):
             assert node.end_lineno is not None
             lines.update(range(node.lineno, node.end_lineno + 1))
     return lines
 
 
 def _packs_several(node: ast.AST) -> bool:
-    """Return whether it is `a, b = c, d`. Taking apart one value, as in `a, b = pair`, is no packing."""
+    """Tell whether a statement is `a, b = c, d`. Taking apart one value, as in `a, b = pair`, is no packing."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
         return False
     return any(isinstance(target, ast.Tuple) for target in node.targets)
@@ -71,7 +83,11 @@ def _packs_several(node: ast.AST) -> bool:
 def main(number: int) -> None:
     files = {path: measure(path.read_text()) for path in [*sources(), ROOT / "cli.py"]}
     counts = files.values()
-    whole = Air(sum(f.lines for f in counts), sum(f.tokens for f in counts), sum(f.tuples for f in counts))
+    whole = Air(
+        lines=sum(count.lines for count in counts),
+        tokens=sum(count.tokens for count in counts),
+        tuples=sum(count.tuples for count in counts),
+    )
     print("tokens/line  tuples/1000 lines  lines of code")
     print(f"{whole}  in all; aim: {TOKENS_PER_LINE} and {TUPLES_PER_1000}")
     worst = sorted(files, key=lambda path: files[path].tokens_per_line, reverse=True)

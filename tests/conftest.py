@@ -1,4 +1,4 @@
-"""What tests of several rooms need.
+"""Choose which tests run, in how many processes, with how many examples.
 
 The whole suite runs in two processes (pytest-xdist), a part of it in one; `-n` decides otherwise. Tests marked `slow`
 or `sglang` run only where `-m` names them. `.ci/run` runs those, and every property test with ten times the examples,
@@ -18,7 +18,7 @@ from arl.engine.sglang.installed import find_sglang
 from arl.errors import InputError
 from tests import examples
 
-assert examples.__doc__, "which registers the profiles"
+assert examples.__doc__, "importing it registers the profiles"
 settings.load_profile("few")
 
 PROCESSES = 2
@@ -105,7 +105,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_collection_finish() -> None:
-    """Else all that is imported is searched for garbage, for 0.2 s, in the middle of some test."""
+    """Keep imported modules out of garbage collection, which would search them for 0.2 s in the middle of a test."""
     gc.freeze()
 
 
@@ -115,5 +115,5 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def sglang_python() -> str:
-    """The interpreter that has SGLang; where there is none, the tests that need it are not run."""
+    """Return the interpreter that has SGLang. Tests that need it are not run where there is none."""
     return find_sglang(None).path

@@ -1,4 +1,4 @@
-"""How many examples a property test draws.
+"""Set how many examples a property test draws.
 
 By default few, so that the suite stays short; ten times as many under `--hypothesis-profile thorough`, which `.ci/run`
 uses. A property test states its size in proportion to the others: `@examples(10)` draws ten times as many as `@given`.
@@ -12,5 +12,5 @@ settings.register_profile("thorough", settings.get_profile("few"), max_examples=
 
 
 def examples(proportion: float) -> settings:
-    """Settings that draw `proportion` times as many examples as the profile does, and at least one."""
+    """Return settings that draw `proportion` times as many examples as the profile does, and at least one."""
     return settings(max_examples=max(1, round(proportion * settings().max_examples)))

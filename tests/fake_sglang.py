@@ -1,4 +1,4 @@
-"""An environment with a make-believe SGLang, which misbehaves as engine.args ask it to."""
+"""Make an environment with a fake SGLang, whose server fails as `--fault` in engine.args says."""
 
 import stat
 import sys
@@ -60,7 +60,7 @@ Server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serv
 
 
 def make_fake_sglang(directory: Path, version: str = "0.5.20") -> str:
-    """Its interpreter."""
+    """Return the interpreter of the environment."""
     site = directory / "site"
     (site / "sglang").mkdir(parents=True)
     (site / "sglang" / "__init__.py").touch()

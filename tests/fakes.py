@@ -1,4 +1,8 @@
-"""A null engine and a null trainer: the seams with costs and no weights, for the controller in virtual time."""
+"""Stand in for engine, trainer and the rest in tests of the controller: without weights, on virtual time.
+
+They cost virtual seconds, follow a script and remember what they were given. The parts of arl.bench.null have the same
+names; they do as little as possible, because there the controller itself is measured.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,7 +25,7 @@ from arl.types import (
 
 
 class NullEngine:
-    """For every open request, `length_of(seed)` tokens of `seconds_of(seed)` virtual seconds each."""
+    """Answers a request with `length_of(seed)` tokens, each of which takes `seconds_of(seed)` virtual seconds."""
 
     def __init__(
         self,
@@ -30,7 +34,8 @@ class NullEngine:
         seconds_of: Callable[[int], float] = lambda _: 1.0,
         version: int = 0,
     ) -> None:
-        self._length_of, self._seconds_of = length_of, seconds_of
+        self._length_of = length_of
+        self._seconds_of = seconds_of
         self.loaded_version = version
         self.swap_seconds = swap_seconds
         self._running = asyncio.Event()
@@ -38,16 +43,19 @@ class NullEngine:
         self.busy_seconds = 0.0
 
     async def report(self) -> Load:
-        return Load(0, 0, 8, 0, 1000)
+        return Load(running=0, waiting=0, slots=8, tokens=0, capacity=1000)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
-        length, seconds = self._length_of(request.sampling.seed), self._seconds_of(request.sampling.seed)
-        said = min(len(request.input_ids) - 1, length - 1)  # in the run that is resumed, after a prompt of one token
-        for position in range(said, length):
+        seed = request.sampling.seed
+        length = self._length_of(seed)
+        seconds = self._seconds_of(seed)
+        # A prompt is one token (NullCodec). What follows it was sampled before the run was resumed.
+        num_sampled = min(len(request.input_ids) - 1, length - 1)
+        for position in range(num_sampled, length):
             await asyncio.sleep(seconds)
             await self._running.wait()
-            last = position == length - 1
-            yield Increment((position,), (-1.0,), (self.loaded_version,), "stop" if last else None)
+            is_last = position == length - 1
+            yield Increment((position,), (-1.0,), (self.loaded_version,), "stop" if is_last else None)
 
     async def pause(self) -> None:
         self._running.clear()
@@ -63,10 +71,11 @@ class NullEngine:
 
 
 class NullTrainer:
-    """Each step costs virtual seconds and remembers what it was given."""
+    """Takes virtual seconds for each step, and remembers the batches."""
 
     def __init__(self, step_seconds: float = 1.0, version: int = 0) -> None:
-        self.step_seconds, self.version = step_seconds, version
+        self.step_seconds = step_seconds
+        self.version = version
         self.batches: list[Batch] = []
         self.saves: list[str] = []
 
@@ -88,7 +97,7 @@ class NullTrainer:
 
 
 class NullObserver:
-    """Remembers what it was told."""
+    """Remembers every event."""
 
     def __init__(self) -> None:
         self.finished: list[TrajectoryGroup] = []
@@ -110,7 +119,7 @@ class NullObserver:
 
 
 class NullCodec:
-    """Every problem is one token."""
+    """Encodes every problem as one token."""
 
     stop_token_ids: tuple[int, ...] = ()
 
@@ -125,7 +134,7 @@ class NullCodec:
 
 
 class NullRewards:
-    """Scores by a function; raises what it raises."""
+    """Scores by a function of the problem, which may raise."""
 
     def __init__(self, score: Callable[[Problem], float] = lambda _: 1.0) -> None:
         self._score = score
@@ -135,10 +144,11 @@ class NullRewards:
 
 
 class NullCheckpoints:
-    """Keeps every state, as bytes, and when it was."""
+    """Keeps every state as bytes, with its time."""
 
     def __init__(self, every: int, steps: int) -> None:
-        self._every, self._steps = every, steps
+        self._every = every
+        self._steps = steps
         self.states: dict[int, tuple[float, bytes]] = {}
 
     def due(self, version: int) -> bool:

@@ -1,4 +1,4 @@
-"""Commands that start in a tenth of a second: forks of one process that has imported everything.
+"""Start commands in a tenth of a second, as forks of one process that has imported everything.
 
 Importing torch and transformers takes seconds of CPU time, and most tests of whole runs are about what a run does, not
 about how its command is started. They start `arl`, engine servers and ranks here. What a run starts are processes like
@@ -26,14 +26,20 @@ ROOT = Path(__file__).parent.parent
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload(
     [
-        *("pytest", "arl.cli", "arl.run.train", "arl.run.virtual", "arl.models.tiny"),
-        *("arl.engine.embedded.server", "arl.train.rank", "arl.train.learner"),
+        "pytest",
+        "arl.cli",
+        "arl.run.train",
+        "arl.run.virtual",
+        "arl.models.tiny",
+        "arl.engine.embedded.server",
+        "arl.train.rank",
+        "arl.train.learner",
     ]
 )
 
 
 class Fork:
-    """Do in a fork what `python -m MODULE` does; to be handled as a subprocess.Popen."""
+    """Do in a fork what `python -m MODULE` does. It has the methods of subprocess.Popen that tests and arl call."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What is left of processes that were to end."""
+"""Find processes of a test that outlive it."""
 
 from collections.abc import Iterable
 
@@ -8,13 +8,14 @@ MARK = "ARL_TEST"  # in the environment of a test's processes, however deep
 
 
 def left_behind(mark: str) -> list[psutil.Process]:
-    """Survivors of those that began with MARK=`mark`."""
+    """Return the survivors among processes whose environment has MARK=`mark`."""
     return survivors(process for process in psutil.process_iter() if _mark(process) == mark)
 
 
 def survivors(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Those that run on for longer than an end takes anywhere. One that only its parent has yet to bury does not."""
-    return [process for process in psutil.wait_procs(processes, timeout=30)[1] if _runs(process)]
+    """Return the processes that still run after 30 s, which is longer than any exit takes. A zombie does not run."""
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    return [process for process in alive if _runs(process)]
 
 
 def _runs(process: psutil.Process) -> bool:

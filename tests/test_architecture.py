@@ -1,4 +1,4 @@
-"""The house rules that a reader could break without noticing."""
+"""Enforce the rules of the house: who imports what, sizes, names, and which room knows what."""
 
 import ast
 import io
@@ -26,10 +26,20 @@ LAYERS: list[set[str]] = [
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 TORCH_FREE = [
-    *("arl.rollout.controller", "arl.rollout.exact_lag", "arl.rollout.lag_table", "arl.reward.pool"),
-    *("arl.engine.http.engine_client", "arl.engine.router", "arl.engine.supervisor", "arl.train.trainer_client"),
-    *("arl.sync.weight_loader", "arl.sync.choose", "arl.sync.verify"),
-    *("arl.run.world", "arl.run.wall", "arl.bench.null"),
+    "arl.rollout.controller",
+    "arl.rollout.exact_lag",
+    "arl.rollout.lag_table",
+    "arl.reward.pool",
+    "arl.engine.http.engine_client",
+    "arl.engine.router",
+    "arl.engine.supervisor",
+    "arl.train.trainer_client",
+    "arl.sync.weight_loader",
+    "arl.sync.choose",
+    "arl.sync.verify",
+    "arl.run.world",
+    "arl.run.wall",
+    "arl.bench.null",
     "arl.run.train",  # until it counts GPUs and loads a tokenizer
 ]
 
@@ -43,14 +53,20 @@ def room_of(path: Path) -> str:
     return parts[1] if parts[0] == "arl" else parts[0]
 
 
-def imported_rooms(path: Path) -> set[str]:
-    rooms = set()
+def imported_modules(path: Path) -> list[str]:
+    modules = []
     for node in ast.walk(ast.parse(path.read_text())):
-        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{a.name}" for a in node.names] if node.module == "arl" else [node.module]
-        rooms |= {name.split(".")[1] for name in names if name.startswith("arl.")}
-    return rooms
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "arl":
+            modules += [f"arl.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules.append(node.module)
+    return modules
+
+
+def imported_rooms(path: Path) -> set[str]:
+    return {module.split(".")[1] for module in imported_modules(path) if module.startswith("arl.")}
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
@@ -95,7 +111,7 @@ ROOMS_THAT_KNOW = {  # words of the source, and the rooms or files in which alon
 
 
 def code_without_docs(text: str) -> str:
-    """The source without comments, and without docstrings, which may name anything."""
+    """Return the source without comments and docstrings, which may name anything."""
     kept = []
     start_of_statement = True
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -117,7 +133,7 @@ def test_addresses_devices_parent_death_and_shared_memory_are_known_to_their_roo
 
 
 def named_twice(places: Iterable[tuple[str, Path]]) -> list[str]:
-    """Names that stand for more than one thing, each with its files."""
+    """Return the names that stand for more than one thing, each with its files."""
     files: dict[str, list[str]] = {}
     for name, path in places:
         files.setdefault(name, []).append(str(path.relative_to(ROOT)))
@@ -125,7 +141,7 @@ def named_twice(places: Iterable[tuple[str, Path]]) -> list[str]:
 
 
 def test_no_two_modules_have_one_name() -> None:
-    """`base.py` holds the seam of its room, in every room."""
+    """Only `base.py`, which holds the seam of its room, is in several rooms."""
     assert not named_twice((path.name, path) for path in sources() if path.name not in {"base.py", "__init__.py"})
 
 

@@ -1,4 +1,4 @@
-"""What a newcomer types, and what they read when it is wrong."""
+"""Check what a newcomer types, and what arl answers if it is wrong."""
 
 import subprocess
 import sys

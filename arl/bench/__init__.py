@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def stderr_display() -> "ConsoleDisplay":
-    """Make a display that leaves stdout to the result."""
+    """Make a display that writes to stderr, because stdout is for the result."""
     from rich.console import Console
 
     from arl.metrics.console import ConsoleDisplay
@@ -40,10 +40,13 @@ def to_json(document: dict[str, Any]) -> str:
 
 
 def _machine() -> dict[str, str]:
-    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    versions = {name: version(name) for name in ("torch", "transformers")}
-    cores = f"{len(os.sched_getaffinity(0))} cores"
+    """Return CPU and versions; benchmarks add their device."""
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    cpu = found.group(1) if found else platform.machine()
+    num_cores = len(os.sched_getaffinity(0))
     return {
-        "cpu": f"{cpu.group(1) if cpu else platform.machine()}, {cores}",
+        "cpu": f"{cpu}, {num_cores} cores",
         "python": platform.python_version(),
-    } | versions
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+    }

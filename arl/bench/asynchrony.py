@@ -37,14 +37,16 @@ def bench_async(recipe: Path, overrides: list[str], repeats: int) -> dict[str, A
             for name, layout in LAYOUTS.items():
                 display.note(f"repeat {repeat}: {name}")
                 loaded = load_recipe(recipe, [*overrides, f"output.directory={directory}", *layout])
-                runs[name].append(_row(train(loaded, display)))
-    rate = {name: statistics.median(row["tokens_per_s"] for row in rows) for name, rows in runs.items()}
-    fastest = max((name for name in rate if name != "asynchronous"), key=lambda name: rate[name])
+                summary = train(loaded, display)
+                runs[name].append(_row(summary))
+    rates = {name: statistics.median(row["tokens_per_s"] for row in rows) for name, rows in runs.items()}
+    synchronous = [name for name in LAYOUTS if name != "asynchronous"]
+    fastest = max(synchronous, key=lambda name: rates[name])
     return {
         "recipe": recipe.name,
-        "tokens_per_s": {name: round(value, 1) for name, value in rate.items()},
+        "tokens_per_s": {name: round(rate, 1) for name, rate in rates.items()},
         "fastest_synchronous": fastest,
-        "ratio": round(rate["asynchronous"] / rate[fastest], 3),
+        "ratio": round(rates["asynchronous"] / rates[fastest], 3),
         "runs": runs,
     }
 

@@ -12,6 +12,8 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from arl import clock
 from arl.config.recipe import Recipe, TinyModel
@@ -33,6 +35,15 @@ PROMPT = 26  # tokens
 LENGTH = 128  # tokens, with the prompt
 
 
+class Pair(Struct, frozen=True):
+    """Seconds of one checkpoint with a step beside its writing, and of a step alone."""
+
+    copy: float
+    step_while_writing: float
+    step_alone: float
+    until_sealed: float  # from the end of the copy
+
+
 def bench_checkpoint(repeats: int) -> dict[str, Any]:
     """Return the seconds of a step with and without a checkpoint being written beside it, and their ratio.
 
@@ -45,7 +56,8 @@ def bench_checkpoint(repeats: int) -> dict[str, Any]:
 
 
 async def _measure(directory: Path, repeats: int) -> dict[str, Any]:
-    model, weights = directory / "model", directory / "weights"
+    model = directory / "model"
+    weights = directory / "weights"
     recipe = Recipe.model_validate({"model": {"path": str(model)}, "data": {"task": "running_checksum"}})
     resources = Resources(threads=1)
     versions = StartingVersions(str(model))
@@ -56,36 +68,45 @@ async def _measure(directory: Path, repeats: int) -> dict[str, Any]:
     ):
         await trainer.ready()
         await trainer.step(batch_of(0))  # makes the optimizer's state
-        rows = [await _pair(trainer, directory, 1 + 2 * i) for i in range(repeats)]
+        pairs = [await _pair(trainer, directory, 1 + 2 * i) for i in range(repeats)]
         await trainer.stop()
-    copy, beside, alone, written = (statistics.median(column) for column in zip(*rows, strict=True))
+    step_while_writing = statistics.median(pair.step_while_writing for pair in pairs)
+    step_alone = statistics.median(pair.step_alone for pair in pairs)
     return {
         "model": "25M parameters, float32",
-        "copy_seconds": round(copy, 3),
-        "step_seconds": round(alone, 3),
-        "step_seconds_while_writing": round(beside, 3),
-        "lengthened_by": round(beside / alone - 1, 4),
-        "until_sealed_seconds": round(written, 3),
-        "repeats": [[round(x, 3) for x in row] for row in rows],
+        "copy_seconds": round(statistics.median(pair.copy for pair in pairs), 3),
+        "step_seconds": round(step_alone, 3),
+        "step_seconds_while_writing": round(step_while_writing, 3),
+        "lengthened_by": round(step_while_writing / step_alone - 1, 4),
+        "until_sealed_seconds": round(statistics.median(pair.until_sealed for pair in pairs), 3),
+        "repeats": [[round(seconds, 3) for seconds in astuple(pair)] for pair in pairs],
     }
 
 
-async def _pair(trainer: TrainerClient, directory: Path, version: int) -> tuple[float, float, float, float]:
-    """Return the seconds of the copy, of a step beside the writing, of a step alone, and until all is sealed."""
+async def _pair(trainer: TrainerClient, directory: Path, version: int) -> Pair:
+    """Copy a checkpoint, take one step while it is written, and one when it is sealed."""
     partial = directory / f".step_{version}"
+    final = directory / f"step_{version}"
     start = perf_counter()
     await trainer.save(partial)
     copied = perf_counter()
-    writing = asyncio.create_task(_write(trainer, partial, directory / f"step_{version}"))
-    await trainer.step(batch_of(version))
-    stepped = perf_counter()
-    sealed = await writing
+    async with asyncio.TaskGroup() as tasks:
+        writing = tasks.create_task(_write(trainer, partial, final))
+        await trainer.step(batch_of(version))
+        stepped = perf_counter()
     begun = perf_counter()
     await trainer.step(batch_of(version + 1))
-    return copied - start, stepped - copied, perf_counter() - begun, sealed - copied
+    ended = perf_counter()
+    return Pair(
+        copy=copied - start,
+        step_while_writing=stepped - copied,
+        step_alone=ended - begun,
+        until_sealed=writing.result() - copied,
+    )
 
 
 async def _write(trainer: TrainerClient, partial: Path, final: Path) -> float:
+    """Wait until the rank has written its part, seal the checkpoint, and return the time."""
     await trainer.saved()
     await asyncio.to_thread(seal, partial, final)
     return perf_counter()
@@ -94,18 +115,18 @@ async def _write(trainer: TrainerClient, partial: Path, final: Path) -> float:
 def batch_of(version: int, groups: int = GROUPS) -> Batch:
     """Make a batch of random tokens, the same ones every time, all sampled by `version`."""
     rng = np.random.default_rng(0)
-    made = [
-        TrajectoryGroup(
-            group_id=g,
-            problem=Problem(str(g)),
+    made = []
+    for group_id in range(groups):
+        group = TrajectoryGroup(
+            group_id=group_id,
+            problem=Problem(str(group_id)),
             trajectories=tuple(_trajectory(rng, version) for _ in range(GROUP_SIZE)),
             dispatch_version=version,
             dispatch_time=0,
             arrival_version=0,
             arrival_time=0,
         )
-        for g in range(groups)
-    ]
+        made.append(group)
     return Batch(version, tuple(made))
 
 

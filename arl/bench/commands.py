@@ -15,9 +15,9 @@ Overrides = Annotated[
 
 
 def engine(
-    requests: Annotated[int, typer.Option(help="In all; fewer where few are open at a time.")] = 512,
-    threads: Annotated[int, typer.Option(help="Of each side.")] = 1,
-    repeats: Annotated[int, typer.Option(help="Of all sides, interleaved, after one warm-up.")] = 3,
+    requests: Annotated[int, typer.Option(min=1, help="In all; fewer where few are open at a time.")] = 512,
+    threads: Annotated[int, typer.Option(min=1, help="Of each side.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Of all sides, interleaved, after one warm-up.")] = 3,
 ) -> None:
     """Measure the embedded engine beside other engines.
 
@@ -26,40 +26,47 @@ def engine(
     from arl.bench import to_json
     from arl.bench.engine_bench import bench_engine
 
-    typer.echo(to_json(bench_engine(requests, threads, repeats)))
+    report = bench_engine(requests, threads, repeats)
+    typer.echo(to_json(report))
 
 
 def async_(
     recipe: RecipePath = Path("recipes/study/async-vs-sync.yaml"),
     set_: Overrides = None,
-    repeats: Annotated[int, typer.Option(help="Runs of each layout, interleaved.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each layout, interleaved.")] = 3,
 ) -> None:
     """Run one recipe with and without staleness."""
     from arl.bench import to_json
     from arl.bench.asynchrony import bench_async
 
-    typer.echo(to_json(bench_async(recipe, list(set_ or ()), repeats)))
+    report = bench_async(recipe, set_ or [], repeats)
+    typer.echo(to_json(report))
 
 
 def controller(
-    concurrent: Annotated[int, typer.Option(help="Open episodes; also an eighth and eight times as many.")] = 4096,
-    episodes: Annotated[int, typer.Option(help="Of the long run, which also watches the memory.")] = 1_000_000,
-    repeats: Annotated[int, typer.Option(help="Of the shorter runs, interleaved.")] = 3,
+    concurrent: Annotated[
+        int, typer.Option(min=8, help="Open episodes; also an eighth and eight times as many.")
+    ] = 4096,
+    episodes: Annotated[int, typer.Option(min=1, help="Of the long run, which also watches the memory.")] = 1_000_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Of the shorter runs, interleaved.")] = 3,
 ) -> None:
     """Measure the controller alone: episodes a second, memory."""
     from arl.bench import to_json
     from arl.bench.checkpoint_bench import bench_checkpoint
     from arl.bench.controller_bench import bench_controller
 
-    measured = bench_controller(concurrent, episodes, repeats)
-    typer.echo(to_json(measured | {"checkpoint": bench_checkpoint(repeats)}))
+    report = bench_controller(concurrent, episodes, repeats)
+    report["checkpoint"] = bench_checkpoint(repeats)
+    typer.echo(to_json(report))
 
 
 def kernels(
-    rows: Annotated[int | None, typer.Option(help="Tokens. 32768 on a GPU, 1024 on CPU.")] = None,
-    vocab: Annotated[int | None, typer.Option(help="151936 on a GPU, 32768 on CPU.")] = None,
-    width: Annotated[list[int] | None, typer.Option(help="Of the head; repeatable. 1536 and 4096, or 512.")] = None,
-    repeats: Annotated[int, typer.Option(help="Of every contestant, interleaved, after a warm-up.")] = 5,
+    rows: Annotated[int | None, typer.Option(min=1, help="Tokens. 32768 on a GPU, 1024 on CPU.")] = None,
+    vocab: Annotated[int | None, typer.Option(min=2, help="151936 on a GPU, 32768 on CPU.")] = None,
+    width: Annotated[
+        list[int] | None, typer.Option(min=1, help="Of the head; repeatable. 1536 and 4096, or 512.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Of every contestant, interleaved, after a warm-up.")] = 5,
 ) -> None:
     """Measure log-probability and policy loss beside other kernels.
 
@@ -70,11 +77,19 @@ def kernels(
     from arl.bench import to_json
     from arl.bench.kernels_bench import bench_kernels
 
-    rows_, vocab_, widths = (32_768, 151_936, [1536, 4096]) if torch.cuda.is_available() else (1024, 32_768, [512])
-    typer.echo(to_json(bench_kernels(rows or rows_, vocab or vocab_, width or widths, repeats)))
+    has_gpu = torch.cuda.is_available()
+    report = bench_kernels(
+        rows=rows or (32_768 if has_gpu else 1024),
+        vocab=vocab or (151_936 if has_gpu else 32_768),
+        widths=width or ([1536, 4096] if has_gpu else [512]),
+        repeats=repeats,
+    )
+    typer.echo(to_json(report))
 
 
-def packing(draws: Annotated[int, typer.Option(help="Of each case; equal seeds for every packer.")] = 5) -> None:
+def packing(
+    draws: Annotated[int, typer.Option(min=1, help="Of each case; equal seeds for every packer.")] = 5,
+) -> None:
     """Measure the balancer of micro-batches beside other algorithms.
 
     Beside AReaL's Algorithm 1, Karmarkar-Karp and next-fit; one row a case.
@@ -82,28 +97,33 @@ def packing(draws: Annotated[int, typer.Option(help="Of each case; equal seeds f
     from arl.bench import to_json
     from arl.bench.packing_bench import bench_packing
 
-    typer.echo(to_json(bench_packing(draws)))
+    report = bench_packing(draws)
+    typer.echo(to_json(report))
 
 
 def trainer(
     checkpointing: Annotated[str, typer.Option(help="none, selective or full.")] = "none",
     compiled: Annotated[bool, typer.Option("--compile", help="torch.compile for each block.")] = False,
-    steps: Annotated[int, typer.Option(help="Of each row, after two that warm up.")] = 7,
-    threads: Annotated[int, typer.Option(help="Of the CPU.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="Of each row, after two that warm up.")] = 7,
+    threads: Annotated[int, typer.Option(min=1, help="Of the CPU.")] = 1,
 ) -> None:
     """Measure one training step on one device: tokens/s and MFU."""
     from arl.bench import to_json
     from arl.bench.trainer_bench import bench_trainer
 
-    typer.echo(to_json(bench_trainer(steps, threads, checkpointing, compiled)))
+    report = bench_trainer(steps, threads, checkpointing, compiled)
+    typer.echo(to_json(report))
 
 
-def sync(repeats: Annotated[int, typer.Option(help="Of every swap, interleaved, after one warm-up.")] = 9) -> None:
+def sync(
+    repeats: Annotated[int, typer.Option(min=1, help="Of every swap, interleaved, after one warm-up.")] = 9,
+) -> None:
     """Measure weight transports: GB/s, and the pause of a swap."""
     from arl.bench import to_json
     from arl.bench.sync_bench import bench_sync
 
-    typer.echo(to_json(bench_sync(repeats)))
+    report = bench_sync(repeats)
+    typer.echo(to_json(report))
 
 
 def target(
@@ -112,22 +132,32 @@ def target(
     ours: Annotated[list[str], typer.Option(help="NAME: overrides, separated by spaces. Repeatable.")],
     peer: Annotated[list[str] | None, typer.Option(help="NAME: command. Repeatable; see arl/bench/target.py.")] = None,
     accuracy: Annotated[float, typer.Option(help="To reach.")] = 0.9,
-    seeds: Annotated[int, typer.Option(help="Runs of each system, interleaved.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each system, interleaved.")] = 3,
 ) -> None:
     """Measure the time to an accuracy, beside peers."""
     from arl.bench import to_json
-    from arl.bench.target import bench_target
+    from arl.bench.target import Race, bench_target
 
-    layouts = {name: overrides.split() for name, overrides in map(_named, ours)}
-    commands = dict(map(_named, peer or ()))
-    typer.echo(to_json(bench_target(recipe, Path(model), accuracy, range(seeds), layouts, commands)))
+    layouts = {name: value.split() for name, value in _by_name(ours).items()}
+    commands = _by_name(peer or [])
+    for name in layouts.keys() & commands.keys():
+        raise typer.BadParameter(f"--ours and --peer both name a system {name!r}: give each a name of its own")
+    race = Race(recipe, Path(model), accuracy)
+    report = bench_target(race, range(seeds), layouts, commands)
+    typer.echo(to_json(report))
 
 
-def _named(option: str) -> tuple[str, str]:
-    name, colon, value = option.partition(":")
-    if not colon:
-        raise typer.BadParameter(f"{option!r}: write it as NAME: value")
-    return name, value
+def _by_name(options: list[str]) -> dict[str, str]:
+    """Split each `NAME: value`. Names are unique, because a second system of one name would replace the first."""
+    systems: dict[str, str] = {}
+    for option in options:
+        name, colon, value = option.partition(":")
+        if not colon:
+            raise typer.BadParameter(f"{option!r}: write it as NAME: value")
+        if name in systems:
+            raise typer.BadParameter(f"two systems are named {name!r}: give each a name of its own")
+        systems[name] = value
+    return systems
 
 
 COMMANDS: list[Callable[..., None]] = [engine, async_, controller, kernels, packing, trainer, sync, target]

@@ -45,7 +45,7 @@ WARM = 0.1  # of a run: its memory is compared from here on
 class Run(Struct, frozen=True):
     """One run of the controller from its start to its end."""
 
-    concurrent: int  # episodes that the staleness gate keeps open at least, but for the run's beginning and end
+    concurrent: int  # the staleness gate keeps at least so many episodes open, except at the beginning and the end
     mean_open: float  # episodes, as the engine saw them
     episodes: int
     wall_seconds: float
@@ -156,20 +156,24 @@ def _make_start(problems_per_step: int, steps: int) -> Start:
 
 
 class _Sampler(NullObserver):
-    """Looks at the memory of this process some NUM_SAMPLES times in a run."""
+    """Records the memory of this process about NUM_SAMPLES times in a run."""
 
     def __init__(self, episodes_per_step: int, steps: int) -> None:
-        self._per_step, self._interval = episodes_per_step, max(steps // NUM_SAMPLES, 1)
+        self._per_step = episodes_per_step
+        self._interval = max(steps // NUM_SAMPLES, 1)
         self.resident: list[tuple[int, int]] = []
 
     def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None:
         if result.version % self._interval == 0:
-            self.resident.append((result.version * self._per_step, _resident_bytes()))
+            trained = result.version * self._per_step
+            self.resident.append((trained, _resident_bytes()))
 
 
 def _resident_bytes() -> int:
     status = Path("/proc/self/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+    _, _, resident = status.partition("VmRSS:")
+    kibibytes = int(resident.split()[0])
+    return kibibytes * 1024
 
 
 def _throughput(run: Run) -> dict[str, Any]:
@@ -185,7 +189,7 @@ def _throughput(run: Run) -> dict[str, Any]:
 
 
 def _memory(resident: list[tuple[int, int]]) -> dict[str, Any]:
-    """Slope: least squares over the samples of the warm part."""
+    """Report how memory grows after the run is warm; the slope is least squares over these samples."""
     warm = np.array(resident[int(WARM * len(resident)) :], dtype=float)
     slope = float(np.polyfit(warm[:, 0], warm[:, 1], 1)[0]) if len(warm) > 1 else 0.0
     mib = [round(size / 2**20, 1) for _, size in resident]
@@ -200,11 +204,14 @@ def _memory(resident: list[tuple[int, int]]) -> dict[str, Any]:
 
 def _groups(runs: dict[int, list[Run]]) -> dict[str, Any]:
     """Compare runs by their number of concurrent episodes."""
-    repeats = {size: [round(run.cpu_us_per_group, 1) for run in of_size] for size, of_size in runs.items()}
+    repeats: dict[int, list[float]] = {}
+    mean_open: dict[int, int] = {}
+    for size, of_size in runs.items():
+        repeats[size] = [round(run.cpu_us_per_group, 1) for run in of_size]
+        mean_open[size] = round(statistics.mean(run.mean_open for run in of_size))
     best = {size: min(values) for size, values in repeats.items()}
-    opened = {size: round(statistics.mean(run.mean_open for run in of_size)) for size, of_size in runs.items()}
     return {
-        "mean_open_episodes": opened,
+        "mean_open_episodes": mean_open,
         "cpu_us_per_group": best,
         "ratio_to_fewest": {size: round(value / best[min(best)], 2) for size, value in best.items()},
         "repeats": repeats,

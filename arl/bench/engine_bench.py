@@ -1,12 +1,12 @@
-"""The embedded engine beside SGLang and Hugging Face `generate`: one tiny model, ragged lengths, equal threads.
+"""Measure the embedded engine beside SGLang and Hugging Face `generate`, with equal threads: `arl bench engine`.
 
     1, 8, 32, 128 requests at a time, lognormal lengths ─► the embedded engine's server, over HTTP  ─► tokens/s, latency
                                                         ├► SGLang's server, likewise                ─► tokens/s, latency
                                                         └► generate, here, in batches of so many    ─► tokens/s, latency
 
-All sample from the same random weights, with lengths imposed: in float32 on the CPU, in bfloat16 on one GPU where there
-is one. The logprobs that engines record are then compared with stock transformers' float32 forward, one sequence at a
-time, and with the trainer's packed forward.
+All sample from the same random weights of one tiny model, with lengths imposed: in float32 on the CPU, in bfloat16 on
+one GPU where there is one. The logprobs that engines record are then compared with stock transformers' float32 forward,
+one sequence at a time, and with the trainer's packed forward.
 """
 
 import asyncio
@@ -43,11 +43,18 @@ from arl.train.sharded_model import ShardedModel
 from arl.types import GenerateRequest, SamplingParams, StartingVersions
 
 PROMPT_TOKENS = 26  # of the quickstart's task, bos included
-LENGTH_P50, LENGTH_SIGMA = 24.0, 1.2  # lognormal: p99 / p50 = exp(2.33 σ) = 16, before the context cuts it
+LENGTH_P50 = 24.0  # of sampled tokens
+LENGTH_SIGMA = 1.2  # lognormal: p99 / p50 = exp(2.33 σ) = 16, before the context cuts it
 AT_A_TIME = (1, 8, 32, 128)
 ROUNDS = 32  # so many times the requests at a time are enough to measure
 
-Response = tuple[tuple[int, ...], tuple[int, ...], np.ndarray]  # prompt, sampled ids, logprobs (L,) float32
+
+class Response(Struct, frozen=True):
+    """What an engine recorded of one request."""
+
+    prompt: tuple[int, ...]
+    sampled: tuple[int, ...]
+    logprobs: np.ndarray  # (L,) float32, one for each sampled token
 
 
 class Measured(Struct):
@@ -55,18 +62,20 @@ class Measured(Struct):
 
     seconds: float
     latencies: list[float]  # seconds from a request to its last token, one for each
-    responses: list[Response] = []  # what an engine recorded
+    responses: list[Response] = []  # of an engine
 
 
 Side = Callable[[list[GenerateRequest], int], Awaitable[Measured]]
+Round = dict[int, dict[str, Measured]]  # requests at a time -> side -> what was measured
 
 
 def bench_engine(num_requests: int, threads: int, repeats: int) -> dict[str, Any]:
     """Measure all sides in interleaved repeats after a warm-up.
 
     Returns:
-        useful tokens/s (medians and repeats) and latencies of each side, so many requests at a time, their ratios, the
-        lengths, and the logprob differences; of SGLang "absent", if its environment is not found
+        For each number of requests at a time: useful tokens/s and latencies of each side, and their ratios. The
+        lengths, and how far logprobs differ. The version of SGLang is "absent" if its environment is not found; then
+        it is not measured.
     """
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as directory:
@@ -75,139 +84,197 @@ def bench_engine(num_requests: int, threads: int, repeats: int) -> dict[str, Any
 
 
 async def _measure(directory: Path, num_requests: int, threads: int, repeats: int) -> dict[str, Any]:
-    model, device = str(directory / "model"), init_ranks(deadline_seconds=60.0)
-    train = Train(dtype="bfloat16" if device.type == "cuda" else "float32")
-    resources = Resources(threads, visible_devices()[:1])
-    stock = AutoModelForCausalLM.from_pretrained(model, dtype=DTYPES[train.dtype]).to(device).eval()
-    stock.generation_config.eos_token_id = None  # lengths are imposed on all sides
-    trained = ShardedModel(model, train, 1.0, device)
+    device = init_ranks(deadline_seconds=60.0)
+    has_gpu = device.type == "cuda"
+    train = Train(dtype="bfloat16" if has_gpu else "float32")
+    stock = _load_stock(directory / "model", train.dtype, device)
     requests = _requests(num_requests, stock.config.vocab_size)
-    versions = {"sglang": sglang_version()}
+    sglang = sglang_version()
+    kinds = {"arl": "embedded"} if sglang == "absent" else {"arl": "embedded", "sglang": "sglang"}
+    resources = Resources(threads, visible_devices()[:1])
     async with contextlib.AsyncExitStack() as stack:
-        sides: dict[str, Side] = {"arl": await _served(stack, directory, "embedded", train.dtype, resources)}
-        if versions["sglang"] != "absent":
-            sides["sglang"] = await _served(stack, directory, "sglang", train.dtype, resources)
+        sides: dict[str, Side] = {}
+        for name, kind in kinds.items():
+            sides[name] = await _served(stack, directory, kind, train.dtype, resources)
         sides["hf_generate"] = _HfGenerate(stock)
-        rounds: list[dict[int, dict[str, Measured]]] = [
-            {
-                count: {name: await side(requests[: count * ROUNDS], count) for name, side in sides.items()}
-                for count in AT_A_TIME
-            }
-            for _ in range(repeats + 1)
-        ]
-    stock.float()
-    recorded = {name: rounds[-1][AT_A_TIME[-1]][name].responses for name in sides if name != "hf_generate"}
-    p50, p99 = np.percentile([request.sampling.max_new_tokens for request in requests], [50, 99])
-    return versions | {
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
+        rounds = [await _measure_round(sides, requests) for _ in range(repeats + 1)]
+    return {
+        "sglang": sglang,
+        "device": torch.cuda.get_device_name() if has_gpu else "CPU",
         "dtype": train.dtype,
         "threads": threads,
-        "length_p50": float(p50),
-        "length_p99": float(p99),
-        "at_a_time": {count: _report(requests[: count * ROUNDS], count, rounds[1:]) for count in AT_A_TIME},
+        **_describe_lengths(requests),
+        "at_a_time": {count: _report(_share(requests, count), count, rounds[1:]) for count in AT_A_TIME},
+        **_compare_logprobs(directory / "model", train, stock, rounds[-1], list(kinds)),
+    }
+
+
+def _load_stock(model: Path, dtype: str, device: torch.device) -> PreTrainedModel:
+    """Load the model as transformers does it, without an end: lengths are imposed on all sides."""
+    stock = AutoModelForCausalLM.from_pretrained(model, dtype=DTYPES[dtype]).to(device).eval()
+    stock.generation_config.eos_token_id = None
+    return stock
+
+
+async def _measure_round(sides: dict[str, Side], requests: list[GenerateRequest]) -> Round:
+    """Measure every side once, in turn, with every number of requests at a time."""
+    measured: Round = {}
+    for count in AT_A_TIME:
+        share = _share(requests, count)
+        measured[count] = {name: await side(share, count) for name, side in sides.items()}
+    return measured
+
+
+def _share(requests: list[GenerateRequest], count: int) -> list[GenerateRequest]:
+    """Return as many requests as are enough to measure `count` at a time."""
+    return requests[: count * ROUNDS]
+
+
+def _describe_lengths(requests: list[GenerateRequest]) -> dict[str, float]:
+    lengths = [request.sampling.max_new_tokens for request in requests]
+    p50, p99 = np.percentile(lengths, [50, 99])
+    return {"length_p50": float(p50), "length_p99": float(p99)}
+
+
+def _compare_logprobs(
+    model: Path, train: Train, stock: PreTrainedModel, last: Round, engines: list[str]
+) -> dict[str, Any]:
+    """Compare what engines recorded, with the most requests at a time, with two other forwards."""
+    stock.float()
+    trained = ShardedModel(str(model), train, 1.0, stock.device)
+    recorded = {name: last[AT_A_TIME[-1]][name].responses for name in engines}
+    return {
         "logprobs_beside_stock_forward": {name: _beside_stock_forward(stock, r) for name, r in recorded.items()},
         "logprobs_beside_packed_forward": {name: _beside_packed_forward(trained, r) for name, r in recorded.items()},
     }
 
 
 def _requests(count: int, vocab_size: int) -> list[GenerateRequest]:
-    """Distinct prompts of the quickstart's length, with lognormal budgets."""
+    """Draw distinct prompts of the quickstart's length, with lognormal budgets."""
     random = np.random.default_rng(0)
     lengths = np.exp(random.normal(np.log(LENGTH_P50), LENGTH_SIGMA, count)).round()
     lengths = lengths.clip(1, TinyModel().context - PROMPT_TOKENS).astype(int)
     prompts = random.integers(0, vocab_size, (count, PROMPT_TOKENS))
-    return [
-        GenerateRequest(f"bench-{i}", tuple(prompt), SamplingParams(length, seed=i))
-        for i, (prompt, length) in enumerate(zip(prompts.tolist(), lengths.tolist(), strict=True))
-    ]
+    requests = []
+    for i in range(count):
+        sampling = SamplingParams(int(lengths[i]), seed=i)
+        requests.append(GenerateRequest(f"bench-{i}", tuple(prompts[i].tolist()), sampling))
+    return requests
 
 
 async def _served(
     stack: contextlib.AsyncExitStack, directory: Path, kind: str, dtype: str, resources: Resources
 ) -> Side:
-    """A server of its own, as a run starts it; `stack` ends it."""
+    """Start a server as a run does; `stack` stops it."""
     model = str(directory / "model")
-    engine_section = {"kind": kind, "slots": max(AT_A_TIME), "dtype": dtype}
-    settings: dict[str, Any] = {"engine": engine_section, "data": {"task": "running_checksum"}}
-    settings["deadlines"] = {"startup": 300}  # on a GPU the first SGLang compiles kernels
-    recipe = Recipe.model_validate({"model": {"path": model}, **settings})
+    recipe = Recipe.model_validate(
+        {
+            "model": {"path": model},
+            "data": {"task": "running_checksum"},
+            "engine": {"kind": kind, "slots": max(AT_A_TIME), "dtype": dtype},
+            "deadlines": {"startup": 300},  # on a GPU the first SGLang compiles kernels
+        }
+    )
     launcher = LocalLauncher(directory / kind, recipe.deadlines.shutdown)
     await stack.enter_async_context(launcher)
     await stack.enter_async_context(explain_deaths(launcher))
     servers = EngineServers(recipe, StartingVersions(model), [resources], launcher, new_key())
     server = await servers.start(0)
-    engine = await stack.enter_async_context(servers.connect(await server.ready(recipe.deadlines.startup)))
+    url = await server.ready(recipe.deadlines.startup)
+    engine = await stack.enter_async_context(servers.connect(url))
     return lambda requests, count: _generate(engine, requests, count)
 
 
 async def _generate(engine: Engine, requests: list[GenerateRequest], count: int) -> Measured:
-    """`count` callers, each of which asks for the next request when its last one is over."""
-    line, responses, latencies = iter(requests), list[Response](), list[float]()
+    """Let `count` callers each ask for the next request when their last one is over."""
+    line = iter(requests)
+    responses: list[Response] = []
+    latencies: list[float] = []
 
     async def call() -> None:
         for request in line:
-            begin, ids, logprobs = perf_counter(), list[int](), list[float]()
+            ids: list[int] = []
+            logprobs: list[float] = []
+            begin = perf_counter()
             async for increment in engine.generate(request):
                 ids += increment.token_ids
                 logprobs += increment.logprobs
             latencies.append(perf_counter() - begin)
-            responses.append((request.input_ids, tuple(ids), np.array(logprobs, np.float32)))
+            responses.append(Response(request.input_ids, tuple(ids), np.array(logprobs, np.float32)))
 
     start = perf_counter()
-    await asyncio.gather(*(call() for _ in range(count)))
+    async with asyncio.TaskGroup() as callers:
+        for _ in range(count):
+            callers.create_task(call())
     return Measured(perf_counter() - start, latencies, responses)
 
 
 class _HfGenerate:
-    """Batches in order of arrival, each as long as its longest; nobody hears of a request before its batch is over."""
+    """Generates batches in order of arrival, each as long as its longest; answers when all of a batch is done."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
 
     async def __call__(self, requests: list[GenerateRequest], count: int) -> Measured:
-        start, latencies = perf_counter(), list[float]()
+        latencies: list[float] = []
+        start = perf_counter()
         for i in range(0, len(requests), count):
-            begin, some = perf_counter(), requests[i : i + count]
-            prompts = torch.tensor([request.input_ids for request in some], device=self._model.device)
-            longest = max(request.sampling.max_new_tokens for request in some)
-            with torch.inference_mode():
-                mask = torch.ones_like(prompts)
-                out = self._model.generate(
-                    prompts, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=longest
-                )
-            assert out.shape[1] == PROMPT_TOKENS + longest
-            latencies += [perf_counter() - begin] * len(some)
+            batch = requests[i : i + count]
+            begin = perf_counter()
+            self._generate(batch)
+            latencies += [perf_counter() - begin] * len(batch)
         return Measured(perf_counter() - start, latencies)
+
+    @torch.inference_mode()
+    def _generate(self, batch: list[GenerateRequest]) -> None:
+        prompts = torch.tensor([request.input_ids for request in batch], device=self._model.device)
+        longest = max(request.sampling.max_new_tokens for request in batch)
+        generated = self._model.generate(
+            prompts,
+            attention_mask=torch.ones_like(prompts),
+            do_sample=True,
+            top_k=0,
+            max_new_tokens=longest,
+        )
+        assert generated.shape[1] == PROMPT_TOKENS + longest
 
 
 @torch.inference_mode()
 def _beside_stock_forward(model: PreTrainedModel, responses: list[Response]) -> dict[str, float]:
-    """Recorded logprobs against transformers' own forward, one sequence at a time."""
+    """Compare recorded logprobs with transformers' own forward, one sequence at a time."""
     differences = []
-    for prompt, ids, recorded in responses:
-        logits = model(torch.tensor([prompt + ids], device=model.device)).logits[0, len(prompt) - 1 : -1].cpu()
-        logprobs = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids)[:, None])
-        differences.append(logprobs[:, 0].numpy() - recorded)
+    for response in responses:
+        token_ids = torch.tensor([response.prompt + response.sampled], device=model.device)
+        first = len(response.prompt) - 1
+        logits = model(token_ids).logits[0, first:-1].cpu()
+        sampled = torch.tensor(response.sampled)[:, None]
+        logprobs = torch.log_softmax(logits, -1).gather(1, sampled)[:, 0]
+        differences.append(logprobs.numpy() - response.logprobs)
     return _size(differences)
 
 
 @torch.no_grad()
 def _beside_packed_forward(model: ShardedModel, responses: list[Response]) -> dict[str, float]:
-    """Recorded logprobs, which travel with their tokens, against the trainer's forward of many sequences in a pack."""
-    groups = [
-        [
-            LossSequence(
-                token_ids=np.array(prompt + ids, np.int32),
-                loss_at=np.arange(len(prompt), len(prompt) + len(ids)),
-                behavior_logprobs=recorded,
-                policy_versions=np.zeros(len(ids), np.int32),
-                advantages=np.ones(len(ids), np.float32),
-            )
-        ]
-        for prompt, ids, recorded in responses
-    ]
+    """Compare recorded logprobs, which travel with their tokens, with the trainer's forward of packed sequences."""
+    groups = [[_loss_sequence(response)] for response in responses]
     (packs,) = pack_groups(groups, capacity=4096, ranks=1)
-    return _size([model.score(pack)[0].cpu().numpy()[pack.loss_scores] - pack.behavior_logprobs for pack in packs])
+    differences = []
+    for pack in packs:
+        logprobs = model.score(pack)[0].cpu().numpy()
+        differences.append(logprobs[pack.loss_scores] - pack.behavior_logprobs)
+    return _size(differences)
+
+
+def _loss_sequence(response: Response) -> LossSequence:
+    prompt_length = len(response.prompt)
+    length = len(response.sampled)
+    return LossSequence(
+        token_ids=np.array(response.prompt + response.sampled, np.int32),
+        loss_at=np.arange(prompt_length, prompt_length + length),
+        behavior_logprobs=response.logprobs,
+        policy_versions=np.zeros(length, np.int32),
+        advantages=np.ones(length, np.float32),
+    )
 
 
 def _size(differences: list[np.ndarray]) -> dict[str, float]:
@@ -215,21 +282,24 @@ def _size(differences: list[np.ndarray]) -> dict[str, float]:
     return {"mean": float(absolute.mean()), "max": float(absolute.max())}
 
 
-def _report(
-    requests: list[GenerateRequest], count: int, rounds: list[dict[int, dict[str, Measured]]]
-) -> dict[str, Any]:
+def _report(requests: list[GenerateRequest], count: int, rounds: list[Round]) -> dict[str, Any]:
+    """Report every side with `count` requests at a time."""
     tokens = sum(request.sampling.max_new_tokens for request in requests)
-    sides: dict[str, Any] = {}
+    sides = {}
     for name in rounds[0][count]:
-        measured = [one[count][name] for one in rounds]
-        rates = [tokens / m.seconds for m in measured]
-        p50, p99 = np.percentile([latency for m in measured for latency in m.latencies], [50, 99])
-        sides[name] = {
-            "useful_tokens_per_s": round(statistics.median(rates), 1),
-            "repeats": [round(rate, 1) for rate in rates],
-            "latency_p50_s": round(float(p50), 4),
-            "latency_p99_s": round(float(p99), 4),
-        }
-    best = sides["arl"]["useful_tokens_per_s"]
-    ratios = {name: round(best / side["useful_tokens_per_s"], 2) for name, side in sides.items() if name != "arl"}
+        sides[name] = _report_side(tokens, [measured[count][name] for measured in rounds])
+    ours = sides["arl"]["useful_tokens_per_s"]
+    ratios = {name: round(ours / side["useful_tokens_per_s"], 2) for name, side in sides.items() if name != "arl"}
     return {"requests": len(requests), **sides, "arl_ratio": ratios}
+
+
+def _report_side(tokens: int, repeats: list[Measured]) -> dict[str, Any]:
+    rates = [tokens / measured.seconds for measured in repeats]
+    latencies = np.concatenate([measured.latencies for measured in repeats])
+    p50, p99 = np.percentile(latencies, [50, 99])
+    return {
+        "useful_tokens_per_s": round(statistics.median(rates), 1),
+        "repeats": [round(rate, 1) for rate in rates],
+        "latency_p50_s": round(float(p50), 4),
+        "latency_p99_s": round(float(p99), 4),
+    }

@@ -1,4 +1,4 @@
-"""`arl bench kernels` compares the kernels with their peers and with the machine's ceilings, in time and memory.
+"""Compare the kernels with their peers and with the machine's ceilings, in time and memory: `arl bench kernels`.
 
     ceilings: one matrix product of a chunk, one copy of all logits
     policy loss, forward and backward, from hidden states    floor 6·T·V·D FLOPs
@@ -50,6 +50,10 @@ class Head(Struct, frozen=True):
         """FLOPs of hidden @ weightᵀ."""
         return 2.0 * len(self.hidden) * self.weight.numel()
 
+    def loss(self, logprob: Tensor) -> Tensor:
+        """Return the objective's loss of all rows at once."""
+        return self.row_loss(logprob, slice(0, len(self.hidden)))[0]
+
 
 def bench_kernels(rows: int, vocab: int, widths: list[int], repeats: int) -> dict[str, Any]:
     """Measure times, peaks and their part of the ceilings; bfloat16 on a GPU, float32 on a CPU."""
@@ -71,7 +75,9 @@ def _head(rows: int, vocab: int, width: int, dtype: torch.dtype) -> Head:
     hidden = torch.randn(rows, width, device=device, dtype=dtype, requires_grad=True)
     weight = (torch.randn(vocab, width, device=device, dtype=dtype) / width**0.5).requires_grad_()
     targets = torch.randint(vocab, (rows,), device=device)
-    behavior, proximal, advantages = (torch.randn(rows, device=device) * 0.1 - shift for shift in (10, 10, 0))
+    behavior = torch.randn(rows, device=device) * 0.1 - 10
+    proximal = torch.randn(rows, device=device) * 0.1 - 10
+    advantages = torch.randn(rows, device=device) * 0.1
     objective = DecoupledPPO(clip_low=0.2, clip_high=0.28, behavior_weight_cap=5.0)
 
     def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -92,13 +98,18 @@ def _head(rows: int, vocab: int, width: int, dtype: torch.dtype) -> Head:
 
 def _bench_head(head: Head, repeats: int) -> dict[str, Any]:
     trained, absent = _trainers(head)
-    chunk = head.hidden[: min(len(head.hidden), 4096)].detach()
+    chunk = head.hidden[:4096].detach()
     calls: dict[str, Call] = {"matrix product": lambda: torch.mm(chunk, head.weight.detach().T)}
-    calls |= {name: _backward_of(call, [head.hidden, head.weight]) for name, call in trained.items()}
+    for name, call in trained.items():
+        calls[name] = _backward_of(call, [head.hidden, head.weight])
     measured = _measure(calls, repeats)
-    ceiling = head.product * len(chunk) / len(head.hidden) / measured.pop("matrix product")["seconds"]
-    forward = {"arl linear_logprob": linear_logprob, "PyTorch, eager": _eager}
-    scored = _measure({n: _without_gradient(f, head) for n, f in forward.items()}, repeats)
+    chunk_flops = head.product * len(chunk) / len(head.hidden)
+    ceiling = chunk_flops / measured.pop("matrix product")["seconds"]
+    forward = {
+        "arl linear_logprob": _without_gradient(linear_logprob, head),
+        "PyTorch, eager": _without_gradient(_eager, head),
+    }
+    scored = _measure(forward, repeats)
     return {
         "matmul_tflops": round(ceiling / 1e12, 4),
         "policy_loss": _rated(measured, 3 * head.product, "of_matmul_ceiling", ceiling) | absent,
@@ -108,20 +119,24 @@ def _bench_head(head: Head, repeats: int) -> dict[str, Any]:
 
 def _trainers(head: Head) -> tuple[dict[str, Call], dict[str, str]]:
     """Return the functions that compute a loss from hidden states, and why others cannot run here."""
-    inputs, everything, absent = (head.hidden, head.weight, head.targets), slice(0, len(head.hidden)), {}
+    inputs = (head.hidden, head.weight, head.targets)
     trained: dict[str, Call] = {
         "arl linear_policy_loss": lambda: linear_policy_loss(*inputs, head.row_loss)[0],
-        "arl linear_logprob, then the objective": lambda: head.row_loss(linear_logprob(*inputs)[0], everything)[0],
-        "PyTorch, eager": lambda: head.row_loss(_eager(*inputs)[0], everything)[0],
+        "arl linear_logprob, then the objective": lambda: head.loss(linear_logprob(*inputs)[0]),
+        "PyTorch, eager": lambda: head.loss(_eager(*inputs)[0]),
     }
+    absent: dict[str, str] = {}
     if CUDA or shutil.which("g++"):
         compiled = torch.compile(_eager, dynamic=False)
-        trained["PyTorch, compiled chunks"] = lambda: head.row_loss(_in_chunks(compiled, *inputs), everything)[0]
+        trained["PyTorch, compiled chunks"] = lambda: head.loss(_in_chunks(compiled, *inputs))
     else:
         absent["PyTorch, compiled chunks"] = "no C++ compiler"
-    for name, module, make in (("Liger-Kernel", "liger_kernel", _liger), ("CCE, exact", "cut_cross_entropy", _cce)):
-        if not CUDA or importlib.util.find_spec(module) is None:
-            absent[name] = "not installed" if CUDA else "needs a GPU"
+    peers = [("Liger-Kernel", "liger_kernel", _liger), ("CCE, exact", "cut_cross_entropy", _cce)]
+    for name, module, make in peers:
+        if not CUDA:
+            absent[name] = "needs a GPU"
+        elif importlib.util.find_spec(module) is None:
+            absent[name] = "not installed"
         else:
             trained[name] = make(head)
     return trained, absent
@@ -132,9 +147,14 @@ def _eager(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Ten
 
 
 def _in_chunks(function: Callable[..., Any], hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Logits of a chunk live only within it: the backward computes them again."""
-    parts = zip(torch.split(hidden, COMPILED_CHUNK), torch.split(targets, COMPILED_CHUNK), strict=True)
-    return torch.cat([checkpoint(function, h, weight, y, use_reentrant=False)[0] for h, y in parts])
+    """Compute logprobs chunk by chunk. Logits of a chunk live only within it: the backward computes them again."""
+    logprobs = []
+    hidden_chunks = torch.split(hidden, COMPILED_CHUNK)
+    target_chunks = torch.split(targets, COMPILED_CHUNK)
+    for rows, row_targets in zip(hidden_chunks, target_chunks, strict=True):
+        logprob, _ = checkpoint(function, rows, weight, row_targets, use_reentrant=False)
+        logprobs.append(logprob)
+    return torch.cat(logprobs)
 
 
 def _liger(head: Head) -> Call:
@@ -147,20 +167,31 @@ def _liger(head: Head) -> Call:
 def _cce(head: Head) -> Call:
     from cut_cross_entropy import linear_cross_entropy
 
-    everything, options = slice(0, len(head.hidden)), {"reduction": "none", "impl": "cce", "filter_eps": None}
-    return lambda: head.row_loss(
-        -linear_cross_entropy(head.hidden, head.weight, head.targets, **options).float(), everything
-    )[0]
+    def loss() -> Tensor:
+        cross_entropy = linear_cross_entropy(
+            head.hidden,
+            head.weight,
+            head.targets,
+            reduction="none",
+            impl="cce",
+            filter_eps=None,
+        )
+        return head.loss(-cross_entropy.float())
+
+    return loss
 
 
 def _bench_logits(rows: int, vocab: int, dtype: torch.dtype, repeats: int) -> dict[str, Any]:
     logits = torch.randn(rows, vocab, device="cuda" if CUDA else "cpu", dtype=dtype).requires_grad_()
     targets = torch.randint(vocab, (rows,), device=logits.device)
-    detached, nbytes = logits.detach(), float(logits.numel() * logits.element_size())
-    names = {"arl packed_logprob": packed_logprob, "PyTorch, eager": packed_logprob_ref}
-    forward: dict[str, Call] = {name: partial(f, detached, targets) for name, f in names.items()}
-    both = {name: _backward_of(partial(_summed, f, logits, targets), [logits]) for name, f in names.items()}
-    measured = _measure({"copy": detached.clone} | forward, repeats)
+    detached = logits.detach()
+    nbytes = float(logits.numel() * logits.element_size())
+    forward: dict[str, Call] = {"copy": detached.clone}
+    both: dict[str, Call] = {}
+    for name, function in (("arl packed_logprob", packed_logprob), ("PyTorch, eager", packed_logprob_ref)):
+        forward[name] = partial(function, detached, targets)
+        both[name] = _backward_of(partial(_summed, function, logits, targets), [logits])
+    measured = _measure(forward, repeats)
     ceiling = 2 * nbytes / measured.pop("copy")["seconds"]
     return {
         "copy_gigabytes_per_second": round(ceiling / 1e9, 2),
@@ -182,37 +213,44 @@ def _backward_of(call: Call, inputs: list[Tensor]) -> Call:
 
 
 def _rated(measured: dict[str, Any], floor: float, of: str, ceiling: float) -> dict[str, Any]:
-    """Add the part of the ceiling that the floor's work alone would be in that time."""
-    return {
-        name: row | {of: round(floor / row["seconds"] / ceiling, 3)} if isinstance(row, dict) else row
-        for name, row in measured.items()
-    }
+    """Add to each row the part of the ceiling that the floor's work alone would be in that time."""
+    rated: dict[str, Any] = {}
+    for name, row in measured.items():
+        rated[name] = row
+        if isinstance(row, dict):
+            rate = floor / row["seconds"]
+            rated[name] = row | {of: round(rate / ceiling, 3)}
+    return rated
 
 
 def _measure(calls: dict[str, Call], repeats: int) -> dict[str, Any]:
-    """Median seconds of each call, all of them in turn, and the most bytes it held beyond its inputs."""
+    """Return a row for each call: its seconds, and the most bytes it held beyond its inputs; a text if it failed."""
     rows: dict[str, Any] = {}
     with stderr_display() as display:
         for name, call in calls.items():
             display.note(f"bench kernels: {name}")
-            try:
-                call()
-            except torch.OutOfMemoryError:  # a result: all logits at once are too many for some GPUs
-                rows[name] = "out of memory"
-            except Exception as error:  # likewise, of a peer that this torch or this GPU is too new for
-                if name.startswith("arl"):
-                    raise
-                rows[name] = f"fails: {error!r}"[:500]
-            else:
-                rows[name] = {"peak_bytes": _peak_bytes(call), "repeats": []}
+            rows[name] = _first_call(name, call)
     measured = {name: row for name, row in rows.items() if isinstance(row, dict)}
     for _ in range(repeats):
         for name, row in measured.items():
             row["repeats"].append(_seconds(calls[name]))
     for row in measured.values():
         row["seconds"] = round(statistics.median(row["repeats"]), 6)
-        row["repeats"] = [round(x, 6) for x in row["repeats"]]
+        row["repeats"] = [round(seconds, 6) for seconds in row["repeats"]]
     return rows
+
+
+def _first_call(name: str, call: Call) -> dict[str, Any] | str:
+    """Let it compile, then measure its memory; return why it fails, because that is a result as well."""
+    try:
+        call()
+    except torch.OutOfMemoryError:  # all logits at once are too many for some GPUs
+        return "out of memory"
+    except Exception as error:  # a peer may be too old for this torch or this GPU
+        if name.startswith("arl"):
+            raise
+        return f"fails: {error!r}"[:500]
+    return {"peak_bytes": _peak_bytes(call), "repeats": []}
 
 
 def _seconds(call: Call) -> float:
@@ -220,7 +258,8 @@ def _seconds(call: Call) -> float:
         start = process_time()
         call()
         return process_time() - start
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     begin.record()
     call()
     end.record()
@@ -229,18 +268,19 @@ def _seconds(call: Call) -> float:
 
 
 def _peak_bytes(call: Call) -> int:
-    """Gradients that the call returns are part of it."""
+    """Return the most bytes that a call holds at once beyond its inputs; gradients that it returns are part of it."""
     if CUDA:
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         call()
         return torch.cuda.max_memory_allocated() - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own news
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's own log
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         call()
     assert profiled.profiler is not None and profiled.profiler.kineto_results is not None
-    held = peak = 0
+    held = 0
+    peak = 0
     for _, size in sorted(_allocations(profiled.profiler.kineto_results.experimental_event_tree())):
         held += size
         peak = max(peak, held)
@@ -248,7 +288,7 @@ def _peak_bytes(call: Call) -> int:
 
 
 def _allocations(events: list[Any]) -> Iterator[tuple[int, int]]:
-    """(nanoseconds, bytes; negative when freed) of everything the CPU allocator did."""
+    """Yield the nanosecond and the bytes, negative when freed, of everything that the CPU allocator did."""
     for event in events:
         if event.name == "[memory]":
             yield event.start_time_ns, event.extra_fields.alloc_size

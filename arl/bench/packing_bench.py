@@ -1,6 +1,8 @@
-"""Compares the balancer with those of others, on sequences of four kinds of lengths of at most 32768 tokens.
+"""Compare the balancer with those of others, on sequences of four kinds of lengths: `arl bench packing`.
 
     lengths ─► each packer's bins ─► completed to a multiple of R, dealt as ours ─► count, synchronous time, fullest bin
+
+No sequence has more than CAPACITY tokens. The other packers are:
 
 next_fit        in the given order; a sequence that does not fit begins the next bin
 areal           Algorithm 1 of AReaL, arXiv 2505.24298: longest first; a new bin while there are fewer than asked for,
@@ -16,25 +18,41 @@ whole batch of all ranks, and its bins are dealt in sorted waves, which is bette
 import heapq
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from arl.data.model_limits import Flops
 from arl.train.balancer import Bins, balance, deal, least_micro_batches, least_time, synchronous_time
 
 CAPACITY = 32_768
-SIZES, RANKS = (128, 512, 2048, 8192), (1, 8, 64)
-LAYERS, HIDDEN, KEY_VALUE, MLP, VOCAB = 28, 1536, 256, 8960, 151_936  # a Qwen2 of 1.5 billion parameters
+SIZES = (128, 512, 2048, 8192)
+RANKS = (1, 8, 64)
+
+# A Qwen2 of 1.5 billion parameters.
+LAYERS = 28
+HIDDEN = 1536
+KEY_VALUE = 256
+MLP = 8960
+VOCAB = 151_936
 SHAPE = Flops(
     token=2.0 * LAYERS * (2 * HIDDEN * (HIDDEN + KEY_VALUE) + 3 * HIDDEN * MLP),
     key=4.0 * LAYERS * HIDDEN,
     score=2.0 * HIDDEN * VOCAB,
 )
-COLUMNS = ("micro_batches", "time_to_ideal", "fullest_to_capacity", "ms")  # of each packer; milliseconds of one core
 
 Packer = Callable[[np.ndarray, np.ndarray, int], list[Bins]]  # lengths, FLOPs, ranks ─► [rank][micro-batch][item]
+
+
+class Packed(Struct, frozen=True):
+    """What one packer made of one batch; the fields are columns of the report."""
+
+    micro_batches: int
+    time_to_ideal: float
+    fullest_to_capacity: float
+    ms: float  # of one core
 
 
 def bench_packing(draws: int) -> dict[str, Any]:
@@ -43,8 +61,9 @@ def bench_packing(draws: int) -> dict[str, Any]:
     for kind, draw in LENGTHS.items():
         for n in SIZES:
             drawn = [draw(np.random.default_rng(seed), n) for seed in range(draws)]
-            rows += [_row(kind, n, ranks, drawn) for ranks in RANKS]
-    columns = [f"{packer}.{column}" for packer in PACKERS for column in COLUMNS]
+            for ranks in RANKS:
+                rows.append([kind, n, ranks, *_compare_packers(drawn, ranks)])
+    columns = [f"{packer}.{column}" for packer in PACKERS for column in Packed.__struct_fields__]
     return {
         "capacity": CAPACITY,
         "draws": draws,
@@ -53,109 +72,182 @@ def bench_packing(draws: int) -> dict[str, Any]:
     }
 
 
-def _row(kind: str, n: int, ranks: int, drawn: list[np.ndarray]) -> list[Any]:
-    row: list[Any] = [kind, n, ranks, _mean([least_micro_batches(lengths, CAPACITY, ranks) for lengths in drawn])]
+def _compare_packers(drawn: list[np.ndarray], ranks: int) -> list[float]:
+    """Return the bound of the number of micro-batches, and then the columns of every packer."""
+    bounds = [least_micro_batches(lengths, CAPACITY, ranks) for lengths in drawn]
+    numbers = [_mean(bounds)]
     for packer in PACKERS.values():
-        measured = [_measure(packer, lengths, ranks) for lengths in drawn]
-        *means, milliseconds = zip(*measured, strict=True)
-        row += [*map(_mean, means), round(statistics.median(milliseconds), 1)]
-    return row
+        results = [_measure(packer, lengths, ranks) for lengths in drawn]
+        numbers += [
+            _mean([result.micro_batches for result in results]),
+            _mean([result.time_to_ideal for result in results]),
+            _mean([result.fullest_to_capacity for result in results]),
+            round(statistics.median(result.ms for result in results), 1),
+        ]
+    return numbers
 
 
-def _mean(values: Any) -> float:
+def _mean(values: Sequence[float]) -> float:
     return round(statistics.fmean(values), 4)
 
 
-def _measure(packer: Packer, lengths: np.ndarray, ranks: int) -> tuple[float, ...]:
-    """Return the numbers of COLUMNS."""
+def _measure(packer: Packer, lengths: np.ndarray, ranks: int) -> Packed:
     flops = np.array([SHAPE.of(s, s * (s + 1) // 2, s) for s in lengths.tolist()])
     start = time.process_time()
     shares = packer(lengths, flops, ranks)
-    milliseconds = 1000 * (time.process_time() - start)
-    assert sorted(i for share in shares for members in share for i in members) == list(range(len(lengths)))
-    fullest = max(int(lengths[members].sum()) for share in shares for members in share)
-    time_to_ideal = synchronous_time(shares, flops) / least_time(flops, ranks)
-    return sum(map(len, shares)), time_to_ideal, fullest / CAPACITY, milliseconds
+    seconds = time.process_time() - start
+    bins = [members for share in shares for members in share]
+    placed = sorted(item for members in bins for item in members)
+    assert placed == list(range(len(lengths))), "every sequence is in one bin"
+    fullest = max(int(lengths[members].sum()) for members in bins)
+    return Packed(
+        micro_batches=len(bins),
+        time_to_ideal=synchronous_time(shares, flops) / least_time(flops, ranks),
+        fullest_to_capacity=fullest / CAPACITY,
+        ms=1000 * seconds,
+    )
 
 
 def ours(lengths: np.ndarray, flops: np.ndarray, ranks: int) -> list[Bins]:
+    """Pack with the balancer of a run."""
     return balance(lengths, flops, CAPACITY, ranks)
 
 
 def next_fit(lengths: np.ndarray, flops: np.ndarray, ranks: int) -> list[Bins]:
-    return _completed(list(_cut(lengths.tolist())), flops, ranks)
-
-
-def _cut(lengths: list[int]) -> Iterator[list[int]]:
-    members, tokens = list[int](), 0
-    for i, length in enumerate(lengths):
-        if tokens + length > CAPACITY:
-            yield members
-            members, tokens = [], 0
-        members.append(i)
-        tokens += length
-    yield members
+    """Fill one bin after another, in the given order."""
+    bins: Bins = [[]]
+    room = CAPACITY
+    for item, length in enumerate(lengths.tolist()):
+        if length > room:
+            bins.append([])
+            room = CAPACITY
+        bins[-1].append(item)
+        room -= length
+    return _completed(bins, flops, ranks)
 
 
 def areal(lengths: np.ndarray, flops: np.ndarray, ranks: int) -> list[Bins]:
-    bins, asked = _fewest_sequences(lengths, ranks), ranks
+    """Ask for more and more bins until their number is a multiple of `ranks`."""
+    asked = ranks
+    bins = _fewest_sequences(lengths, asked)
     while len(bins) % ranks and asked < len(lengths):
-        asked = -(-max(len(bins), asked + 1) // ranks) * ranks
+        asked = _round_up(max(len(bins), asked + 1), ranks)
         bins = _fewest_sequences(lengths, asked)
     return _completed(bins, flops, ranks)
 
 
 def _fewest_sequences(lengths: np.ndarray, asked: int) -> Bins:
     bins: Bins = []
-    tokens, counts = np.zeros(len(lengths), np.int64), np.zeros(len(lengths), np.int64)
-    for i in np.argsort(-lengths, kind="stable").tolist():
-        has_room = tokens[: len(bins)] + lengths[i] <= CAPACITY
-        if len(bins) < asked or not has_room.any():
-            b = len(bins)
+    tokens = np.zeros(len(lengths), np.int64)
+    counts = np.zeros(len(lengths), np.int64)
+    for item in np.argsort(-lengths, kind="stable").tolist():
+        opened = len(bins)
+        has_room = tokens[:opened] + lengths[item] <= CAPACITY
+        if opened < asked or not has_room.any():
+            chosen = opened
             bins.append([])
-        else:  # of equally few sequences, the least full
-            b = int(np.where(has_room, counts[: len(bins)] * (CAPACITY + 1) + tokens[: len(bins)], 1 << 62).argmin())
-        bins[b].append(i)
-        tokens[b] += lengths[i]
-        counts[b] += 1
+        else:
+            fullness = counts[:opened] * (CAPACITY + 1) + tokens[:opened]  # by sequences; of equally many, by tokens
+            fullness[~has_room] = np.iinfo(np.int64).max
+            chosen = int(fullness.argmin())
+        bins[chosen].append(item)
+        tokens[chosen] += lengths[item]
+        counts[chosen] += 1
     return bins
 
 
+class _Part(Struct, frozen=True):
+    """Some sequences that end in one bin."""
+
+    tokens: int
+    items: list[int]
+
+
+class _Partition(Struct, frozen=True):
+    """Parts of different bins, largest first; parts without sequences are left out."""
+
+    parts: list[_Part]
+
+    def spread(self, k: int) -> int:
+        """Return the tokens between the largest and the smallest of `k` parts."""
+        smallest = self.parts[-1].tokens if len(self.parts) == k else 0
+        return self.parts[0].tokens - smallest
+
+    def joined(self, other: "_Partition", k: int) -> "_Partition":
+        """Join two partitions in at most `k` parts: as many as must meet do, the largest with the smallest."""
+        meeting = max(0, len(self.parts) + len(other.parts) - k)
+        alone = len(self.parts) - meeting
+        alone_there = len(other.parts) - meeting
+        parts = self.parts[:alone] + other.parts[:alone_there]
+        for one, two in zip(self.parts[alone:], reversed(other.parts[alone_there:]), strict=True):
+            parts.append(_Part(one.tokens + two.tokens, one.items + two.items))
+        parts.sort(key=lambda part: -part.tokens)
+        return _Partition(parts)
+
+
 def karmarkar_karp(lengths: np.ndarray, flops: np.ndarray, ranks: int) -> list[Bins]:
-    k = -(-int(lengths.sum()) // (CAPACITY * ranks)) * ranks
-    # A state is its parts that are not empty, (tokens, items), largest first; the two of widest spread are joined.
-    states = [(-length, i, [(length, [i])]) for i, length in enumerate(lengths.tolist())]
-    heapq.heapify(states)
-    while len(states) > 1:
-        (_, i, a), (_, _, b) = heapq.heappop(states), heapq.heappop(states)
-        both = max(0, len(a) + len(b) - k)  # so many of the smallest of one meet the smallest of the other, crosswise
-        joined = zip(a[len(a) - both :], reversed(b[len(b) - both :]), strict=True)
-        parts = a[: len(a) - both] + b[: len(b) - both] + [(x + y, p + q) for (x, p), (y, q) in joined]
-        parts.sort(key=lambda part: -part[0])
-        least = parts[-1][0] if len(parts) == k else 0
-        heapq.heappush(states, (least - parts[0][0], i, parts))
-    return _completed([items for _, items in states[0][2]], flops, ranks)
+    """Begin with a partition for each sequence, and join the two of widest spread until one is left."""
+    least_bins = -(-int(lengths.sum()) // CAPACITY)
+    k = _round_up(least_bins, ranks)
+    heap = []  # (−spread, first item, partition); no two have the same first item
+    for item, length in enumerate(lengths.tolist()):
+        heap.append((-length, item, _Partition([_Part(length, [item])])))
+    heapq.heapify(heap)
+    while len(heap) > 1:
+        _, first, widest = heapq.heappop(heap)
+        _, _, second = heapq.heappop(heap)
+        joined = widest.joined(second, k)
+        heapq.heappush(heap, (-joined.spread(k), first, joined))
+    _, _, whole = heap[0]
+    return _completed([part.items for part in whole.parts], flops, ranks)
+
+
+def _round_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
 
 
 def _completed(bins: Bins, flops: np.ndarray, ranks: int) -> list[Bins]:
-    return deal(bins + [[] for _ in range(-len(bins) % ranks)], flops.tolist(), ranks)
+    """Add empty bins up to a multiple of `ranks`, and deal them as the balancer does."""
+    num_missing = -len(bins) % ranks
+    empty: Bins = [[] for _ in range(num_missing)]
+    return deal(bins + empty, flops.tolist(), ranks)
 
 
-PACKERS: dict[str, Packer] = {"arl": ours, "next_fit": next_fit, "areal": areal, "karmarkar_karp": karmarkar_karp}
+PACKERS: dict[str, Packer] = {
+    "arl": ours,
+    "next_fit": next_fit,
+    "areal": areal,
+    "karmarkar_karp": karmarkar_karp,
+}
+
+
+def _lognormal(rng: np.random.Generator, n: int) -> np.ndarray:
+    return _clipped(rng.lognormal(8.0, 0.9, n))
+
+
+def _uniform(rng: np.random.Generator, n: int) -> np.ndarray:
+    return rng.integers(1, CAPACITY + 1, n)
+
+
+def _bimodal(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Draw lengths of which four of five are about 1000 tokens, and one of five about 24000."""
+    is_short = rng.random(n) < 0.8
+    short = rng.normal(1000, 200, n)
+    long = rng.normal(24_000, 3000, n)
+    return _clipped(np.where(is_short, short, long))
+
+
+def _equal(rng: np.random.Generator, n: int) -> np.ndarray:
+    return np.full(n, 4096)
 
 
 def _clipped(lengths: np.ndarray) -> np.ndarray:
     return lengths.clip(1, CAPACITY).astype(np.int64)
 
 
-def _bimodal(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Draw lengths of which four of five are about 1000 tokens, and one of five about 24000."""
-    return np.where(rng.random(n) < 0.8, rng.normal(1000, 200, n), rng.normal(24_000, 3000, n))
-
-
 LENGTHS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
-    "lognormal(8, 0.9)": lambda rng, n: _clipped(rng.lognormal(8.0, 0.9, n)),
-    "uniform(1, 32768)": lambda rng, n: rng.integers(1, CAPACITY + 1, n),
-    "bimodal": lambda rng, n: _clipped(_bimodal(rng, n)),
-    "all 4096": lambda rng, n: np.full(n, 4096),
+    "lognormal(8, 0.9)": _lognormal,
+    "uniform(1, 32768)": _uniform,
+    "bimodal": _bimodal,
+    "all 4096": _equal,
 }

@@ -1,4 +1,4 @@
-"""Measure how fast each transport brings new weights to an engine, beside a plain copy of the same bytes.
+"""Measure how fast each transport brings new weights to an engine, beside a plain copy: `arl bench sync`.
 
     one trainer rank for each transport ─► step ─► publish ─► one engine server loads from all of them, in turn
 
@@ -10,6 +10,7 @@ without weights, is measured beside each. Servers, ranks and clients are those o
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import itertools
 import statistics
 import tempfile
@@ -19,6 +20,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 from arl import clock
 from arl.bench import sglang_version
@@ -54,6 +56,16 @@ Settle = Callable[[], Awaitable[None]]
 Publish = Callable[[], Awaitable[tuple[WeightUpdate, float]]]  # the next version, and the seconds it took
 
 
+class Swap(Struct, frozen=True):
+    """Seconds of one version on its way to the engine."""
+
+    publish: float
+    swap: float
+    pause: float  # part of the swap
+    plain_copy: float
+    empty_pause: float  # without weights, just before
+
+
 def bench_sync(repeats: int) -> dict[str, Any]:
     """Measure medians over `repeats` rounds, after one that warms up; with SGLang where its environment is found."""
     torch.set_num_threads(1)
@@ -62,23 +74,16 @@ def bench_sync(repeats: int) -> dict[str, Any]:
     for name, shape in SHAPES.items():
         with tempfile.TemporaryDirectory(prefix="arl-bench-", dir=SHARED_MEMORY) as directory:
             make_tiny_model(shape, CHARACTERS, 0, Path(directory) / "model")
-            document[name] = clock.run(lambda here=Path(directory): _measure(here, repeats, found != "absent"))  # type: ignore[misc]
+            measure = functools.partial(_measure, Path(directory), repeats, found != "absent")
+            document[name] = clock.run(measure)
     return document
 
 
 async def _measure(directory: Path, repeats: int, has_sglang: bool) -> dict[str, Any]:
     state = read_weights(directory / "model")
-    found: dict[str, Any] = {"megabytes": round(sum(t.nbytes for t in state.values()) / 1e6, 1)}
+    found: dict[str, Any] = {"megabytes": round(_num_bytes(state) / 1e6, 1)}
     for policy in POLICIES:
-        async with EmbeddedEngine(
-            load_model(directory / "model", "float32"),
-            slots=OPEN,
-            stream_interval=4,
-            kv_policy=policy,  # type: ignore[arg-type]
-        ) as engine:
-            found[f"one process, {policy}"] = await _swaps(
-                engine, {"memory": _in_memory(directory, state)}, state, repeats
-            )
+        found[f"one process, {policy}"] = await _in_one_process(directory, policy, state, repeats)
     for kind in CARRIED if has_sglang else ("embedded",):
         async with _system(directory, kind) as (servers, url, ranks):
             stepped = {transport: _steps(rank) for transport, rank in ranks.items()}
@@ -89,6 +94,21 @@ async def _measure(directory: Path, repeats: int, has_sglang: bool) -> dict[str,
                 async with connection as engine:
                     found[f"{kind}, {policy}"] = await _swaps(engine, stepped, state, repeats)
     return found
+
+
+async def _in_one_process(directory: Path, policy: str, state: State, repeats: int) -> dict[str, Any]:
+    async with EmbeddedEngine(
+        load_model(directory / "model", "float32"),
+        slots=OPEN,
+        stream_interval=4,
+        kv_policy=policy,  # type: ignore[arg-type]
+    ) as engine:
+        published = {"memory": _in_memory(directory, state)}
+        return await _swaps(engine, published, state, repeats)
+
+
+def _num_bytes(state: State) -> int:
+    return sum(tensor.nbytes for tensor in state.values())
 
 
 @contextlib.asynccontextmanager
@@ -104,14 +124,16 @@ async def _system(directory: Path, kind: str) -> AsyncIterator[tuple[EngineServe
             "deadlines": {"startup": 300},
         }
     )
-    versions, key = StartingVersions(str(directory / "model")), new_key()
+    versions = StartingVersions(str(directory / "model"))
+    key = new_key()
     async with (
         LocalLauncher(directory / "logs", recipe.deadlines.shutdown) as launcher,
         explain_deaths(launcher),
         contextlib.AsyncExitStack() as stack,
     ):
         servers = EngineServers(recipe, versions, [RESOURCES], launcher, key)
-        url = await (await servers.start(0)).ready(recipe.deadlines.startup)
+        server = await servers.start(0)
+        url = await server.ready(recipe.deadlines.startup)
         ranks = {}
         for transport in CARRIED[kind]:
             weights = directory / kind / transport
@@ -148,53 +170,71 @@ async def _swaps(engine: Engine, published: Mapping[str, Publish], state: State,
     idle = await _rounds(engine, published, state, repeats, _at_once)
     async with _load(engine) as settle:
         loaded = await _rounds(engine, published, state, repeats, settle)
-    size = sum(tensor.nbytes for tensor in state.values()) / 1e9
-    report: dict[str, Any] = {}
-    for transport in published:
-        publish, swap, _, copy, _ = _medians(idle[transport])
-        _, _, pause, _, empty = _medians(loaded[transport])
-        report[transport] = {
-            "publish_ms": round(1e3 * publish, 2),
-            "swap_ms": round(1e3 * swap, 2),
-            "gigabytes_per_s": round(size / (publish + swap), 2),
-            "plain_copy_gigabytes_per_s": round(size / copy, 2),
-            "share_of_plain_copy": round(copy / (publish + swap), 3),
-            "pause_under_load_ms": round(1e3 * pause, 1),
-            "empty_pause_under_load_ms": round(1e3 * empty, 1),
-            "pause_beyond_that_and_the_plain_copy_ms": round(1e3 * (pause - empty - copy), 1),
-            "pauses_ms": [round(1e3 * row[2], 1) for row in loaded[transport]],
-            "empty_pauses_ms": [round(1e3 * row[4], 1) for row in loaded[transport]],
-        }
-    return report
+    return {transport: _report(_num_bytes(state) / 1e9, idle[transport], loaded[transport]) for transport in published}
 
 
-def _medians(rows: list[tuple[float, ...]]) -> tuple[float, ...]:
-    return tuple(statistics.median(column) for column in zip(*rows, strict=True))
+def _report(gigabytes: float, idle: list[Swap], loaded: list[Swap]) -> dict[str, Any]:
+    """Report one transport: the whole way on an idle engine, the pause under load."""
+    publish = statistics.median(swap.publish for swap in idle)
+    swap_seconds = statistics.median(swap.swap for swap in idle)
+    copy = statistics.median(swap.plain_copy for swap in idle)
+    whole_way = publish + swap_seconds
+    pause = statistics.median(swap.pause for swap in loaded)
+    empty_pause = statistics.median(swap.empty_pause for swap in loaded)
+    return {
+        "publish_ms": round(1e3 * publish, 2),
+        "swap_ms": round(1e3 * swap_seconds, 2),
+        "gigabytes_per_s": round(gigabytes / whole_way, 2),
+        "plain_copy_gigabytes_per_s": round(gigabytes / copy, 2),
+        "share_of_plain_copy": round(copy / whole_way, 3),
+        "pause_under_load_ms": round(1e3 * pause, 1),
+        "empty_pause_under_load_ms": round(1e3 * empty_pause, 1),
+        "pause_beyond_that_and_the_plain_copy_ms": round(1e3 * (pause - empty_pause - copy), 1),
+        "pauses_ms": [round(1e3 * swap.pause, 1) for swap in loaded],
+        "empty_pauses_ms": [round(1e3 * swap.empty_pause, 1) for swap in loaded],
+    }
 
 
 async def _rounds(
     engine: Engine, published: Mapping[str, Publish], state: State, repeats: int, settle: Settle
-) -> dict[str, list[tuple[float, ...]]]:
-    """Return the seconds of each round: publication, swap, its pause, a plain copy and an empty pause just before."""
-    rows: dict[str, list[tuple[float, ...]]] = {transport: [] for transport in published}
+) -> dict[str, list[Swap]]:
+    """Swap weights by each transport in turn, `repeats` times after a round that warms up."""
+    rounds: dict[str, list[Swap]] = {transport: [] for transport in published}
     target = {name: torch.empty_like(tensor) for name, tensor in state.items()}
     for number in range(repeats + 1):
         for transport, publish in published.items():
-            update, seconds = await publish()
+            update, publish_seconds = await publish()
             await settle()
-            begun = perf_counter()
-            await engine.pause()
-            await engine.resume()
-            empty = perf_counter() - begun
+            empty_pause = await _pause(engine)
             await settle()
-            start = perf_counter()
-            for name, tensor in state.items():
-                target[name].copy_(tensor)
-            copied = perf_counter()
+            plain_copy = _copy(state, target)
             report = await engine.update_weights(update)
-            if number:
-                rows[transport].append((seconds, report.seconds, report.pause_seconds, copied - start, empty))
-    return rows
+            swap = Swap(
+                publish=publish_seconds,
+                swap=report.seconds,
+                pause=report.pause_seconds,
+                plain_copy=plain_copy,
+                empty_pause=empty_pause,
+            )
+            if number > 0:
+                rounds[transport].append(swap)
+    return rounds
+
+
+async def _pause(engine: Engine) -> float:
+    """Pause without loading anything; return the seconds until generation goes on."""
+    start = perf_counter()
+    await engine.pause()
+    await engine.resume()
+    return perf_counter() - start
+
+
+def _copy(state: State, target: State) -> float:
+    """Copy all weights within this process, and return the seconds."""
+    start = perf_counter()
+    for name, tensor in state.items():
+        target[name].copy_(tensor)
+    return perf_counter() - start
 
 
 async def _at_once() -> None:
@@ -203,7 +243,7 @@ async def _at_once() -> None:
 
 @contextlib.asynccontextmanager
 async def _load(engine: Engine) -> AsyncIterator[Settle]:
-    """Keep 32 requests open; yields a function that waits until each of them has got a token again."""
+    """Keep OPEN requests open; yield a function that waits until each of them has got a token again."""
     got_token = [asyncio.Event() for _ in range(OPEN)]
 
     async def keep_open(slot: int) -> None:

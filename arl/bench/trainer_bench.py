@@ -1,4 +1,4 @@
-"""`arl bench trainer` measures tokens/s and MFU of whole training steps, and the share of forward and backward.
+"""Measure tokens/s and MFU of whole training steps, and the share of forward and backward: `arl bench trainer`.
 
     random weights of a shape ─► safetensors ─► Learner, as in a rank ─► steps over one pack of trajectories
                                                          policy_loss and backward are timed in each step
@@ -33,8 +33,15 @@ from arl.train.sharded_model import ShardedModel
 
 P = ParamSpec("P")
 T = TypeVar("T")
-PROMPT, GROUP = 256, 4  # tokens of a prompt; trajectories of a group
-MEDIAN, SIGMA, LEAST, MOST = 1024, 0.8, 64, 8192  # of a response's length, lognormal
+PROMPT = 256  # tokens
+GROUP = 4  # trajectories
+
+# A response's length in tokens is lognormal.
+MEDIAN = 1024
+SIGMA = 0.8
+LEAST = 64
+MOST = 8192
+WARMUP_STEPS = 2
 
 
 def _qwen2(vocab_size: int, hidden: int, mlp: int, layers: int, heads: int) -> Qwen2Config:
@@ -70,15 +77,20 @@ def bench_trainer(steps: int, threads: int, checkpointing: str, compiled: bool) 
         InputError: the recipe refuses these settings.
     """
     gpu = torch.cuda.is_available()
-    settings = {"checkpointing": checkpointing, "compile": compiled, "dtype": "bfloat16" if gpu else "float32"}
+    settings = {
+        "checkpointing": checkpointing,
+        "compile": compiled,
+        "dtype": "bfloat16" if gpu else "float32",
+    }
     try:
-        train = Train.model_validate({"minibatches": 1, "threads": threads} | settings)
+        train = Train.model_validate({"minibatches": 1, "threads": threads, **settings})
     except ValidationError as error:
         raise InputError(str(error)) from error
+    cases = ON_GPU if gpu else ON_CPU
     return {
         "device": torch.cuda.get_device_name() if gpu else f"CPU, {threads} threads",
         "train": settings,
-        "rows": [_measure(shape, tokens, train, steps) for shape, tokens in (ON_GPU if gpu else ON_CPU)],
+        "rows": [_measure(shape, tokens, train, steps) for shape, tokens in cases],
     }
 
 
@@ -90,15 +102,17 @@ def _measure(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any
             torch.cuda.reset_peak_memory_stats()
         learner = Learner(name, train, PPO())
     ((batch,),) = pack_groups(_groups(tokens, SHAPES[shape].vocab_size), tokens, ranks=1)
-    minibatch = Minibatch((batch,), loss_tokens=len(batch.loss_scores), loss_sequences=int(batch.sequences.max()) + 1)
+    minibatch = Minibatch(
+        (batch,),
+        loss_tokens=len(batch.loss_scores),
+        loss_sequences=int(batch.sequences.max()) + 1,
+    )
     rows: list[dict[str, float]] = []
-    for version in range(steps + 2):
-        with _timed(learner.sharded) as inside:
-            start = _now()
-            metrics = learner.step(Shard(version, (minibatch,)))
-            seconds = _now() - start
-        rows.append(metrics | {"seconds": seconds, "share": sum(inside) / seconds})
-    medians = {name: statistics.median(row[name] for row in rows[2:]) for name in rows[-1]}
+    for version in range(WARMUP_STEPS + steps):
+        row = _timed_step(learner, Shard(version, (minibatch,)))
+        if version >= WARMUP_STEPS:
+            rows.append(row)
+    medians = {name: statistics.median(row[name] for row in rows) for name in rows[-1]}
     mfu = medians.get("hardware/mfu")
     return {
         "shape": shape,
@@ -110,8 +124,17 @@ def _measure(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any
         "mfu": None if mfu is None else round(mfu, 4),
         "forward_and_backward_share": round(medians["share"], 4),
         "memory_gb": round(medians["hardware/memory_gb"], 2),
-        "repeats": [round(row["seconds"], 4) for row in rows[2:]],
+        "repeats": [round(row["seconds"], 4) for row in rows],
     }
+
+
+def _timed_step(learner: Learner, shard: Shard) -> dict[str, float]:
+    """Train one step; return its metrics, its seconds, and the share of them that forward and backward take."""
+    with _timed(learner.sharded) as inside:
+        start = _now()
+        metrics = learner.step(shard)
+        seconds = _now() - start
+    return {**metrics, "seconds": seconds, "share": sum(inside) / seconds}
 
 
 def _write_model(shape: str, directory: Path) -> None:
@@ -132,15 +155,17 @@ def _groups(tokens: int, vocab_size: int) -> list[list[LossSequence]]:
         left -= PROMPT
         groups.append([])
         while left >= LEAST and len(groups[-1]) < GROUP:
-            length = min(left, MOST, max(LEAST, int(rng.lognormal(math.log(MEDIAN), SIGMA))))
+            drawn = int(rng.lognormal(math.log(MEDIAN), SIGMA))
+            length = min(left, MOST, max(LEAST, drawn))
             groups[-1].append(_sequence(prompt, length, vocab_size, rng))
             left -= length
     return groups
 
 
 def _sequence(prompt: np.ndarray, length: int, vocab_size: int, rng: np.random.Generator) -> LossSequence:
+    response = rng.integers(0, vocab_size, length)
     return LossSequence(
-        token_ids=np.concatenate([prompt, rng.integers(0, vocab_size, length)]).astype(np.int32),
+        token_ids=np.concatenate([prompt, response]).astype(np.int32),
         loss_at=np.arange(PROMPT, PROMPT + length),
         behavior_logprobs=np.full(length, -math.log(vocab_size), np.float32),
         policy_versions=np.zeros(length, np.int32),

@@ -5,27 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from arl.config.recipe import Recipe
 from arl.config.recipe_file import dump_recipe, load_recipe
 from arl.errors import RecipeError
 from arl.train.algorithms.advantage import Advantage
 from arl.train.algorithms.trial import try_advantage
 from arl.train.loss_sequence import loss_sequences
 from tests.extending import my_advantage
-from tests.extending.short_run import RECIPE, train_shortly
+from tests.extending.short_run import FIRST_SECTION, VARIED_REWARDS, ShortRun, step_records
 from tests.train.synthetic import batch, packed
 from tests.train.test_packer import expected, found
 
 MINE = "tests.extending.my_advantage"
 
 
-def read(tmp_path: Path, sections: str) -> Recipe:
-    (tmp_path / "recipe.yaml").write_text(f"{RECIPE}{sections}\n")
-    return load_recipe(tmp_path / "recipe.yaml")
-
-
 def test_a_run_trains_with_an_advantage_that_differs_from_token_to_token(tmp_path: Path) -> None:
-    records = train_shortly(tmp_path, f"advantage.kind={MINE}:Growing", "advantage.discount=0.9")
+    run = ShortRun(tmp_path, VARIED_REWARDS, f"advantage.kind={MINE}:Growing", "advantage.discount=0.9")
+    records = step_records(run.train())
     assert len(records) == 2
     for record in records:
         assert record["grad_norm"] > 0
@@ -45,7 +40,7 @@ def test_each_loss_token_gets_its_own_advantage(tmp_path: Path) -> None:
 
 
 def test_a_name_alone_chooses_it_and_a_dumped_recipe_loads_again(tmp_path: Path) -> None:
-    recipe = read(tmp_path, f"advantage: {MINE}:Growing")
+    recipe = ShortRun(tmp_path, sections=f"advantage: {MINE}:Growing").recipe
     assert recipe.advantage == my_advantage.Growing(kind=f"{MINE}:Growing")
     (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe))
     assert load_recipe(tmp_path / "dumped.yaml") == recipe
@@ -74,8 +69,8 @@ def test_a_name_alone_chooses_it_and_a_dumped_recipe_loads_again(tmp_path: Path)
 )
 def test_what_can_never_work_is_refused_when_the_recipe_is_read(tmp_path: Path, sections: str, rule: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        read(tmp_path, sections)
-    assert "recipe.yaml:11: " in str(caught.value)
+        ShortRun(tmp_path, sections=sections)
+    assert f"recipe.yaml:{FIRST_SECTION}: " in str(caught.value)
     assert rule in str(caught.value)
 
 

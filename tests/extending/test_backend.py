@@ -15,18 +15,9 @@ from arl.engine.backend import ServerSpec, find_backend
 from arl.errors import RecipeError
 from arl.launch.base import Resources
 from arl.types import StartingVersions
+from tests.extending.short_run import RECIPE, TRAJECTORIES
 
 MINE = "tests.extending.my_backend"
-RECIPE = """\
-name: patterned
-world: virtual
-model:
-  tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
-data: {task: running_checksum, options: {size: 200}}
-rollout: {problems_per_step: 2, group_size: 2, staleness: 1, max_new_tokens: 10}
-train: {steps: 2, minibatches: 1}
-eval: {problems: 0}
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -48,12 +39,12 @@ def train(directory: Path, kind: str, *overrides: str) -> Result:
 def test_a_users_engine_generates_what_is_trained(tmp_path: Path) -> None:
     done = train(tmp_path, f"{MINE}:PatternBackend", "engine.replicas=2")
     assert done.exit_code == 0, done.output
-    rows = pq.read_table(tmp_path / "runs" / "patterned" / "trajectories").to_pylist()
+    rows = pq.read_table(tmp_path / "runs" / "short" / "trajectories").to_pylist()
     trained = [row for row in rows if row["fate"] == "trained"]
-    assert len(trained) == 8
+    assert len(trained) == TRAJECTORIES
     for row in trained:
         sampled = [t for t, v in zip(row["token_ids"], row["policy_versions"], strict=True) if v >= 0]
-        assert len(sampled) == 10
+        assert len(sampled) == 16
         assert all(b in (a + 1, 0) for a, b in pairwise(sampled)), "consecutive ids, which begin again at 0"
 
 

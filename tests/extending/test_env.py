@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from arl.errors import RecipeError
-from tests.extending.short_training import ShortRun, trained_rows
+from tests.extending.short_run import ShortRun, trained_rows
 
 
 def test_an_env_by_name_drives_episodes_whose_tool_text_is_not_trained(tmp_path: Path) -> None:

@@ -14,16 +14,14 @@ from arl.train.algorithms.trial import try_objective
 from arl.train.learner import Learner
 from arl.train.packer import Minibatch, Shard, pack_groups
 from tests.extending import my_objective
-from tests.extending.short_run import RECIPE, train_shortly
+from tests.extending.short_run import EQUAL_REWARDS, FIRST_SECTION, ShortRun, step_records
 from tests.train.gradients import sequences
 
 MINE = "tests.extending.my_objective"
-EQUAL_REWARDS = "reward.function=tests.extending.short_run:always_one"
 
 
 def read(tmp_path: Path, objective: str) -> Recipe:
-    (tmp_path / "recipe.yaml").write_text(f"{RECIPE}objective: {objective}\n")
-    return load_recipe(tmp_path / "recipe.yaml")
+    return ShortRun(tmp_path, sections=f"objective: {objective}").recipe
 
 
 def refusal(tmp_path: Path, objective: str) -> str:
@@ -34,7 +32,8 @@ def refusal(tmp_path: Path, objective: str) -> str:
 
 def test_an_objective_with_a_gradient_of_its_own_learns_from_groups_of_equal_rewards(tmp_path: Path) -> None:
     """The packer keeps their trajectories, the weights change, and the metrics are named by the objective."""
-    records = train_shortly(tmp_path, EQUAL_REWARDS, f"objective.kind={MINE}:Reinforce", "objective.penalty=0.2")
+    run = ShortRun(tmp_path, EQUAL_REWARDS, f"objective.kind={MINE}:Reinforce", "objective.penalty=0.2")
+    records = step_records(run.train())
     assert len(records) == 2
     for record in records:
         assert record["advantage/zero_fraction"] == 1.0
@@ -44,7 +43,9 @@ def test_an_objective_with_a_gradient_of_its_own_learns_from_groups_of_equal_rew
 
 
 def test_the_packer_leaves_them_out_if_the_objective_says_that_they_have_no_gradient(tmp_path: Path) -> None:
-    records = train_shortly(tmp_path, EQUAL_REWARDS, f"objective.kind={MINE}:WithoutPenalty")
+    run = ShortRun(tmp_path, EQUAL_REWARDS, f"objective.kind={MINE}:WithoutPenalty")
+    records = step_records(run.train())
+    assert len(records) == 2
     for record in records:
         assert record["advantage/zero_fraction"] == 1.0
         assert record["grad_norm"] == 0.0
@@ -61,7 +62,7 @@ def test_its_fields_are_the_fields_of_the_recipe_and_a_dumped_recipe_loads_again
 
 def test_an_unknown_field_is_refused_with_its_line_and_the_nearest_name(tmp_path: Path) -> None:
     message = refusal(tmp_path, f"{{kind: '{MINE}:Reinforce', penalti: 0.3}}")
-    assert message.endswith("recipe.yaml:11: objective.penalti: unknown key; did you mean penalty?")
+    assert message.endswith(f"recipe.yaml:{FIRST_SECTION}: objective.penalti: unknown key; did you mean penalty?")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,8 @@ def test_an_unknown_field_is_refused_with_its_line_and_the_nearest_name(tmp_path
 )
 def test_a_class_that_lacks_a_part_is_refused_when_the_recipe_is_read(tmp_path: Path, name: str, rule: str) -> None:
     message = refusal(tmp_path, f"{{kind: '{MINE}:{name}'}}")
-    assert f"recipe.yaml:11: objective.kind {'' if name == 'Reinforced' else '= '}'{MINE}:{name}': " in message
+    assert f"recipe.yaml:{FIRST_SECTION}: objective.kind " in message
+    assert f"'{MINE}:{name}': " in message
     assert rule in message
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from arl.errors import RecipeError
-from tests.extending.short_training import ShortRun, trained_rows
+from tests.extending.short_run import ShortRun, trained_rows
 
 
 def test_a_reward_by_name_takes_the_place_of_the_tasks(tmp_path: Path) -> None:

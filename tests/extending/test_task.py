@@ -9,7 +9,7 @@ from arl.config.recipe import TinyModel, Warmup
 from arl.errors import ArlError
 from arl.train.sft import run
 from arl.train.warmup import WarmupJob
-from tests.extending.short_training import ShortRun, trained_rows
+from tests.extending.short_run import TRAJECTORIES, ShortRun, trained_rows
 
 ECHO = "tests.extending.my_task:Echo"
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=32, context=64)
@@ -20,7 +20,7 @@ def test_a_task_by_name_is_trained_on_its_own_problems_and_reward(tmp_path: Path
     assert short.recipe.data.options == {"longest": 3, "steps": 4}
     assert short.recipe.eval.temperature == 0.5
     rows = trained_rows(short.train())
-    assert len(rows) == 2 * 2 * 2
+    assert len(rows) == TRAJECTORIES
     assert all(0 <= row["reward"] <= 1 for row in rows)
 
 

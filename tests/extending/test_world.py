@@ -9,44 +9,30 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from arl.config.recipe import Recipe
-from arl.config.recipe_file import load_recipe
 from arl.config.worlds import VIRTUAL
 from arl.errors import RecipeError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary, render
 from arl.run.replay.replay_world import replay
-from arl.run.train import train
 from arl.run.virtual import VirtualWorld
 from arl.run.world import Parts, Start, make_world
-
-RECIPE = f"""\
-name: small
-world: tests.extending.my_world:JitteryWorld
-model:
-  tiny: {{hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}}
-data: {{task: running_checksum, options: {{size: 200}}}}
-reward: {{function: "{__name__}:ones"}}
-rollout: {{problems_per_step: 2, group_size: 4, staleness: 1, max_new_tokens: 16}}
-train: {{steps: 3, minibatches: 1}}
-output: {{checkpoint_every: 2}}
-eval: {{problems: 0}}
-"""
+from tests.extending.short_run import VARIED_REWARDS, ShortRun
 
 
-def ones(problem: object, response: str, truncated: bool) -> float:
-    """Count ones, which differ within a group of an untrained model."""
-    return response.count("1") + 0.1 * response.count("2")
+def short(directory: Path, *overrides: str) -> ShortRun:
+    """Three steps in the user's world, with a checkpoint on the way."""
+    return ShortRun(
+        directory,
+        "world=tests.extending.my_world:JitteryWorld",
+        VARIED_REWARDS,
+        "train.steps=3",
+        "output.checkpoint_every=2",
+        *overrides,
+    )
 
 
 def silent() -> ConsoleDisplay:
     return ConsoleDisplay(Console(file=io.StringIO()))
-
-
-def recipe(directory: Path, *overrides: str) -> Recipe:
-    file = directory / "recipe.yaml"
-    file.write_text(RECIPE)
-    return load_recipe(file, [f"output.directory={directory / 'runs'}", *overrides])
 
 
 def step_seconds(summary: Summary) -> list[float]:
@@ -55,18 +41,18 @@ def step_seconds(summary: Summary) -> list[float]:
 
 
 def test_a_users_world_decides_what_steps_cost_and_repeats_to_the_last_bit(tmp_path: Path) -> None:
-    jittery = recipe(tmp_path)
-    one = train(jittery, silent())
-    two = train(jittery, silent())
+    jittery = short(tmp_path)
+    one = jittery.train()
+    two = jittery.train()
     assert one.weights_sha256 == two.weights_sha256
     assert step_seconds(one) == step_seconds(two)
     assert all(1.0 < seconds < 2.5 for seconds in step_seconds(one))
     assert len(set(step_seconds(one))) == 3
-    assert "virtual s of RL" in render(one, jittery)
+    assert "virtual s of RL" in render(one, jittery.recipe)
 
 
 def test_a_run_in_a_users_world_is_replayed_at_its_own_pace(tmp_path: Path) -> None:
-    recorded = train(recipe(tmp_path), silent())
+    recorded = short(tmp_path).train()
     replayed, _ = replay(Path(recorded.directory), (), silent())
     assert replayed.weights_sha256 == recorded.weights_sha256
     assert step_seconds(replayed) == pytest.approx(step_seconds(recorded), abs=0.01)
@@ -129,7 +115,7 @@ INSTANCE = VirtualWorld()
 )
 def test_what_is_no_world_is_refused_with_its_name_and_an_example(tmp_path: Path, world: str, complaint: str) -> None:
     with pytest.raises(RecipeError, match=complaint):
-        train(recipe(tmp_path, f"world={world}"), silent())
+        short(tmp_path, f"world={world}").train()
 
 
 @pytest.mark.parametrize("world", ["Untraited", "Unopened", "Closed", "Demanding", "INSTANCE"])
@@ -137,7 +123,7 @@ def test_what_can_be_seen_without_opening_it_is_refused_before_a_run_directory_i
     tmp_path: Path, world: str
 ) -> None:
     with pytest.raises(RecipeError):
-        train(recipe(tmp_path, f"world={__name__}:{world}"), silent())
+        short(tmp_path, f"world={__name__}:{world}").train()
     assert not (tmp_path / "runs").exists()
 
 
@@ -152,7 +138,7 @@ class Engineless(VirtualWorld):
 def test_a_part_that_lacks_a_part_of_its_own_is_refused(tmp_path: Path) -> None:
     complaint = "world Engineless: its engine: lacks the attribute loaded_version; see arl.engine.router:Router"
     with pytest.raises(RecipeError, match=complaint):
-        train(recipe(tmp_path, f"world={__name__}:Engineless"), silent())
+        short(tmp_path, f"world={__name__}:Engineless").train()
 
 
 def test_the_built_in_worlds_have_every_part() -> None:
