@@ -22,6 +22,7 @@ class Flops(Struct, frozen=True):
     score: float  # head, per scored position
 
     def of(self, tokens: int, keys: int, scores: int) -> float:
+        """Count the operations of `tokens` that see `keys` keys in all, with `scores` scored positions."""
         return self.token * tokens + self.key * keys + self.score * scores
 
 

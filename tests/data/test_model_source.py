@@ -71,7 +71,9 @@ def test_a_directory_that_does_not_exist_is_refused_beside_its_neighbors(tmp_pat
     assert message == f"model.path {tmp_path}/step_10: there is no directory {tmp_path}/step_10; {tmp_path} has step_9"
 
 
-@pytest.mark.parametrize("path", ["./absent", "~/absent", "runs/a/checkpoints/step_3", "/absent/model"])
+@pytest.mark.parametrize(
+    "path", ["./absent", "~/absent", "runs/a/checkpoints/step_3", "/absent/model", "my--model", "mine/v1.", "a..b"]
+)
 def test_what_looks_like_a_path_is_never_looked_for_on_the_hub(path: str) -> None:
     message = refusal(path)
     assert "there is no directory" in message
