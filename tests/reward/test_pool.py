@@ -95,6 +95,25 @@ def test_a_reward_that_cannot_be_imported_by_a_worker_is_told_at_once(tmp_path: 
         score("absent", tmp_path, "x")
 
 
+def test_a_worker_that_cannot_be_replaced_is_an_error_and_no_endless_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError("no more processes")
+
+    async def main() -> None:
+        log = tmp_path / "reward.log"
+        async with RewardPool(f"{HERE}:misbehaving", 1, 20.0, 60.0, log, environment={}) as pool:
+            monkeypatch.setattr("arl.reward.pool.spawn", refuse)
+            with pytest.raises(RewardError, match="its process died"):
+                await pool.score(Problem("?"), ["die"], [False])
+            async with asyncio.timeout(60):
+                with pytest.raises(RewardError, match=r"cannot be started \(no more processes\)"):
+                    await pool.score(Problem("?"), ["fine"], [False])
+
+    asyncio.run(main())
+
+
 def test_many_groups_share_few_workers_and_none_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MARK, str(tmp_path))
 
@@ -104,6 +123,11 @@ def test_many_groups_share_few_workers_and_none_is_left_behind(tmp_path: Path, m
 
     assert asyncio.run(main()) == [[float(i)] for i in range(40)]
     assert not left_behind(str(tmp_path))
+
+
+def test_inline_rewards_name_the_problem_of_an_error() -> None:
+    with pytest.raises(RewardError, match=f"problem {Problem('?').id}: (?s:.*)cannot judge this"):
+        asyncio.run(InlineRewards(misbehaving).score(Problem("?"), ["raise"], [False]))
 
 
 def test_inline_rewards_judge_as_the_workers_do() -> None:
