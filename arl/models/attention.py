@@ -1,4 +1,4 @@
-"""One attention for every Hugging Face model, in training and in generation.
+"""Replace the attention of every Hugging Face model, in training and in generation.
 
 Models are built with `attn_implementation=ATTENTION` and called with `context=…`. transformers passes that keyword on
 to every layer, and the context decides what each token may see:
@@ -16,10 +16,15 @@ ATTENTION = "arl"
 
 
 class AttentionContext(Protocol):
-    """Computes the attention of every layer in one forward pass."""
+    """Compute the attention of every layer in one forward pass."""
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
     ) -> torch.Tensor:
         """Attend with the new tokens: query (B, H, L, D), key and value (B, H_kv, L, D) ─► output (B, L, H, D)."""
 
@@ -39,7 +44,7 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     """Call the context; transformers calls this function in every layer."""
     assert attention_mask is None, "a mask would silently override the context"
-    assert dropout == 0.0
+    assert dropout == 0.0, "attention dropout is not computed: call the model in evaluation mode"
     assert softcap is None, "refused when the model is loaded"
     assert sliding_window is None, "refused when the model is loaded"
     layer: int = module.layer_idx  # type: ignore[assignment]
