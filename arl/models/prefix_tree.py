@@ -68,7 +68,8 @@ def _table(sequences: Sequence[np.ndarray], lengths: np.ndarray) -> np.ndarray:
 def _sorted_order(table: np.ndarray) -> np.ndarray:
     """Sort rows so that those with a common beginning are neighbors."""
     keys = [row.tobytes() for row in table]
-    return np.array(sorted(range(len(keys)), key=keys.__getitem__))
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return np.array(order)
 
 
 def _shared_lengths(table: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -36,7 +36,13 @@ class SlotCache:
     memory when no slot is in use.
     """
 
-    def __init__(self, config: PretrainedConfig, slots: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: PretrainedConfig,
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         config = config.get_text_config()
         heads = config.num_attention_heads
         self._kv_heads: int = getattr(config, "num_key_value_heads", None) or heads

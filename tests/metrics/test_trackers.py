@@ -1,6 +1,7 @@
 """A tracker mirrors the metrics of a run, and can neither end nor delay it."""
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -59,7 +60,7 @@ def raising() -> None:
     raise ConnectionError("the disk is full")
 
 
-@pytest.mark.parametrize("make", [lambda: Remembering(raising), raising, object])
+@pytest.mark.parametrize("make", [lambda: Remembering(raising), lambda: Remembering(sys.exit), raising, object])
 def test_a_tracker_that_raises_is_dropped_with_one_line(make: Callable[[], Any]) -> None:
     notes: list[str] = []
     thread = TrackerThread(TrackerMaker("mine", make), notes.append)
