@@ -26,7 +26,7 @@ def segment_scan(x: Tensor, decay: Tensor, cu_seqlens: Tensor) -> Tensor:
     assert x.shape == decay.shape
     assert x.dtype == decay.dtype
     assert cu_seqlens.ndim == 1
-    assert cu_seqlens.dtype == torch.int32
+    assert cu_seqlens.dtype == torch.int32, f"cu_seqlens is {cu_seqlens.dtype}, and must be torch.int32"
     assert len(cu_seqlens) >= 1
     if x.is_cuda:
         from arl.kernels.triton_scan import segment_scan as compute
@@ -47,8 +47,8 @@ def segment_scan_ref(x: Tensor, decay: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 
 def _segment_scan(x: Tensor, decay: Tensor, cu_seqlens: Tensor) -> Tensor:
-    assert cu_seqlens[0] == 0
-    assert cu_seqlens[-1] == len(x)
+    covered = (int(cu_seqlens[0]), int(cu_seqlens[-1]))
+    assert covered == (0, len(x)), f"the offsets cover {covered} of {len(x)} elements"
     lengths = cu_seqlens.diff()
     longest = int(lengths.max()) if len(lengths) else 0
     ends = cu_seqlens[1:].long()

@@ -26,7 +26,7 @@ def group(length: int, reward: float = math.nan, group_id: int = 0) -> Trajector
 
 
 def selection_of(world: World) -> Selection:
-    """What a world that has ended was told."""
+    """Count the groups of a world that has ended."""
     selection = Selection()
     for done in world.observer.finished:
         selection = selection.finished(done)
@@ -104,7 +104,7 @@ def test_seven_groups_are_too_few_for_a_verdict() -> None:
 
 
 def test_the_test_errs_as_seldom_as_it_says() -> None:
-    """Of equal populations, skewed ones too, one comparison in a hundred is called different."""
+    """Equal populations, skewed ones too, are called different in one comparison of a hundred."""
     draw = random.Random(0)
     alarms = 0
     for _ in range(500):
@@ -149,7 +149,7 @@ EVENTS = st.lists(
 @examples(1)
 @given(EVENTS)
 def test_every_admitted_group_is_trained_lost_by_its_fate_or_in_flight(events: list[tuple[str, int]]) -> None:
-    """Groups of random length, some without any token, in any order."""
+    """Draw groups of random length, some without any token, in any order."""
     running: list[TrajectoryGroup] = []
     buffer: list[TrajectoryGroup] = []
     trained: list[TrajectoryGroup] = []
