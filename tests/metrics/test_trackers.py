@@ -196,9 +196,9 @@ class NoRun:
         ("csv", "write it as module:"),
         ("nowhere.to:Find", "cannot import nowhere.to"),
         (f"{__name__}:Absent", "has no"),
-        (f"{__name__}:NoClose", r"has no method close\(\); add it; .*WandbTracker is an example"),
-        (f"{__name__}:WrongLog", r"its log must be callable as log\(record\)"),
-        (f"{__name__}:NoRun", "take one argument, a TrackedRun"),
+        (f"{__name__}:NoClose", r"lacks the method close\(\); see .*WandbTracker for a complete one"),
+        (f"{__name__}:WrongLog", r"log\(self\).* cannot be called as log\(record\)"),
+        (f"{__name__}:NoRun", r"NoRun\(\) cannot be called as NoRun\(run\)"),
     ],
 )
 def test_what_is_no_tracker_is_refused_before_the_start(name: str, message: str) -> None:
