@@ -52,6 +52,7 @@ class Recorder:
         trajectories: bool,
         trackers: Sequence[TrackerMaker],
         display: Display,
+        *,
         busy_seconds: Callable[[], float],
         tokens_generated: Callable[[], int],
         restarts: Callable[[], int],

@@ -81,7 +81,15 @@ class _Worker:
 class RewardPool:
     """`workers` processes that import `function` and score one group at a time each.
 
-        async with RewardPool("my_rewards:score", 4, 10.0, 120.0, logs / "reward.log", environment={}) as pool:
+        pool = RewardPool(
+            "my_rewards:score",
+            workers=4,
+            timeout=10.0,
+            startup=120.0,
+            log=logs / "reward.log",
+            environment={},
+        )
+        async with pool:
             scores = await pool.score(problem, responses, truncated)
 
     Args:
@@ -99,11 +107,11 @@ class RewardPool:
     def __init__(
         self,
         function: str,
+        *,
         workers: int,
         timeout: float,
         startup: float,
         log: Path,
-        *,
         environment: Mapping[str, str],
     ) -> None:
         self._function = function

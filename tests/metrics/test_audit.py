@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from arl import clock
 from arl.config.recipe import Rollout
 from arl.metrics.audit import Moments, Selection, p_value
-from arl.metrics.recorder import Recorder
 from arl.types import FAILED, FAILED_REQUEUED, LATE, REJECTED, Batch, Problem, StepResult, TrajectoryGroup
 from tests.examples import examples
-from tests.metrics.test_recorder import Silent, trajectory
+from tests.metrics.test_recorder import idle_recorder, trajectory
 from tests.rollout.test_controller import World
 
 
@@ -158,7 +157,7 @@ def test_every_admitted_group_is_trained_lost_by_its_fate_or_in_flight(events: l
 
     async def main(directory: Path) -> None:
         nonlocal admitted
-        with Recorder(directory, True, [], Silent(), lambda: 0.0, lambda: 0, lambda: 0, lambda: admitted) as recorder:
+        with idle_recorder(directory, admitted=lambda: admitted) as recorder:
             for event, number in events:
                 if event == "admit":
                     running.append(group(number % 9, 0.5, admitted))

@@ -38,11 +38,11 @@ class Process:
             True,
             [],
             Silent(),
-            lambda: self._work.busy_seconds,
-            lambda: self._work.tokens,
-            lambda: self._work.restarts,
-            lambda: 100,
-            restored,
+            busy_seconds=lambda: self._work.busy_seconds,
+            tokens_generated=lambda: self._work.tokens,
+            restarts=lambda: self._work.restarts,
+            admitted=lambda: 100,
+            restored=restored,
         )
 
     async def step(self, version: int) -> None:
