@@ -90,8 +90,8 @@ def refuse_without_key() -> None:
     """Refuse online tracking without an API key.
 
     Raises:
-        InputError: neither WANDB_API_KEY nor ~/.netrc is there.
+        InputError: neither WANDB_API_KEY nor a netrc file (that of NETRC, or ~/.netrc) is there.
     """
-    netrc = Path.home() / ".netrc"
+    netrc = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
     if "WANDB_API_KEY" not in os.environ and not netrc.exists():
         raise InputError("output.wandb online: no API key; run `wandb login`, set WANDB_API_KEY, or use offline")

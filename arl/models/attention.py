@@ -10,6 +10,7 @@ to every layer, and the context decides what each token may see:
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from transformers import AttentionInterface
 
 ATTENTION = "arl"
@@ -21,27 +22,27 @@ class AttentionContext(Protocol):
     def attend(
         self,
         layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         scale: float,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Attend with the new tokens: query (B, H, L, D), key and value (B, H_kv, L, D) ─► output (B, L, H, D)."""
 
 
 def attention(
     module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     scaling: float,
     context: AttentionContext,
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **_: Any,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[Tensor, None]:
     """Call the context; transformers calls this function in every layer."""
     assert attention_mask is None, "a mask would silently override the context"
     assert dropout == 0.0, "attention dropout is not computed: call the model in evaluation mode"

@@ -46,13 +46,15 @@ def prefix_tree(sequences: Sequence[np.ndarray]) -> PrefixTree:
     paths_as_given = np.empty_like(paths)
     paths_as_given[order] = paths
 
-    segments = np.flatnonzero(lengths > shared)
+    own_lengths = lengths - shared
+    segments = np.flatnonzero(own_lengths)  # a sequence of which all is stored already has none
+    seen = in_sequence[segments]
     return PrefixTree(
         token_ids=table[own],
         position_ids=positions.astype(np.int32),
-        query_offsets=_offsets((lengths - shared)[segments]),
+        query_offsets=_offsets(own_lengths[segments]),
         key_offsets=_offsets(lengths[segments]),
-        key_indices=paths[segments][in_sequence[segments]],
+        key_indices=paths[segments][seen],
         paths=paths_as_given,
     )
 
@@ -93,5 +95,9 @@ def how_many_fit(sequences: Sequence[np.ndarray], limit: int) -> int:
     """Find the largest m, 0 to n, such that the tree of the first m of n ≥ 1 sequences has at most `limit` tokens."""
     if sum(map(len, sequences)) <= limit:
         return len(sequences)
+
+    def stored_tokens(m: int) -> int:
+        return len(prefix_tree(sequences[:m]).token_ids)
+
     sizes = range(1, len(sequences) + 1)
-    return bisect_right(sizes, limit, key=lambda m: len(prefix_tree(sequences[:m]).token_ids))
+    return bisect_right(sizes, limit, key=stored_tokens)

@@ -11,6 +11,7 @@ always 0 … n−1, so the cache is read as views.
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import PretrainedConfig
 
 from arl.models.packed import PackedContext
@@ -23,10 +24,10 @@ class _Plan:
 
     decode: int  # n
     span: int  # slots' longest live length after this pass
-    write: torch.Tensor  # (n · H_kv,) int64, rows of the flattened cache that the new tokens go to
-    bias: torch.Tensor  # (n, 1, 1, span) float32, −inf beyond each slot's length
+    write: Tensor  # (n · H_kv,) int64, rows of the flattened cache that the new tokens go to
+    bias: Tensor  # (n, 1, 1, span) float32, −inf beyond each slot's length
     prompts: PackedContext | None  # what the T prefilled tokens see
-    paths: torch.Tensor  # (m, W) int64, which of them each new slot holds; any beyond its length
+    paths: Tensor  # (m, W) int64, which of them each new slot holds; any beyond its length
 
 
 class SlotCache:
@@ -61,7 +62,7 @@ class SlotCache:
         assert self._planned is not None, "plan() comes before the forward pass"
         return self._planned
 
-    def _empty(self) -> torch.Tensor:
+    def _empty(self) -> Tensor:
         """Make (2, slots, H_kv, capacity, D): keys, then values. Zeros, since 0 × a NaN left in memory is NaN."""
         shape = (2, self._slots, self._kv_heads, self._capacity, self._head_dim)
         return torch.zeros(shape, dtype=self._dtype, device=self._device)
@@ -72,7 +73,7 @@ class SlotCache:
         self._layers = [self._empty() for _ in range(self._num_layers)]
 
     @torch.inference_mode()
-    def plan(self, lengths: torch.Tensor, longest: int, prompts: PrefixTree | None) -> None:
+    def plan(self, lengths: Tensor, longest: int, prompts: PrefixTree | None) -> None:
         """Prepare the next pass.
 
         Args:
@@ -95,14 +96,14 @@ class SlotCache:
             paths=paths,
         )
 
-    def _write_rows(self, lengths: torch.Tensor) -> torch.Tensor:
+    def _write_rows(self, lengths: Tensor) -> Tensor:
         """Return the row behind the cached tokens, for each head of each slot: (n · H_kv,)."""
         slots = torch.arange(lengths.shape[0], device=self._device)
         slot_heads = slots[:, None] * self._kv_heads + self._heads
         rows = slot_heads * self._capacity + lengths[:, None]
         return rows.flatten()
 
-    def _bias(self, lengths: torch.Tensor, longest: int) -> torch.Tensor:
+    def _bias(self, lengths: Tensor, longest: int) -> Tensor:
         """Return what is added to the scores, (n, 1, 1, longest): −inf beyond the new token of each slot."""
         seen = torch.arange(longest, device=self._device) <= lengths[:, None]
         bias = torch.zeros(seen.shape, device=self._device)
@@ -124,7 +125,7 @@ class SlotCache:
             self._layers[i] = grown
 
     @torch.inference_mode()
-    def move(self, source: torch.Tensor, target: torch.Tensor, longest: int) -> None:
+    def move(self, source: Tensor, target: Tensor, longest: int) -> None:
         """Copy the first `longest` entries of slots `source` (k,) to slots `target` (k,)."""
         for layer in self._layers:
             layer[:, target, :, :longest] = layer[:, source, :, :longest]
@@ -132,18 +133,21 @@ class SlotCache:
     def attend(
         self,
         layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         scale: float,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Attend: query (1, H, T, D), key and value (1, H_kv, T, D) ─► output (1, T, H, D)."""
         plan = self._plan
         n = plan.decode
         if plan.prompts is None:
             return self._decode(layer, query[0], key[0], value[0], scale)
-        self._keep(layer, key[0, :, n:], value[0, :, n:])
-        prefill = plan.prompts.attend(layer, query[:, :, n:], key[:, :, n:], value[:, :, n:], scale)
+        new_query = query[:, :, n:]
+        new_key = key[:, :, n:]
+        new_value = value[:, :, n:]
+        self._keep(layer, new_key[0], new_value[0])
+        prefill = plan.prompts.attend(layer, new_query, new_key, new_value, scale)
         if not n:
             return prefill
         decode = self._decode(layer, query[0, :, :n], key[0, :, :n], value[0, :, :n], scale)
@@ -152,11 +156,11 @@ class SlotCache:
     def _decode(
         self,
         layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         scale: float,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Attend with one token of each slot: query (H, n, D), key and value (H_kv, n, D) ─► (1, n, H, D)."""
         plan = self._plan
         n = plan.decode
@@ -175,7 +179,7 @@ class SlotCache:
         out = torch.bmm(weights, values)
         return out.view(1, n, -1, self._head_dim)
 
-    def _keep(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+    def _keep(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Write the prefilled tokens' key and value, (H_kv, T, D), to the new slots."""
         plan = self._plan
         first = plan.decode

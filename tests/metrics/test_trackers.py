@@ -165,9 +165,13 @@ def test_a_server_that_refuses_the_run_leaves_it_offline(
 
 def test_online_without_a_key_is_refused_before_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("NETRC", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(InputError, match=r"output\.wandb online: no API key; run `wandb login`"):
         check_trackers(recipe(wandb="online"))
+    (tmp_path / "keys").touch()
+    monkeypatch.setenv("NETRC", str(tmp_path / "keys"))
+    check_trackers(recipe(wandb="online"))
 
 
 class NoClose:
