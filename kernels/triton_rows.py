@@ -20,7 +20,7 @@ def row_stats(
     targets: Tensor,
     temperature: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See `rows.row_stats`. A target outside [0, V) gives NaN."""
+    """Compute `rows.row_stats`. A target outside [0, V) gives NaN."""
     _check(logits)
     num_rows, vocab = logits.shape
     results = logits.new_empty(4, num_rows, dtype=torch.float32)
@@ -47,7 +47,7 @@ def row_gradient(
     temperature: float,
     out: Tensor,
 ) -> None:
-    """See `rows.row_gradient`."""
+    """Compute `rows.row_gradient`."""
     _check(logits)
     _check(out)
     num_rows, vocab = logits.shape
@@ -78,7 +78,10 @@ def _check(logits: Tensor) -> None:
 
 @triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=PER_ROW)
 def row_stats_kernel(logits, targets, results, stride, num_rows, vocab, inverse_temperature):
-    """One program per row, one read. Each lane has its own maximum and sums, so the loop exchanges nothing."""
+    """Run one program per row, which reads it once.
+
+    Each lane has its own maximum and sums, so the loop exchanges nothing.
+    """
     row = tl.program_id(0)
     logits += row.to(tl.int64) * stride
     scale = inverse_temperature * LOG2_E
@@ -137,7 +140,7 @@ def row_gradient_kernel(
     inverse_temperature,
     BLOCK: tl.constexpr,
 ):
-    """One program per block of a row. In place is safe, because one thread reads and writes each element."""
+    """Run one program per block of a row. In place is safe, because one thread reads and writes each element."""
     program = tl.program_id(0)
     blocks = tl.cdiv(vocab, BLOCK)
     row = program // blocks

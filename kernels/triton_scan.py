@@ -9,7 +9,7 @@ BLOCK = 1024
 
 
 def segment_scan(x: Tensor, decay: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """See `scan.segment_scan`. The host does not read cu_seqlens."""
+    """Compute `scan.segment_scan`. The host does not read cu_seqlens."""
     y = torch.empty_like(x)
     num_segments = len(cu_seqlens) - 1
     if num_segments:
@@ -25,7 +25,7 @@ def segment_scan(x: Tensor, decay: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 @triton.jit
 def segment_scan_kernel(x, decay, cu_seqlens, y, BLOCK: tl.constexpr):
-    """One program per segment, from its last block to its first."""
+    """Run one program per segment, from its last block to its first."""
     segment = tl.program_id(0)
     start = tl.load(cu_seqlens + segment)
     length = tl.load(cu_seqlens + segment + 1) - start

@@ -105,7 +105,7 @@ class Selection(Struct, frozen=True):
 
     @property
     def num_lost(self) -> int:
-        """Groups that will never be trained."""
+        """Return how many groups will never be trained."""
         return self.rejected.groups + self.failed.groups + self.dropped.groups
 
     def metrics(self, admitted: int) -> Record:

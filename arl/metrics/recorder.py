@@ -98,7 +98,7 @@ class Recorder:
 
     @property
     def seconds(self) -> float:
-        """Clock seconds since training began."""
+        """Return the clock seconds since training began."""
         return now() - self._start
 
     def cut(self) -> RecorderState:

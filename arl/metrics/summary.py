@@ -34,7 +34,7 @@ class Summary(Struct, frozen=True):
 
     @property
     def stale_fraction(self) -> float:
-        """Share of trained tokens with age ≥ 1."""
+        """Return the share of trained tokens with age ≥ 1."""
         fresh = self.token_ages.get(0, 0)
         total = sum(self.token_ages.values())
         return 1 - fresh / max(total, 1)

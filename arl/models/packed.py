@@ -170,17 +170,17 @@ class _Bucket:
 
     @property
     def num_queries(self) -> int:
-        """Q."""
+        """Return Q."""
         return self.query_rows.shape[1]
 
     @property
     def num_keys(self) -> int:
-        """K."""
+        """Return K."""
         return self.key_rows.shape[1]
 
     @property
     def num_scores(self) -> int:
-        """Number of scores of one head of one segment."""
+        """Return the number of scores of one head of one segment."""
         return self.num_queries * self.num_keys
 
 

@@ -79,7 +79,7 @@ class _Worker:
 
 
 class RewardPool:
-    """`workers` processes that import `function` and score one group at a time each.
+    """Keep `workers` processes that import `function` and score one group at a time each.
 
         pool = RewardPool(
             "my_rewards:score",

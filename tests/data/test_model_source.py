@@ -16,7 +16,7 @@ from arl.errors import DataError
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty Hugging Face cache, and nobody at the hub's address."""
+    """Make an empty Hugging Face cache, and let nobody answer at the hub's address."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
@@ -38,8 +38,9 @@ def put(cache: Path, repo: str) -> None:
 
 @pytest.fixture
 def silent_hub(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[Event]:
-    """A hub that takes requests and never answers."""
-    asked, leave = Event(), Event()
+    """Start a hub that takes requests and never answers."""
+    asked = Event()
+    leave = Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:

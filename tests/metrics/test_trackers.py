@@ -27,7 +27,7 @@ def recipe(**output: Any) -> Recipe:
 
 
 class Remembering:
-    """A tracker that keeps what it is given, and may wait or raise before that."""
+    """Keep every record, and wait or raise before that if the test wants it."""
 
     def __init__(self, before: Callable[[], object] = lambda: None) -> None:
         self.records: list[Record] = []
@@ -102,7 +102,7 @@ def test_a_tracker_that_hangs_in_one_call_is_dropped_while_the_run_goes_on() -> 
 
 @pytest.fixture
 def inits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The arguments of each wandb.init, which registers nothing."""
+    """Collect the arguments of each wandb.init, which registers nothing."""
     calls: list[dict[str, Any]] = []
 
     def init(**arguments: Any) -> SimpleNamespace:
