@@ -1,4 +1,4 @@
-"""Computes log-probability and entropy of one token per row from hidden states; (M, V) logits are never stored.
+"""Compute log-probability and entropy of one token per row from hidden states; (M, V) logits are never stored.
 
 The forward takes 2·M·V·D FLOPs, and the backward 6·M·V·D, because it computes the logits again. A loss that is a sum
 over rows needs 6·M·V·D in all: see linear_policy_loss.
@@ -15,7 +15,12 @@ from arl.kernels.logprob import packed_logprob_ref
 from arl.kernels.rows import row_gradient, row_stats
 
 
-def linear_logprob(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def linear_logprob(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
+) -> tuple[Tensor, Tensor]:
     """Compute log-probability of `targets` and entropy under softmax(hidden @ weightᵀ / temperature).
 
     Args:
@@ -34,7 +39,10 @@ def linear_logprob(hidden: Tensor, weight: Tensor, targets: Tensor, temperature:
 
 
 def linear_logprob_ref(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Compute the same from all logits at once."""
     return packed_logprob_ref(hidden @ weight.T, targets, temperature)
@@ -42,9 +50,24 @@ def linear_logprob_ref(
 
 class _LinearLogprob(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        parts = [row_stats(z, targets[rows], temperature) for rows, z in logit_chunks(hidden, weight)]
-        logprob, entropy, normalizer = (torch.cat(column, -1) for column in zip(*parts, strict=True))
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        temperature: float,
+    ) -> tuple[Tensor, Tensor]:
+        logprobs = []
+        entropies = []
+        normalizers = []
+        for rows, z in logit_chunks(hidden, weight):
+            chunk_logprob, chunk_entropy, chunk_normalizer = row_stats(z, targets[rows], temperature)
+            logprobs.append(chunk_logprob)
+            entropies.append(chunk_entropy)
+            normalizers.append(chunk_normalizer)
+        logprob = torch.cat(logprobs)
+        entropy = torch.cat(entropies)
+        normalizer = torch.cat(normalizers, -1)
         ctx.save_for_backward(hidden, weight, targets, normalizer)
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropy)
@@ -54,9 +77,18 @@ class _LinearLogprob(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, normalizer = ctx.saved_tensors
-        gradient = HeadGradient(hidden, weight, *ctx.needs_input_grad[:2])
+        of_hidden, of_weight, *_ = ctx.needs_input_grad
+        gradient = HeadGradient(hidden, weight, of_hidden=of_hidden, of_weight=of_weight)
         for rows, z in logit_chunks(hidden, weight):
-            row_gradient(z, targets[rows], normalizer[:, rows], grad[rows], ctx.temperature, out=z)
+            row_gradient(
+                z,
+                targets[rows],
+                normalizer[:, rows],
+                grad[rows],
+                ctx.temperature,
+                out=z,
+            )
             gradient.add(rows, z)
         del z  # frees the chunk, so that the rounded d weight can take its memory
-        return gradient.hidden, None if gradient.weight is None else gradient.weight.to(weight.dtype), None, None
+        dweight = None if gradient.weight is None else gradient.weight.to(weight.dtype)
+        return gradient.hidden, dweight, None, None

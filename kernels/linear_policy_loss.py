@@ -1,4 +1,4 @@
-"""Computes a policy loss from hidden states, and its gradient in the forward: 6·M·V·D FLOPs instead of 8.
+"""Compute a policy loss from hidden states, and its gradient in the forward: 6·M·V·D FLOPs instead of 8.
 
     rows of hidden ─► logits ─► logprob, entropy ─► row loss ─► d loss / d logprob ─► d logits ─► d hidden, d weight
 
@@ -13,12 +13,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from arl.kernels.head import HeadGradient, check_head, logit_chunks
-from arl.kernels.policy_loss import LossAndStats, RowLoss, policy_loss_ref
+from arl.kernels.policy_loss import Kept, LossAndStats, RowLoss, policy_loss_ref
 from arl.kernels.rows import row_gradient, row_stats
 
 
 def linear_policy_loss(
-    hidden: Tensor, weight: Tensor, targets: Tensor, row_loss: RowLoss, temperature: float = 1.0
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    row_loss: RowLoss,
+    temperature: float = 1.0,
 ) -> LossAndStats:
     """Compute the loss of one token per row, under softmax(hidden @ weightᵀ / temperature).
 
@@ -35,14 +39,27 @@ def linear_policy_loss(
         (float64 for float64), without gradient; and the tensors that row_loss returned, concatenated over chunks.
     """
     check_head(hidden, weight, targets)
-    wanted = [torch.is_grad_enabled() and x.requires_grad for x in (hidden, weight)]
-    results = _LinearPolicyLoss.apply(hidden, weight, targets, row_loss, temperature, wanted)  # type: ignore[no-untyped-call]
+    # ctx.needs_input_grad does not know of torch.no_grad().
+    needs_gradients = torch.is_grad_enabled()
+    results = _LinearPolicyLoss.apply(  # type: ignore[no-untyped-call]
+        hidden,
+        weight,
+        targets,
+        row_loss,
+        temperature,
+        needs_gradients and hidden.requires_grad,
+        needs_gradients and weight.requires_grad,
+    )
     loss, logprob, entropy, *kept = results
     return loss, logprob, entropy, tuple(kept)
 
 
 def linear_policy_loss_ref(
-    hidden: Tensor, weight: Tensor, targets: Tensor, row_loss: RowLoss, temperature: float = 1.0
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    row_loss: RowLoss,
+    temperature: float = 1.0,
 ) -> LossAndStats:
     """Compute the same from all logits at once."""
     return policy_loss_ref(hidden @ weight.T, targets, row_loss, temperature)
@@ -57,43 +74,50 @@ class _LinearPolicyLoss(torch.autograd.Function):
         targets: Tensor,
         row_loss: RowLoss,
         temperature: float,
-        wanted: list[bool],
+        of_hidden: bool,
+        of_weight: bool,
     ) -> tuple[Tensor, ...]:
-        gradient = HeadGradient(hidden, weight, *wanted)
-        parts = []
+        gradient = HeadGradient(hidden, weight, of_hidden=of_hidden, of_weight=of_weight)
+        wanted = of_hidden or of_weight
+        losses = []
+        chunks_of_vectors = []
         for rows, z in logit_chunks(hidden, weight):
             logprob, entropy, normalizer = row_stats(z, targets[rows], temperature)
-            loss, kept, coefficient = _differentiate(row_loss, logprob, rows, any(wanted))
-            parts.append((loss, logprob, entropy, *kept))
-            if any(wanted):
+            loss, kept, coefficient = _differentiate(row_loss, logprob, rows, wanted)
+            losses.append(loss)
+            chunks_of_vectors.append((logprob, entropy, *kept))
+            if wanted:
                 row_gradient(z, targets[rows], normalizer, coefficient, temperature, out=z)
                 gradient.add(rows, z)
-        losses, *vectors = zip(*parts, strict=True)
-        results = torch.stack(losses).sum(), *map(torch.cat, vectors)
+        total = torch.stack(losses).sum()
+        vectors = [torch.cat(chunks) for chunks in zip(*chunks_of_vectors, strict=True)]
         ctx.save_for_backward(gradient.hidden, gradient.weight)
         ctx.weight_dtype = weight.dtype
-        ctx.mark_non_differentiable(*results[1:])
-        return results
+        ctx.mark_non_differentiable(*vectors)
+        return total, *vectors
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         dhidden, dweight = ctx.saved_tensors
-        return (
-            None if dhidden is None else dhidden * grad,
-            None
-            if dweight is None
-            else torch.mul(dweight, grad, out=torch.empty_like(dweight, dtype=ctx.weight_dtype)),
-            *(None,) * 4,
-        )
+        if dhidden is not None:
+            dhidden = dhidden * grad
+        if dweight is not None:
+            rounded = torch.empty_like(dweight, dtype=ctx.weight_dtype)
+            dweight = torch.mul(dweight, grad, out=rounded)
+        return dhidden, dweight, None, None, None, None, None
 
 
 def _differentiate(
-    row_loss: RowLoss, logprob: Tensor, rows: slice, wanted: bool
-) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
-    """Return the loss of these rows, the tensors to keep, and d loss / d logprob (m,)."""
+    row_loss: RowLoss,
+    logprob: Tensor,
+    rows: slice,
+    wanted: bool,
+) -> tuple[Tensor, Kept, Tensor]:
+    """Return the loss of these rows, the tensors to keep, and d loss / d logprob (m,), if it is wanted."""
     with torch.set_grad_enabled(wanted):
         logprob = logprob.detach().requires_grad_(wanted)
         loss, kept = row_loss(logprob, rows)
         coefficient = torch.autograd.grad(loss, logprob)[0] if wanted else logprob
-    return loss.detach(), tuple(x.detach() for x in kept), coefficient
+    detached = tuple(x.detach() for x in kept)
+    return loss.detach(), detached, coefficient

@@ -1,4 +1,4 @@
-"""Computes log-probability of one token per row and the row's entropy from logits, without a (M, V) float32 tensor.
+"""Compute log-probability of one token per row and the row's entropy from logits, without a (M, V) float32 tensor.
 
 logprob = z_y − log Σ exp z, entropy = −Σ p log p, with z = logits / temperature and p = softmax(z). For the backward
 only the logits and two numbers a row are kept.
@@ -13,7 +13,11 @@ from torch.autograd.function import once_differentiable
 from arl.kernels.rows import row_gradient, row_stats
 
 
-def packed_logprob(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def packed_logprob(
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
+) -> tuple[Tensor, Tensor]:
     """Compute log-probability of `targets` and entropy under softmax(logits / temperature).
 
     Args:
@@ -28,16 +32,28 @@ def packed_logprob(logits: Tensor, targets: Tensor, temperature: float = 1.0) ->
     return logprob, entropy
 
 
-def packed_logprob_ref(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def packed_logprob_ref(
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
+) -> tuple[Tensor, Tensor]:
     """Compute the same by PyTorch's log_softmax."""
-    logp = torch.log_softmax((logits if logits.dtype == torch.float64 else logits.float()) / temperature, -1)
-    entropy = -(logp.exp() * logp.masked_fill(logp == float("-inf"), 0.0)).sum(-1)
-    return logp.gather(1, targets[:, None])[:, 0], entropy.detach()
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    logp = torch.log_softmax(wide / temperature, -1)
+    finite_logp = logp.masked_fill(logp == float("-inf"), 0.0)
+    entropy = -(logp.exp() * finite_logp).sum(-1)
+    chosen = logp.gather(1, targets[:, None])[:, 0]
+    return chosen, entropy.detach()
 
 
 class _PackedLogprob(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        targets: Tensor,
+        temperature: float,
+    ) -> tuple[Tensor, Tensor]:
         logprob, entropy, normalizer = row_stats(logits, targets, temperature)
         ctx.save_for_backward(logits, targets, normalizer)
         ctx.temperature = temperature

@@ -1,4 +1,4 @@
-"""Computes a policy loss from given logits, for models whose head is not a plain linear layer."""
+"""Compute a policy loss from given logits, for models whose head is not a plain linear layer."""
 
 from collections.abc import Callable
 
@@ -6,13 +6,20 @@ from torch import Tensor
 
 from arl.kernels.logprob import packed_logprob, packed_logprob_ref
 
+Kept = tuple[Tensor, ...]
 # row_loss(logprob (m,), rows) -> (loss summed over these rows (), tensors to keep, each with one axis).
 # The loss must be a sum over rows; it is differentiated by logprob. `rows` says which rows of all M these are.
-RowLoss = Callable[[Tensor, slice], tuple[Tensor, tuple[Tensor, ...]]]
-LossAndStats = tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]
+RowLoss = Callable[[Tensor, slice], tuple[Tensor, Kept]]
+# loss, logprob, entropy, and what row_loss kept
+LossAndStats = tuple[Tensor, Tensor, Tensor, Kept]
 
 
-def policy_loss(logits: Tensor, targets: Tensor, row_loss: RowLoss, temperature: float = 1.0) -> LossAndStats:
+def policy_loss(
+    logits: Tensor,
+    targets: Tensor,
+    row_loss: RowLoss,
+    temperature: float = 1.0,
+) -> LossAndStats:
     """Compute the loss of one token per row, under softmax(logits / temperature).
 
     Args:
@@ -26,12 +33,19 @@ def policy_loss(logits: Tensor, targets: Tensor, row_loss: RowLoss, temperature:
         gradient; and the tensors that row_loss returned.
     """
     logprob, entropy = packed_logprob(logits, targets, temperature)
-    loss, kept = row_loss(logprob, slice(0, len(logits)))
-    return loss, logprob.detach(), entropy, tuple(kept)
+    all_rows = slice(0, len(logits))
+    loss, kept = row_loss(logprob, all_rows)
+    return loss, logprob.detach(), entropy, kept
 
 
-def policy_loss_ref(logits: Tensor, targets: Tensor, row_loss: RowLoss, temperature: float = 1.0) -> LossAndStats:
+def policy_loss_ref(
+    logits: Tensor,
+    targets: Tensor,
+    row_loss: RowLoss,
+    temperature: float = 1.0,
+) -> LossAndStats:
     """Compute the same by PyTorch's log_softmax."""
     logprob, entropy = packed_logprob_ref(logits, targets, temperature)
-    loss, kept = row_loss(logprob, slice(0, len(logits)))
-    return loss, logprob.detach(), entropy, tuple(kept)
+    all_rows = slice(0, len(logits))
+    loss, kept = row_loss(logprob, all_rows)
+    return loss, logprob.detach(), entropy, kept

@@ -1,38 +1,70 @@
-"""Implements `arl.kernels.rows`, which has the formulas, in Triton. Both kernels are bound by memory bandwidth."""
+"""Implement `arl.kernels.rows`, which has the formulas, in Triton. Both kernels are bound by memory bandwidth."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-LANES, WIDTH = tl.constexpr(512), tl.constexpr(8)  # of one load of a row: 8 bfloat16 are a thread's 16 bytes
+# One load of a row has LANES × WIDTH logits. 8 bfloat16 are the 16 bytes that a thread can load at once.
+LANES = tl.constexpr(512)
+WIDTH = tl.constexpr(8)
 BLOCK = 4096  # logits whose gradient one program writes
 # A program reads one number of each of these, so their alignment is no reason to compile the kernel again.
 PER_ROW = ["targets", "peak", "log_total", "coefficient"]
-LOG2_E, LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
 
 
-def row_stats(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """See `rows.row_stats`. A target outside [0, V) gives NaN."""
+def row_stats(
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute `rows.row_stats`. A target outside [0, V) gives NaN."""
     _check(logits)
     num_rows, vocab = logits.shape
     results = logits.new_empty(4, num_rows, dtype=torch.float32)
     if num_rows:
-        row_stats_kernel[(num_rows,)](logits, targets, results, logits.stride(0), num_rows, vocab, 1 / temperature)
-    return results[0].clone(), results[1].clone(), results[2:]
+        row_stats_kernel[(num_rows,)](
+            logits,
+            targets,
+            results,
+            logits.stride(0),
+            num_rows,
+            vocab,
+            1 / temperature,
+        )
+    logprob, entropy = results[:2]
+    normalizer = results[2:]
+    return logprob.clone(), entropy.clone(), normalizer
 
 
 def row_gradient(
-    logits: Tensor, targets: Tensor, normalizer: Tensor, coefficient: Tensor, temperature: float, out: Tensor
+    logits: Tensor,
+    targets: Tensor,
+    normalizer: Tensor,
+    coefficient: Tensor,
+    temperature: float,
+    out: Tensor,
 ) -> None:
-    """See `rows.row_gradient`."""
+    """Compute `rows.row_gradient`."""
     _check(logits)
     _check(out)
     num_rows, vocab = logits.shape
-    if num_rows:
-        row_gradient_kernel[(num_rows * triton.cdiv(vocab, BLOCK),)](
-            *(logits, targets, normalizer[0].contiguous(), normalizer[1].contiguous(), coefficient.contiguous(), out),
-            *(logits.stride(0), out.stride(0), vocab, 1 / temperature),
+    num_blocks = num_rows * triton.cdiv(vocab, BLOCK)
+    peak, log_total = normalizer
+    if num_blocks:
+        row_gradient_kernel[(num_blocks,)](
+            logits,
+            targets,
+            peak.contiguous(),
+            log_total.contiguous(),
+            coefficient.contiguous(),
+            out,
+            logits.stride(0),
+            out.stride(0),
+            vocab,
+            1 / temperature,
             BLOCK=BLOCK,
         )
 
@@ -46,7 +78,10 @@ def _check(logits: Tensor) -> None:
 
 @triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=PER_ROW)
 def row_stats_kernel(logits, targets, results, stride, num_rows, vocab, inverse_temperature):
-    """One program per row, one read. Each lane has its own maximum and sums, so the loop exchanges nothing."""
+    """Run one program per row, which reads it once.
+
+    Each lane has its own maximum and sums, so the loop exchanges nothing.
+    """
     row = tl.program_id(0)
     logits += row.to(tl.int64) * stride
     scale = inverse_temperature * LOG2_E
@@ -55,14 +90,16 @@ def row_stats_kernel(logits, targets, results, stride, num_rows, vocab, inverse_
     moment = tl.zeros((LANES,), tl.float32)  # Σ u 2^u, with u = (z − peak) · log₂e / temperature
     columns = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     for start in tl.range(0, vocab, LANES * WIDTH):
-        z = tl.load(logits + start + columns, mask=start + columns < vocab, other=float("-inf")).to(tl.float32)
+        mask = start + columns < vocab
+        z = tl.load(logits + start + columns, mask=mask, other=float("-inf")).to(tl.float32)
         higher = tl.maximum(peak, tl.max(z, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)
         u = (z - base[:, None]) * scale
         e = tl.exp2(u)
         peak, total, moment = _rebase(peak, total, moment, base, scale)
         total += tl.sum(e, 1)
-        moment += tl.sum(tl.where(u == float("-inf"), 0.0, u) * e, 1)
+        finite_u = tl.where(u == float("-inf"), 0.0, u)
+        moment += tl.sum(finite_u * e, 1)
         peak = higher
     top = tl.max(peak, 0)
     top = tl.where(top == float("-inf"), 0.0, top)
@@ -70,9 +107,12 @@ def row_stats_kernel(logits, targets, results, stride, num_rows, vocab, inverse_
     sum_all = tl.sum(total, 0)
     log_total = tl.log2(sum_all) * LN_2
     target = tl.load(targets + row)
-    chosen = tl.load(logits + target, mask=(target >= 0) & (target < vocab), other=float("nan")).to(tl.float32)
-    tl.store(results + row, (chosen - top) * inverse_temperature - log_total)
-    tl.store(results + num_rows + row, log_total - tl.sum(moment, 0) / sum_all * LN_2)
+    in_vocab = (target >= 0) & (target < vocab)
+    chosen = tl.load(logits + target, mask=in_vocab, other=float("nan")).to(tl.float32)
+    logprob = (chosen - top) * inverse_temperature - log_total
+    entropy = log_total - tl.sum(moment, 0) / sum_all * LN_2
+    tl.store(results + row, logprob)
+    tl.store(results + num_rows + row, entropy)
     tl.store(results + 2 * num_rows + row, top)
     tl.store(results + 3 * num_rows + row, log_total)
 
@@ -100,13 +140,18 @@ def row_gradient_kernel(
     inverse_temperature,
     BLOCK: tl.constexpr,
 ):
-    """One program per block of a row. In place is safe, because one thread reads and writes each element."""
+    """Run one program per block of a row. In place is safe, because one thread reads and writes each element."""
+    program = tl.program_id(0)
     blocks = tl.cdiv(vocab, BLOCK)
-    row = tl.program_id(0) // blocks
-    columns = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    row = program // blocks
+    columns = (program % blocks) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < vocab
+    logits += row.to(tl.int64) * stride
+    out += row.to(tl.int64) * out_stride
     scaled = tl.load(coefficient + row).to(tl.float32) * inverse_temperature
-    z = tl.load(logits + row.to(tl.int64) * stride + columns, mask=mask, other=float("-inf")).to(tl.float32)
+    z = tl.load(logits + columns, mask=mask, other=float("-inf")).to(tl.float32)
     u = (z - tl.load(peak + row)) * inverse_temperature - tl.load(log_total + row)
-    d = tl.where(columns == tl.load(targets + row), scaled, 0.0) - scaled * tl.exp2(u * LOG2_E)
-    tl.store(out + row.to(tl.int64) * out_stride + columns, d.to(out.dtype.element_ty), mask=mask)
+    p = tl.exp2(u * LOG2_E)
+    of_target = tl.where(columns == tl.load(targets + row), scaled, 0.0)
+    d = of_target - scaled * p
+    tl.store(out + columns, d.to(out.dtype.element_ty), mask=mask)

@@ -8,20 +8,21 @@ from arl.errors import DataError
 
 
 class Limits(NamedTuple):
-    """Sizes that no request may exceed."""
+    """Hold the sizes that no request may exceed."""
 
     vocab_size: int  # ids run from 0 to vocab_size − 1
     context: int  # longest sequence, tokens
 
 
 class Flops(Struct, frozen=True):
-    """Floating-point operations of a forward; a training step takes about the same multiple of each."""
+    """Hold the floating-point operations of a forward; a training step takes about the same multiple of each."""
 
     token: float  # linear layers, per token
     key: float  # attention, per pair of a token and a key it sees
     score: float  # head, per scored position
 
     def of(self, tokens: int, keys: int, scores: int) -> float:
+        """Count the operations of `tokens` that see `keys` keys in all, with `scores` scored positions."""
         return self.token * tokens + self.key * keys + self.score * scores
 
 

@@ -5,8 +5,8 @@ model.path ─► a directory ─► taken
           └─► a repo id ─► in the cache? does the hub answer within seconds? ─► neither: refused, saying all three
 """
 
+import http.client
 import os
-import re
 import threading
 import urllib.error
 import urllib.request
@@ -15,7 +15,6 @@ from pathlib import Path
 from arl.errors import DataError
 
 HUB_SECONDS = 5.0  # for one HEAD request; libraries retry for a minute
-REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def check_model_source(path: str) -> None:
@@ -33,10 +32,10 @@ def check_model_source(path: str) -> None:
         raise DataError(f"model.path {path}: there is no directory {Path(path).absolute()}{_siblings(Path(path))}")
     from huggingface_hub import constants
 
-    cached = is_cached(path)
+    cached = _is_cached(path)
     if cached and constants.HF_HUB_OFFLINE:
         return
-    refusal = "not asked, because HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _ask_hub(path)
+    refusal = _ask_hub(path)
     if not refusal:
         return
     if not cached:
@@ -45,24 +44,33 @@ def check_model_source(path: str) -> None:
             f"{constants.HF_HUB_CACHE}; {constants.ENDPOINT}: {refusal}. Give a directory, or run "
             f"`hf download {path}` where there is a network"
         )
-    constants.HF_HUB_OFFLINE = True  # else every file waits for the hub's retries
+    constants.HF_HUB_OFFLINE = True  # otherwise each file would wait for the hub's retries
     os.environ["HF_HUB_OFFLINE"] = "1"  # for the processes of the run
 
 
-def is_cached(repo_id: str) -> bool:
-    """Look for the model's config in the Hugging Face cache."""
+def _is_cached(repo_id: str) -> bool:
+    """Return whether the model's config is in the Hugging Face cache."""
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(repo_id, "config.json"), str)
 
 
 def _is_local(path: str) -> bool:
-    """Tell a path from a repo id: by its form, or because the directory around it exists."""
-    has_parent = "/" in path and Path(path).parent.is_dir()
-    return has_parent or REPO_ID.fullmatch(path) is None
+    """Return whether it is a path and no repo id: by its form, or because the directory around it exists."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    if "/" in path and Path(path).parent.is_dir():
+        return True
+    try:
+        validate_repo_id(path)
+    except HFValidationError:
+        return True
+    return False
 
 
 def _siblings(path: Path) -> str:
+    """Say which directories lie beside a path that does not exist."""
     parent = path.absolute().parent
     if not parent.is_dir():
         return f", nor {parent}"
@@ -71,7 +79,14 @@ def _siblings(path: Path) -> str:
 
 
 def _ask_hub(repo_id: str) -> str:
-    """Ask for the model's config; return what is wrong, empty if nothing. A thread, since DNS has no deadline."""
+    """Ask the hub for the model's config. Return what is wrong; empty if nothing is.
+
+    A thread asks, because looking up the hub's address has no deadline of its own.
+    """
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "not asked, because HF_HUB_OFFLINE is set"
     answers: list[str] = []
     asking = threading.Thread(target=lambda: answers.append(_head(repo_id)), daemon=True)
     asking.start()
@@ -80,16 +95,21 @@ def _ask_hub(repo_id: str) -> str:
 
 
 def _head(repo_id: str) -> str:
+    """Send the request of `_ask_hub`."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-    request = urllib.request.Request(hf_hub_url(repo_id, "config.json"), method="HEAD", headers=build_hf_headers())
+    request = urllib.request.Request(
+        hf_hub_url(repo_id, "config.json"),
+        method="HEAD",
+        headers=build_hf_headers(),
+    )
     try:
         urllib.request.urlopen(request, timeout=HUB_SECONDS).close()
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             return f"answers {error.code}: no such model, or one that needs a login (`hf auth login`)"
         return f"answers {error.code} {error.reason}"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return f"cannot be reached ({error})"
     return ""

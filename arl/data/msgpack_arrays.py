@@ -17,14 +17,16 @@ def decoder(type_: Any) -> msgspec.msgpack.Decoder[Any]:
 
 
 def _pack(value: Any) -> Any:
+    """Turn an array into its type, shape and bytes."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, np.ascontiguousarray(value).data
     raise TypeError(f"{type(value)} cannot be sent in a message")
 
 
 def _unpack(expected: type, value: Any) -> Any:
+    """Turn type, shape and bytes into an array."""
     if expected is np.ndarray:
         dtype, shape, data = value
-        # A copy, because torch wants memory that it may write to.
-        return np.frombuffer(data, np.dtype(dtype)).reshape(shape).copy()
+        array = np.frombuffer(data, np.dtype(dtype)).reshape(shape)
+        return array.copy()  # torch wants memory that it may write to
     raise TypeError(f"{expected} cannot be received in a message")

@@ -20,7 +20,7 @@ def load_problems(data: Data, seed: int) -> tuple[list[Problem], list[Problem]]:
     """Load or make (training, held out), in the order of the file or of the task.
 
     Raises:
-        DataError: no such file, a line that is no problem, or a side that is empty.
+        DataError: no such file, a line that is no problem, or no problem to train on.
     """
     if data.task is not None:
         task = open_task(data)
@@ -29,8 +29,8 @@ def load_problems(data: Data, seed: int) -> tuple[list[Problem], list[Problem]]:
     else:
         assert data.path is not None
         problems = list(_read_jsonl(Path(data.path)))
-        training = [p for p in problems if not is_held_out(p, data.eval_fraction)]
-        held_out = [p for p in problems if is_held_out(p, data.eval_fraction)]
+        training = [problem for problem in problems if not is_held_out(problem, data.eval_fraction)]
+        held_out = [problem for problem in problems if is_held_out(problem, data.eval_fraction)]
     if not training:
         raise DataError(
             f"{data.path or data.task}: {len(held_out)} problems leave none to train on; give more, or hold out fewer"
@@ -40,15 +40,17 @@ def load_problems(data: Data, seed: int) -> tuple[list[Problem], list[Problem]]:
 
 def _read_jsonl(path: Path) -> Iterator[Problem]:
     try:
-        lines = path.read_text().splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"data.path {path}: cannot be read as text ({error}); give a jsonl of problems") from error
-    for number, line in enumerate(lines, 1):
+    # Not splitlines(), which also cuts at U+2028 and U+0085: JSON allows both inside a string.
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield _parse(line, f"{path}:{number}")
 
 
 def _parse(line: str, place: str) -> Problem:
+    """Make a problem of one line of a file; `place` names the line in messages."""
     try:
         row: Any = json.loads(line)
     except json.JSONDecodeError as error:
@@ -56,15 +58,22 @@ def _parse(line: str, place: str) -> Problem:
     prompt = row.get("prompt") if isinstance(row, dict) else None
     if not prompt or not (isinstance(prompt, str) or _is_chat(prompt)):
         raise DataError(f"{place}: needs a non-empty `prompt`, text or a list of chat messages (role, content)")
-    rest = {k: v for k, v in row.items() if k not in ("prompt", "answer")}
-    return Problem(prompt, str(row.get("answer", "")), rest)
+    answer = row.get("answer")
+    return Problem(
+        prompt,
+        answer="" if answer is None else str(answer),
+        metadata={key: value for key, value in row.items() if key not in ("prompt", "answer")},
+    )
 
 
 def _is_chat(prompt: Any) -> bool:
-    return isinstance(prompt, list) and all(
-        isinstance(message, dict) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
-        for message in prompt
-    )
+    return isinstance(prompt, list) and all(_is_message(part) for part in prompt)
+
+
+def _is_message(part: Any) -> bool:
+    if not isinstance(part, dict):
+        return False
+    return isinstance(part.get("role"), str) and isinstance(part.get("content"), str)
 
 
 class ProblemOrder:
@@ -77,8 +86,10 @@ class ProblemOrder:
 
     def __init__(self, problems: list[Problem], seed: int) -> None:
         assert problems
-        self._problems, self._seed = problems, seed
-        self._epoch, self._shuffled = -1, problems
+        self._problems = problems
+        self._seed = seed
+        self._epoch = -1  # that `_shuffled` is of; none yet
+        self._shuffled = problems
         self.position = 0  # problems handed out
 
     def __iter__(self) -> "ProblemOrder":
@@ -91,7 +102,8 @@ class ProblemOrder:
     def __next__(self) -> Problem:
         epoch, index = divmod(self.position, len(self._problems))
         if epoch != self._epoch:
-            self._epoch, self._shuffled = epoch, list(self._problems)
+            self._epoch = epoch
+            self._shuffled = list(self._problems)
             random.Random(f"epoch {epoch} {self._seed}").shuffle(self._shuffled)
         self.position += 1
         return self._shuffled[index]

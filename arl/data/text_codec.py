@@ -10,8 +10,11 @@ class TextCodec(Protocol):
 
     stop_token_ids: tuple[int, ...]
 
-    def encode_problem(self, problem: Problem) -> tuple[int, ...]: ...
+    def encode_problem(self, problem: Problem) -> tuple[int, ...]:
+        """Return the ids of a whole prompt, ready for the answer."""
 
-    def encode(self, text: str) -> tuple[int, ...]: ...
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the ids of text that continues a prompt, without special tokens."""
 
-    def decode(self, token_ids: tuple[int, ...]) -> str: ...
+    def decode(self, token_ids: tuple[int, ...]) -> str:
+        """Return the text without special tokens."""

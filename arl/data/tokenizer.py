@@ -13,7 +13,9 @@ class HuggingFaceCodec:
         self._tokenizer = tokenizer
         eos = tokenizer.eos_token_id
         if eos is None:
-            raise DataError(f"the tokenizer of {tokenizer.name_or_path} has no eos_token: nothing would end a response")
+            raise DataError(
+                f"the tokenizer of {tokenizer.name_or_path} has no eos_token, so nothing would end a response; set one"
+            )
         self.stop_token_ids: tuple[int, ...] = (eos,)
         self.vocab_size = len(tokenizer)
 
@@ -27,7 +29,11 @@ class HuggingFaceCodec:
             return tuple(self._tokenizer(problem.prompt)["input_ids"])
         if self._tokenizer.chat_template is None:
             raise DataError(f"problem {problem.id} is chat messages, but the tokenizer has no chat template: use text")
-        ids = self._tokenizer.apply_chat_template(problem.prompt, add_generation_prompt=True, return_dict=False)
+        ids = self._tokenizer.apply_chat_template(
+            problem.prompt,
+            add_generation_prompt=True,
+            return_dict=False,
+        )
         return tuple(ids)
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -43,7 +49,7 @@ def load_codec(path: str) -> HuggingFaceCodec:
     Raises:
         DataError: none can be loaded from there.
     """
-    from transformers import AutoTokenizer  # importing it takes seconds, so only those who load one wait
+    from transformers import AutoTokenizer  # importing it takes seconds, so only this path does
 
     try:
         return HuggingFaceCodec(AutoTokenizer.from_pretrained(path))

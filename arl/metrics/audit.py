@@ -1,4 +1,4 @@
-"""Compare the groups that are trained with the groups that were generated: does training select?
+"""Compare the groups that are trained with the groups that were generated, to find out whether training selects.
 
                 ┌► finished ─► waits in the buffer ─► trained
     admitted ─► ┤  (in flight until a step trains it)
@@ -31,10 +31,12 @@ Loss = Literal["failed", "rejected", "dropped"]
 
 
 def loss_of(fate: str) -> Loss:
-    """Say which kind of loss a fate is."""
+    """Return the kind of loss that a fate is."""
     if fate.startswith("failed"):
         return "failed"
-    return "rejected" if fate == REJECTED else "dropped"
+    if fate == REJECTED:
+        return "rejected"
+    return "dropped"
 
 
 class Moments(Struct, frozen=True):
@@ -67,7 +69,11 @@ class Population(Struct, frozen=True):
         rewards = [t.reward for t in group.trajectories if not math.isnan(t.reward)]
         length = fmean(lengths) if any(lengths) else None
         reward = fmean(rewards) if rewards else None
-        return Population(self.groups + 1, self.length.plus(length), self.reward.plus(reward))
+        return Population(
+            groups=self.groups + 1,
+            length=self.length.plus(length),
+            reward=self.reward.plus(reward),
+        )
 
 
 class Selection(Struct, frozen=True):
@@ -94,10 +100,12 @@ class Selection(Struct, frozen=True):
         """Return the selection after `group` was lost."""
         name = loss_of(fate)
         population: Population = getattr(self, name)
-        return msgspec.structs.replace(self.finished(group), **{name: population.plus(group)})
+        enlarged = {name: population.plus(group)}
+        return msgspec.structs.replace(self.finished(group), **enlarged)
 
     @property
     def num_lost(self) -> int:
+        """Return how many groups will never be trained."""
         return self.rejected.groups + self.failed.groups + self.dropped.groups
 
     def metrics(self, admitted: int) -> Record:
@@ -125,12 +133,13 @@ class Selection(Struct, frozen=True):
 
     def warnings(self) -> list[str]:
         """Write one line for each significant difference between trained and dropped groups."""
-        return _difference("length", self.trained.length, self.dropped.length) + _difference(
-            "reward", self.trained.reward, self.dropped.reward
-        )
+        lengths = _difference("length", self.trained.length, self.dropped.length)
+        rewards = _difference("reward", self.trained.reward, self.dropped.reward)
+        return lengths + rewards
 
 
 def _difference(quantity: str, trained: Moments, dropped: Moments) -> list[str]:
+    """Write a line if two means differ significantly; none otherwise."""
     if min(trained.count, dropped.count) < MIN_GROUPS:
         return []
     p = p_value(trained, dropped)
@@ -145,14 +154,18 @@ def p_value(a: Moments, b: Moments) -> float:
 
     z = (mean_a − mean_b) / √(s²_a/n_a + s²_b/n_b), p = 2Φ(−|z|)
     """
-    if min(a.count, b.count) < 2 or math.isclose(a.mean, b.mean, rel_tol=1e-9, abs_tol=1e-12):
+    if min(a.count, b.count) < 2:
+        return 1.0
+    if math.isclose(a.mean, b.mean, rel_tol=1e-9, abs_tol=1e-12):
         return 1.0
     error = math.sqrt(_squared_error(a) + _squared_error(b))
     if not error:
         return 0.0
-    return 2 * NormalDist().cdf(-abs(a.mean - b.mean) / error)
+    z = (a.mean - b.mean) / error
+    return 2 * NormalDist().cdf(-abs(z))
 
 
 def _squared_error(m: Moments) -> float:
     """Return the squared standard error of the mean."""
-    return m.squares / (m.count - 1) / m.count
+    variance = m.squares / (m.count - 1)
+    return variance / m.count

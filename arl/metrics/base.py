@@ -10,7 +10,7 @@ from arl.metrics.names import Record
 
 
 class TrackedRun(Struct, frozen=True):
-    """Say which run is tracked."""
+    """Describe the run that is tracked."""
 
     name: str  # of the run directory, like quickstart-2
     directory: Path  # a tracker may write below it
@@ -40,6 +40,12 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Finish, because the run has ended or is interrupted. A resumed run makes the tracker anew."""
+
+
+class TrackerFactory(Protocol):
+    """Make the tracker of a run: a class whose instances are trackers, or a function that returns one."""
+
+    def __call__(self, run: TrackedRun) -> Tracker: ...
 
 
 class TrackerMaker(NamedTuple):

@@ -1,11 +1,11 @@
-"""Compute what a step's batch says about itself: rewards, lengths, and how old it is."""
+"""Compute the metrics of a step's batch: rewards, lengths, and how old it is."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from arl.metrics.names import Record
-from arl.types import Batch
+from arl.types import Batch, Trajectory
 
 
 class Ages:
@@ -16,14 +16,21 @@ class Ages:
     """
 
     def __init__(self, batch: Batch) -> None:
-        v = batch.version
-        self._dispatch = [v - group.dispatch_version for group in batch.groups]
-        self._queue = [v - group.arrival_version for group in batch.groups]
-        trajectories = [t for group in batch.groups for t in group.trajectories]
-        ages = [v - t.policy_versions[t.loss_mask] for t in trajectories if t.loss_mask.any()]
-        self._staleness = [int(age.max()) for age in ages]
-        self.num_spanning = sum(int(age.max() != age.min()) for age in ages)
-        self.tokens: list[int] = np.bincount(np.concatenate(ages)).tolist() if ages else []  # loss tokens by age
+        self._dispatch = [batch.version - group.dispatch_version for group in batch.groups]
+        self._queue = [batch.version - group.arrival_version for group in batch.groups]
+        self._staleness: list[int] = []  # of each trajectory with a loss token
+        self.num_spanning = 0  # trajectories sampled by two or more versions
+        token_ages: list[np.ndarray] = []
+        for trajectory in _trajectories(batch):
+            if not trajectory.loss_mask.any():
+                continue
+            ages = batch.version - trajectory.policy_versions[trajectory.loss_mask]
+            oldest = int(ages.max())
+            self._staleness.append(oldest)
+            if oldest > ages.min():
+                self.num_spanning += 1
+            token_ages.append(ages)
+        self.tokens = _histogram(np.concatenate(token_ages)) if token_ages else []  # loss tokens by age
 
     def metrics(self) -> Record:
         """Compute staleness/…, token_age/…, versions/…, dispatch_age/… and queue_age/…."""
@@ -43,24 +50,35 @@ class Ages:
         }
 
 
+def _trajectories(batch: Batch) -> list[Trajectory]:
+    return [trajectory for group in batch.groups for trajectory in group.trajectories]
+
+
+def _histogram(ages: np.ndarray) -> list[int]:
+    """Count the ages 0, 1, …, up to the largest."""
+    counts: list[int] = np.bincount(ages).tolist()
+    return counts
+
+
 def _group_ages(name: str, ages: Sequence[int]) -> Record:
     return {
         f"{name}/mean": float(np.mean(ages)),
         f"{name}/max": max(ages),
-        f"{name}/histogram": np.bincount(ages).tolist(),
+        f"{name}/histogram": _histogram(np.array(ages)),
     }
 
 
 def rollout_metrics(batch: Batch) -> Record:
     """Compute rewards and lengths of the trajectories that the step trains."""
-    trajectories = [t for group in batch.groups for t in group.trajectories]
-    rewards = np.array([t.reward for t in trajectories])
-    lengths = np.array([int(t.loss_mask.sum()) for t in trajectories])
+    trajectories = _trajectories(batch)
+    rewards = np.array([trajectory.reward for trajectory in trajectories])
+    lengths = np.array([int(trajectory.loss_mask.sum()) for trajectory in trajectories])
+    truncated = [trajectory.truncated for trajectory in trajectories]
     return {
         "reward/trained_mean": float(rewards.mean()),
         "reward/trained_std": float(rewards.std()),
         "length/mean": float(lengths.mean()),
         "length/p99": float(np.percentile(lengths, 99)),
-        "truncated": float(np.mean([t.truncated for t in trajectories])),
+        "truncated": float(np.mean(truncated)),
         "tokens/trained": int(lengths.sum()),
     }

@@ -33,7 +33,7 @@ class Display(Protocol):
 
 
 class Recorder:
-    """Implements the controller's Observer.
+    """Implement the controller's Observer.
 
     Args:
         directory: of the run.
@@ -52,6 +52,7 @@ class Recorder:
         trajectories: bool,
         trackers: Sequence[TrackerMaker],
         display: Display,
+        *,
         busy_seconds: Callable[[], float],
         tokens_generated: Callable[[], int],
         restarts: Callable[[], int],
@@ -97,7 +98,7 @@ class Recorder:
 
     @property
     def seconds(self) -> float:
-        """Clock seconds since training began."""
+        """Return the clock seconds since training began."""
         return now() - self._start
 
     def cut(self) -> RecorderState:
@@ -153,7 +154,9 @@ class Recorder:
         """
         self._trace_step(batch, result, waited)
         ages = Ages(batch)
-        self.token_ages.update({age: count for age, count in enumerate(ages.tokens) if count})
+        for age, count in enumerate(ages.tokens):
+            if count:
+                self.token_ages[age] += count
         self.num_spanning += ages.num_spanning
         for group in batch.groups:
             self.selection = self.selection.trained_on(group)
@@ -176,7 +179,8 @@ class Recorder:
         """Write the record of an evaluation."""
         version = accuracy.version
         record: Record = {"step": version, "policy_version": version, "time_s": self.seconds}
-        record |= {"eval/held_out/accuracy": accuracy.mean_reward, "eval/held_out/problems": accuracy.problems}
+        record["eval/held_out/accuracy"] = accuracy.mean_reward
+        record["eval/held_out/problems"] = accuracy.problems
         self._write(record)
 
     # ---- metrics
@@ -189,10 +193,12 @@ class Recorder:
 
     def _trace_step(self, batch: Batch, result: StepResult, waited: float) -> None:
         begun = self._last_step
-        self._trace.span("trainer", "wait for batch", begun, begun + waited)
-        self._trace.span("trainer", f"step {batch.version}", begun + waited, now(), version=result.version)
+        got_batch = begun + waited
+        self._trace.span("trainer", "wait for batch", begun, got_batch)
+        self._trace.span("trainer", f"step {batch.version}", got_batch, now(), version=result.version)
 
     def _add_rewards(self, group: TrajectoryGroup) -> None:
+        """Count the scored episodes of a group that has ended."""
         rewards = [t.reward for t in group.trajectories if not math.isnan(t.reward)]
         self._num_scored += len(rewards)
         self._sum_of_rewards += sum(rewards)
@@ -214,8 +220,9 @@ class Recorder:
         }
 
     def _rates(self, trained: float, waited: float) -> Record:
-        """Compute what is measured since the last step; this one is the last from now on."""
-        elapsed = max(now() - self._last_step, 1e-9)
+        """Compute what is measured since the last step, and count from this step on."""
+        at = now()
+        elapsed = max(at - self._last_step, 1e-9)
         busy = self._busy_seconds()
         generated = self._tokens_generated()
         rates: Record = {
@@ -224,7 +231,7 @@ class Recorder:
             "idle/trainer": min(waited / elapsed, 1.0),
             "idle/engine": max(1.0 - (busy - self._last_busy) / elapsed, 0.0),
         }
-        self._last_step = now()
+        self._last_step = at
         self._last_busy = busy
         self._last_tokens = generated
         return rates

@@ -35,7 +35,7 @@ _COLUMNS = pa.schema(
 )
 
 
-# In a run directory.
+# Names in a run directory.
 METRICS_FILE = "metrics.jsonl"
 TRAJECTORIES = "trajectories"
 TRACE_FILE = "trace.json"
@@ -48,13 +48,16 @@ def _open_at(path: Path, size: int) -> TextIO:
         InputError: the file is shorter.
     """
     file = path.open("a", buffering=1)
-    if file.tell() < size:
-        raise InputError(f"{path}: {file.tell()} bytes, and the checkpoint counts on {size}; resume from an older one")
+    found = file.tell()
+    if found < size:
+        file.close()
+        raise InputError(f"{path}: {found} bytes, and the checkpoint counts on {size}; resume from an older one")
     file.truncate(size)
     return file
 
 
 def _size(file: TextIO) -> int:
+    """Hand everything to the operating system and return the size of the file, bytes."""
     file.flush()
     return os.fstat(file.fileno()).st_size
 
@@ -79,6 +82,7 @@ class MetricsFile:
         return [json.loads(line) for line in self._path.read_text().splitlines()]
 
     def write(self, record: Record) -> None:
+        """Append one record, whose metrics must all be defined."""
         undefined = {name for name in record if name not in METRICS and not name.startswith(OF_OBJECTIVE)}
         assert not undefined, f"undefined metrics: {undefined}"
         self._file.write(json.dumps(record) + "\n")
@@ -116,11 +120,17 @@ class TrajectoryFiles:
             fate: see arl.types.
             trained_at: the version v of the step that trains it; None: it was lost.
         """
-        for sample, t in enumerate(group.trajectories):
-            row = {name: getattr(t, name) for name in t.__struct_fields__}
-            row |= {name: getattr(group, name) for name in group.__struct_fields__ if name in _COLUMNS.names}
-            row |= {"fate": fate, "trained_at": trained_at, "problem_id": group.problem.id, "sample": sample}
-            self._rows.append(row | {"reward": None if math.isnan(t.reward) else t.reward})
+        of_group = {name: getattr(group, name) for name in group.__struct_fields__ if name in _COLUMNS.names}
+        of_group["fate"] = fate
+        of_group["trained_at"] = trained_at
+        of_group["problem_id"] = group.problem.id
+        for sample, trajectory in enumerate(group.trajectories):
+            row = {name: getattr(trajectory, name) for name in trajectory.__struct_fields__}
+            row |= of_group
+            row["sample"] = sample
+            if math.isnan(trajectory.reward):
+                row["reward"] = None
+            self._rows.append(row)
         if len(self._rows) >= self.ROWS_PER_FILE:
             self.flush()
 
@@ -134,7 +144,8 @@ class TrajectoryFiles:
         """End the file that is being filled, unless it is empty."""
         if self._rows:
             path = self._directory / f"{self.num_files:06d}.parquet"
-            pq.write_table(pa.Table.from_pylist(self._rows, _COLUMNS), path)
+            table = pa.Table.from_pylist(self._rows, _COLUMNS)
+            pq.write_table(table, path)
             self.num_files += 1
         self._rows = []
         self._steps = 0
@@ -155,7 +166,8 @@ class TraceFile:
 
     def span(self, track: str, name: str, start: float, end: float, **args: Any) -> None:
         """Add a span of time."""
-        self._write(start, ph="X", tid=track, name=name, dur=max(end - start, 0.0) * 1e6, args=args)
+        microseconds = max(end - start, 0.0) * 1e6
+        self._write(start, ph="X", tid=track, name=name, dur=microseconds, args=args)
 
     def count(self, name: str, at: float, **values: float) -> None:
         """Add a point of a counter."""

@@ -9,9 +9,11 @@ from arl.config.recipe import Recipe
 from arl.metrics.audit import Selection
 from arl.metrics.names import Record, number
 
+BAR_WIDTH = 40  # characters that stand for all trained tokens
+
 
 class Summary(Struct, frozen=True):
-    """Hold what a run amounted to."""
+    """Hold the result of a run."""
 
     directory: str
     accuracy_before: float | None  # mean reward on held-out problems; None: no evaluation
@@ -32,8 +34,10 @@ class Summary(Struct, frozen=True):
 
     @property
     def stale_fraction(self) -> float:
-        """Share of trained tokens with age ≥ 1."""
-        return 1 - self.token_ages.get(0, 0) / max(sum(self.token_ages.values()), 1)
+        """Return the share of trained tokens with age ≥ 1."""
+        fresh = self.token_ages.get(0, 0)
+        total = sum(self.token_ages.values())
+        return 1 - fresh / max(total, 1)
 
 
 def mean_idle(records: list[Record], side: str) -> float:
@@ -55,11 +59,12 @@ def render(summary: Summary, recipe: Recipe) -> str:
         )
     unit = recipe.world_traits.time_unit
     rate = summary.tokens_trained / max(summary.training_seconds, 1e-9)
+    groups = ", ".join(f"{count} {fate}" for fate, count in summary.groups.items())
     lines += [
         f"time       {summary.seconds:.1f} {unit} in all, {summary.training_seconds:.1f} {unit} of RL "
         f"({summary.steps} steps)",
         f"tokens     {summary.tokens_trained:,} trained, {rate:,.0f} a second",
-        f"groups     {', '.join(f'{count} {fate}' for fate, count in summary.groups.items())}",
+        f"groups     {groups}",
         *_selection(summary),
         f"idle       trainer {summary.idle_trainer:.0%}, engine {summary.idle_engine:.0%}",
         f"staleness  {summary.stale_fraction:.0%} of trained tokens were sampled by an older policy "
@@ -88,11 +93,17 @@ def _selection(summary: Summary) -> list[str]:
 
 
 def _histogram(ages: Counter[int]) -> list[str]:
-    total = max(ages.total(), 1)
-    return [f"    age {age}  {'█' * round(40 * n / total):40s} {n / total:4.0%}" for age, n in sorted(ages.items())]
+    """Draw the share of trained tokens of each age as a bar."""
+    lines = []
+    for age, count in sorted(ages.items()):
+        share = count / max(ages.total(), 1)
+        bar = "█" * round(BAR_WIDTH * share)
+        lines.append(f"    age {age}  {bar:{BAR_WIDTH}s} {share:4.0%}")
+    return lines
 
 
 def _rule(recipe: Recipe) -> str:
+    """Name the rule that limits the age of a token."""
     return f"bound {recipe.rollout.staleness}" if recipe.rollout.lag is None else "exact lag"
 
 

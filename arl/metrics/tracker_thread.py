@@ -63,7 +63,10 @@ class TrackerThread:
             self._drop(f"it did not finish within {self._close_seconds:g} s after the end of the run")
 
     def _run(self) -> None:
-        """Consume records; waits for the queue; unblocked by `log` and `close`."""
+        """Pass records on to the tracker, until the run ends or the tracker fails.
+
+        Consumes records; waits for the queue; unblocked by `log` and `close`.
+        """
         try:
             tracker = self._maker.make()
             self._require(tracker)
@@ -73,7 +76,7 @@ class TrackerThread:
                 tracker.log(record)
                 self._busy_since = None
             tracker.close()
-        except Exception as error:  # a user's code or a service may fail in any way
+        except BaseException as error:  # a user's code or a service may fail in any way, and even call sys.exit
             self._drop(f"{type(error).__name__}: {error}")
 
     def _require(self, tracker: Tracker) -> None:

@@ -7,17 +7,16 @@ metrics.jsonl is always written and is the truth. A tracker never ends or delays
 its own, and one that raises or hangs is dropped with one line (arl/metrics/tracker_thread.py).
 """
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 
-from arl.config.imports import import_function
+from arl.config.imports import check_seam, import_seam
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
-from arl.metrics.base import TrackedRun, Tracker, TrackerMaker
+from arl.metrics.base import TrackedRun, Tracker, TrackerFactory, TrackerMaker
 from arl.metrics.wandb_tracker import WandbTracker, refuse_without_key
 
-EXAMPLE = "arl.metrics.wandb_tracker:WandbTracker is an example"
+EXAMPLE = "arl.metrics.wandb_tracker:WandbTracker"
 
 
 def check_trackers(recipe: Recipe) -> None:
@@ -52,35 +51,15 @@ def make_trackers(recipe: Recipe, directory: Path, note: Callable[[str], None]) 
     return makers
 
 
-def _maker(name: str, factory: Callable[[TrackedRun], Tracker], run: TrackedRun) -> TrackerMaker:
+def _maker(name: str, factory: TrackerFactory, run: TrackedRun) -> TrackerMaker:
     return TrackerMaker(name, lambda: factory(run))
 
 
-def _import_tracker(name: str) -> Callable[[TrackedRun], Tracker]:
+def _import_tracker(name: str) -> TrackerFactory:
+    """Import a class or a function that makes a tracker; of a class, check the methods as well."""
     if name == "wandb":
         raise RecipeError("output.trackers 'wandb': it is built in; set output.wandb to online or offline instead")
-    factory = import_function(name, "output.trackers")
-    try:
-        inspect.signature(factory).bind(None)
-    except (TypeError, ValueError) as error:
-        raise RecipeError(
-            f"output.trackers {name!r}: cannot be called with the run alone ({error}); take one argument, a "
-            f"TrackedRun; {EXAMPLE}"
-        ) from error
-    if inspect.isclass(factory):
-        _refuse_incomplete(name, factory)
+    factory: TrackerFactory = import_seam(name, "output.trackers", TrackerFactory, EXAMPLE)
+    if isinstance(factory, type):
+        check_seam(factory, f"output.trackers {name!r}", Tracker, EXAMPLE)
     return factory
-
-
-def _refuse_incomplete(name: str, tracker: type) -> None:
-    for method, example in (("log", "log(record)"), ("close", "close()")):
-        function = getattr(tracker, method, None)
-        if not callable(function):
-            raise RecipeError(f"output.trackers {name!r}: has no method {example}; add it; {EXAMPLE}")
-        arguments = (None, None) if method == "log" else (None,)  # self, and the record
-        try:
-            inspect.signature(function).bind(*arguments)
-        except TypeError as error:
-            raise RecipeError(
-                f"output.trackers {name!r}: its {method} must be callable as {example} ({error}); {EXAMPLE}"
-            ) from error

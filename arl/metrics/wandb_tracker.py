@@ -5,6 +5,7 @@ online ─► does its server answer? ─► online
 """
 
 import hashlib
+import http.client
 import os
 import urllib.error
 import urllib.request
@@ -20,7 +21,7 @@ START_SECONDS = 30.0  # for wandb to register the run
 
 
 class WandbTracker:
-    """Implements Tracker. The run's name at wandb is that of the run directory; a resumed run is the same run there."""
+    """Implement Tracker. The run's name at wandb is that of the run directory; a resumed run is the same run there."""
 
     def __init__(self, run: TrackedRun) -> None:
         import wandb  # importing it takes a second, so only this path does
@@ -34,8 +35,8 @@ class WandbTracker:
     def _go_online(self, run: TrackedRun) -> Any:
         """Register the run at the server, or go offline if that fails."""
         url = str(self._wandb.setup().settings.base_url)  # of the environment, or of `wandb login --host`
-        why = None if is_reachable(url) else f"no network, {url} does not answer"
-        if why is None:
+        why = f"no network, {url} does not answer"
+        if is_reachable(url):
             try:
                 return self._init(run, "online")
             except self._wandb.Error as error:
@@ -46,10 +47,11 @@ class WandbTracker:
         return offline
 
     def _init(self, run: TrackedRun, mode: str) -> Any:
+        place = str(run.directory.resolve())
         return self._wandb.init(
             project=run.config["output"]["wandb_project"],
             name=run.name,
-            id=hashlib.sha256(str(run.directory.resolve()).encode()).hexdigest()[:16],
+            id=hashlib.sha256(place.encode()).hexdigest()[:16],
             resume="allow",
             config=run.config,
             dir=run.directory,
@@ -80,7 +82,7 @@ def is_reachable(url: str) -> bool:
             return True
     except urllib.error.HTTPError:
         return True  # an answer, though not a page
-    except OSError:
+    except (OSError, http.client.HTTPException):  # nobody answers, or something that does not speak HTTP
         return False
 
 
@@ -88,8 +90,8 @@ def refuse_without_key() -> None:
     """Refuse online tracking without an API key.
 
     Raises:
-        InputError: neither WANDB_API_KEY nor ~/.netrc is there.
+        InputError: neither WANDB_API_KEY nor a netrc file (that of NETRC, or ~/.netrc) is there.
     """
-    netrc = Path.home() / ".netrc"
+    netrc = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
     if "WANDB_API_KEY" not in os.environ and not netrc.exists():
         raise InputError("output.wandb online: no API key; run `wandb login`, set WANDB_API_KEY, or use offline")

@@ -1,4 +1,4 @@
-"""Models: loading, tiny ones made on the spot, and the attention both training and generation go through."""
+"""Load models, make tiny ones, and compute the attention of both training and generation."""
 
 from transformers.utils.logging import disable_progress_bar
 

@@ -1,4 +1,4 @@
-"""One attention for every Hugging Face model, in training and in generation.
+"""Replace the attention of every Hugging Face model, in training and in generation.
 
 Models are built with `attn_implementation=ATTENTION` and called with `context=…`. transformers passes that keyword on
 to every layer, and the context decides what each token may see:
@@ -10,36 +10,42 @@ to every layer, and the context decides what each token may see:
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from transformers import AttentionInterface
 
 ATTENTION = "arl"
 
 
 class AttentionContext(Protocol):
-    """Computes the attention of every layer in one forward pass."""
+    """Compute the attention of every layer in one forward pass."""
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
-    ) -> torch.Tensor:
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+    ) -> Tensor:
         """Attend with the new tokens: query (B, H, L, D), key and value (B, H_kv, L, D) ─► output (B, L, H, D)."""
 
 
 def attention(
     module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     scaling: float,
     context: AttentionContext,
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **_: Any,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[Tensor, None]:
     """Call the context; transformers calls this function in every layer."""
     assert attention_mask is None, "a mask would silently override the context"
-    assert dropout == 0.0
+    assert dropout == 0.0, "attention dropout is not computed: call the model in evaluation mode"
     assert softcap is None, "refused when the model is loaded"
     assert sliding_window is None, "refused when the model is loaded"
     layer: int = module.layer_idx  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Loads Hugging Face causal language models with arl's attention, and refuses by name what that cannot do."""
+"""Load Hugging Face causal language models with arl's attention, and refuses by name what that cannot do."""
 
 import contextlib
 from pathlib import Path
@@ -25,10 +25,19 @@ def load_model(path: str | Path, dtype: str, device: torch.device | str = "cpu")
     """Load the weights of `path` in `dtype` on `device`, in evaluation mode.
 
     Raises:
-        DataError: there is no model, or one with a part that arl does not implement, which the message names.
+        DataError: there is no model, or one with a part that arl does not implement, which the message names; or its
+            weights are incomplete, where transformers would draw the missing ones at random.
     """
     _supported_config(path)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype], attn_implementation=ATTENTION)
+    model, report = AutoModelForCausalLM.from_pretrained(
+        path,
+        dtype=DTYPES[dtype],
+        attn_implementation=ATTENTION,
+        output_loading_info=True,
+    )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise DataError(f"model.path {path}: its weights lack {missing[0]}, and {len(missing) - 1} others")
     return model.to(device).eval()
 
 
@@ -57,6 +66,7 @@ def save_model(
 
 
 def _supported_config(path: str | Path) -> PretrainedConfig:
+    """Read the config of a model that arl computes correctly, and refuse any other."""
     try:
         config = AutoConfig.from_pretrained(path)
     except (OSError, ValueError) as error:
@@ -68,17 +78,19 @@ def _supported_config(path: str | Path) -> PretrainedConfig:
 def _refuse_unsupported(config: PretrainedConfig, path: str | Path) -> None:
     # Soft caps are checked first, because their message helps more than that of an unsupported family.
     for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
-        if getattr(config, cap, None):
+        value = getattr(config, cap, None)
+        if value:
             raise DataError(
-                f"model.path {path}: {cap} {getattr(config, cap)} ({config.model_type}) is not supported; "
+                f"model.path {path}: {cap} {value} ({config.model_type}) is not supported; "
                 "choose a model without soft caps"
             )
-    if not any(name in ARCHITECTURES for name in config.architectures or ()):
+    if ARCHITECTURES.isdisjoint(config.architectures or ()):
         raise DataError(
             f"model.path {path}: {config.architectures} is not supported; "
             f"choose one of {', '.join(sorted(ARCHITECTURES))}"
         )
-    windows = "sliding_attention" in (getattr(config, "layer_types", None) or [])
-    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    if windows or window:
+    layer_types = getattr(config, "layer_types", None) or []
+    window = getattr(config, "sliding_window", None)
+    is_used = getattr(config, "use_sliding_window", True)
+    if "sliding_attention" in layer_types or (window and is_used):
         raise DataError(f"model.path {path}: sliding-window attention is not supported; choose a full-attention model")

@@ -1,4 +1,4 @@
-"""Finds the files of a model by its directory or its Hugging Face name. Torch-free."""
+"""Find the files of a model by its directory or its Hugging Face name. Importing this module does not import torch."""
 
 import json
 from pathlib import Path
@@ -34,13 +34,16 @@ def stored_files(path: str | Path) -> dict[str, Path]:
     """Map each parameter name to the file that holds it.
 
     Raises:
-        DataError: weights that are not safetensors, or damaged.
+        DataError: weights that are not safetensors, or a file that cannot be read.
     """
     home = local_copy(path)
     index = home / SAFE_WEIGHTS_INDEX_NAME
     whole = home / SAFE_WEIGHTS_NAME
     if index.exists():
-        file_names = json.loads(index.read_text())["weight_map"]
+        try:
+            file_names = json.loads(index.read_text())["weight_map"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"model.path {path}: {index.name} cannot be read ({error!r})") from error
         return {name: home / file for name, file in file_names.items()}
     if not whole.exists():
         raise DataError(

@@ -1,4 +1,4 @@
-"""Stores sequences so that a token which several of them share in the same context is stored once. Numpy only.
+"""Store sequences so that a token which several of them share in the same context is stored once. Numpy only.
 
     sequences  P P P a b      stored  P P P a b      segments  [P P P a b]  sees itself
                P P P a c              c                        [c]          sees P P P a c
@@ -17,7 +17,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class PrefixTree:
-    """T tokens in S segments. A tree index is the position of a token among the T."""
+    """Hold T tokens in S segments. A tree index is the position of a token among the T."""
 
     token_ids: np.ndarray  # (T,) int32
     position_ids: np.ndarray  # (T,) int32
@@ -29,35 +29,65 @@ class PrefixTree:
 
 def prefix_tree(sequences: Sequence[np.ndarray]) -> PrefixTree:
     """Build the tree of n ≥ 1 sequences, (L,) int32 each with L ≥ 1, in any order. Equal sequences share one path."""
-    lengths = np.array([len(s) for s in sequences])
-    at = np.arange(lengths.max())
-    table = np.full((len(sequences), len(at)), -1, np.int32)  # −1, which no token is, behind each end
-    table[at < lengths[:, None]] = np.concatenate(sequences)
-    order = np.array(sorted(range(len(table)), key=[row.tobytes() for row in table].__getitem__))
-    table, lengths = table[order], lengths[order]
-    # In this order, what a sequence shares with any earlier one it also shares with the one just before it.
-    differs = table[1:] != table[:-1]
-    shared = np.zeros_like(lengths)
-    shared[1:] = np.where(differs.any(axis=1), differs.argmax(axis=1), lengths[1:])
-    own = (at >= shared[:, None]) & (at < lengths[:, None])
-    rows, positions = np.nonzero(own)
+    lengths = np.array([len(sequence) for sequence in sequences])
+    table = _table(sequences, lengths)
+    order = _sorted_order(table)
+    table = table[order]
+    lengths = lengths[order]
+    shared = _shared_lengths(table, lengths)
+
+    at = np.arange(table.shape[1])
+    in_sequence = at < lengths[:, None]
+    own = in_sequence & (at >= shared[:, None])
+    _, positions = np.nonzero(own)
     paths = np.zeros(table.shape, np.int32)
-    paths[own] = np.arange(len(rows))
+    paths[own] = np.arange(len(positions))
     np.maximum.accumulate(paths, axis=0, out=paths)  # a shared token's index is its latest owner's, the largest so far
-    segments = np.flatnonzero(lengths > shared)
-    given = np.empty_like(paths)
-    given[order] = paths
+    paths_as_given = np.empty_like(paths)
+    paths_as_given[order] = paths
+
+    own_lengths = lengths - shared
+    segments = np.flatnonzero(own_lengths)  # a sequence of which all is stored already has none
+    seen = in_sequence[segments]
     return PrefixTree(
         token_ids=table[own],
         position_ids=positions.astype(np.int32),
-        query_offsets=_offsets((lengths - shared)[segments]),
+        query_offsets=_offsets(own_lengths[segments]),
         key_offsets=_offsets(lengths[segments]),
-        key_indices=paths[segments][at < lengths[segments, None]],
-        paths=given,
+        key_indices=paths[segments][seen],
+        paths=paths_as_given,
     )
 
 
+def _table(sequences: Sequence[np.ndarray], lengths: np.ndarray) -> np.ndarray:
+    """Write the sequences as rows (n, longest), with −1, which no token is, behind the end of each."""
+    at = np.arange(lengths.max())
+    table = np.full((len(sequences), len(at)), -1, np.int32)
+    table[at < lengths[:, None]] = np.concatenate(sequences)
+    return table
+
+
+def _sorted_order(table: np.ndarray) -> np.ndarray:
+    """Sort rows so that those with a common beginning are neighbors."""
+    keys = [row.tobytes() for row in table]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return np.array(order)
+
+
+def _shared_lengths(table: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return how many tokens each row shares with the one before it, (n,).
+
+    In the sorted order, what a sequence shares with any earlier one it also shares with the one just before it.
+    """
+    differs = table[1:] != table[:-1]
+    first_difference = differs.argmax(axis=1)
+    shared = np.zeros_like(lengths)
+    shared[1:] = np.where(differs.any(axis=1), first_difference, lengths[1:])
+    return shared
+
+
 def _offsets(lengths: np.ndarray) -> np.ndarray:
+    """Return where runs of these lengths begin, and where the last one ends."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
 
 
@@ -65,5 +95,9 @@ def how_many_fit(sequences: Sequence[np.ndarray], limit: int) -> int:
     """Find the largest m, 0 to n, such that the tree of the first m of n ≥ 1 sequences has at most `limit` tokens."""
     if sum(map(len, sequences)) <= limit:
         return len(sequences)
+
+    def stored_tokens(m: int) -> int:
+        return len(prefix_tree(sequences[:m]).token_ids)
+
     sizes = range(1, len(sequences) + 1)
-    return bisect_right(sizes, limit, key=lambda m: len(prefix_tree(sequences[:m]).token_ids))
+    return bisect_right(sizes, limit, key=stored_tokens)

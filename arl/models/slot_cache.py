@@ -1,4 +1,4 @@
-"""Caches the keys and values of every open request in slots, and computes generation's attention over them.
+"""Cache the keys and values of every open request in slots, and compute generation's attention over them.
 
 One forward pass decodes and prefills. Its tokens are a single row: first one new token of each of the n decoding
 slots, then the sequences of m new slots as a prefix tree, in which what they share is computed once. Slots in use are
@@ -11,6 +11,7 @@ always 0 … n−1, so the cache is read as views.
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import PretrainedConfig
 
 from arl.models.packed import PackedContext
@@ -19,30 +20,38 @@ from arl.models.prefix_tree import PrefixTree
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the current pass writes and sees; computed once and used by every layer."""
+    """Hold what the current pass writes and sees. It is computed once and used by every layer."""
 
     decode: int  # n
     span: int  # slots' longest live length after this pass
-    write: torch.Tensor  # (n · H_kv,) int64, rows of the flattened cache that the new tokens go to
-    bias: torch.Tensor  # (n, 1, 1, span) float32, −inf beyond each slot's length
+    write: Tensor  # (n · H_kv,) int64, rows of the flattened cache that the new tokens go to
+    bias: Tensor  # (n, 1, 1, span) float32, −inf beyond each slot's length
     prompts: PackedContext | None  # what the T prefilled tokens see
-    paths: torch.Tensor  # (m, W) int64, which of them each new slot holds; any beyond its length
+    paths: Tensor  # (m, W) int64, which of them each new slot holds; any beyond its length
 
 
 class SlotCache:
-    """An AttentionContext over `slots` requests. Memory grows by doubling the capacity of all slots together.
+    """Implement AttentionContext over `slots` requests. Memory grows by doubling the capacity of all slots together.
 
     Usage: `plan(...)`, one forward pass with `context=cache`, and `move(...)` when slots are freed. `clear()` frees all
     memory when no slot is in use.
     """
 
-    def __init__(self, config: PretrainedConfig, slots: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: PretrainedConfig,
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         config = config.get_text_config()
         heads = config.num_attention_heads
         self._kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
         self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
         self._num_layers: int = config.num_hidden_layers
-        self._slots, self._dtype, self._device = slots, dtype, device
+        self._slots = slots
+        self._dtype = dtype
+        self._device = device
         self._limit: int = config.max_position_embeddings
         self.clear()
         self._heads = torch.arange(self._kv_heads, device=device)
@@ -53,8 +62,8 @@ class SlotCache:
         assert self._planned is not None, "plan() comes before the forward pass"
         return self._planned
 
-    def _empty(self) -> torch.Tensor:
-        """(2, slots, H_kv, capacity, D): keys, then values. Zeros, since 0 × a NaN left in memory is NaN."""
+    def _empty(self) -> Tensor:
+        """Make (2, slots, H_kv, capacity, D): keys, then values. Zeros, since 0 × a NaN left in memory is NaN."""
         shape = (2, self._slots, self._kv_heads, self._capacity, self._head_dim)
         return torch.zeros(shape, dtype=self._dtype, device=self._device)
 
@@ -64,7 +73,7 @@ class SlotCache:
         self._layers = [self._empty() for _ in range(self._num_layers)]
 
     @torch.inference_mode()
-    def plan(self, lengths: torch.Tensor, longest: int, prompts: PrefixTree | None) -> None:
+    def plan(self, lengths: Tensor, longest: int, prompts: PrefixTree | None) -> None:
         """Prepare the next pass.
 
         Args:
@@ -78,40 +87,67 @@ class SlotCache:
             context = PackedContext(prompts.query_offsets, prompts.key_offsets, prompts.key_indices)
             paths = torch.from_numpy(prompts.paths).to(self._device, torch.int64)
         self._reserve(max(longest, paths.shape[1]))
-        n = lengths.shape[0]
-        slots = torch.arange(n, device=self._device)
-        write = (slots[:, None] * self._kv_heads + self._heads) * self._capacity + lengths[:, None]
+        self._planned = _Plan(
+            decode=lengths.shape[0],
+            span=longest,
+            write=self._write_rows(lengths),
+            bias=self._bias(lengths, longest),
+            prompts=context,
+            paths=paths,
+        )
+
+    def _write_rows(self, lengths: Tensor) -> Tensor:
+        """Return the row behind the cached tokens, for each head of each slot: (n · H_kv,)."""
+        slots = torch.arange(lengths.shape[0], device=self._device)
+        slot_heads = slots[:, None] * self._kv_heads + self._heads
+        rows = slot_heads * self._capacity + lengths[:, None]
+        return rows.flatten()
+
+    def _bias(self, lengths: Tensor, longest: int) -> Tensor:
+        """Return what is added to the scores, (n, 1, 1, longest): −inf beyond the new token of each slot."""
         seen = torch.arange(longest, device=self._device) <= lengths[:, None]
-        bias = torch.zeros(seen.shape, device=self._device).masked_fill_(~seen, -torch.inf)
-        self._planned = _Plan(n, longest, write.flatten(), bias[:, None, None], context, paths)
+        bias = torch.zeros(seen.shape, device=self._device)
+        bias.masked_fill_(~seen, -torch.inf)
+        return bias[:, None, None]
 
     def _reserve(self, length: int) -> None:
+        """Grow the capacity of every slot to `length` tokens or more."""
         if length <= self._capacity:
             return
         old = self._capacity
+        most = max(self._limit, length)
         while self._capacity < length:
-            self._capacity = min(max(64, 2 * self._capacity), max(self._limit, length))
+            doubled = max(64, 2 * self._capacity)
+            self._capacity = min(doubled, most)
         for i in range(self._num_layers):  # layer by layer, so that the peak is one layer above the result
             grown = self._empty()
             grown[:, :, :, :old] = self._layers[i]
             self._layers[i] = grown
 
     @torch.inference_mode()
-    def move(self, source: torch.Tensor, target: torch.Tensor, longest: int) -> None:
+    def move(self, source: Tensor, target: Tensor, longest: int) -> None:
         """Copy the first `longest` entries of slots `source` (k,) to slots `target` (k,)."""
         for layer in self._layers:
             layer[:, target, :, :longest] = layer[:, source, :, :longest]
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
-    ) -> torch.Tensor:
-        """query (1, H, T, D), key and value (1, H_kv, T, D) ─► output (1, T, H, D)."""
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+    ) -> Tensor:
+        """Attend: query (1, H, T, D), key and value (1, H_kv, T, D) ─► output (1, T, H, D)."""
         plan = self._plan
         n = plan.decode
         if plan.prompts is None:
             return self._decode(layer, query[0], key[0], value[0], scale)
-        self._keep(layer, key[0, :, n:], value[0, :, n:])
-        prefill = plan.prompts.attend(layer, query[:, :, n:], key[:, :, n:], value[:, :, n:], scale)
+        new_query = query[:, :, n:]
+        new_key = key[:, :, n:]
+        new_value = value[:, :, n:]
+        self._keep(layer, new_key[0], new_value[0])
+        prefill = plan.prompts.attend(layer, new_query, new_key, new_value, scale)
         if not n:
             return prefill
         decode = self._decode(layer, query[0, :, :n], key[0, :, :n], value[0, :, :n], scale)
@@ -120,31 +156,37 @@ class SlotCache:
     def _decode(
         self,
         layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         scale: float,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Attend with one token of each slot: query (H, n, D), key and value (H_kv, n, D) ─► (1, n, H, D)."""
         plan = self._plan
         n = plan.decode
-        keys = self._layers[layer][0]
-        values = self._layers[layer][1]
-        keys.view(-1, self._head_dim).index_copy_(0, plan.write, key.transpose(0, 1).flatten(0, 1))
-        values.view(-1, self._head_dim).index_copy_(0, plan.write, value.transpose(0, 1).flatten(0, 1))
+        keys, values = self._layers[layer]
+        for cached, new in ((keys, key), (values, value)):
+            new_rows = new.transpose(0, 1).flatten(0, 1)  # (n · H_kv, D)
+            cached.view(-1, self._head_dim).index_copy_(0, plan.write, new_rows)
         keys = keys[:n, :, : plan.span].flatten(0, 1)  # a view: slots and heads are adjacent in memory
         values = values[:n, :, : plan.span].flatten(0, 1)  # (n · H_kv, span, D)
         # The H / H_kv query heads that share a key head are the rows of one small matrix product.
-        queries = (query.transpose(0, 1) * scale).reshape(n * self._kv_heads, -1, self._head_dim)
+        scaled = query.transpose(0, 1) * scale
+        queries = scaled.reshape(n * self._kv_heads, -1, self._head_dim)
         scores = torch.bmm(queries, keys.transpose(1, 2)).float()  # (n · H_kv, H / H_kv, span)
         scores.view(n, self._kv_heads, -1, plan.span).add_(plan.bias)
-        out = torch.bmm(scores.softmax(-1).to(values.dtype), values)
+        weights = scores.softmax(-1).to(values.dtype)
+        out = torch.bmm(weights, values)
         return out.view(1, n, -1, self._head_dim)
 
-    def _keep(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+    def _keep(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Write the prefilled tokens' key and value, (H_kv, T, D), to the new slots."""
-        n, (m, width) = self._plan.decode, self._plan.paths.shape
-        kept = self._layers[layer][:, n : n + m, :, :width]
-        for to, x in zip(kept, (key, value), strict=True):
-            tokens = x.transpose(0, 1).index_select(0, self._plan.paths.flatten())
-            to.copy_(tokens.view(m, width, self._kv_heads, self._head_dim).transpose(1, 2))
+        plan = self._plan
+        first = plan.decode
+        m, width = plan.paths.shape
+        tokens = plan.paths.flatten()
+        keys, values = self._layers[layer]
+        for cached, new in ((keys, key), (values, value)):
+            rows = new.transpose(0, 1).index_select(0, tokens)  # (m · width, H_kv, D)
+            slots = rows.view(m, width, self._kv_heads, self._head_dim)
+            cached[first : first + m, :, :width].copy_(slots.transpose(1, 2))

@@ -1,4 +1,4 @@
-"""Makes tiny models: randomly initialized causal language models of Llama's shape, in Hugging Face's format."""
+"""Make tiny models: randomly initialized causal language models of Llama's shape, in Hugging Face's format."""
 
 from pathlib import Path
 

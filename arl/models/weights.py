@@ -1,4 +1,4 @@
-"""Reads safetensors into a sharded model: each rank reads only the rows that it owns, never the whole model.
+"""Read safetensors into a sharded model: each rank reads only the rows that it owns, never the whole model.
 
 empty_model (meta) ─► shard ─► fill_model: empty shards on the device ─► rows from the files, buffers computed again
 """
@@ -31,10 +31,9 @@ def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device) -
     if missing := sorted(parameters.keys() - files.keys()):
         raise DataError(f"model.path {path}: its safetensors lack {missing[0]}, and {len(missing) - 1} others")
     for file in sorted({files[name] for name in parameters}):
+        inside = {name: parameter for name, parameter in parameters.items() if files[name] == file}
         try:
-            with safe_open(file, "pt") as tensors:
-                for name in (name for name in parameters if files[name] == file):
-                    _read_rows(tensors.get_slice(name), parameters[name], f"{file}: {name}")
+            _read_file(file, inside)
         except (OSError, SafetensorError) as error:
             raise DataError(f"model.path {path}: {file.name} cannot be read ({error})") from error
 
@@ -43,21 +42,33 @@ def own_rows(parameter: Tensor) -> tuple[int, int]:
     """Return first and last + 1 of the rows that this rank holds of `parameter`. FSDP2 cuts as torch.chunk does."""
     if not isinstance(parameter, DTensor):
         return 0, len(parameter)
-    (cut,) = [i for i, placement in enumerate(parameter.placements) if isinstance(placement, Shard)]
-    per_rank = -(-len(parameter) // parameter.device_mesh.size(cut))
-    first = min(per_rank * parameter.device_mesh.get_local_rank(cut), len(parameter))
-    return first, min(first + per_rank, len(parameter))
+    mesh = parameter.device_mesh
+    num_rows = len(parameter)
+    (axis,) = [i for i, placement in enumerate(parameter.placements) if isinstance(placement, Shard)]
+    per_rank = -(-num_rows // mesh.size(axis))
+    first = min(per_rank * mesh.get_local_rank(axis), num_rows)
+    end = min(first + per_rank, num_rows)
+    return first, end
+
+
+def _read_file(file: Path, parameters: dict[str, Tensor]) -> None:
+    """Read this rank's rows of some parameters, which the file holds under the same names."""
+    with safe_open(file, "pt") as tensors:
+        for name, parameter in parameters.items():
+            _read_rows(tensors.get_slice(name), parameter, f"{file}: {name}")
 
 
 @torch.no_grad()
 def _read_rows(stored: Any, parameter: Tensor, what: str) -> None:
+    """Read this rank's rows of one parameter from a slice of a safetensors file; `what` names it in messages."""
     shape = tuple(stored.get_shape())
     if shape != tuple(parameter.shape):
         raise DataError(f"{what} has shape {shape}, and its config.json asks for {tuple(parameter.shape)}")
     first, end = own_rows(parameter)
     if first < end:
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        local.copy_(stored[first:end], non_blocking=True)  # so that a GPU casts it rather than the CPU
+        rows = stored[first:end]
+        local.copy_(rows, non_blocking=True)  # so that a GPU casts it rather than the CPU
 
 
 def _make_buffers(model: PreTrainedModel) -> None:

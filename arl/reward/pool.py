@@ -1,4 +1,4 @@
-"""Rewards in worker processes, each call with a deadline; a worker that hangs or dies is replaced.
+"""Score groups in worker processes, each call with a deadline; replace a worker that hangs or dies.
 
     score(problem, responses) ─► an idle worker ─► Verdict ─► scores
                                      │
@@ -19,16 +19,16 @@ from typing import Self
 import msgspec
 
 from arl.clock import deadline
-from arl.errors import DeadlineError, RewardError, RunError
+from arl.errors import DeadlineError, RewardError
 from arl.launch.spawn import signal_all, spawn
-from arl.reward.worker import Job, RewardFunction, Verdict, frame, score_all
+from arl.reward.worker import Job, Score, Verdict, frame, score_all
 from arl.types import Problem
 
 _verdicts = msgspec.msgpack.Decoder(Verdict)
 
 
 class _Worker:
-    """One worker process and the socket to it."""
+    """Hold one worker process and the socket to it."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -41,14 +41,19 @@ class _Worker:
     async def start(cls, function: str, environment: Mapping[str, str], log: Path) -> "_Worker":
         """Start a worker that imports `function`; its output is added to `log`."""
         ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_connection(sock=ours)
-        with log.open("ab") as output, theirs:
-            process = await spawn(
-                (sys.executable, "-m", "arl.reward.worker", function),
-                environment,
-                stdin=theirs.fileno(),
-                output=output.fileno(),
-            )
+        with theirs:
+            reader, writer = await asyncio.open_connection(sock=ours)
+            try:
+                with log.open("ab") as output:
+                    process = await spawn(
+                        (sys.executable, "-m", "arl.reward.worker", function),
+                        environment,
+                        stdin=theirs.fileno(),
+                        output=output.fileno(),
+                    )
+            except BaseException:
+                writer.close()
+                raise
         return cls(process, reader, writer)
 
     async def read(self) -> bytes:
@@ -74,9 +79,17 @@ class _Worker:
 
 
 class RewardPool:
-    """`workers` processes that import `function` and score one group at a time each.
+    """Keep `workers` processes that import `function` and score one group at a time each.
 
-        async with RewardPool("my_rewards:score", 4, 10.0, 120.0, logs / "reward.log", environment={}) as pool:
+        pool = RewardPool(
+            "my_rewards:score",
+            workers=4,
+            timeout=10.0,
+            startup=120.0,
+            log=logs / "reward.log",
+            environment={},
+        )
+        async with pool:
             scores = await pool.score(problem, responses, truncated)
 
     Args:
@@ -94,11 +107,11 @@ class RewardPool:
     def __init__(
         self,
         function: str,
+        *,
         workers: int,
         timeout: float,
         startup: float,
         log: Path,
-        *,
         environment: Mapping[str, str],
     ) -> None:
         self._function = function
@@ -107,14 +120,19 @@ class RewardPool:
         self._startup = startup
         self._log = log
         self._environment = environment
-        self._idle: asyncio.Queue[_Worker | RunError] = asyncio.Queue()
+        self._idle: asyncio.Queue[_Worker | Exception] = asyncio.Queue()  # an exception: a worker is not replaced
         self._all: set[_Worker] = set()
         self._replacements: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def __aenter__(self) -> Self:
+        starts = [self._add_worker() for _ in range(self._num_workers)]
         try:
-            await asyncio.gather(*(self._add_worker() for _ in range(self._num_workers)))
+            # Waits for every start, also if one fails, so that no process begins after the others were ended.
+            outcomes = await asyncio.gather(*starts, return_exceptions=True)
+            failures = [outcome for outcome in outcomes if outcome is not None]
+            if failures:
+                raise failures[0]
         except BaseException:
             await self._end_all()
             raise
@@ -129,14 +147,19 @@ class RewardPool:
         await self._end_all()
 
     async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
-        """Score the responses of one group; raises see the class."""
+        """Score the responses of one group.
+
+        Raises:
+            RewardError: see the class.
+        """
         # This wait needs no deadline: a busy worker is back within its time, and a lost one is replaced.
         worker = await self._idle.get()
-        if isinstance(worker, RunError):
+        if isinstance(worker, Exception):
             self._idle.put_nowait(worker)  # every waiting caller must get it
             raise worker
+        job = Job(problem, list(responses), list(truncated))
         try:
-            verdict = await self._ask(worker, Job(problem, list(responses), list(truncated)))
+            verdict = await self._ask(worker, job)
         except BaseException:
             self._replace(worker)  # its socket may hold half an answer
             raise
@@ -163,21 +186,26 @@ class RewardPool:
         replacement.add_done_callback(self._replacements.discard)
 
     async def _exchange(self, worker: _Worker) -> None:
+        """End a worker and start another one in its place, unless the pool is closed."""
         await worker.end()
         self._all.discard(worker)
         try:
             if not self._closed:
                 await self._add_worker()
-        except RunError as error:
+        except Exception as error:  # whatever it is, a caller that waits for a worker must get it
             self._idle.put_nowait(error)
 
     async def _add_worker(self) -> None:
-        worker = await _Worker.start(self._function, self._environment, self._log)
+        """Start a worker, and hand it out when it has imported the function."""
+        try:
+            worker = await _Worker.start(self._function, self._environment, self._log)
+        except OSError as error:
+            raise RewardError(f"{self._function}: a reward worker cannot be started ({error})") from error
         self._all.add(worker)
         try:
             async with deadline(self._startup, "reward pool", f"a worker to import {self._function}"):
                 assert await worker.read() == b"", "a new worker sends an empty frame"
-        except asyncio.IncompleteReadError as error:
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise RewardError(f"{self._function}: a worker died at its start; see {self._log}") from error
         self._idle.put_nowait(worker)
 
@@ -187,9 +215,9 @@ class RewardPool:
 
 
 class InlineRewards:
-    """The same function called in this process: for virtual time, where there are no others."""
+    """Call the function in this process: for virtual time, where there are no others."""
 
-    def __init__(self, function: RewardFunction) -> None:
+    def __init__(self, function: Score) -> None:
         self._function = function
 
     async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
@@ -198,7 +226,8 @@ class InlineRewards:
         Raises:
             RewardError: the function raised, or returned no finite number.
         """
-        verdict = score_all(self._function, Job(problem, list(responses), list(truncated)))
+        job = Job(problem, list(responses), list(truncated))
+        verdict = score_all(self._function, job)
         if verdict.error:
-            raise RewardError(verdict.error)
+            raise RewardError(f"problem {problem.id}: {verdict.error}")
         return verdict.scores

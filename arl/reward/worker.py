@@ -1,4 +1,4 @@
-"""One reward worker process: it reads jobs from a socket, calls the reward function, and writes the scores back.
+"""Run one reward worker process: read jobs from a socket, call the reward function, and write the scores back.
 
     python -m arl.reward.worker module:function        frames of 4-byte length + msgpack, both ways
 
@@ -18,11 +18,12 @@ from msgspec import Struct
 from arl.config.imports import import_function
 from arl.types import Problem
 
-RewardFunction = Callable[[Problem, str, bool], float]
+# A RewardFunction of arl.tasks.base, whose import would double the time that a worker takes to start.
+Score = Callable[[Problem, str, bool], float]
 
 
 class Job(Struct, frozen=True):
-    """The responses of one group, and whether each of them was truncated."""
+    """Hold the responses of one group, and whether each of them was truncated."""
 
     problem: Problem
     responses: list[str]
@@ -30,13 +31,13 @@ class Job(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """The answer to a job: a score for each response, or an error."""
+    """Answer a job: a score for each response, or an error."""
 
     scores: list[float] = []
     error: str = ""  # why there are no scores
 
 
-def score_all(function: RewardFunction, job: Job) -> Verdict:
+def score_all(function: Score, job: Job) -> Verdict:
     """Call `function` on every response; an exception or a score that is no finite number becomes the error."""
     scores: list[float] = []
     for response, truncated in zip(job.responses, job.truncated, strict=True):
@@ -56,22 +57,28 @@ def frame(message: Struct) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def serve(function: RewardFunction, jobs: BinaryIO, verdicts: BinaryIO) -> None:
-    """Consumes jobs; waits for the next; unblocked by it, or by the end of the input, which ends the loop."""
+def serve(function: Score, jobs: BinaryIO, verdicts: BinaryIO) -> None:
+    """Score job after job until the controller closes the socket.
+
+    Consumes jobs; waits for the next one; unblocked by it, or by the end of the input, which ends the loop.
+    """
     decoder = msgspec.msgpack.Decoder(Job)
     verdicts.write(bytes(4))  # an empty frame reports that the function is imported
     verdicts.flush()
     while header := jobs.read(4):
-        job = decoder.decode(jobs.read(int.from_bytes(header, "big")))
-        verdicts.write(frame(score_all(function, job)))
+        size = int.from_bytes(header, "big")
+        job = decoder.decode(jobs.read(size))
+        verdict = score_all(function, job)
+        verdicts.write(frame(verdict))
         verdicts.flush()
 
 
 def main() -> None:
     """Serve the function that the command line names."""
     controller = socket.socket(fileno=0)
+    function = import_function(sys.argv[1], "reward.function")
     with controller.makefile("rb") as jobs, controller.makefile("wb") as verdicts:
-        serve(import_function(sys.argv[1], "reward.function"), jobs, verdicts)
+        serve(function, jobs, verdicts)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ def open_rewards(recipe: Recipe, directory: Path) -> RewardPool:
     """Make the pool of reward workers, which start when it is entered; they log to `directory`/reward.log."""
     return RewardPool(
         reward_name(recipe),
-        recipe.reward.workers,
-        recipe.deadlines.reward,
-        recipe.deadlines.startup,
-        directory / "reward.log",
+        workers=recipe.reward.workers,
+        timeout=recipe.deadlines.reward,
+        startup=recipe.deadlines.startup,
+        log=directory / "reward.log",
         environment=recipe.reward.environment,
     )

@@ -144,11 +144,11 @@ class SegmentRun:
             recipe.output.trajectories,
             make_trackers(recipe, directory, self.start.display.note),
             parts.display,
-            lambda: parts.engine.busy_seconds,
-            lambda: parts.groups.tokens_generated,
-            parts.num_restarts,
-            lambda: controller.ledger.admitted,
-            None if state is None else state.recorder,
+            busy_seconds=lambda: parts.engine.busy_seconds,
+            tokens_generated=lambda: parts.groups.tokens_generated,
+            restarts=parts.num_restarts,
+            admitted=lambda: controller.ledger.admitted,
+            restored=None if state is None else state.recorder,
         ) as recorder:
             if before is not None and state is None:
                 recorder.evaluated(before)

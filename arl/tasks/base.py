@@ -1,4 +1,4 @@
-"""The Task seam: where problems come from, how they are scored, and what a tiny model is taught before RL.
+"""Define the Task seam: where problems come from, how they are scored, and what a tiny model is taught before RL.
 
     data: {task: NAME, options: {…}} ─► Options (validated) ─► Task ─► problems ─► reward, env
                                                                   └─► warm-up stages ─► arl.train.warmup
@@ -48,14 +48,14 @@ class EnvFunction(Protocol):
 
 
 class Demonstration(NamedTuple):
-    """A problem and a response to learn from."""
+    """Pair a problem with a response to learn from."""
 
     problem: Problem
     response: str
 
 
 class WarmupStage(Struct, frozen=True, kw_only=True):
-    """One stage of a supervised warm-up: what is shown, and when it ends.
+    """Describe one stage of a supervised warm-up: what is shown, and when it ends.
 
     A stage with a `target_accuracy` ends once sampled accuracy on fresh questions reaches it, and fails the warm-up if
     it does not within `steps`. Any other stage takes `steps`.
@@ -71,7 +71,7 @@ class WarmupStage(Struct, frozen=True, kw_only=True):
 
 
 class Task(Protocol):
-    """Problems, their reward, and what else a run may take from the task. Inherit from it to keep its defaults.
+    """Provide problems, their reward, and what else a run may take from the task. Inherit from it to keep its defaults.
 
     Reward and env are static, because reward workers call them by name without making the task: what they need to
     know of a problem is in the problem, for instance in its metadata.
@@ -129,4 +129,5 @@ class Task(Protocol):
 def is_held_out(problem: Problem, fraction: float) -> bool:
     """Decide by the problem's content alone, so that no seed, file or order can move it into training."""
     digest = hashlib.sha256(f"held out? {problem.id}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") < fraction * 2**64
+    uniform = int.from_bytes(digest[:8], "big")  # in 0 … 2**64 − 1
+    return uniform < fraction * 2**64

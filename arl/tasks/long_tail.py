@@ -1,7 +1,7 @@
-"""Long-tailed answers of a known length: a workload for measuring asynchrony, with a reward that can be learned.
+"""Give answers long-tailed, known lengths: a workload for measuring asynchrony, with a reward that can be learned.
 
-The problem states a digit and carries the length of its answer, drawn lognormal (median 32, p99 about 9 times that);
-the env lets the policy speak for exactly so many tokens. The reward is the share of the answer that is that digit.
+The problem states a digit and carries the length of its answer, drawn lognormal (median 32, p99 about 9 times that).
+The env lets the policy speak for exactly so many tokens. The reward is the share of the answer that is that digit.
 """
 
 import random
@@ -38,8 +38,9 @@ class LongTail(Task):
     def problems(self, split: Split, seed: int) -> list[Problem]:
         rng = random.Random(f"problems {seed}")
         drawn = [draw_problem(rng) for _ in range(self._options.size)]
-        held_out = self._options.eval_fraction
-        return [problem for problem in drawn if is_held_out(problem, held_out) == (split == "evaluation")]
+        fraction = self._options.eval_fraction
+        wants_held_out = split == "evaluation"
+        return [problem for problem in drawn if is_held_out(problem, fraction) == wants_held_out]
 
     @staticmethod
     def reward(problem: Problem, response: str, truncated: bool) -> float:
@@ -54,6 +55,11 @@ class LongTail(Task):
 
 def draw_problem(rng: random.Random) -> Problem:
     """Draw a digit to repeat, and the number of tokens to repeat it for."""
-    length = min(round(rng.lognormvariate(0.0, SIGMA) * MEDIAN) + 1, LONGEST)
+    drawn = rng.lognormvariate(0.0, SIGMA) * MEDIAN
+    length = min(round(drawn) + 1, LONGEST)
     digits = "".join(str(rng.randrange(10)) for _ in range(PROMPT_LENGTH - 1))
-    return Problem(f"{digits}=", answer=digits[-1], metadata={"length": length})
+    return Problem(
+        f"{digits}=",
+        answer=digits[-1],
+        metadata={"length": length},
+    )

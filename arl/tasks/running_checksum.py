@@ -1,10 +1,10 @@
-"""The running checksum: digits on a fixed tape; the worked answer is their running totals mod 6, then the last.
+"""Pose the running checksum: digits on a fixed tape, answered by their running totals mod 6 and the last of these.
 
     prompt  044433152550............=      k digits 0–5 on 24 cells, P(k) ∝ 1/k, k = 2..24
     worked  042531022… #total$             one running total per digit
     blurted #total$                        the habit that RL must remove
 
-Answers grow with reward, and their lengths are long-tailed: a reasoning task a 0.4M-parameter model can learn.
+Answers grow with reward, and their lengths are long-tailed. A model of 0.4M parameters can learn this reasoning task.
 
 The warm-up has two stages. The first shows worked answers, of all lengths alike, until the skill is there. The second
 installs bad habits for RL to remove: most answers are blurted, and working steps slip.
@@ -62,11 +62,12 @@ class RunningChecksum(Task):
     def problems(self, split: Split, seed: int) -> list[Problem]:
         rng = random.Random(f"problems {seed}")
         drawn = [draw_problem(rng) for _ in range(self._options.size)]
-        return [problem for problem in drawn if self._is_held_out(problem) == (split == "evaluation")]
+        wants_held_out = split == "evaluation"
+        return [problem for problem in drawn if self._is_held_out(problem) == wants_held_out]
 
     @staticmethod
     def reward(problem: Problem, response: str, truncated: bool) -> float:
-        """1 if the response ended by itself and holds one '#', followed by the answer and nothing else."""
+        """Return 1 if the response ended by itself and holds one '#', followed by the answer and nothing else."""
         head, mark, answer = response.partition("#")
         is_right = mark == "#" and answer == problem.answer and "#" not in head
         return float(is_right and not truncated)
@@ -99,6 +100,7 @@ class RunningChecksum(Task):
         return [self._draw_for_training(rng, uniform_lengths=False) for _ in range(count)]
 
     def _draw_for_training(self, rng: random.Random, uniform_lengths: bool) -> Problem:
+        """Draw problems until one is not held out."""
         while True:
             problem = draw_problem(rng, uniform_lengths)
             if not self._is_held_out(problem):
@@ -112,8 +114,9 @@ def draw_problem(rng: random.Random, uniform_lengths: bool = False) -> Problem:
     """Draw one problem; its number of digits is uniform, or Zipf."""
     k = rng.choice(_LENGTHS) if uniform_lengths else rng.choices(_LENGTHS, _ZIPF)[0]
     digits = [rng.randrange(MOD) for _ in range(k)]
-    prompt = "".join(map(str, digits)) + "." * (MAX_DIGITS - k) + "="
-    return Problem(prompt, answer=str(sum(digits) % MOD))
+    tape = "".join(map(str, digits)).ljust(MAX_DIGITS, ".")
+    answer = str(sum(digits) % MOD)
+    return Problem(f"{tape}=", answer)
 
 
 def demonstrate(problem: Problem, rng: random.Random, blurt: float = 0.0, slip: float = 0.0) -> str:

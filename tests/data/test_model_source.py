@@ -16,7 +16,7 @@ from arl.errors import DataError
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty Hugging Face cache, and nobody at the hub's address."""
+    """Make an empty Hugging Face cache, and let nobody answer at the hub's address."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
@@ -38,8 +38,9 @@ def put(cache: Path, repo: str) -> None:
 
 @pytest.fixture
 def silent_hub(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[Event]:
-    """A hub that takes requests and never answers."""
-    asked, leave = Event(), Event()
+    """Start a hub that takes requests and never answers."""
+    asked = Event()
+    leave = Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -71,7 +72,9 @@ def test_a_directory_that_does_not_exist_is_refused_beside_its_neighbors(tmp_pat
     assert message == f"model.path {tmp_path}/step_10: there is no directory {tmp_path}/step_10; {tmp_path} has step_9"
 
 
-@pytest.mark.parametrize("path", ["./absent", "~/absent", "runs/a/checkpoints/step_3", "/absent/model"])
+@pytest.mark.parametrize(
+    "path", ["./absent", "~/absent", "runs/a/checkpoints/step_3", "/absent/model", "my--model", "mine/v1.", "a..b"]
+)
 def test_what_looks_like_a_path_is_never_looked_for_on_the_hub(path: str) -> None:
     message = refusal(path)
     assert "there is no directory" in message

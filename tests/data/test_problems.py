@@ -27,7 +27,8 @@ def test_no_content_is_on_both_sides_whatever_the_seed() -> None:
 def test_an_epoch_hands_out_every_problem_once_and_the_next_one_in_another_order() -> None:
     problems = [Problem(str(i)) for i in range(40)]
     order = ProblemOrder(problems, seed=3)
-    first, second = ([next(order).prompt for _ in problems] for _ in range(2))
+    first = [next(order).prompt for _ in problems]
+    second = [next(order).prompt for _ in problems]
     assert sorted(first) == sorted(second) == sorted(str(p.prompt) for p in problems)
     assert first != second
 
@@ -50,6 +51,23 @@ def test_jsonl_problems_keep_their_extra_fields(tmp_path: Path) -> None:
     assert len(training) + len(held_out) == 50
     assert training[0].metadata == {"level": 2}
     assert training[0].answer == str(training[0].prompt).removesuffix("?")
+
+
+def test_a_line_separator_inside_a_string_ends_no_line(tmp_path: Path) -> None:
+    """JSON allows U+2028 and U+0085 in strings, and many data sets have them."""
+    path = tmp_path / "p.jsonl"
+    rows = [{"prompt": f"{i}\u2028\u0085?", "answer": str(i)} for i in range(9)]
+    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    training, held_out = load_problems(Data(path=str(path)), seed=0)
+    assert {p.prompt for p in training + held_out} == {row["prompt"] for row in rows}
+
+
+@pytest.mark.parametrize("row", [{"prompt": "x"}, {"prompt": "x", "answer": None}])
+def test_a_problem_without_an_answer_has_an_empty_one(tmp_path: Path, row: dict[str, str | None]) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps(row))
+    training, held_out = load_problems(Data(path=str(path), eval_fraction=0.001), seed=0)
+    assert [p.answer for p in training + held_out] == [""]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,6 @@ def test_a_users_tracker_gets_every_step_and_a_broken_one_is_dropped_with_one_li
 
 
 def test_a_class_that_is_no_tracker_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=rf"'{MINE}:HalfTracker': has no method close\(\); add it; .*is an example"):
+    with pytest.raises(RecipeError, match=rf"'{MINE}:HalfTracker': lacks the method close\(\); see .*WandbTracker"):
         ShortRun(tmp_path, f"output.trackers=[{MINE}:HalfTracker]").train()
     assert not (tmp_path / "runs").exists()

@@ -1,4 +1,4 @@
-"""Under TRITON_INTERPRET=1 the tests of this folder run Triton's kernels, interpreted, in place of PyTorch's."""
+"""Run Triton's kernels, interpreted, in place of PyTorch's in the tests of this folder, under TRITON_INTERPRET=1."""
 
 import math
 import os
@@ -31,11 +31,13 @@ def _triton_in_place_of_pytorch() -> Iterator[None]:
 
 
 class UnwrittenMemoryIsNan(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """So whoever uses what nobody wrote is found."""
+    """Fill new tensors with NaN, so that a result shows it if it was computed from memory that nothing has written."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **kwargs or {})
-        return made.fill_(math.nan) if func in NEW and made.is_floating_point() else made
+        if func in NEW and made.is_floating_point():
+            made.fill_(math.nan)
+        return made
 
 
 @pytest.fixture
@@ -47,6 +49,6 @@ def unwritten_memory_is_nan() -> Iterator[None]:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few rows a chunk, so that small cases have several."""
+    """Put a few rows in a chunk, so that small cases have several chunks."""
     monkeypatch.setattr(rows, "CHUNK_BYTES", 4 * 101 * 8)
     monkeypatch.setattr(head, "CHUNK_BYTES", {"cpu": 4 * 101 * 12, "cuda": 4 * 101 * 12})

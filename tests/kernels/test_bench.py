@@ -1,4 +1,4 @@
-"""`arl bench kernels`, small."""
+"""Run `arl bench kernels` at a small size."""
 
 import shutil
 
@@ -15,10 +15,12 @@ def test_every_contestant_is_measured_or_said_to_be_absent(monkeypatch: pytest.M
     monkeypatch.setattr(shutil, "which", lambda _: None)  # compiling takes half a minute
     measured = bench_kernels(rows=4096, vocab=5003, widths=[4], repeats=1)
     losses = measured["from_hidden"]["4"]["policy_loss"]
-    assert {name for name, row in losses.items() if isinstance(row, str)} == {
-        *("PyTorch, compiled chunks", "Liger-Kernel", "CCE, exact"),
-    }
-    ours, eager = losses["arl linear_policy_loss"], losses["PyTorch, eager"]
-    assert ours["peak_bytes"] < 2**27 < 3 * 4 * 4096 * 5003 < eager["peak_bytes"]  # chunks, not three times all logits
+    absent = {name for name, row in losses.items() if isinstance(row, str)}
+    assert absent == {"PyTorch, compiled chunks", "Liger-Kernel", "CCE, exact"}
+    ours = losses["arl linear_policy_loss"]
+    eager = losses["PyTorch, eager"]
+    logits_bytes = 4 * 4096 * 5003
+    assert ours["peak_bytes"] < 2**27  # chunks
+    assert eager["peak_bytes"] > 3 * logits_bytes
     for row in (ours, eager, *measured["from_logits"]["forward"].values()):
         assert row["seconds"] > 0 and len(row["repeats"]) == 1

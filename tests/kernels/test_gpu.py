@@ -1,4 +1,4 @@
-"""The kernels on an NVIDIA GPU, at the sizes of real models."""
+"""Check the kernels on an NVIDIA GPU, at the sizes of real models."""
 
 import pytest
 import torch
@@ -34,10 +34,13 @@ def test_given_logits_agree_with_float64(vocab: int, dtype: torch.dtype) -> None
     logits[:, 1] = float("-inf")
     logits[5] += 1e4
     targets = torch.randint(2, vocab, (33,), device="cuda")
-    logits, exact = logits.requires_grad_(), logits.detach().double().requires_grad_()
-    ours, truth = packed_logprob(logits, targets, 0.8), packed_logprob_ref(exact, targets, 0.8)
+    exact = logits.double().requires_grad_()
+    logits.requires_grad_()
+    ours = packed_logprob(logits, targets, 0.8)
+    truth = packed_logprob_ref(exact, targets, 0.8)
     torch.testing.assert_close(tuple(x.double() for x in ours), truth, rtol=1e-5, atol=1e-5)
-    gradient, expected = (torch.autograd.grad(x[0].sum(), y)[0] for x, y in ((ours, logits), (truth, exact)))
+    (gradient,) = torch.autograd.grad(ours[0].sum(), logits)
+    (expected,) = torch.autograd.grad(truth[0].sum(), exact)
     rounding = {torch.bfloat16: 2**-8, torch.float16: 2**-10}.get(dtype, 1e-4)
     torch.testing.assert_close(gradient.double(), expected, rtol=rounding, atol=1e-6)
 
@@ -51,7 +54,7 @@ def test_more_than_two_billion_logits_are_addressed() -> None:
 
 @pytest.mark.parametrize("rows", [0, 1, 5000])
 def test_fused_functions_are_no_less_exact_than_pytorch(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors against float32 products of the same inputs, beside those of eager PyTorch in bfloat16."""
+    """Compare errors against float32 products of the same inputs with those of eager PyTorch in bfloat16."""
     monkeypatch.setattr(chunked_head, "CHUNK_BYTES", {"cuda": 1 << 26})  # five chunks of 5,000 rows
     hidden, weight, targets = head(rows, 32_003, 512)
     weights = torch.randn(rows, device="cuda")
@@ -68,13 +71,14 @@ def test_fused_functions_are_no_less_exact_than_pytorch(rows: int, monkeypatch: 
         torch.autograd.grad((again * weights).sum(), (hidden, weight)),
     ):
         for one, other, exact in zip(ours, theirs, expected, strict=True):
-            errors = [(x.float() - exact).square().sum().sqrt() for x in (one, other)]
-            assert errors[0] <= 1.5 * errors[1] + 1e-6
+            error = (one.float() - exact).square().sum().sqrt()
+            their_error = (other.float() - exact).square().sum().sqrt()
+            assert error <= 1.5 * their_error + 1e-6
 
 
 @pytest.mark.parametrize("width", [1536, 4096])
 def test_a_real_head_takes_at_most_two_gigabytes(width: int) -> None:
-    """Beyond inputs, gradients and what is saved: d hidden, and d weight in float32."""
+    """Count the memory beyond inputs, gradients and what is saved: d hidden, and d weight in float32."""
     hidden, weight, targets = head(32_768, VOCAB, width)
     row_loss = weighted(torch.randn(len(hidden), device="cuda") / len(hidden))
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""linear_logprob and linear_policy_loss, fused behind the output head, against all logits at once in float64."""
+"""Compare linear_logprob and linear_policy_loss, fused behind the output head, with all logits at once in float64."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,12 +27,14 @@ own_memory = pytest.mark.skipif(INTERPRETED, reason="the interpreter makes copie
 
 def inputs(rows: int, vocab: int, width: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(rows * 7919 + vocab)
-    hidden, weight = torch.randn(rows, width).to(dtype), (torch.randn(vocab, width) / width**0.5).to(dtype)
-    return hidden.requires_grad_(), weight.requires_grad_(), torch.randint(vocab, (rows,))
+    hidden = torch.randn(rows, width).to(dtype)
+    weight = (torch.randn(vocab, width) / width**0.5).to(dtype)
+    targets = torch.randint(vocab, (rows,))
+    return hidden.requires_grad_(), weight.requires_grad_(), targets
 
 
 def ppo(behavior: Tensor, advantages: Tensor) -> RowLoss:
-    """The objective on the rows of a chunk."""
+    """Make the row loss of the decoupled objective."""
     proximal = behavior + 0.1 * advantages
     objective = DecoupledPPO(clip_low=0.2, clip_high=0.28, behavior_weight_cap=1.1)
 
@@ -45,7 +47,7 @@ def ppo(behavior: Tensor, advantages: Tensor) -> RowLoss:
 
 
 def ppo_near(hidden: Tensor, weight: Tensor, targets: Tensor) -> RowLoss:
-    """Of a behavior policy near this one, so that some ratios are clipped and some weights capped."""
+    """Take a behavior policy near this one, so that some ratios are clipped and some weights capped."""
     behavior = linear_logprob_ref(hidden.detach().double(), weight.detach().double(), targets)[0]
     advantages = torch.randint(-8, 9, (len(targets),)) / 4.0  # no weight so near its cap that rounding decides
     return ppo((behavior + 0.2 * torch.randn(len(targets))).clamp(max=0.0).float(), advantages)
@@ -58,6 +60,12 @@ def with_gradients(
     return result, torch.autograd.grad(3 * result[0], tensors[:2])
 
 
+def named(results: tuple[LossAndStats, tuple[Tensor, ...]]) -> dict[str, Tensor]:
+    """Name what `with_gradients` returns, without what the row loss kept."""
+    (loss, logprob, entropy, _), (hidden, weight) = results
+    return {"loss": loss, "logprob": logprob, "entropy": entropy, "hidden": hidden, "weight": weight}
+
+
 def doubled(tensors: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     hidden, weight, targets = tensors
     return hidden.detach().double().requires_grad_(), weight.detach().double().requires_grad_(), targets
@@ -66,7 +74,7 @@ def doubled(tensors: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Ten
 @KERNELS
 @given(st.integers(0, 60), st.integers(2, 200), st.integers(1, 16))
 def test_the_fused_decoupled_objective_equals_the_one_from_all_logits(rows: int, vocab: int, width: int) -> None:
-    """Loss, ratio, clip mask, behavior weight, KL, logprob, entropy and both gradients."""
+    """Compare loss, ratio, clip mask, behavior weight, KL, logprob, entropy and both gradients."""
     tensors = inputs(rows, vocab, width)
     row_loss = ppo_near(*tensors)
     ours, gradients = with_gradients(linear_policy_loss, tensors, row_loss)
@@ -89,8 +97,10 @@ def test_the_fused_decoupled_objective_equals_the_one_from_all_logits(rows: int,
 @given(st.integers(0, 60), st.integers(2, 200), st.integers(1, 16), st.floats(0.3, 3.0))
 def test_linear_logprob_equals_the_one_from_all_logits(rows: int, vocab: int, width: int, temperature: float) -> None:
     tensors = inputs(rows, vocab, width)
-    scale, exact_tensors = torch.randn(rows, dtype=torch.float64), doubled(tensors)
-    ours, exact = linear_logprob(*tensors, temperature), linear_logprob_ref(*exact_tensors, temperature)
+    scale = torch.randn(rows, dtype=torch.float64)
+    exact_tensors = doubled(tensors)
+    ours = linear_logprob(*tensors, temperature)
+    exact = linear_logprob_ref(*exact_tensors, temperature)
     gradients = torch.autograd.grad((ours[0] * scale).sum(), tensors[:2])
     exact_gradients = torch.autograd.grad((exact[0] * scale).sum(), exact_tensors[:2])
     for one, other in zip((*ours, *gradients), (*exact, *exact_gradients), strict=True):
@@ -109,7 +119,7 @@ def test_float64_is_computed_in_float64() -> None:
 @pytest.mark.usefixtures("unwritten_memory_is_nan")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_of_logits_may_lie_apart(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what lies between them has no effect, whatever it was."""
+    """What lies between them has no effect, whatever it is."""
     tensors = inputs(20, 53, 6, dtype)
     row_loss = ppo_near(*tensors)
     expected = with_gradients(linear_policy_loss, tensors, row_loss)
@@ -177,7 +187,7 @@ def test_several_tokens_may_share_a_row_and_a_row_may_have_none() -> None:
 
 
 class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The largest number of elements in any storage that an operation returns."""
+    """Keep the largest number of elements in any storage that an operation returns."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -226,22 +236,17 @@ def test_from_given_logits_only_their_gradient_is_as_large(function: str) -> Non
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter cuts bfloat16 off where the device rounds")
 def test_bfloat16_is_no_less_exact_than_pytorch() -> None:
-    """Root-mean-square errors against float64 of the same inputs, beside those of eager PyTorch in bfloat16."""
+    """Compare root-mean-square errors against float64 of the same inputs with those of eager PyTorch in bfloat16."""
     tensors = inputs(300, 1009, 64, torch.bfloat16)
     row_loss = ppo_near(*tensors)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(head, "CHUNK_BYTES", {"cpu": 40 * 1009 * 2})
-        ours, exact, eager = (
-            with_gradients(function, given, row_loss)
-            for function, given in (
-                (linear_policy_loss, tensors),
-                (linear_policy_loss_ref, doubled(tensors)),
-                (linear_policy_loss_ref, tensors),
-            )
-        )
-    pairs = zip((*ours[0][:3], *ours[1]), (*exact[0][:3], *exact[1]), (*eager[0][:3], *eager[1]), strict=True)
-    for name, (one, truth, other) in zip(("loss", "logprob", "entropy", "hidden", "weight"), pairs, strict=True):
-        error, theirs = ((x.double() - truth).square().mean().sqrt() for x in (one, other))
+        ours = named(with_gradients(linear_policy_loss, tensors, row_loss))
+        exact = named(with_gradients(linear_policy_loss_ref, doubled(tensors), row_loss))
+        eager = named(with_gradients(linear_policy_loss_ref, tensors, row_loss))
+    for name, truth in exact.items():
+        error = (ours[name].double() - truth).square().mean().sqrt()
+        theirs = (eager[name].double() - truth).square().mean().sqrt()
         assert error <= 1.5 * theirs + 1e-6, f"{name}: {error:.2e} beside {theirs:.2e}"
 
 

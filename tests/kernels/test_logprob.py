@@ -1,4 +1,4 @@
-"""packed_logprob and policy_loss, from given logits, against float64."""
+"""Compare packed_logprob and policy_loss, from given logits, with float64."""
 
 import pytest
 import torch
@@ -18,7 +18,9 @@ pytestmark = pytest.mark.usefixtures("small_chunks")
 
 def case(rows: int, vocab: int, scale: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(rows + vocab)
-    return (torch.randn(rows, vocab) * scale).to(dtype).requires_grad_(), torch.randint(vocab, (rows,))
+    logits = (torch.randn(rows, vocab) * scale).to(dtype)
+    targets = torch.randint(vocab, (rows,))
+    return logits.requires_grad_(), targets
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -87,7 +89,8 @@ def test_a_ruled_out_target_is_minus_infinity_and_has_the_gradient_of_log_softma
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_mask_of_the_most_negative_number_is_as_good_as_minus_infinity(dtype: torch.dtype) -> None:
-    targets, results = torch.tensor([0, 1, 39]), []
+    targets = torch.tensor([0, 1, 39])
+    results = []
     for mask in (torch.finfo(dtype).min, -INF):
         torch.manual_seed(0)
         logits = torch.randn(3, 40).to(dtype)
@@ -118,7 +121,7 @@ def test_rows_may_lie_apart_in_memory() -> None:
 
 
 def test_bfloat16_logits_lose_no_more_than_in_pytorch() -> None:
-    """Ours computes in float32 from the same rounded logits; the error is the logits' own."""
+    """Only the rounding of the logits themselves makes an error, because we compute from them in float32."""
     torch.manual_seed(0)
     exact = torch.randn(64, 997, dtype=torch.float64) * 3
     targets = torch.randint(997, (64,))

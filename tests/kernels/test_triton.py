@@ -1,4 +1,4 @@
-"""The Triton kernels without a GPU: interpreted, and compiled ahead of time for sm_90."""
+"""Check the Triton kernels without a GPU: interpreted, and compiled ahead of time for sm_90."""
 
 import os
 import re
@@ -84,10 +84,13 @@ def test_where_a_chunk_begins_and_how_long_it_is_is_no_reason_to_compile_anew() 
         bind = create_function_from_signature(kernel.signature, kernel.params, make_backend(GPUTarget("cuda", 90, 32)))
         return str(bind(*arguments, **constants)[1])
 
-    logits, targets = torch.zeros(9, 16).bfloat16(), torch.zeros(9, dtype=torch.int64)
-    results, normalizer = torch.zeros(4, 9), torch.zeros(2, 9)
+    logits = torch.zeros(9, 16).bfloat16()
+    targets = torch.zeros(9, dtype=torch.int64)
+    results = torch.zeros(4, 9)
+    normalizer = torch.zeros(2, 9)
     shape = (16, 16, 16, 1.0)
-    stats, gradient = set(), set()
+    stats = set()
+    gradient = set()
     for rows in (slice(0, 1), slice(1, 9), slice(3, 5)):
         stats.add(variant(row_stats_kernel, logits, targets[rows], results, 16, rows.stop - rows.start, 16, 1.0))
         peak, log_total = normalizer[:, rows]
@@ -99,7 +102,7 @@ def test_where_a_chunk_begins_and_how_long_it_is_is_no_reason_to_compile_anew() 
 def compiled(
     kernel: Any, types: dict[str, str], divisible: Iterable[str], constants: dict[str, int], directory: Path
 ) -> str:
-    """PTX for sm_90, which ptxas has taken without spilling a register. Arguments without a type are i32."""
+    """Return PTX for sm_90 that ptxas has taken without spilling a register. Arguments without a type are i32."""
     from triton.backends.compiler import GPUTarget
     from triton.backends.nvidia.compiler import get_ptxas
     from triton.compiler import ASTSource

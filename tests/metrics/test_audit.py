@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from arl import clock
 from arl.config.recipe import Rollout
 from arl.metrics.audit import Moments, Selection, p_value
-from arl.metrics.recorder import Recorder
 from arl.types import FAILED, FAILED_REQUEUED, LATE, REJECTED, Batch, Problem, StepResult, TrajectoryGroup
 from tests.examples import examples
-from tests.metrics.test_recorder import Silent, trajectory
+from tests.metrics.test_recorder import idle_recorder, trajectory
 from tests.rollout.test_controller import World
 
 
@@ -26,7 +25,7 @@ def group(length: int, reward: float = math.nan, group_id: int = 0) -> Trajector
 
 
 def selection_of(world: World) -> Selection:
-    """What a world that has ended was told."""
+    """Count the groups of a world that has ended."""
     selection = Selection()
     for done in world.observer.finished:
         selection = selection.finished(done)
@@ -104,7 +103,7 @@ def test_seven_groups_are_too_few_for_a_verdict() -> None:
 
 
 def test_the_test_errs_as_seldom_as_it_says() -> None:
-    """Of equal populations, skewed ones too, one comparison in a hundred is called different."""
+    """Equal populations, skewed ones too, are called different in one comparison of a hundred."""
     draw = random.Random(0)
     alarms = 0
     for _ in range(500):
@@ -149,7 +148,7 @@ EVENTS = st.lists(
 @examples(1)
 @given(EVENTS)
 def test_every_admitted_group_is_trained_lost_by_its_fate_or_in_flight(events: list[tuple[str, int]]) -> None:
-    """Groups of random length, some without any token, in any order."""
+    """Draw groups of random length, some without any token, in any order."""
     running: list[TrajectoryGroup] = []
     buffer: list[TrajectoryGroup] = []
     trained: list[TrajectoryGroup] = []
@@ -158,7 +157,7 @@ def test_every_admitted_group_is_trained_lost_by_its_fate_or_in_flight(events: l
 
     async def main(directory: Path) -> None:
         nonlocal admitted
-        with Recorder(directory, True, [], Silent(), lambda: 0.0, lambda: 0, lambda: 0, lambda: admitted) as recorder:
+        with idle_recorder(directory, admitted=lambda: admitted) as recorder:
             for event, number in events:
                 if event == "admit":
                     running.append(group(number % 9, 0.5, admitted))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from arl.types import (
 
 
 def trajectory(versions: list[int], reward: float, truncated: bool = False, prompt: int = 2) -> Trajectory:
-    """A prompt of two tokens, and one sampled token per version."""
+    """Make a prompt of two tokens, and one sampled token per version."""
     all_versions = np.array([-1] * prompt + versions, dtype=np.int32)
     return Trajectory(
         token_ids=np.arange(len(all_versions), dtype=np.int32),
@@ -66,15 +67,32 @@ class Silent:
         self.notes.append(text)
 
 
+def idle_recorder(
+    directory: Path,
+    admitted: Callable[[], int],
+    tokens_generated: Callable[[], int] = lambda: 0,
+    trajectories: bool = True,
+) -> Recorder:
+    """Make a recorder of engines that are never busy and never lost."""
+    return Recorder(
+        directory,
+        trajectories,
+        [],
+        Silent(),
+        busy_seconds=lambda: 0.0,
+        tokens_generated=tokens_generated,
+        restarts=lambda: 0,
+        admitted=admitted,
+    )
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run directory in which one step, one swap, one lost group and one evaluation were recorded."""
+    """Record one step, one swap, one lost group and one evaluation in a run directory."""
 
     async def main() -> None:
         tokens = iter([0, 11])
-        with Recorder(
-            tmp_path, True, [], Silent(), lambda: 0.0, lambda: next(tokens), lambda: 0, lambda: 5
-        ) as recorder:
+        with idle_recorder(tmp_path, admitted=lambda: 5, tokens_generated=lambda: next(tokens)) as recorder:
             recorder.group_finished(BATCH.groups[0])
             recorder.group_finished(BATCH.groups[1])
             recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
@@ -137,7 +155,7 @@ def test_everything_logged_is_defined(run: Path) -> None:
 
 def test_an_undefined_metric_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
-        with Recorder(tmp_path, False, [], Silent(), lambda: 0.0, lambda: 0, lambda: 0, lambda: 2) as recorder:
+        with idle_recorder(tmp_path, admitted=lambda: 2, trajectories=False) as recorder:
             recorder.step_finished(BATCH, StepResult(4, {"los": 0.0}), waited=0.0)
 
     with pytest.raises(AssertionError, match=r"undefined metrics: \{'los'\}"):
@@ -145,7 +163,9 @@ def test_an_undefined_metric_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_trajectory_can_be_read_back_with_its_fate(run: Path) -> None:
-    lost, rows = (pq.read_table(run / "trajectories").to_pylist()[i] for i in (slice(2), slice(2, None)))
+    every = pq.read_table(run / "trajectories").to_pylist()
+    lost = every[:2]
+    rows = every[2:]
     assert [(row["fate"], row["trained_at"]) for row in rows] == [("trained", 3)] * 4
     assert rows[0]["policy_versions"] == [-1, -1, 1, 1, 2]
     assert rows[3]["truncated"]
@@ -169,14 +189,14 @@ def test_groups_lost_in_their_thousands_do_not_pile_up(tmp_path: Path) -> None:
 
 
 def silent(versions: list[int]) -> TrajectoryGroup:
-    """A group whose episodes have a token for each of `versions`."""
+    """Make a group whose first episode has a token for each of `versions`, and whose second has none."""
     return TrajectoryGroup(0, Problem("a"), (trajectory(versions, 1.0), trajectory([], 0.0)), 1, 0.0, 2, 0.0)
 
 
 @pytest.mark.parametrize("versions", [[], [2, 3]])
 def test_a_batch_in_which_few_or_no_episodes_speak_is_recorded(tmp_path: Path, versions: list[int]) -> None:
     async def main() -> Record:
-        with Recorder(tmp_path, True, [], Silent(), lambda: 0.0, lambda: 0, lambda: 0, lambda: 2) as recorder:
+        with idle_recorder(tmp_path, admitted=lambda: 2) as recorder:
             recorder.step_finished(Batch(3, (silent(versions), silent([]))), StepResult(4, {}), waited=0.0)
             return recorder.records[0]
 
@@ -193,7 +213,7 @@ def test_the_generated_reward_is_of_the_step_and_before_the_filter(tmp_path: Pat
     solved = TrajectoryGroup(1, Problem("b"), (trajectory([3], 1.0), trajectory([3], 1.0)), 3, 0.0, 3, 0.0)
 
     async def main() -> list[Record]:
-        with Recorder(tmp_path, True, [], Silent(), lambda: 0.0, lambda: 0, lambda: 0, lambda: 3) as recorder:
+        with idle_recorder(tmp_path, admitted=lambda: 3) as recorder:
             recorder.group_finished(trained)
             recorder.group_lost(solved, REJECTED, None)
             recorder.step_finished(Batch(3, (trained,)), StepResult(4, {}), waited=0.0)

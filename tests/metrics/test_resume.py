@@ -18,16 +18,18 @@ from tests.metrics.test_recorder import BATCH, FAILED_GROUP, Silent
 
 
 class Work:
-    """What a process has done since it began."""
+    """Count what a process has done since it began."""
 
-    busy_seconds, tokens, restarts = 0.0, 0, 0
+    busy_seconds = 0.0
+    tokens = 0
+    restarts = 0
 
 
 AFTER_STEP = 0.2  # seconds
 
 
 class Process:
-    """A recorder and what it is told, each event at a time of its own."""
+    """Feed a recorder, each event at a time of its own."""
 
     def __init__(self, directory: Path, restored: RecorderState | None) -> None:
         self._work = Work()
@@ -36,11 +38,11 @@ class Process:
             True,
             [],
             Silent(),
-            lambda: self._work.busy_seconds,
-            lambda: self._work.tokens,
-            lambda: self._work.restarts,
-            lambda: 100,
-            restored,
+            busy_seconds=lambda: self._work.busy_seconds,
+            tokens_generated=lambda: self._work.tokens,
+            restarts=lambda: self._work.restarts,
+            admitted=lambda: 100,
+            restored=restored,
         )
 
     async def step(self, version: int) -> None:
@@ -69,7 +71,7 @@ def until_cut(directory: Path, steps: int) -> tuple[Recorder, RecorderState]:
 
 
 def go_on(directory: Path, restored: RecorderState) -> Recorder:
-    """Its clock goes on where the other was cut."""
+    """Continue for two steps, on a clock that goes on where the other was cut."""
 
     async def main() -> Recorder:
         process = Process(directory, restored)

@@ -1,6 +1,7 @@
 """A tracker mirrors the metrics of a run, and can neither end nor delay it."""
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,7 +27,7 @@ def recipe(**output: Any) -> Recipe:
 
 
 class Remembering:
-    """A tracker that keeps what it is given, and may wait or raise before that."""
+    """Keep every record, and wait or raise before that if the test wants it."""
 
     def __init__(self, before: Callable[[], object] = lambda: None) -> None:
         self.records: list[Record] = []
@@ -59,7 +60,7 @@ def raising() -> None:
     raise ConnectionError("the disk is full")
 
 
-@pytest.mark.parametrize("make", [lambda: Remembering(raising), raising, object])
+@pytest.mark.parametrize("make", [lambda: Remembering(raising), lambda: Remembering(sys.exit), raising, object])
 def test_a_tracker_that_raises_is_dropped_with_one_line(make: Callable[[], Any]) -> None:
     notes: list[str] = []
     thread = TrackerThread(TrackerMaker("mine", make), notes.append)
@@ -101,7 +102,7 @@ def test_a_tracker_that_hangs_in_one_call_is_dropped_while_the_run_goes_on() -> 
 
 @pytest.fixture
 def inits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The arguments of each wandb.init, which registers nothing."""
+    """Collect the arguments of each wandb.init, which registers nothing."""
     calls: list[dict[str, Any]] = []
 
     def init(**arguments: Any) -> SimpleNamespace:
@@ -164,9 +165,13 @@ def test_a_server_that_refuses_the_run_leaves_it_offline(
 
 def test_online_without_a_key_is_refused_before_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("NETRC", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(InputError, match=r"output\.wandb online: no API key; run `wandb login`"):
         check_trackers(recipe(wandb="online"))
+    (tmp_path / "keys").touch()
+    monkeypatch.setenv("NETRC", str(tmp_path / "keys"))
+    check_trackers(recipe(wandb="online"))
 
 
 class NoClose:
@@ -195,9 +200,9 @@ class NoRun:
         ("csv", "write it as module:"),
         ("nowhere.to:Find", "cannot import nowhere.to"),
         (f"{__name__}:Absent", "has no"),
-        (f"{__name__}:NoClose", r"has no method close\(\); add it; .*WandbTracker is an example"),
-        (f"{__name__}:WrongLog", r"its log must be callable as log\(record\)"),
-        (f"{__name__}:NoRun", "take one argument, a TrackedRun"),
+        (f"{__name__}:NoClose", r"lacks the method close\(\); see .*WandbTracker for a complete one"),
+        (f"{__name__}:WrongLog", r"log\(self\).* cannot be called as log\(record\)"),
+        (f"{__name__}:NoRun", r"NoRun\(\) cannot be called as NoRun\(run\)"),
     ],
 )
 def test_what_is_no_tracker_is_refused_before_the_start(name: str, message: str) -> None:

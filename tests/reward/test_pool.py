@@ -1,4 +1,4 @@
-"""Reward workers: real processes, real deaths."""
+"""Check reward workers as real processes that really die."""
 
 import asyncio
 import os
@@ -38,9 +38,20 @@ def misbehaving(problem: Problem, response: str, truncated: bool) -> float:
     return 1.0
 
 
+def pool_of(function: str, directory: Path, *, workers: int = 1, timeout: float = 20.0) -> RewardPool:
+    return RewardPool(
+        f"{HERE}:{function}",
+        workers=workers,
+        timeout=timeout,
+        startup=60.0,
+        log=directory / "reward.log",
+        environment={},
+    )
+
+
 def score(function: str, tmp_path: Path, *responses: str, timeout: float = 20.0) -> list[float]:
     async def main() -> list[float]:
-        async with RewardPool(f"{HERE}:{function}", 1, timeout, 60.0, tmp_path / "reward.log", environment={}) as pool:
+        async with pool_of(function, tmp_path, timeout=timeout) as pool:
             return await pool.score(Problem("?"), responses, [True] * len(responses))
 
     return asyncio.run(main())
@@ -68,8 +79,7 @@ def test_a_reward_that_raises_dies_or_returns_no_number_is_an_error_not_a_zero(
 
 def test_a_hung_worker_is_replaced_and_the_next_group_is_scored(tmp_path: Path) -> None:
     async def main() -> list[float]:
-        pool = RewardPool(f"{HERE}:misbehaving", 1, 3.0, 60.0, tmp_path / "reward.log", environment={})
-        async with pool:
+        async with pool_of("misbehaving", tmp_path, timeout=3.0) as pool:
             with pytest.raises(RewardError, match=r"no answer in the time of 1 calls of 3 s each \(deadlines.reward\)"):
                 await pool.score(Problem("?"), ["hang"], [False])
             return await pool.score(Problem("?"), ["fine"], [False])
@@ -78,7 +88,7 @@ def test_a_hung_worker_is_replaced_and_the_next_group_is_scored(tmp_path: Path) 
 
 
 def forking(problem: Problem, response: str, truncated: bool) -> float:
-    """Leaves a child behind that holds the worker's socket, and hangs."""
+    """Leave a child behind that holds the worker's socket, and hangs."""
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(613)"], pass_fds=(0,))
     return misbehaving(problem, response, truncated)
 
@@ -95,15 +105,38 @@ def test_a_reward_that_cannot_be_imported_by_a_worker_is_told_at_once(tmp_path: 
         score("absent", tmp_path, "x")
 
 
+def test_a_worker_that_cannot_be_replaced_is_an_error_and_no_endless_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError("no more processes")
+
+    async def main() -> None:
+        async with pool_of("misbehaving", tmp_path) as pool:
+            monkeypatch.setattr("arl.reward.pool.spawn", refuse)
+            with pytest.raises(RewardError, match="its process died"):
+                await pool.score(Problem("?"), ["die"], [False])
+            async with asyncio.timeout(60):
+                with pytest.raises(RewardError, match=r"cannot be started \(no more processes\)"):
+                    await pool.score(Problem("?"), ["fine"], [False])
+
+    asyncio.run(main())
+
+
 def test_many_groups_share_few_workers_and_none_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MARK, str(tmp_path))
 
     async def main() -> list[list[float]]:
-        async with RewardPool(f"{HERE}:half", 2, 20.0, 60.0, tmp_path / "reward.log", environment={}) as pool:
+        async with pool_of("half", tmp_path, workers=2) as pool:
             return await asyncio.gather(*(pool.score(Problem("?"), ["x" * i], [False]) for i in range(40)))
 
     assert asyncio.run(main()) == [[float(i)] for i in range(40)]
     assert not left_behind(str(tmp_path))
+
+
+def test_inline_rewards_name_the_problem_of_an_error() -> None:
+    with pytest.raises(RewardError, match=f"problem {Problem('?').id}: (?s:.*)cannot judge this"):
+        asyncio.run(InlineRewards(misbehaving).score(Problem("?"), ["raise"], [False]))
 
 
 def test_inline_rewards_judge_as_the_workers_do() -> None:

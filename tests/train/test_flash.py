@@ -11,13 +11,13 @@ from torch._subclasses import FakeTensorMode
 from torch.nn.attention import varlen
 from torch.nn.functional import scaled_dot_product_attention
 
-from arl.models.packed import PackedContext, _Gathered, _Varlen
+from arl.models.packed import PackedContext, _Gathered, _Layout, _Varlen
 from arl.models.prefix_tree import prefix_tree
 
 HEADS, DIM = 4, 8
 SEQUENCES = [np.array(tokens, np.int32) for tokens in ([1, 2, 3, 4], [1, 2, 3, 5, 6], [1, 2], [7, 8, 9], [1, 2, 3, 5])]
 TREE = prefix_tree(SEQUENCES)
-LAYOUT = TREE.query_offsets, TREE.key_offsets, TREE.key_indices
+LAYOUT = _Layout(TREE.query_offsets, TREE.key_offsets, TREE.key_indices)
 
 
 def heads(kv_heads: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,8 +48,8 @@ def test_one_call_over_all_segments_computes_what_gathered_ones_do(
 ) -> None:
     monkeypatch.setattr(varlen, "varlen_attn", plain)
     q, k, v = heads(kv_heads, torch.float64)
-    ours = _Varlen(*LAYOUT, q.device).attend(q, k, v, 0.3)
-    theirs = _Gathered(*LAYOUT, q, k).attend(q, k, v, 0.3)
+    ours = _Varlen(LAYOUT, q.device).attend(q, k, v, 0.3)
+    theirs = _Gathered(LAYOUT, q, k).attend(q, k, v, 0.3)
     weights = torch.randn_like(ours)
     gradients = [torch.autograd.grad((x * weights).sum(), (q, k, v)) for x in (ours, theirs)]
     for one, other in zip((ours, *gradients[0]), (theirs, *gradients[1]), strict=True):
@@ -61,7 +61,7 @@ def test_this_torch_takes_the_call_and_its_backward(kv_heads: int) -> None:
     """Its own function, by which no number is computed."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         q, k, v = heads(kv_heads, torch.bfloat16)
-        out = _Varlen(*LAYOUT, q.device).attend(q, k, v, 0.3)
+        out = _Varlen(LAYOUT, q.device).attend(q, k, v, 0.3)
         assert (out.shape, out.dtype) == (q.shape, torch.bfloat16)
         gradients = torch.autograd.grad(out.sum(), (q, k, v))
     assert [g.shape for g in gradients] == [q.shape, k.shape, v.shape]
@@ -73,7 +73,7 @@ def test_this_torch_takes_the_call_and_its_backward(kv_heads: int) -> None:
     [(torch.bfloat16, 64, True), (torch.bfloat16, 12, False), (torch.float32, 64, False)],
 )
 def test_flash_attention_gets_the_types_and_widths_it_knows(dtype: torch.dtype, dim: int, flash: bool) -> None:
-    context = PackedContext(*LAYOUT)
+    context = PackedContext(TREE.query_offsets, TREE.key_offsets, TREE.key_indices)
     with FakeTensorMode(allow_non_fake_inputs=True):
         q, k = (torch.empty(1, n, len(TREE.token_ids), dim, dtype=dtype, device="cuda") for n in (4, 2))
         assert context.attend(0, q, k, k, 1.0).shape == (1, len(TREE.token_ids), 4, dim)

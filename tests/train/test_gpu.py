@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 from arl.bench.trainer_bench import _groups
 from arl.config.recipe import Train
-from arl.models.packed import PackedContext, _Gathered
+from arl.models.packed import PackedContext, _Gathered, _Layout
 from arl.models.prefix_tree import prefix_tree
 from arl.sync.broadcast_target import BroadcastTarget
 from arl.sync.ipc_target import IpcTarget
@@ -72,7 +72,7 @@ def test_flash_attention_over_a_prefix_tree_errs_as_bfloat16_does(heads: int, kv
         return PackedContext(*layout).attend(0, q, k, v, scale)[0]
 
     def gathered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return _Gathered(*layout, q, k).attend(q, k, v, scale)
+        return _Gathered(_Layout(*layout), q, k).attend(q, k, v, scale)
 
     results = []
     for function, dtype in ((flash, torch.bfloat16), (gathered, torch.float32)):
