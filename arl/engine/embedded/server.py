@@ -203,7 +203,7 @@ class EngineServer:
         tags = (await _read(request, Memory)).tags
         if self._engine.num_open:
             raise EngineError(f"{self._engine.num_open} requests are open: their memory cannot be given up")
-        self._engine.give_up_cache()
+        self._engine.release_cache()
         self._given_up.update(tags)
         return web.Response()
 
