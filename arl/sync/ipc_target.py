@@ -21,9 +21,9 @@ from torch import Tensor
 from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
 from arl.sync.loading import flatten, specs_of, unflatten
 from arl.sync.publication_target import State
+from arl.sync.weight_messages import HANDLES
 from arl.types import WeightUpdate
 
-HANDLES = ".handles"
 BYTES = ".bytes"
 
 

@@ -38,7 +38,7 @@ class WeightSender(Protocol):
         """Have rank 0 wait for the other ranks of a new group."""
 
     async def send(self, group: str, version: int) -> None:
-        """Have rank 0 broadcast `version`, while the server is told to receive it.
+        """Have rank 0 broadcast `version`, while the server is asked to receive it.
 
         Raises:
             EngineLost: rank 0 could not reach the engine.

@@ -348,7 +348,7 @@ def test_memory_is_given_up_when_idle_and_taken_again_in_the_order_of_its_use(lo
     """Weights that nobody replaces are loaded again: they come back without content. SGLang dies of any other order."""
 
     async def scenario() -> list[Any]:
-        async with talking_to(answer=refuse, gives_up_memory=True) as (engine, seen):
+        async with talking_to(answer=refuse, releases_memory=True) as (engine, seen):
             await engine.pause()
             await engine.pause()
             if loads:

@@ -146,7 +146,7 @@ def test_an_engine_that_gives_up_its_memory_between_pause_and_resume_goes_on_as_
     """Twice: a pause after which no weights are loaded, and one in which they are; each begins with a second pause."""
 
     async def scenario() -> tuple[Completion, Completion, int]:
-        async with opened(gives_up_memory=True) as engine:
+        async with opened(releases_memory=True) as engine:
             undisturbed = await complete(engine, ask("plain", tokens=450, **repeatable))
             said: list[int] = []
             started, versions = asyncio.Event(), engine.loaded_version

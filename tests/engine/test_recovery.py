@@ -199,7 +199,7 @@ def test_kill_9_of_engine_servers_again_and_again_changes_nothing_but_time(
     mode: str, num_kills: int, old: Weights, new: Weights, tmp_path: Path
 ) -> None:
     run = Run(tmp_path / "published", old, new, mode)
-    servers = Servers(old.path, count=1 if mode == "alone" else 2, gives_up_memory=mode == "collocated")
+    servers = Servers(old.path, count=1 if mode == "alone" else 2, releases_memory=mode == "collocated")
     killer = Killer(servers, random.Random(mode), num_kills)
     within(lambda: run.over(servers.open(), killer))
     run.check()

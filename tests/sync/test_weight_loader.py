@@ -99,9 +99,9 @@ def test_memory_is_taken_again_only_if_it_was_given_up_and_the_weights_with_thei
         server = Recorded()
         loader = WeightLoader(server, None, workers=1, seconds=5.0)
         await loader.load(WeightUpdate(3, "v3"))
-        await loader.take_memory_again()
-        await loader.give_up_memory()
-        await loader.take_memory_again()
+        await loader.resume_memory()
+        await loader.release_memory()
+        await loader.resume_memory()
         return server.sent
 
     assert asyncio.run(scenario()) == [
