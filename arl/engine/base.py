@@ -13,7 +13,7 @@ from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 
 class Load(Struct, frozen=True):
-    """How much work one replica has, and how much of it fits at once."""
+    """Say how much work one replica has, and how much of it fits at once."""
 
     running: int  # requests
     waiting: int
@@ -29,14 +29,16 @@ class Load(Struct, frozen=True):
         >>> Load(running=6, waiting=0, slots=8, tokens=100, capacity=1000).free(requests=1, tokens=400)
         0.125
         """
-        return 1.0 - max((self.running + self.waiting + requests) / self.slots, (self.tokens + tokens) / self.capacity)
+        used_slots = (self.running + self.waiting + requests) / self.slots
+        used_cache = (self.tokens + tokens) / self.capacity
+        return 1.0 - max(used_slots, used_cache)
 
 
 IDLE = Load(running=0, waiting=0, slots=1, tokens=0, capacity=1)  # of a replica that has not reported yet
 
 
 class Engine(Protocol):
-    """Something that generates with weights that change meanwhile.
+    """Generate with weights that change meanwhile.
 
     request = GenerateRequest("episode-7.0", (1, 5, 9), SamplingParams(max_new_tokens=64, stop_token_ids=(2,)))
     async for increment in engine.generate(request):

@@ -1,4 +1,4 @@
-"""A process on this machine: its output goes to a log, its readiness and its end are awaited."""
+"""Watch a process on this machine: copy its output to a log, and wait until it is ready or has ended."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ PIECE = 1 << 16  # bytes of output that are read at once
 
 
 class LocalProcess:
-    """A Process of this machine; see arl.launch.base."""
+    """Watch one process of this machine; see arl.launch.base.Process."""
 
     def __init__(
         self,
