@@ -1,4 +1,4 @@
-"""The engine seam: what the controller needs of everything that generates.
+"""Define the engine seam: what the controller needs of everything that generates.
 
 pause() ─► update_weights(update) ─► resume()      a swap while requests are open: they stay open, keep their
                                                    tokens, and continue under the new weights
@@ -48,11 +48,11 @@ class Engine(Protocol):
 
     @property
     def loaded_version(self) -> int:
-        """Oldest version loaded on any live replica; never decreases."""
+        """Return the oldest version loaded on any live replica; it never decreases."""
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds since the start with at least one request open and no pause."""
+        """Return the seconds since the start with at least one request open and no pause."""
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
         """Yield increments as they are produced; the last one has a finish reason, "stop" or "length".
@@ -75,7 +75,7 @@ class Engine(Protocol):
 
 
 class ReplicaEngine(Engine, Protocol):
-    """An engine that may be one of several."""
+    """Generate as one of several engines, which report their load to the router."""
 
     async def report(self) -> Load:
         """Return its load now, or a few passes ago."""

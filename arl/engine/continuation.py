@@ -1,4 +1,4 @@
-"""What is left of a request that was cut short, and why it ends: one rule for every place that continues requests.
+"""Continue a request that was cut short, and decide when it has ended: one rule for every place that continues some.
 
 A call of a server ends early at a pause (arl.engine.http.batch_sender sends the rest), a replica is lost
 (arl.engine.router), or a run is resumed in the middle of a turn (arl.rollout.env). Each of them keeps a Continuation,

@@ -18,7 +18,7 @@ from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError
 
 
 class Server(Protocol):
-    """What a supervisor needs of a process that was started; see arl.launch.base.Process."""
+    """Represent what a supervisor needs of a process; see arl.launch.base.Process."""
 
     @property
     def exit_code(self) -> int | None: ...

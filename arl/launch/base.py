@@ -81,15 +81,15 @@ class Process(Protocol):
 
     @property
     def role(self) -> str:
-        """What it is in the run, such as engine-0 or trainer-1."""
+        """Return what it is in the run, such as engine-0 or trainer-1."""
 
     @property
     def pid(self) -> int:
-        """Its process id on its node."""
+        """Return its process id on its node."""
 
     @property
     def exit_code(self) -> int | None:
-        """None: it runs; negative: the signal that killed it."""
+        """Return its exit code. None: it runs; negative: the signal that killed it."""
 
     async def ready(self, seconds: float) -> str:
         """Return the address that the process has printed after `ready `.
@@ -136,23 +136,23 @@ class Launcher(Protocol):
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """The machines on which it starts processes; known before the context is entered."""
+        """Return the machines on which it starts processes; known before the context is entered."""
 
     @property
     def host(self) -> str:
-        """The address on which processes of this run listen, and under which they reach each other."""
+        """Return the address on which processes of this run listen, and under which they reach each other."""
 
     @property
     def shares_files(self) -> bool:
-        """True if a file that one process writes is read by every other one under the same path."""
+        """Return True if every process reads what another one writes to a file, under the same path."""
 
     @property
     def logs(self) -> Path:
-        """The directory of the logs; the output of a process goes to <role>.log."""
+        """Return the directory of the logs; the output of a process goes to <role>.log."""
 
     @property
     def processes(self) -> Sequence[Process]:
-        """Every process that was started, without the dead ones whose role was started again."""
+        """Return every process that was started, without the dead ones whose role was started again."""
 
     async def start(
         self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None

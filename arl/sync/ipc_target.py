@@ -28,7 +28,7 @@ BYTES = ".bytes"
 
 
 class IpcTarget:
-    """Share the memory of this process's GPU; on a CPU, that of a mapped file beside its handles.
+    """Share the memory of this process's GPU, or on a CPU a mapped file that lies beside its handles.
 
     A server may write into a tensor that it is given: SGLang adds one to Gemma's norms. The next server that loads the
     same version must not see that, so whatever could be written to is copied when it is mapped.

@@ -6,6 +6,7 @@ the prompts of m new rows, as a tree ┴─► model ─► logits (n + m, V) �
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from arl.engine.embedded.request_rows import Rows
@@ -38,7 +39,7 @@ class ModelRunner:
         cached = lengths - 1  # all but the newest token, which this pass computes
         ids = rows.tokens[running, cached]
         positions = cached
-        keep: torch.Tensor | int = 0  # all
+        keep: Tensor | int = 0  # all
         if prompts is not None:
             ids = np.concatenate([ids, prompts.token_ids])
             positions = np.concatenate([positions, prompts.position_ids])
@@ -56,7 +57,7 @@ class ModelRunner:
         )
         return self._sample(rows, output.logits[0])
 
-    def _sample(self, rows: Rows, logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    def _sample(self, rows: Rows, logits: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Draw one token for each row from logits (rows.count, V); see `forward` for what is returned."""
         n = rows.count
         temperature = self._tensor(rows.temperature[:n])
@@ -78,5 +79,5 @@ class ModelRunner:
         self._cache.clear()
         torch.cuda.empty_cache()  # else torch keeps the memory for later; without a GPU this does nothing
 
-    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+    def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device)

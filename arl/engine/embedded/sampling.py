@@ -8,6 +8,7 @@ therefore draws the same tokens alone or in a crowd, and before or after it was 
 
 import numpy as np
 import torch
+from torch import Tensor
 
 # splitmix64 (Steele, Lea and Flood, OOPSLA 2014): the distance of two states, and the factors of its finalizer.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -38,11 +39,11 @@ def uniforms(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 
 def sample(
-    logits: torch.Tensor,
-    temperature: torch.Tensor,
-    uniform: torch.Tensor,
-    truncation: tuple[torch.Tensor, torch.Tensor] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    logits: Tensor,
+    temperature: Tensor,
+    uniform: Tensor,
+    truncation: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
     """Draw one token a row.
 
     Args:
@@ -70,7 +71,7 @@ def sample(
     return ids[:, 0], chosen[:, 0]
 
 
-def _truncate(weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+def _truncate(weights: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Zero what top-k or top-p drops, as SGLang does: a token stays if at most top_p lies before it.
 
     Args:

@@ -1,4 +1,4 @@
-"""An Engine over HTTP: one server that speaks SGLang's protocol, SGLang's own or arl's. Torch-free.
+"""Drive a server that speaks SGLang's HTTP protocol, SGLang's own or arl's, as an Engine. Torch-free.
 
 generate() ─► BatchSender ─► increments          pause() ─► update_weights() ─► resume()
 

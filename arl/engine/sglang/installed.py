@@ -26,7 +26,7 @@ ALONE = {"PYTHONPATH": ""}  # our packages are not for another interpreter
 
 
 class Interpreter(Struct, frozen=True):
-    """A Python that has SGLang."""
+    """Describe a Python that has SGLang."""
 
     path: str
     version: str  # of SGLang
@@ -47,8 +47,9 @@ class Interpreter(Struct, frozen=True):
 def interpreter(python: str | None) -> str:
     """Return the path of `python`; None: of ARL_SGLANG_PYTHON, or of the environment that .ci/sglang builds."""
     environment = os.environ.get("ARL_SGLANG_ENV", Path.home() / ".cache" / "arl" / "sglang")
-    python = python or os.environ.get("ARL_SGLANG_PYTHON") or str(Path(environment) / "bin" / "python")
-    found = shutil.which(os.path.expanduser(python)) or python
+    built = str(Path(environment) / "bin" / "python")
+    chosen = python or os.environ.get("ARL_SGLANG_PYTHON") or built
+    found = shutil.which(os.path.expanduser(chosen)) or chosen
     # Links are kept: an environment's interpreter is a link, and its target does not belong to the environment.
     return os.path.abspath(found)
 
