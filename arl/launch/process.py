@@ -25,12 +25,14 @@ class LocalProcess:
         role: str,
         process: asyncio.subprocess.Process,
         output: asyncio.StreamReader,
+        pipe: asyncio.ReadTransport,
         log: Path,
         on_line: Callable[[str], None] | None,
     ) -> None:
         self._role = role
         self._process = process
         self._output = output
+        self._pipe = pipe  # which feeds `output`
         self._log = log
         self._on_line = on_line
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -127,6 +129,8 @@ class LocalProcess:
         except Exception as error:
             self._log_failure = error
             signal_all(self._process, signal.SIGKILL)
+        finally:
+            self._pipe.close()  # whoever has inherited the other end may hold it open for longer
 
     def _take_line(self, line: str) -> None:
         if line.startswith("ready ") and not self._ready.done():
@@ -142,7 +146,8 @@ async def start_process(role: str, command: Command, log: Path, on_line: Callabl
     reading_end, writing_end = os.pipe()
     output = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(output)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(reading_end, "rb"))
+    loop = asyncio.get_running_loop()
+    pipe, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(reading_end, "rb"))
     try:
         process = await spawn(
             command.argv,
@@ -152,4 +157,4 @@ async def start_process(role: str, command: Command, log: Path, on_line: Callabl
         )
     finally:
         os.close(writing_end)
-    return LocalProcess(role, process, output, log, on_line)
+    return LocalProcess(role, process, output, pipe, log, on_line)

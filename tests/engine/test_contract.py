@@ -276,7 +276,8 @@ def test_a_replica_reports_what_it_has_to_do(kind: str, opened: Opened) -> None:
             crowd = [ask(f"c{i}", (1,) * 50, tokens=400) for i in range(20)]
             calls = [asyncio.create_task(complete(engine, request)) for request in crowd]
             busy = await settled(engine, 20)
-            assert busy.tokens >= 20 * 50 if kind == "embedded" else busy.tokens > 0  # SGLang counts a prefix once
+            at_least = 20 * 50 if kind == "embedded" else 1  # SGLang counts a prefix once
+            assert busy.tokens >= at_least
             assert busy.free(0, 0) <= 1 - 20 / 16
             for call in calls:
                 call.cancel()

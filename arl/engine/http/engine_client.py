@@ -123,11 +123,13 @@ class HttpEngine:
             RunError: an abort could not be delivered to a live server.
         """
         self._closed = True
-        await self._batches.close()
-        for call in self._calls.values():
-            call.fail(self.url, "the client was closed", EngineLost)
-        await self._loader.close()
-        await self._http.close()
+        try:
+            await self._batches.close()
+            for call in self._calls.values():
+                call.fail(self.url, "the client was closed", EngineLost)
+            await self._loader.close()
+        finally:
+            await self._http.close()
         self._batches.raise_failure()
 
     @property
