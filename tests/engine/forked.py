@@ -1,4 +1,4 @@
-"""Engine servers in a seventh of a second, kept alive: forks of one process that has imported everything."""
+"""Start engine servers in a seventh of a second: forks of one process that has imported everything."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ def _serve(arguments: list[str], key: str, output: Connection, stops: bool) -> N
 
 
 class ForkedServer:
-    """What a Process is to the supervisor: a real process, with its real death.
+    """Stand for a Process before the supervisor: a real process, with its real death.
 
     One that `stops` does so after PASSES: what happens to it then finds its request open, however slow the caller is.
     """
@@ -116,7 +116,7 @@ class ForkedServer:
 
 @dataclass
 class Servers:
-    """A router over forked servers that are replaced when they die."""
+    """Run a router over forked servers that are replaced when they die."""
 
     model: str
     count: int
@@ -171,4 +171,4 @@ class Servers:
     def kill(self, seat: int, number: signal.Signals = signal.SIGKILL) -> None:
         os.kill(self.running[seat].pid, number)
         if number == signal.SIGTERM:
-            os.kill(self.running[seat].pid, signal.SIGCONT)  # else one that has stopped would not hear of it
+            os.kill(self.running[seat].pid, signal.SIGCONT)  # else one that has stopped would not get the signal

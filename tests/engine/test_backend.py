@@ -86,7 +86,7 @@ def test_reading_a_recipe_imports_no_engine() -> None:
 
 
 def collect(*options: str) -> subprocess.CompletedProcess[str]:
-    """What pytest makes of a file whose tests partly need SGLang, where there is none."""
+    """Collect a file of which some tests need SGLang, on a machine without it."""
     argv = [sys.executable, "-m", "pytest", "--collect-only", "tests/run/test_sglang_faults.py", *options]
     env = {**os.environ, "ARL_SGLANG_PYTHON": "/nowhere/python"}
     return subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)

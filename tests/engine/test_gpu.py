@@ -1,4 +1,4 @@
-"""The embedded engine on an NVIDIA GPU: ragged prompts, a growing cache, a swap in their midst."""
+"""Run the embedded engine on an NVIDIA GPU: ragged prompts, a growing cache, a swap in their midst."""
 
 import asyncio
 from pathlib import Path

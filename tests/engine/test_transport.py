@@ -1,4 +1,4 @@
-"""New weights by other ways than a file: what arrives, in which order, and what becomes of those who cannot take it."""
+"""Carry new weights by every transport: what arrives, in which order, and what happens to engines that fail."""
 
 import asyncio
 import contextlib
@@ -110,7 +110,7 @@ def test_a_request_in_mid_generation_takes_the_new_weights_whatever_carries_them
 def test_buckets_take_effect_together_and_requests_are_served_while_they_come(
     server: ServerProcess, sender: ThreadSender, old: Weights, new: Weights
 ) -> None:
-    """A request that begins and ends between two buckets is of the old version, wholly."""
+    """A request that begins and ends between two buckets is wholly of the old version."""
 
     async def scenario() -> None:
         async with connect(server.url, sender=sender) as engine, connect(server.url) as other:

@@ -1,4 +1,4 @@
-"""Processes: readiness is awaited, deaths are reported, and nothing outlives the block that started it."""
+"""Start processes: readiness is awaited, deaths are reported, and nothing outlives the block that started it."""
 
 import asyncio
 import os
