@@ -46,8 +46,10 @@ class ModelRunner:
             new = np.arange(rows.count - decoded)
             last = rows.length[decoded : rows.count] - 1
             ends = prompts.paths[new, last]  # where the tree has the last token of each prompt
-            keep = self._tensor(np.concatenate([running, decoded + ends]))
-        self._cache.plan(self._tensor(cached), int(lengths.max(initial=0)), prompts)
+            scored = np.concatenate([running, decoded + ends])
+            keep = self._tensor(scored)
+        longest = int(lengths.max(initial=0))
+        self._cache.plan(self._tensor(cached), longest, prompts)
         output = self.model(
             input_ids=self._tensor(ids)[None].long(),
             position_ids=self._tensor(positions)[None],
@@ -60,8 +62,10 @@ class ModelRunner:
     def _sample(self, rows: Rows, logits: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Draw one token for each row from logits (rows.count, V); see `forward` for what is returned."""
         n = rows.count
+        seeds = rows.seed[:n]
+        lengths = rows.length[:n]
+        uniform = self._tensor(uniforms(seeds, lengths))
         temperature = self._tensor(rows.temperature[:n])
-        uniform = self._tensor(uniforms(rows.seed[:n], rows.length[:n]))
         truncation = None
         if rows.truncating:
             top_k = self._tensor(rows.top_k[:n])

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
+from aiohttp.web import Request, Response, StreamResponse
 
 from arl.clock import in_thread
 from arl.engine.embedded.batching import EmbeddedEngine
@@ -38,7 +39,7 @@ from arl.sync.weight_messages import (
 from arl.types import GenerateRequest, Increment, WeightUpdate
 
 Body = TypeVar("Body")
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[Request], Awaitable[StreamResponse]]
 
 
 class EngineRoutes:
@@ -85,7 +86,7 @@ class EngineRoutes:
         return app
 
     @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _guard(self, request: Request, handler: Handler) -> StreamResponse:
         """Refuse requests without the run's key, and answer bad input with a 4xx that says what is wrong."""
         given = request.headers.get("Authorization", "").encode()
         if self._key and not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
@@ -95,7 +96,7 @@ class EngineRoutes:
         except (EngineError, msgspec.DecodeError, UnicodeDecodeError) as error:
             return _error(400, str(error))
 
-    async def _generate(self, request: web.Request) -> web.StreamResponse:
+    async def _generate(self, request: Request) -> StreamResponse:
         body = await _read(request, wire.Generate)
         if self._released:
             raise EngineError("memory is released: /resume_memory_occupation comes first")
@@ -109,10 +110,10 @@ class EngineRoutes:
             self._engine.abort([one.request_id for one in requests])
 
     async def _stream(
-        self, request: web.Request, body: wire.Generate, requests: list[GenerateRequest], stream: Stream
-    ) -> web.StreamResponse:
+        self, request: Request, body: wire.Generate, requests: list[GenerateRequest], stream: Stream
+    ) -> StreamResponse:
         """Answer with one event for each increment, until all requests have ended."""
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        response = StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         counts = [0] * len(requests)
         num_open = len(requests)
@@ -123,7 +124,14 @@ class EngineRoutes:
                     counts[index] += len(increment.token_ids)
                     if increment.finish_reason is not None:
                         num_open -= 1
-                    chunk = self._chunk(body, requests[index], index, increment, counts[index])
+                    chunk = chunk_of(
+                        requests[index],
+                        index=index,
+                        new=increment,
+                        num_tokens=counts[index],
+                        loaded_version=self._engine.loaded_version,
+                        with_logprobs=body.return_logprob,
+                    )
                     events.append(_event(msgspec.json.encode(chunk)))
                 await response.write(b"".join(events))
         except EngineError as error:  # the status line has been sent, so the stream has to say it
@@ -131,7 +139,7 @@ class EngineRoutes:
         await response.write(_event(wire.DONE))
         return response
 
-    async def _collect(self, body: wire.Generate, requests: list[GenerateRequest], stream: Stream) -> web.Response:
+    async def _collect(self, body: wire.Generate, requests: list[GenerateRequest], stream: Stream) -> Response:
         """Answer once, when all requests have ended."""
         whole = [Increment((), (), ())] * len(requests)
         while any(increment.finish_reason is None for increment in whole):
@@ -139,42 +147,45 @@ class EngineRoutes:
                 whole[index] = joined(whole[index], new)
         chunks = []
         for index, increment in enumerate(whole):
-            chunks.append(self._chunk(body, requests[index], index, increment, len(increment.token_ids)))
+            chunk = chunk_of(
+                requests[index],
+                index=index,
+                new=increment,
+                num_tokens=len(increment.token_ids),
+                loaded_version=self._engine.loaded_version,
+                with_logprobs=body.return_logprob,
+            )
+            chunks.append(chunk)
         is_single = not isinstance(body.input_ids[0], list)
         return _json(chunks[0] if is_single else chunks)
 
-    def _chunk(
-        self, body: wire.Generate, request: GenerateRequest, index: int, new: Increment, num_tokens: int
-    ) -> wire.Chunk:
-        return chunk_of(request, index, new, num_tokens, self._engine.loaded_version, body.return_logprob)
-
-    async def _pause(self, request: web.Request) -> web.Response:
+    async def _pause(self, request: Request) -> Response:
         body = await _read(request, wire.Pause)
         await self._engine.pause(body.mode)
         return _json({"status": "ok"})
 
-    async def _continue(self, request: web.Request) -> web.Response:
+    async def _continue(self, request: Request) -> Response:
         await self._engine.resume()
         return _json({"status": "ok"})
 
-    async def _abort(self, request: web.Request) -> web.Response:
+    async def _abort(self, request: Request) -> Response:
         body = await _read(request, wire.Abort)
         if body.abort_all:
             self._engine.abort_all()
         else:
             self._engine.abort([body.rid])
-        return web.Response()
+        return Response()
 
-    async def _update(self, request: web.Request) -> web.Response:
+    async def _update(self, request: Request) -> Response:
         body = await _read(request, UpdateFromDisk)
         return await self._load(body.weight_version, body.flush_cache, body.model_path, None)
 
-    async def _join(self, request: web.Request) -> web.Response:
+    async def _join(self, request: Request) -> Response:
         body = await _read(request, InitGroup)
         await in_thread(self._receiver.join, body)
         return _json({"success": True, "message": "joined"})
 
-    async def _receive(self, request: web.Request) -> web.Response:
+    async def _receive(self, request: Request) -> Response:
         body = await _read(request, UpdateFromDistributed)
         if body.names:
             self._engine.refuse_strangers(bucket_of(body))
@@ -183,7 +194,7 @@ class EngineRoutes:
             return _json({"success": True, "message": "to take effect with the version"})
         return await self._load(body.weight_version, body.flush_cache, "", self._receiver.take())
 
-    async def _load(self, version: str, flush_cache: bool, path: str, state: dict[str, Any] | None) -> web.Response:
+    async def _load(self, version: str, flush_cache: bool, path: str, state: dict[str, Any] | None) -> Response:
         if not version.isdecimal():
             raise EngineError(f"weight_version {version!r} must be an integer as a string")
         if flush_cache and self._engine.num_open:
@@ -191,42 +202,42 @@ class EngineRoutes:
         await self._engine.load(WeightUpdate(int(version), path, state=state))
         return _json({"success": True, "message": f"serving version {version}"})
 
-    async def _check_weights(self, request: web.Request) -> web.Response:
+    async def _check_weights(self, request: Request) -> Response:
         await _read(request, CheckWeights)
         found = await in_thread(self._engine.checksums)
         return _json(Checked([Checksums(found)]))
 
-    async def _flush(self, request: web.Request) -> web.Response:
+    async def _flush(self, request: Request) -> Response:
         """Succeed if nothing is open, because nothing else is cached; SGLang refuses as well while something is."""
         if self._engine.num_open:
             raise EngineError(f"{self._engine.num_open} requests are open: the cache cannot be flushed")
-        return web.Response(text="Cache flushed.")
+        return Response(text="Cache flushed.")
 
-    async def _release(self, request: web.Request) -> web.Response:
+    async def _release(self, request: Request) -> Response:
         """Free the cache's memory. The weights stay, because new ones are copied into them."""
         body = await _read(request, Memory)
         if self._engine.num_open:
             raise EngineError(f"{self._engine.num_open} requests are open: their memory cannot be released")
         self._engine.release_cache()
         self._released.update(body.tags)
-        return web.Response()
+        return Response()
 
-    async def _resume_memory(self, request: web.Request) -> web.Response:
+    async def _resume_memory(self, request: Request) -> Response:
         """Take back memory that was released; refuse any other, because SGLang dies when asked for what it has."""
         body = await _read(request, Memory)
         tags = set(body.tags)
         if not tags <= self._released:
             raise EngineError(f"{sorted(tags - self._released)} were not released")
         self._released -= tags
-        return web.Response()
+        return Response()
 
-    async def _health(self, request: web.Request) -> web.Response:
-        return web.Response()
+    async def _health(self, request: Request) -> Response:
+        return Response()
 
-    async def _server_info(self, request: web.Request) -> web.Response:
+    async def _server_info(self, request: Request) -> Response:
         return _json({"open_requests": self._engine.num_open, "busy_seconds": self._engine.busy_seconds})
 
-    async def _loads(self, request: web.Request) -> web.Response:
+    async def _loads(self, request: Request) -> Response:
         load = await self._engine.report()
         own = wire.RankLoad(
             num_running_reqs=load.running,
@@ -237,7 +248,7 @@ class EngineRoutes:
         )
         return _json(wire.Loads([own]))
 
-    async def _model_info(self, request: web.Request) -> web.Response:
+    async def _model_info(self, request: Request) -> Response:
         info = wire.ModelInfo(
             model_path=self._model_path,
             weight_version=str(self._engine.loaded_version),
@@ -248,18 +259,18 @@ class EngineRoutes:
         return _json(info)
 
 
-async def _read(request: web.Request, kind: type[Body]) -> Body:
+async def _read(request: Request, kind: type[Body]) -> Body:
     return msgspec.json.decode(await request.read() or b"{}", type=kind)
 
 
-def _json(value: Any) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+def _json(value: Any) -> Response:
+    return Response(body=msgspec.json.encode(value), content_type="application/json")
 
 
 def _event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
-def _error(status: int, message: str) -> web.Response:
+def _error(status: int, message: str) -> Response:
     body = msgspec.json.encode({"error": {"message": message, "code": status}})
-    return web.Response(status=status, body=body, content_type="application/json")
+    return Response(status=status, body=body, content_type="application/json")

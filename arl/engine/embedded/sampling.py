@@ -65,8 +65,10 @@ def sample(
     total = cdf[:, -1:]
     # uniform · total stays below total in float64, so the first entry above it exists and has a weight.
     # A row of NaNs has no such entry: the id is clamped to a valid one, and the engine refuses its NaN logprob.
-    ids = torch.searchsorted(cdf, uniform[:, None] * total, right=True)
-    ids = ids.clamp_(max=cdf.shape[1] - 1)
+    threshold = uniform[:, None] * total
+    ids = torch.searchsorted(cdf, threshold, right=True)
+    last = cdf.shape[1] - 1
+    ids = ids.clamp_(max=last)
     chosen = logprobs.gather(1, ids)
     return ids[:, 0], chosen[:, 0]
 
@@ -82,8 +84,11 @@ def _truncate(weights: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     vocab_size = weights.shape[1]
     ordered, order = weights.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(vocab_size, device=weights.device)
-    kept = torch.where(top_k < 0, vocab_size, top_k)
+    limit = torch.where(top_k < 0, vocab_size, top_k)
     before = ordered.cumsum(dim=-1) - ordered
-    drop = (rank >= kept[:, None]) | (before > top_p[:, None])
+    beyond_top_k = rank >= limit[:, None]
+    beyond_top_p = before > top_p[:, None]
+    drop = beyond_top_k | beyond_top_p
+    kept_weights = ordered.masked_fill(drop, 0.0)
     truncated = torch.zeros_like(weights)
-    return truncated.scatter_(1, order, ordered.masked_fill(drop, 0.0))
+    return truncated.scatter_(1, order, kept_weights)

@@ -44,7 +44,13 @@ def _inputs(body: wire.Generate) -> list[list[int]]:
 
 
 def chunk_of(
-    request: GenerateRequest, index: int, new: Increment, num_tokens: int, loaded_version: int, with_logprobs: bool
+    request: GenerateRequest,
+    *,
+    index: int,
+    new: Increment,
+    num_tokens: int,
+    loaded_version: int,
+    with_logprobs: bool,
 ) -> wire.Chunk:
     """Return the message for one increment.
 
