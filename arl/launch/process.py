@@ -14,6 +14,7 @@ from arl.launch.spawn import signal_all, spawn
 
 OUTPUT_SECONDS = 1.0  # for the rest of a dead process's output
 TAIL_LINES = 15
+TAIL_BYTES = 1 << 16  # of the log, in which its last lines are looked for
 PIECE = 1 << 16  # bytes of output that are read at once
 
 
@@ -108,7 +109,11 @@ class LocalProcess:
             self._copying.cancel()
 
     def last_words(self) -> str:
-        lines = self._log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+        try:
+            end = _read_end(self._log)
+        except OSError as error:  # what ended the process matters more
+            return f"Its log {self._log} cannot be read: {error.strerror}."
+        lines = end.decode(errors="replace").splitlines()[-TAIL_LINES:]
         indented = "\n".join(f"    {line}" for line in lines)
         return f"The end of {self._log}:\n{indented}"
 
@@ -137,6 +142,14 @@ class LocalProcess:
             self._ready.set_result(line.removeprefix("ready "))
         if self._on_line is not None:
             self._on_line(line)
+
+
+def _read_end(log: Path) -> bytes:
+    """Return the last bytes of a log, which may be too long to be read whole."""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL_BYTES))
+        return file.read()
 
 
 async def start_process(role: str, command: Command, log: Path, on_line: Callable[[str], None] | None) -> LocalProcess:

@@ -11,6 +11,7 @@ from transformers import LlamaConfig
 
 from arl.config.recipe import Recipe
 from arl.engine.backend import BUILT_IN, find_backend, probe_backend
+from arl.engine.sglang.installed import Interpreter
 from arl.errors import InputError
 from tests.fake_sglang import make_fake_sglang
 from tests.train.families import SHAPE, make_family
@@ -62,6 +63,13 @@ def test_what_the_installed_version_cannot_do_is_refused_with_the_version_that_c
     given = {"model": {"tiny": {}}, "engine": engine, **sections}
     with pytest.raises(InputError, match=rule):
         probe_backend(recipe(**given))
+
+
+def test_a_release_candidate_can_do_what_its_release_can() -> None:
+    candidate = Interpreter("python", "0.5.20rc1")
+    assert candidate.reports_spans
+    assert candidate.reports_checksums
+    assert not Interpreter("python", "0.5.17.post1").reports_spans
 
 
 def test_a_model_that_sglang_would_load_otherwise_than_it_was_published_is_refused(tmp_path: Path) -> None:

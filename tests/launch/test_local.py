@@ -56,6 +56,30 @@ def test_a_process_that_dies_before_it_is_ready_says_why(tmp_path: Path) -> None
         asyncio.run(main())
 
 
+def test_a_death_shows_the_last_lines_of_a_long_log(tmp_path: Path) -> None:
+    code = "import sys; print(*range(100_000), sep='\\n'); sys.exit(1)"
+
+    async def main() -> str:
+        async with LocalLauncher(tmp_path, patience=1) as launcher:
+            child = await launcher.start("engine-0", command(code), ONE_THREAD)
+            return str(await child.died())
+
+    lines = [line.strip() for line in asyncio.run(main()).splitlines()]
+    assert lines[1:] == [str(number) for number in range(100_000 - 15, 100_000)]
+
+
+def test_a_process_whose_output_cannot_be_logged_ends_with_that_reason(tmp_path: Path) -> None:
+    (tmp_path / "engine-0.log").mkdir()
+
+    async def main() -> None:
+        async with LocalLauncher(tmp_path, patience=1) as launcher:
+            child = await launcher.start("engine-0", command(READY), ONE_THREAD)
+            await child.ready(120)
+
+    with pytest.raises(ProcessDied, match=r"could not be logged .*Its log .* cannot be read: Is a directory"):
+        asyncio.run(main())
+
+
 def test_a_process_that_is_never_ready_runs_into_the_deadline(tmp_path: Path) -> None:
     async def main() -> None:
         async with LocalLauncher(tmp_path, patience=1) as launcher:

@@ -4,6 +4,7 @@ engine.python, or ARL_SGLANG_PYTHON, or what .ci/sglang has built ─► run it 
 """
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -41,7 +42,9 @@ class Interpreter(Struct, frozen=True):
 
     @property
     def _numbers(self) -> tuple[int, ...]:
-        return tuple(int(part) for part in self.version.split(".")[:3] if part.isdecimal())
+        """Return the release that the version belongs to: 0.5.20rc1 is (0, 5, 20)."""
+        numbers = re.findall(r"\d+", self.version)
+        return tuple(int(number) for number in numbers[:3])
 
 
 def interpreter(python: str | None) -> str:
