@@ -46,13 +46,13 @@ def load_state(model: PreTrainedModel, state: Mapping[str, Tensor], source: str)
     if missing:
         raise EngineError(f"{source}: {min(missing)} is missing: these are not weights of this model")
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    refuse_strangers(model, shapes, source)
+    refuse_foreign_tensors(model, shapes, source)
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(state[name])
 
 
-def refuse_strangers(model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...]], source: str) -> None:
+def refuse_foreign_tensors(model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...]], source: str) -> None:
     """Refuse tensors that do not belong to the model.
 
     Raises:

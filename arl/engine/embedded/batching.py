@@ -26,7 +26,7 @@ from arl.engine.requests import refuse_impossible
 from arl.errors import EngineError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
 from arl.sync.buckets import TensorSpec
-from arl.sync.loading import load_state, read_weights, refuse_strangers
+from arl.sync.loading import load_state, read_weights, refuse_foreign_tensors
 from arl.sync.verify import checksums, refuse_difference
 from arl.types import FinishReason, GenerateRequest, Increment, SwapReport, WeightUpdate
 
@@ -225,13 +225,14 @@ class EmbeddedEngine:
         """Return the sha256 of each weight, in the dtype of the model."""
         return checksums(dict(self._runner.model.named_parameters()), self._runner.model.dtype)
 
-    def refuse_strangers(self, bucket: Sequence[TensorSpec]) -> None:
+    def refuse_foreign_tensors(self, bucket: Sequence[TensorSpec]) -> None:
         """Check that the model has every parameter of `bucket`, in its shape.
 
         Raises:
             EngineError: it lacks one, or has another shape.
         """
-        refuse_strangers(self._runner.model, {spec.name: spec.shape for spec in bucket}, "what is to be broadcast")
+        shapes = {spec.name: spec.shape for spec in bucket}
+        refuse_foreign_tensors(self._runner.model, shapes, "what is to be broadcast")
 
     async def report(self) -> Load:
         """See ReplicaEngine.report."""

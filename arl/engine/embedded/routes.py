@@ -188,7 +188,7 @@ class EngineRoutes:
     async def _receive(self, request: Request) -> Response:
         body = await _read(request, UpdateFromDistributed)
         if body.names:
-            self._engine.refuse_strangers(bucket_of(body))
+            self._engine.refuse_foreign_tensors(bucket_of(body))
             await in_thread(self._receiver.receive, body)
         if body.weight_version is None:
             return _json({"success": True, "message": "to take effect with the version"})
