@@ -1,4 +1,4 @@
-"""The backend seam: everything that arl needs to know of one kind of engine server.
+"""Define the backend seam: everything that arl needs to know of one kind of engine server.
 
 recipe ─► capabilities: what this kind can do at its best        refused while the recipe is read
 preflight, arl doctor ─► probe: what is installed, and can do    refused before anything is started
@@ -30,7 +30,7 @@ BUILT_IN = {
 
 
 class Installation(Struct, frozen=True):
-    """What `probe` found.
+    """Hold what `probe` found.
 
     >>> str(Installation("SGLang", "0.5.20", "/opt/sglang/bin/python", Capabilities()))
     'SGLang 0.5.20 in /opt/sglang/bin/python'
@@ -47,7 +47,7 @@ class Installation(Struct, frozen=True):
 
 
 class ServerSpec(Struct, frozen=True, kw_only=True):
-    """One engine server that a run starts."""
+    """Describe one engine server that a run starts."""
 
     recipe: Recipe
     versions: StartingVersions  # it begins with the oldest of them, which nobody deletes
@@ -57,7 +57,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
 
 
 class Backend(Protocol):
-    """One kind of engine server. It is made without arguments, and holds no state.
+    """Represent one kind of engine server. It is made without arguments, and holds no state.
 
     Worked example. A backend for a server of your own that speaks SGLang's protocol, in `my_backend.py`:
 
@@ -90,7 +90,7 @@ class Backend(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this kind can do at its best. It costs nothing to ask: recipes are read without a probe."""
+        """Return what this kind can do at its best. It must not probe: every recipe that is read asks for it."""
 
     def probe(self, config: EngineConfig) -> Installation:
         """Find out whether it is installed, in which version, and what this version can do.
@@ -123,10 +123,10 @@ class Backend(Protocol):
 
 
 class InProcessBackend(Backend, Protocol):
-    """A backend that can also generate in this process: one whose capabilities say `in_process`."""
+    """Represent a backend that can also generate in this process: one whose capabilities say `in_process`."""
 
     def open_in_process(self, recipe: Recipe, versions: StartingVersions) -> AbstractAsyncContextManager[ReplicaEngine]:
-        """Make one engine with the oldest of `versions`, which is ended when the context is left.
+        """Make one engine with the oldest of `versions`; it ends with the context.
 
         It takes time from `arl.clock` and asyncio alone, never from the machine; `recipe.virtual` has the seconds that
         each of its operations costs.

@@ -1,4 +1,4 @@
-"""The engine seam: what the controller needs of everything that generates.
+"""Define the engine seam: what the controller needs of everything that generates.
 
 pause() ─► update_weights(update) ─► resume()      a swap while requests are open: they stay open, keep their
                                                    tokens, and continue under the new weights
@@ -13,7 +13,7 @@ from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 
 class Load(Struct, frozen=True):
-    """How much work one replica has, and how much of it fits at once."""
+    """Say how much work one replica has, and how much of it fits at once."""
 
     running: int  # requests
     waiting: int
@@ -29,14 +29,16 @@ class Load(Struct, frozen=True):
         >>> Load(running=6, waiting=0, slots=8, tokens=100, capacity=1000).free(requests=1, tokens=400)
         0.125
         """
-        return 1.0 - max((self.running + self.waiting + requests) / self.slots, (self.tokens + tokens) / self.capacity)
+        used_slots = (self.running + self.waiting + requests) / self.slots
+        used_cache = (self.tokens + tokens) / self.capacity
+        return 1.0 - max(used_slots, used_cache)
 
 
 IDLE = Load(running=0, waiting=0, slots=1, tokens=0, capacity=1)  # of a replica that has not reported yet
 
 
 class Engine(Protocol):
-    """Something that generates with weights that change meanwhile.
+    """Generate with weights that change meanwhile.
 
     request = GenerateRequest("episode-7.0", (1, 5, 9), SamplingParams(max_new_tokens=64, stop_token_ids=(2,)))
     async for increment in engine.generate(request):
@@ -46,11 +48,11 @@ class Engine(Protocol):
 
     @property
     def loaded_version(self) -> int:
-        """Oldest version loaded on any live replica; never decreases."""
+        """Return the oldest version loaded on any live replica; it never decreases."""
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds since the start with at least one request open and no pause."""
+        """Return the seconds since the start with at least one request open and no pause."""
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
         """Yield increments as they are produced; the last one has a finish reason, "stop" or "length".
@@ -73,7 +75,7 @@ class Engine(Protocol):
 
 
 class ReplicaEngine(Engine, Protocol):
-    """An engine that may be one of several."""
+    """Generate as one of several engines, which report their load to the router."""
 
     async def report(self) -> Load:
         """Return its load now, or a few passes ago."""

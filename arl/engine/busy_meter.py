@@ -4,7 +4,7 @@ from arl.clock import now
 
 
 class BusyMeter:
-    """Counts the seconds of the clock in which an engine has work and may do it."""
+    """Count the seconds of the clock in which an engine has work and may do it."""
 
     def __init__(self) -> None:
         self._seconds = 0.0  # until `_since`
@@ -14,13 +14,17 @@ class BusyMeter:
 
     @property
     def seconds(self) -> float:
-        return self._seconds + (now() - self._since if self._running else 0.0)
+        """Return the seconds until now."""
+        if not self._running:
+            return self._seconds
+        return self._seconds + (now() - self._since)
 
     @property
     def _running(self) -> bool:
         return self._open > 0 and not self._paused
 
     def _settle(self) -> None:
+        """Add what has passed since the last change; the next change counts from now."""
         time = now()
         if self._running:
             self._seconds += time - self._since
@@ -32,5 +36,6 @@ class BusyMeter:
         self._open += count
 
     def pause(self, paused: bool) -> None:
+        """Count nothing from now on, or count again."""
         self._settle()
         self._paused = paused

@@ -1,4 +1,4 @@
-"""What is left of a request that was cut short, and why it ends: one rule for every place that continues requests.
+"""Continue a request that was cut short, and decide when it has ended: one rule for every place that continues some.
 
 A call of a server ends early at a pause (arl.engine.http.batch_sender sends the rest), a replica is lost
 (arl.engine.router), or a run is resumed in the middle of a turn (arl.rollout.env). Each of them keeps a Continuation,
@@ -13,7 +13,7 @@ from arl.types import FinishReason, GenerateRequest
 
 
 class Continuation:
-    """A request, and the tokens that engines have sampled for it so far.
+    """Keep a request, and the tokens that engines have sampled for it so far.
 
     Logprobs and versions are not kept: whoever continues has handed them on, and an engine needs only the tokens.
 
@@ -37,15 +37,16 @@ class Continuation:
 
     @property
     def budget(self) -> int:
-        """Tokens that may still be sampled."""
+        """Return the number of tokens that may still be sampled."""
         return self.request.sampling.max_new_tokens - len(self.sampled)
 
     def rest(self) -> GenerateRequest:
         """Return the request for what is left; where seeds count, it samples what the whole request would have."""
         if not self.sampled:
             return self.request
+        input_ids = (*self.request.input_ids, *self.sampled)
         sampling = replace(self.request.sampling, max_new_tokens=self.budget)
-        return replace(self.request, input_ids=(*self.request.input_ids, *self.sampled), sampling=sampling)
+        return replace(self.request, input_ids=input_ids, sampling=sampling)
 
     def finish(self, reason: FinishReason | None) -> FinishReason | None:
         """Return why the whole request has ended; "abort" or None: it has not, `rest()` is to be asked for.
@@ -63,4 +64,6 @@ class Continuation:
 
     @property
     def _has_stopped(self) -> bool:
-        return bool(self.sampled) and self.sampled[-1] in self.request.sampling.stop_token_ids
+        if not self.sampled:
+            return False
+        return self.sampled[-1] in self.request.sampling.stop_token_ids

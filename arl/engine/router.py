@@ -27,10 +27,10 @@ DEATH_SECONDS = 3.0  # an engine may answer with errors, and break connections, 
 
 @dataclass(eq=False)
 class Replica:
-    """One life of an engine in its seat."""
+    """Count what one engine is given, from the moment it takes a seat until it is lost."""
 
     engine: ReplicaEngine
-    open: int = 0
+    open: int = 0  # requests
     load: Load = IDLE  # as it reported
     reported_at: float = -math.inf
     requests: int = 0  # given to it since, less those that have ended
@@ -41,9 +41,10 @@ class Replica:
 
     @property
     def free(self) -> float:
-        """Share of its capacity; see Load.free."""
+        """Return the free share of its capacity; see Load.free."""
         unreported = self.open - self.load.running - self.load.waiting  # a report may lack what was just sent
-        return self.load.free(max(self.requests, unreported), self.tokens)
+        requests = max(self.requests, unreported)
+        return self.load.free(requests, self.tokens)
 
     def record(self, load: Load) -> None:
         """Take its report; what was given to it before is part of that."""
@@ -54,8 +55,16 @@ class Replica:
 
 
 @dataclass(eq=False)
+class _Home:
+    """Remember where a group's requests go."""
+
+    replica: Replica
+    open: int  # requests of the group there
+
+
+@dataclass(eq=False)
 class _Seat:
-    """A place for one replica at a time."""
+    """Hold one replica at a time."""
 
     replica: Replica | None = None  # None: empty
     fills: int = 0
@@ -63,7 +72,7 @@ class _Seat:
 
 
 class Router:
-    """An Engine over `replicas`, which their owner closes.
+    """Serve `replicas`, which their owner closes, as one Engine.
 
     Args:
         replicas: all of one size. None: an empty seat, which a supervisor fills, and fills again each time its replica
@@ -75,8 +84,8 @@ class Router:
         assert replicas, "a router needs at least one replica"
         self._recovers = None in replicas
         self._seats = [_Seat(None if engine is None else Replica(engine)) for engine in replicas]
-        self._homes: dict[str, tuple[Replica, int]] = {}  # affinity ─► (replica, its open requests)
-        self._loaded = 0
+        self._homes: dict[str, _Home] = {}  # by affinity
+        self._oldest_loaded = 0  # loaded_version when a replica was last lost
         self._newest: WeightUpdate | None = None  # what every replica has, or is being given
         self._paused = False
         self._lock = asyncio.Lock()  # one of pause, resume, update and fill at a time
@@ -92,18 +101,20 @@ class Router:
 
     @property
     def loaded_version(self) -> int:
-        self._loaded = max(self._loaded, min((r.engine.loaded_version for r in self._live), default=0))
-        return self._loaded
+        """See Engine.loaded_version. With no replica left it is what it was."""
+        versions = [replica.engine.loaded_version for replica in self._live]
+        return max(self._oldest_loaded, min(versions, default=0))
 
     @property
     def busy_seconds(self) -> float:
-        """Mean over the seats; an empty one is idle."""
+        """Return the mean over the seats; an empty one is idle."""
         live = sum(replica.engine.busy_seconds for replica in self._live)
-        return (live + sum(seat.busy_seconds for seat in self._seats)) / len(self._seats)
+        lost = sum(seat.busy_seconds for seat in self._seats)
+        return (live + lost) / len(self._seats)
 
     @property
     def restarts(self) -> int:
-        """Times a seat was filled again."""
+        """Return how often a seat was filled again."""
         return sum(max(seat.fills - 1, 0) for seat in self._seats)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
@@ -154,14 +165,16 @@ class Router:
         async def load(replica: Replica) -> SwapReport:
             if replica.engine.loaded_version < update.version:
                 return await replica.engine.update_weights(update)
-            return SwapReport(update.version, now() - start, now() - start)  # it started with these weights
+            elapsed = now() - start
+            return SwapReport(update.version, elapsed, elapsed)  # it started with these weights
 
         while True:
             async with self._lock:
                 self._newest = update
                 reports = await self._each(load)
             if reports and self.loaded_version >= update.version:  # some may have loaded it and then been lost
-                return SwapReport(update.version, max(r.pause_seconds for r in reports), now() - start)
+                longest_pause = max(report.pause_seconds for report in reports)
+                return SwapReport(update.version, longest_pause, now() - start)
             await self._any_live.wait()
 
     # ---- losses
@@ -173,7 +186,7 @@ class Router:
         """
         self._ending.discard(seat)
         self._settled.set()
-        while not (seat in self._starting or self._may_use_devices.is_set()):
+        while seat not in self._starting and not self._may_use_devices.is_set():
             await self._may_use_devices.wait()
         self._starting.add(seat)
 
@@ -191,7 +204,8 @@ class Router:
             if self._paused:
                 await engine.pause()
             assert engine.loaded_version >= self.loaded_version
-            replica = self._seats[seat].replica = Replica(engine)
+            replica = Replica(engine)
+            self._seats[seat].replica = replica
             self._seats[seat].fills += 1
             self._any_live.set()
             self._starting.discard(seat)
@@ -205,7 +219,7 @@ class Router:
         number = [seat.replica for seat in self._seats].index(replica)
         seat = self._seats[number]
         self._ending.add(number)
-        self._loaded = self.loaded_version  # remembered, even if no replica is left
+        self._oldest_loaded = self.loaded_version  # it holds even if no replica is left
         seat.busy_seconds += replica.engine.busy_seconds
         seat.replica = None
         replica.loss = why
@@ -214,7 +228,10 @@ class Router:
             self._any_live.clear()
 
     async def _is_lost(self, replica: Replica, error: RunError) -> bool:
-        """Return whether `error` came of the replica's end; then it is given no more requests."""
+        """Return whether `error` was caused by the replica's end. If so, the replica is given no more requests.
+
+        A broken connection or a deadline is such an end. A refusal is one only if the process dies within seconds.
+        """
         if self._recovers and isinstance(error, EngineLost | DeadlineError):
             self.lose(replica, error)
         elif self._recovers and isinstance(error, EngineError):
@@ -236,8 +253,9 @@ class Router:
     async def _each(self, ask: Callable[[Replica], Awaitable[T]], replicas: Sequence[Replica] | None = None) -> list[T]:
         """Ask `replicas`, or all live ones, at once; return the answers of those that are not lost meanwhile.
 
-        The first failure of another kind cancels the others and is raised as it is.
+        Another failure than a loss cancels the other questions and is raised as it is.
         """
+        asked = self._live if replicas is None else replicas
         answers: list[T] = []
 
         async def ask_one(replica: Replica) -> None:
@@ -249,7 +267,7 @@ class Router:
 
         try:
             async with asyncio.TaskGroup() as group:
-                for replica in self._live if replicas is None else replicas:
+                for replica in asked:
                     group.create_task(ask_one(replica))
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
@@ -258,16 +276,17 @@ class Router:
     # ---- placement of requests
 
     async def _enter(self, request: GenerateRequest) -> Replica:
-        replica = await self._home(request.affinity)
+        """Choose the replica of `request`, and count the request in."""
+        replica = await self._choose(request.affinity)
         if request.affinity:
-            _, members = self._homes.get(request.affinity, (replica, 0))
-            self._homes[request.affinity] = (replica, members + 1)
+            home = self._homes.setdefault(request.affinity, _Home(replica, 0))
+            home.open += 1
         replica.open += 1
         replica.requests += 1
         replica.tokens += len(request.input_ids)
         return replica
 
-    async def _home(self, affinity: str) -> Replica:
+    async def _choose(self, affinity: str) -> Replica:
         """Return the replica that has the group, else the one with the most free capacity; of equals the first.
 
         Waits for a live replica: supervisors fill seats within their deadlines, or end the run.
@@ -276,9 +295,9 @@ class Router:
         good_from = now() - REPORT_SECONDS
         while True:
             await self._any_live.wait()
-            home, _ = self._homes.get(affinity, (None, 0))
-            if home is not None and not home.lost.is_set():
-                return home
+            home = self._homes.get(affinity)
+            if home is not None and not home.replica.lost.is_set():
+                return home.replica
             if len(self._live) == 1 or not self._unreported(good_from):
                 self._homes.pop(affinity, None)
                 return max(self._live, key=lambda replica: replica.free)
@@ -286,6 +305,7 @@ class Router:
                 await self._each(self._ask, self._unreported(good_from))
 
     def _unreported(self, since: float) -> list[Replica]:
+        """Return the live replicas that have not reported `since` then."""
         return [replica for replica in self._live if replica.reported_at < since]
 
     async def _ask(self, replica: Replica) -> None:
@@ -295,8 +315,9 @@ class Router:
         """Count a request out. A group without open requests is forgotten: its next request may go anywhere."""
         replica.open -= 1
         replica.requests -= 1
-        home, members = self._homes.get(affinity, (None, 0))
-        if home is replica:
-            self._homes[affinity] = (home, members - 1)
-            if members == 1:
-                del self._homes[affinity]
+        home = self._homes.get(affinity)
+        if home is None or home.replica is not replica:
+            return  # the group has moved, because its replica was lost
+        home.open -= 1
+        if home.open == 0:
+            del self._homes[affinity]

@@ -18,7 +18,7 @@ from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError
 
 
 class Server(Protocol):
-    """What a supervisor needs of a process that was started; see arl.launch.base.Process."""
+    """Represent what a supervisor needs of a process; see arl.launch.base.Process."""
 
     @property
     def exit_code(self) -> int | None: ...
@@ -36,7 +36,7 @@ class Server(Protocol):
 
 @dataclass
 class _End:
-    """The end of one server, of which nothing is left."""
+    """Describe how one server ended. Nothing of it is left."""
 
     how: str  # engine-0 (pid 17) was killed by SIGKILL
     why: RunError  # its death, or the failure for which it was killed
@@ -46,7 +46,7 @@ class _End:
 
 
 class EngineSupervisor:
-    """One engine server, and those that replace it.
+    """Watch over one engine server, and start those that replace it.
 
     Args:
         router, seat: where it serves.
@@ -144,6 +144,7 @@ class EngineSupervisor:
         raise replica.loss
 
     def _report_recovery(self, replica: Replica) -> None:
+        """Note that the seat is filled again, if an earlier server had served in it."""
         self.has_served.set()
         if self._last is None or self._last.replica is None:
             return

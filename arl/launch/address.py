@@ -1,4 +1,4 @@
-"""Where the processes of a run listen: an address, a network interface, a port that is held, and the run's key."""
+"""Say where the processes of a run listen: an address, a network interface, a port that is held, and the run's key."""
 
 import contextlib
 import ipaddress
@@ -13,7 +13,7 @@ LOOPBACK_INTERFACE: Mapping[str, str] = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKE
 
 
 def listening_address() -> str:
-    """The address on which this process listens: its launcher's choice, or loopback where no launcher started it."""
+    """Return the address on which this process listens: its launcher's choice, or loopback if none started it."""
     return os.environ.get(HOST, LOOPBACK)
 
 
@@ -32,8 +32,8 @@ def is_loopback(host: str) -> bool:
 
 
 def new_key() -> str:
-    """Make the secret of one run: every process of it knows it, nobody else does."""
-    return secrets.token_hex(24)  # has no sign that a command line could take for an option
+    """Make the secret of one run, which only its own processes know."""
+    return secrets.token_hex(24)  # hexadecimal, because a command line could take a leading "-" for an option
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The launcher seam: how the processes of a run are started, reached, watched and ended.
+"""Define the launcher seam: how the processes of a run are started, reached, watched and ended.
 
     recipe.launcher ─► make_launcher ─► Launcher ── start(role, command, resources) ─► Process
                                            │                                              │
@@ -7,7 +7,7 @@
 A run starts its engine servers, its trainer ranks and a warm-up through its launcher. Reward workers are not among
 them: each shares a socket with the controller, and so always runs beside it (arl.reward.pool).
 
-A launcher of one's own may wrap the local one. This one runs every process at the lowest priority:
+Your own launcher may wrap the local one. This one runs every process at the lowest priority:
 
     class NiceLauncher(LocalLauncher):
         async def start(self, role, command, resources, on_line=None):
@@ -30,7 +30,7 @@ from arl.errors import ProcessDied
 
 @dataclass(frozen=True)
 class Node:
-    """A machine. Processes on one node share its memory.
+    """Describe a machine. Processes on one node share its memory.
 
     Args:
         name: of the machine, as messages show it.
@@ -45,12 +45,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one process may use.
+    """Say what one process may use.
 
     Args:
         threads: CPU threads.
         devices: GPUs, as CUDA_VISIBLE_DEVICES names them; empty: the process computes on the CPU.
-        takes_turns: the other side of the run uses the same devices; whichever side is not at work gives up its memory.
+        takes_turns: the other side of the run uses the same devices; the side that is not at work releases its memory.
     """
 
     threads: int
@@ -60,7 +60,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Command:
-    """What one process runs.
+    """Say what one process runs.
 
     Args:
         argv: the program and its arguments; never a secret, since every user of a machine reads command lines.
@@ -72,7 +72,7 @@ class Command:
 
 
 class Process(Protocol):
-    """A process that a launcher has started; `str()` of it names its role and pid.
+    """Represent a process that a launcher has started; `str()` of it names its role and pid.
 
     engine = await launcher.start("engine-0", command, resources)
     url = await engine.ready(120)
@@ -81,15 +81,15 @@ class Process(Protocol):
 
     @property
     def role(self) -> str:
-        """What it is in the run, such as engine-0 or trainer-1."""
+        """Return what it is in the run, such as engine-0 or trainer-1."""
 
     @property
     def pid(self) -> int:
-        """Its process id on its node."""
+        """Return its process id on its node."""
 
     @property
     def exit_code(self) -> int | None:
-        """None: it runs; negative: the signal that killed it."""
+        """Return its exit code. None: it runs; negative: the signal that killed it."""
 
     async def ready(self, seconds: float) -> str:
         """Return the address that the process has printed after `ready `.
@@ -124,7 +124,7 @@ class Process(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts the processes of one run, and ends all of them when its context ends.
+    """Start the processes of one run, and end all of them when its context ends.
 
     async with LocalLauncher(logs, patience=10.0) as launcher:
         with launcher.rendezvous(2) as ranks:
@@ -136,23 +136,23 @@ class Launcher(Protocol):
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """The machines on which it starts processes; known before the context is entered."""
+        """Return the machines on which it starts processes; known before the context is entered."""
 
     @property
     def host(self) -> str:
-        """The address on which processes of this run listen, and under which they reach each other."""
+        """Return the address on which processes of this run listen, and under which they reach each other."""
 
     @property
     def shares_files(self) -> bool:
-        """True if a file that one process writes is read by every other one under the same path."""
+        """Return True if every process reads what another one writes to a file, under the same path."""
 
     @property
     def logs(self) -> Path:
-        """The directory of the logs; the output of a process goes to <role>.log."""
+        """Return the directory of the logs; the output of a process goes to <role>.log."""
 
     @property
     def processes(self) -> Sequence[Process]:
-        """Every process that was started, without the dead ones whose role was started again."""
+        """Return every process that was started, without the dead ones whose role was started again."""
 
     async def start(
         self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None

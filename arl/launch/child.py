@@ -1,4 +1,4 @@
-"""The runner in front of each process of a run, and what such a process knows of its launcher.
+"""Run in front of each process of a run, and define what such a process knows of its launcher.
 
     python -I -S arl/launch/child.py COMMAND ARGUMENT …
 

@@ -1,4 +1,4 @@
-"""The cores and devices that this process may use."""
+"""Find the cores and devices that this process may use."""
 
 import contextlib
 import os
@@ -14,12 +14,14 @@ def visible_cores() -> int:
 
 def visible_devices() -> tuple[str, ...]:
     """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: by number, UUID or MIG."""
-    import torch  # importing it takes a second, so only those who ask for devices wait for it
+    import torch  # importing it takes a second, so only this path does
 
     count = torch.cuda.device_count()
-    named = [part.strip() for part in os.environ.get(VISIBLE_DEVICES, "").split(",")]
-    names = [name for name in named if name] or [str(i) for i in range(count)]
-    return tuple(names[:count])
+    parts = [part.strip() for part in os.environ.get(VISIBLE_DEVICES, "").split(",")]
+    named = [part for part in parts if part]
+    numbered = [str(i) for i in range(count)]
+    names = named or numbered
+    return tuple(names[:count])  # torch ignores what follows a name that is no device
 
 
 @contextlib.contextmanager

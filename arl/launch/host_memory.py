@@ -1,28 +1,34 @@
-"""Memory of this machine, in bytes, as Linux tells it."""
+"""Read the memory of this machine and of this process from Linux, in bytes."""
 
 import re
 from pathlib import Path
 
 
 def free_memory() -> int:
-    """What this process and those it starts may still use, on this host or in its control group; caches given up."""
-    free = told("MemAvailable", "/proc/meminfo")
+    """Return what this process and those it starts may still use, on this host and in their control group.
+
+    File caches count as free, because Linux drops them when memory is needed.
+    """
+    on_host = 1024 * _number(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo"))
     group = Path("/sys/fs/cgroup")
-    limit = (group / "memory.max").read_text().strip() if (group / "memory.max").exists() else "max"
+    limit_file = group / "memory.max"
+    if not limit_file.exists():
+        return on_host
+    limit = limit_file.read_text().strip()
     if limit == "max":
-        return free
-    cached = re.search(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)
-    assert cached is not None, "the control group tells nothing of its file cache"
-    return min(free, int(limit) - int((group / "memory.current").read_text()) + int(cached[1]))
+        return on_host
+    used = int((group / "memory.current").read_text())
+    cached = _number(r"inactive_file (\d+)", group / "memory.stat")
+    return min(on_host, int(limit) - used + cached)
 
 
 def peak_resident() -> int:
-    """Most that this process ever had resident; ru_maxrss would begin with what its parent had."""
-    return told("VmHWM", "/proc/self/status")
+    """Return the most that this process ever had resident. ru_maxrss would begin with what its parent had."""
+    return 1024 * _number(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status"))
 
 
-def told(name: str, file: str) -> int:
-    """By a line like `name: 12 kB`."""
-    found = re.search(rf"^{name}:\s*(\d+) kB", Path(file).read_text(), re.MULTILINE)
-    assert found is not None, f"{file} has no {name}"
-    return 1024 * int(found[1])
+def _number(pattern: str, file: Path) -> int:
+    """Return the number in the line of `file` that begins with `pattern`."""
+    found = re.search(f"^{pattern}", file.read_text(), re.MULTILINE)
+    assert found is not None, f"{file} has no line {pattern}"
+    return int(found[1])

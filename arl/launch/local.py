@@ -1,4 +1,4 @@
-"""The launcher of one machine: every process is a child of the controller, and listens on loopback.
+"""Start the processes of a run on this machine, as children of the controller that listen on loopback.
 
 start ─► spawn: the runner, then the command ─► LocalProcess ─► logs/<role>.log
 end of the context ─► SIGTERM to all ─► SIGKILL after `patience` seconds, to their children as well
@@ -22,7 +22,7 @@ PASSIVE_WAITS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCK
 
 
 class LocalLauncher:
-    """A Launcher of this machine; see arl.launch.base.
+    """Launch processes on this machine; see arl.launch.base.Launcher.
 
     Args:
         logs: directory of the logs, made when the context is entered.
@@ -88,17 +88,18 @@ class LocalLauncher:
     @contextlib.contextmanager
     def rendezvous(self, num_ranks: int) -> Iterator[Sequence[Mapping[str, str]]]:
         with held_port(self.host) as port:
-            yield [
-                {
-                    "MASTER_ADDR": self.host,
-                    "MASTER_PORT": str(port),
-                    "WORLD_SIZE": str(num_ranks),
-                    "RANK": str(rank),
-                    "LOCAL_RANK": "0",  # each rank sees its own device alone
-                }
-                for rank in range(num_ranks)
-            ]
+            common = {
+                "MASTER_ADDR": self.host,
+                "MASTER_PORT": str(port),
+                "WORLD_SIZE": str(num_ranks),
+                "LOCAL_RANK": "0",  # each rank sees only its own device
+            }
+            yield [{**common, "RANK": str(rank)} for rank in range(num_ranks)]
 
 
 def _granted(resources: Resources) -> dict[str, str]:
-    return {"OMP_NUM_THREADS": str(resources.threads), VISIBLE_DEVICES: ",".join(resources.devices)}
+    """Return the environment variables that limit a process to its threads and devices."""
+    return {
+        "OMP_NUM_THREADS": str(resources.threads),
+        VISIBLE_DEVICES: ",".join(resources.devices),
+    }

@@ -15,7 +15,7 @@ from arl.launch.base import Node, Resources
 
 @dataclass(frozen=True)
 class Placement:
-    """Resources of each process.
+    """Hold the resources of each process.
 
     Args:
         engines: by replica.
@@ -59,16 +59,27 @@ def _check_devices(recipe: Recipe, devices: tuple[str, ...]) -> None:
 def _place_engines(recipe: Recipe, cores: int, devices: tuple[str, ...], is_collocated: bool) -> list[Resources]:
     replicas = recipe.engine.replicas
     width = recipe.engine.tensor_parallel
-    engine_cores = cores if is_collocated else max(cores // 2, 1)
+    engine_cores = cores if is_collocated else _half(cores)
     threads = recipe.engine.threads or max(engine_cores // replicas, 1)
-    return [
-        Resources(threads, devices[i * width : (i + 1) * width], takes_turns=is_collocated) for i in range(replicas)
-    ]
+    engines = []
+    for replica in range(replicas):
+        first = replica * width
+        own = devices[first : first + width]
+        engines.append(Resources(threads, own, takes_turns=is_collocated))
+    return engines
 
 
 def _place_ranks(recipe: Recipe, cores: int, devices: tuple[str, ...], is_collocated: bool) -> list[Resources]:
-    ranks = recipe.train.ranks
-    engine_cores = 0 if is_collocated else max(cores // 2, 1)
-    threads = recipe.train.threads or max(max(cores - engine_cores, 1) // ranks, 1)
+    num_ranks = recipe.train.ranks
+    rank_cores = cores if is_collocated else max(cores - _half(cores), 1)
+    threads = recipe.train.threads or max(rank_cores // num_ranks, 1)
     first = 0 if is_collocated else recipe.engine.replicas * recipe.engine.tensor_parallel
-    return [Resources(threads, devices[first + i : first + i + 1], takes_turns=is_collocated) for i in range(ranks)]
+    ranks = []
+    for rank in range(num_ranks):
+        own = devices[first + rank : first + rank + 1]
+        ranks.append(Resources(threads, own, takes_turns=is_collocated))
+    return ranks
+
+
+def _half(cores: int) -> int:
+    return max(cores // 2, 1)

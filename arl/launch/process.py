@@ -1,4 +1,4 @@
-"""A process on this machine: its output goes to a log, its readiness and its end are awaited."""
+"""Watch a process on this machine: copy its output to a log, and wait until it is ready or has ended."""
 
 import asyncio
 import os
@@ -14,23 +14,26 @@ from arl.launch.spawn import signal_all, spawn
 
 OUTPUT_SECONDS = 1.0  # for the rest of a dead process's output
 TAIL_LINES = 15
+TAIL_BYTES = 1 << 16  # of the log, in which its last lines are looked for
 PIECE = 1 << 16  # bytes of output that are read at once
 
 
 class LocalProcess:
-    """A Process of this machine; see arl.launch.base."""
+    """Watch one process of this machine; see arl.launch.base.Process."""
 
     def __init__(
         self,
         role: str,
         process: asyncio.subprocess.Process,
         output: asyncio.StreamReader,
+        pipe: asyncio.ReadTransport,
         log: Path,
         on_line: Callable[[str], None] | None,
     ) -> None:
         self._role = role
         self._process = process
         self._output = output
+        self._pipe = pipe  # which feeds `output`
         self._log = log
         self._on_line = on_line
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -106,7 +109,11 @@ class LocalProcess:
             self._copying.cancel()
 
     def last_words(self) -> str:
-        lines = self._log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+        try:
+            end = _read_end(self._log)
+        except OSError as error:  # what ended the process matters more
+            return f"Its log {self._log} cannot be read: {error.strerror}."
+        lines = end.decode(errors="replace").splitlines()[-TAIL_LINES:]
         indented = "\n".join(f"    {line}" for line in lines)
         return f"The end of {self._log}:\n{indented}"
 
@@ -127,12 +134,22 @@ class LocalProcess:
         except Exception as error:
             self._log_failure = error
             signal_all(self._process, signal.SIGKILL)
+        finally:
+            self._pipe.close()  # whoever has inherited the other end may hold it open for longer
 
     def _take_line(self, line: str) -> None:
         if line.startswith("ready ") and not self._ready.done():
             self._ready.set_result(line.removeprefix("ready "))
         if self._on_line is not None:
             self._on_line(line)
+
+
+def _read_end(log: Path) -> bytes:
+    """Return the last bytes of a log, which may be too long to be read whole."""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL_BYTES))
+        return file.read()
 
 
 async def start_process(role: str, command: Command, log: Path, on_line: Callable[[str], None] | None) -> LocalProcess:
@@ -142,7 +159,8 @@ async def start_process(role: str, command: Command, log: Path, on_line: Callabl
     reading_end, writing_end = os.pipe()
     output = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(output)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(reading_end, "rb"))
+    loop = asyncio.get_running_loop()
+    pipe, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(reading_end, "rb"))
     try:
         process = await spawn(
             command.argv,
@@ -152,4 +170,4 @@ async def start_process(role: str, command: Command, log: Path, on_line: Callabl
         )
     finally:
         os.close(writing_end)
-    return LocalProcess(role, process, output, log, on_line)
+    return LocalProcess(role, process, output, pipe, log, on_line)

@@ -23,10 +23,12 @@ class BroadcastTarget:
     def write(self, version: int, state: State) -> WeightUpdate:
         """See PublicationTarget."""
         pinned = torch.cuda.is_available()
+        buckets = make_buckets(specs_of(state), self._bucket_bytes)
         flats = []
-        for bucket in make_buckets(specs_of(state), self._bucket_bytes):
+        for bucket in buckets:
             flat = torch.empty(bucket_bytes_of(bucket), dtype=torch.uint8, pin_memory=pinned)
-            flats.append(flatten(state, bucket, flat))
+            flatten(state, bucket, flat)
+            flats.append(flat)
         self._flats[version] = flats
         return WeightUpdate(version, transport="broadcast")
 

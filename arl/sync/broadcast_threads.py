@@ -1,4 +1,4 @@
-"""Threads of the trainer's rank 0 that broadcast weights while its main thread trains.
+"""Broadcast weights from threads of the trainer's rank 0, while its main thread trains.
 
     listener       next_group ─► a thread for that group
     group thread   listen ─► opened(rendezvous) ─► the engine's workers join
@@ -62,7 +62,10 @@ def start_broadcast_threads(target: BroadcastTarget, connect: Connect, host: str
 
 
 def _serve_joins(target: BroadcastTarget, connect: Connect, host: str, seconds: float) -> None:
-    """Consumes requests for a group; waits for the next; unblocked by it, or by the end of the process."""
+    """Start a thread for each engine that joins.
+
+    Consumes requests for a group; waits for the next; unblocked by it, by None, or by the end of the process.
+    """
     link = connect(None)
     while (request := link.next_group()) is not None:
         arguments = (target, connect, request, host, seconds)
@@ -70,13 +73,23 @@ def _serve_joins(target: BroadcastTarget, connect: Connect, host: str, seconds: 
 
 
 def _serve_group(target: BroadcastTarget, connect: Connect, request: GroupRequest, host: str, seconds: float) -> None:
-    """Consumes versions to send; waits for the next; unblocked by it, by None, or by the end of the process."""
+    """Broadcast to one engine's workers.
+
+    Consumes versions to send; waits for the next; unblocked by it, by None, or by the end of the process.
+    """
     link = connect(request.name)
     backend: GroupBackend = "nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, port = listen(host, seconds)
         link.opened(Rendezvous(host, port, backend))
-        group = Group(store, request.name, 0, request.world_size, backend, seconds)
+        group = Group(
+            store=store,
+            name=request.name,
+            rank=0,
+            size=request.world_size,
+            backend=backend,
+            seconds=seconds,
+        )
         while (version := link.next_version()) is not None:
             for flat in target.flats(version):
                 group.broadcast(flat)

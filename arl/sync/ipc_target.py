@@ -21,14 +21,14 @@ from torch import Tensor
 from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
 from arl.sync.loading import flatten, specs_of, unflatten
 from arl.sync.publication_target import State
+from arl.sync.weight_messages import HANDLES
 from arl.types import WeightUpdate
 
-HANDLES = ".handles"
 BYTES = ".bytes"
 
 
 class IpcTarget:
-    """Share the memory of this process's GPU; on a CPU, that of a mapped file beside its handles.
+    """Share the memory of this process's GPU, or on a CPU a mapped file that lies beside its handles.
 
     A server may write into a tensor that it is given: SGLang adds one to Gemma's norms. The next server that loads the
     same version must not see that, so whatever could be written to is copied when it is mapped.
@@ -64,12 +64,14 @@ class IpcTarget:
 
 def _share_on_gpu(state: State, bucket: Sequence[TensorSpec], _: Path) -> tuple[Tensor, bytes]:
     """Return the bucket in the GPU's memory, and CUDA's handles of its tensors."""
-    flat = flatten(state, bucket, torch.empty(bucket_bytes_of(bucket), dtype=torch.uint8, device="cuda"))
+    flat = torch.empty(bucket_bytes_of(bucket), dtype=torch.uint8, device="cuda")
+    flatten(state, bucket, flat)
     torch.cuda.synchronize()
     parts: list[tuple[str, Any]] = []
     for name, view in unflatten(flat, bucket).items():
         # A vector is copied where it is mapped; matrices, which are only read, are not.
-        parts.append((name, _Call(torch.clone, view) if view.ndim == 1 else view))
+        part = _Call(torch.clone, view) if view.ndim == 1 else view
+        parts.append((name, part))
     return flat, bytes(ForkingPickler.dumps(parts))
 
 
@@ -78,16 +80,19 @@ def _share_in_file(state: State, bucket: Sequence[TensorSpec], place: Path) -> t
 
     torch's own sharing on a CPU needs a process that outlives those who share. A mapped file needs no process.
     """
-    size = bucket_bytes_of(bucket)
+    num_bytes = bucket_bytes_of(bucket)
     path = str(place.with_suffix(BYTES))
-    flat = flatten(state, bucket, torch.from_file(path, shared=True, size=size, dtype=torch.uint8))
+    flat = torch.from_file(path, shared=True, size=num_bytes, dtype=torch.uint8)
+    flatten(state, bucket, flat)
     views = unflatten(flat, bucket)
     dtype = next(iter(views.values())).dtype
+    map_file = functools.partial(torch.from_file, dtype=dtype)
     shared = False  # each reader maps it for itself: pages are shared until the reader writes to them
-    whole = _Call(functools.partial(torch.from_file, dtype=dtype), path, shared, size // dtype.itemsize)
+    whole = _Call(map_file, path, shared, num_bytes // dtype.itemsize)
     parts = []
     for name, view in views.items():
-        part = _Call(torch.as_strided, whole, tuple(view.shape), view.stride(), view.storage_offset())
+        shape = tuple(view.shape)
+        part = _Call(torch.as_strided, whole, shape, view.stride(), view.storage_offset())
         parts.append((name, part))
     return flat, pickle.dumps(parts)
 

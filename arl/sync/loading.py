@@ -45,13 +45,14 @@ def load_state(model: PreTrainedModel, state: Mapping[str, Tensor], source: str)
     missing = own.keys() - state.keys()
     if missing:
         raise EngineError(f"{source}: {min(missing)} is missing: these are not weights of this model")
-    refuse_strangers(model, {name: tuple(tensor.shape) for name, tensor in state.items()}, source)
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    refuse_foreign_tensors(model, shapes, source)
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(state[name])
 
 
-def refuse_strangers(model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...]], source: str) -> None:
+def refuse_foreign_tensors(model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...]], source: str) -> None:
     """Refuse tensors that do not belong to the model.
 
     Raises:
@@ -61,8 +62,9 @@ def refuse_strangers(model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...
     for name, shape in sorted(shapes.items()):
         if name not in own:
             raise EngineError(f"{source}: {name} is no parameter of this model")
-        if shape != own[name].shape:
-            raise EngineError(f"{source}: {name} has shape {shape}, the model's is {tuple(own[name].shape)}")
+        expected = tuple(own[name].shape)
+        if shape != expected:
+            raise EngineError(f"{source}: {name} has shape {shape}, the model's is {expected}")
 
 
 def specs_of(state: Mapping[str, Tensor]) -> list[TensorSpec]:
@@ -74,11 +76,10 @@ def specs_of(state: Mapping[str, Tensor]) -> list[TensorSpec]:
     return specs
 
 
-def flatten(state: Mapping[str, Tensor], bucket: Sequence[TensorSpec], flat: Tensor) -> Tensor:
-    """Copy the tensors of `bucket`, one after the other, into `flat`: (bytes of the bucket,) uint8. Returns `flat`."""
+def flatten(state: Mapping[str, Tensor], bucket: Sequence[TensorSpec], flat: Tensor) -> None:
+    """Copy the tensors of `bucket`, one after the other, into `flat`: (bytes of the bucket,) uint8."""
     for name, part in unflatten(flat, bucket).items():
         part.copy_(state[name])
-    return flat
 
 
 def unflatten(flat: Tensor, bucket: Sequence[TensorSpec]) -> dict[str, Tensor]:
@@ -87,6 +88,7 @@ def unflatten(flat: Tensor, bucket: Sequence[TensorSpec]) -> dict[str, Tensor]:
     start = 0
     for spec in bucket:
         end = start + spec.num_bytes
-        views[spec.name] = flat[start:end].view(DTYPES[spec.dtype]).view(spec.shape)
+        part = flat[start:end].view(DTYPES[spec.dtype])
+        views[spec.name] = part.view(spec.shape)
         start = end
     return views

@@ -50,7 +50,7 @@ def listen(host: str, seconds: float, port: int = 0) -> tuple[Store, int]:
 
 
 class Group:
-    """One rank of a process group. The constructor waits for the other ranks, except with NCCL.
+    """Join a process group as one of its ranks. The constructor waits for the other ranks, except with NCCL.
 
     Args:
         store: where the ranks find each other.
@@ -64,9 +64,12 @@ class Group:
     def __init__(self, store: Store, name: str, rank: int, size: int, backend: str, seconds: float) -> None:
         timeout = timedelta(seconds=seconds)
         on_gpu = backend == "nccl"
-        self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-        # A stream of its own, because the trainer computes in the default one.
-        self._stream = torch.cuda.Stream() if on_gpu else None  # type: ignore[no-untyped-call]
+        self.device = torch.device("cpu")
+        self._stream: torch.cuda.Stream | None = None
+        if on_gpu:
+            self.device = torch.device("cuda", torch.cuda.current_device())
+            # A stream of its own, because the trainer computes in the default one.
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         # SGLang calls init_process_group, which looks for the other ranks under these prefixes.
         for prefix in (name, f"{name}/", f"{self.device.type}/"):
             store = PrefixStore(prefix, store)
@@ -76,7 +79,7 @@ class Group:
             self._group = ProcessGroupGloo(store, rank, size, timeout)
 
     def broadcast(self, flat: Tensor) -> Tensor:
-        """Send rank 0's `flat` to all ranks; returns it on this rank's device, once it is sent or has come."""
+        """Send rank 0's `flat` to all ranks. Returns it on this rank's device, once it is sent or received."""
         if self._stream is not None and flat.is_cuda:  # a computation under way may still use this memory
             self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
@@ -88,6 +91,7 @@ class Group:
 
 
 def _nccl_group(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
+    """Make a group whose failures raise an error in the thread that uses it."""
     # NCCL's watchdog would end this process when the other end is lost; the variable is read when a group is made.
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
     from torch._C._distributed_c10d import ProcessGroupNCCL  # torch built for CPUs does not have it
@@ -110,9 +114,17 @@ class Receiver:
         Raises:
             EngineError: nobody answers there.
         """
+        timeout = timedelta(seconds=ENGINE_SECONDS)
         try:
-            store = TCPStore(body.master_address, body.master_port, timeout=timedelta(seconds=ENGINE_SECONDS))
-            group = Group(store, body.group_name, body.rank_offset, body.world_size, body.backend, ENGINE_SECONDS)
+            store = TCPStore(body.master_address, body.master_port, timeout=timeout)
+            group = Group(
+                store=store,
+                name=body.group_name,
+                rank=body.rank_offset,
+                size=body.world_size,
+                backend=body.backend,
+                seconds=ENGINE_SECONDS,
+            )
         except RuntimeError as error:
             raise EngineError(f"group {body.group_name}: it cannot be joined ({error})") from error
         self._groups[body.group_name] = group
@@ -131,9 +143,10 @@ class Receiver:
         group = self._groups[body.group_name]
         flat = torch.empty(bucket_bytes_of(bucket), dtype=torch.uint8, device=group.device)
         try:
-            self._staged |= unflatten(group.broadcast(flat), bucket)
+            received = group.broadcast(flat)
         except RuntimeError as error:
             raise EngineError(f"group {body.group_name}: the broadcast broke off ({error})") from error
+        self._staged |= unflatten(received, bucket)
 
     def take(self) -> dict[str, Tensor]:
         """Return all tensors that were received since the last call."""
@@ -148,7 +161,8 @@ def bucket_of(body: UpdateFromDistributed) -> Sequence[TensorSpec]:
     Raises:
         EngineError: the lists do not belong together, or a dtype is unknown.
     """
-    if not len(body.names) == len(body.dtypes) == len(body.shapes):
+    counts = {len(body.names), len(body.dtypes), len(body.shapes)}
+    if len(counts) > 1:
         raise EngineError(f"{len(body.names)} names, {len(body.dtypes)} dtypes and {len(body.shapes)} shapes")
     unknown = set(body.dtypes) - ITEM_BYTES.keys()
     if unknown:

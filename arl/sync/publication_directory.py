@@ -72,6 +72,7 @@ def _choose_place(needed: int, run_directory: Path, sends_own_memory: bool) -> P
 
 
 def _remove_abandoned(place: Path) -> None:
+    """Remove what killed runs have left in `place`."""
     for directory in abandoned_directories(place):
         # A trainer of the killed run may still write, so that not all can be removed. The next run removes the rest.
         shutil.rmtree(directory, ignore_errors=True)
@@ -94,7 +95,7 @@ def make_locked_directory(place: Path) -> tuple[Path, int]:
 
     The system closes the descriptor when this process ends, however it ends.
     """
-    while True:  # another run may lock it first, because it takes it for an abandoned one, and remove it
+    while True:  # another run may take it for an abandoned one, lock it first and remove it
         directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-", dir=place))
         lock = _try_lock(directory)
         if lock is not None:

@@ -1,4 +1,4 @@
-"""The seam for what a published version is written to, so that engines can load it.
+"""Define the seam for what a published version is written to, so that engines can load it.
 
     snapshot ─► PublicationTarget.write ─► WeightUpdate ─► engines load it ─► PublicationTarget.discard
 

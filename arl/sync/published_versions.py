@@ -23,18 +23,23 @@ class PublishedVersions:
 
     def __init__(self, kept: int, known: Mapping[int, str]) -> None:
         self._kept = kept
-        self._updates = {version: WeightUpdate(version, path) for version, path in known.items()}
+        self._updates: dict[int, WeightUpdate] = {}
+        for version, path in known.items():
+            self._updates[version] = WeightUpdate(version, path)
 
     def add(self, update: WeightUpdate) -> None:
         """Remember one more, and forget the oldest beyond `kept`."""
         self._updates[update.version] = update
-        for version in sorted(self._updates)[: -self._kept]:
-            del self._updates[version]
+        while len(self._updates) > self._kept:
+            oldest = min(self._updates)
+            del self._updates[oldest]
 
     def find(self, version: int) -> WeightUpdate | None:
         """Return `version` itself, or the next newer one; None: it is not published yet."""
-        found = min((v for v in self._updates if v >= version), default=None)
-        return None if found is None else self._updates[found]
+        new_enough = [known for known in self._updates if known >= version]
+        if not new_enough:
+            return None
+        return self._updates[min(new_enough)]
 
 
 def kept_versions(recipe: Recipe, lags: np.ndarray | None) -> int:

@@ -1,4 +1,4 @@
-"""Publish weights in the background: what is announced can be loaded at once.
+"""Publish weights in the background, and announce each version when it can be loaded.
 
 snapshot (the only part that blocks training) ─► thread: PublicationTarget.write ─► announce(WeightUpdate)
 """
@@ -86,7 +86,7 @@ class Publisher:
             raise TimeoutError(f"the publisher still writes after {seconds:g} s")
 
     def _work(self) -> None:
-        """Consumes snapshots; waits for the next; unblocked by `publish` and `close`."""
+        """Write snapshots. Consumes the queue; waits for the next one; unblocked by `publish` and `close`."""
         closing = False
         while not closing:
             snapshot, closing = self._next_snapshot()
@@ -114,6 +114,7 @@ class Publisher:
         return snapshot, closing
 
     def _write(self, version: int, state: State) -> None:
+        """Write and announce one version, and discard those beyond `kept`."""
         update = write_version(self._target, version, state, self._checked_as)
         self._written.append(update)
         self._announce(update)

@@ -29,7 +29,7 @@ StoredTensors = dict[str, tuple[tuple[int, ...], str]]  # name -> shape, safeten
 
 
 def refuse_other_tensors(tensors: Sequence[TensorSpec], directory: Path) -> None:
-    """Compare what the trainer will publish with the safetensors headers in `directory`: names, shapes, kinds of dtype.
+    """Compare what the trainer will publish with the safetensors headers in `directory`: names, shapes, dtypes.
 
     A tied weight appears once in `tensors` and may appear twice in the files. Without files nothing is compared.
 
@@ -40,8 +40,9 @@ def refuse_other_tensors(tensors: Sequence[TensorSpec], directory: Path) -> None
     if not stored:
         return
     published = {spec.name: spec for spec in tensors}
-    tied = json.loads((directory / "config.json").read_text()).get("tie_word_embeddings", False)
-    aliases = {"lm_head.weight"} if tied else set()
+    config = json.loads((directory / "config.json").read_text())
+    is_tied = config.get("tie_word_embeddings", False)
+    aliases = {"lm_head.weight"} if is_tied else set()
     rule = f"the trainer publishes other weights than the engines began with, which are in {directory}"
     for name in sorted(published.keys() | stored.keys()):
         if name not in published:
@@ -75,7 +76,8 @@ def checksums(state: "Mapping[str, torch.Tensor]", dtype: "torch.dtype") -> dict
     found = {}
     for name, tensor in state.items():
         values = tensor.detach().to("cpu", dtype).contiguous()
-        found[name] = hashlib.sha256(values.flatten().view(torch.uint8).numpy().data).hexdigest()
+        content = values.flatten().view(torch.uint8).numpy().data
+        found[name] = hashlib.sha256(content).hexdigest()
     return found
 
 
@@ -90,8 +92,9 @@ def refuse_difference(who: str, update: WeightUpdate, found: Mapping[str, str]) 
     """
     for name in sorted(update.checksums.keys() | found.keys()):
         published = update.checksums.get(name)
-        if published != found.get(name):
+        held = found.get(name)
+        if published != held:
             raise EngineError(
                 f"{who}: {name} of version {update.version} is not what the trainer published: its sha256 is "
-                f"{found.get(name)}, and should be {published}"
+                f"{held}, and should be {published}"
             )

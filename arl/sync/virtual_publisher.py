@@ -19,7 +19,7 @@ ROUNDING = 1e-9  # seconds by which sums of times may differ
 
 
 class VirtualPublisher:
-    """Publishes snapshots, each `seconds` after its writing began.
+    """Publish snapshots, each `seconds` after its writing began.
 
     It has no task of its own. Each call first does what is due by now.
 
@@ -72,11 +72,13 @@ class VirtualPublisher:
         return update
 
     async def _completion(self) -> None:
+        """Wait until the publication in work is complete."""
+        assert self._in_work is not None, "nothing is being published, so nothing would ever end this wait"
         await asyncio.sleep(self._complete_at - now())
         self._advance()
 
     def _advance(self) -> None:
-        """Publish what is complete by now, and begin what was waiting when it was."""
+        """Publish what is complete by now, and begin what was waiting at that time."""
         while self._in_work is not None and self._complete_at <= now() + ROUNDING:
             self._published.add(self._in_work)
             self._in_work = None
@@ -84,6 +86,7 @@ class VirtualPublisher:
                 self._write_waiting(self._complete_at)
 
     def _write_waiting(self, at: float) -> None:
+        """Begin the publication of the snapshot that waits, at clock time `at`."""
         assert self._waiting is not None
         version, state = self._waiting
         self._waiting = None

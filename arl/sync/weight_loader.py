@@ -22,6 +22,7 @@ from arl.sync.buckets import TensorSpec
 from arl.sync.verify import refuse_difference
 from arl.sync.weight_messages import (
     BUCKETS,
+    HANDLES,
     Checked,
     CheckWeights,
     InitGroup,
@@ -33,8 +34,6 @@ from arl.sync.weight_messages import (
 )
 from arl.sync.weight_sender import WeightSender
 from arl.types import WeightUpdate
-
-HANDLES = "*.handles"  # ipc: one file a bucket, in the order of their names
 
 
 class Commands(Protocol):
@@ -54,7 +53,7 @@ class Commands(Protocol):
 
 
 class WeightLoader:
-    """Load published weights into one server, and give its memory to others meanwhile.
+    """Load published weights into one server, and release its memory for others on its device.
 
     `prepare`, then a pause, then `load`, then the end of the pause, then `check`.
 
@@ -72,7 +71,7 @@ class WeightLoader:
         self._seconds = seconds
         self._group: str | None = None  # name of the process group that the server has joined
         self._released: set[MemoryTag] = set()
-        self.stages = False  # whether the server says that it stages buckets
+        self.stages = False  # set once the server has said that it stages buckets
         self.loaded: WeightUpdate | None = None  # None: the server was not asked yet
 
     async def prepare(self, update: WeightUpdate) -> None:
@@ -91,7 +90,7 @@ class WeightLoader:
             EngineLost, DeadlineError: it is gone, too slow, or out of the trainer's reach.
         """
         version = str(update.version)
-        await self._take_again("weights")
+        await self._resume("weights")
         if update.transport == "file":
             body = UpdateFromDisk(update.path, version, flush_cache=False)
             await self._server.command("/update_weights_from_disk", body)
@@ -103,21 +102,22 @@ class WeightLoader:
             await self._broadcast(update, version)
         self.loaded = update
 
-    async def give_up_memory(self) -> None:
+    async def release_memory(self) -> None:
         """Release the server's memory for others on its device. The server must be idle, because SGLang dies if not."""
-        self._released = {"weights", "kv_cache"}
-        await self._server.command("/release_memory_occupation", Memory(["weights", "kv_cache"]))
+        tags: list[MemoryTag] = ["weights", "kv_cache"]
+        self._released = set(tags)
+        await self._server.command("/release_memory_occupation", Memory(tags))
 
-    async def take_memory_again(self) -> None:
-        """Take what is still released. Weights come back without their content, so the last ones are loaded again."""
+    async def resume_memory(self) -> None:
+        """Take back what is released. Weights come back without their content, so the last ones are loaded again."""
         if "weights" in self._released:
             assert self.loaded is not None
             await self.prepare(self.loaded)
             await self.load(self.loaded)
-        await self._take_again("kv_cache")
+        await self._resume("kv_cache")
 
-    async def _take_again(self, tag: MemoryTag) -> None:
-        """Take one kind of memory if it is released, because SGLang dies when asked for what it has."""
+    async def _resume(self, tag: MemoryTag) -> None:
+        """Take back one kind of memory, if it is released: SGLang dies when asked for what it has."""
         if tag in self._released:
             self._released.remove(tag)
             await self._server.command("/resume_memory_occupation", Memory([tag]))
@@ -133,7 +133,7 @@ class WeightLoader:
         answer = await self._server.command("/weights_checker", CheckWeights())
         try:
             (worker,) = msgspec.json.decode(answer, type=Checked).ranks
-        except (msgspec.DecodeError, ValueError) as error:  # not such an answer, or one of several workers
+        except (msgspec.DecodeError, ValueError) as error:  # another kind of answer, or several workers answered
             raise EngineError(f"{self._server.url}/weights_checker: {error}: {answer[:200]!r}") from error
         refuse_difference(self._server.url, update, worker.checksums)
 
@@ -143,6 +143,7 @@ class WeightLoader:
             await self._sender.leave(self._group)
 
     async def _join(self) -> None:
+        """Open a process group of rank 0 and the server's workers."""
         if self._sender is None:
             raise EngineError(f"{self._server.url}: weights are broadcast, and this client was given no sender")
         group = f"arl-{secrets.token_hex(8)}"
@@ -160,7 +161,11 @@ class WeightLoader:
         await self._server.command("/init_weights_update_group", body)
 
     async def _broadcast(self, update: WeightUpdate, last_version: str | None) -> None:
-        """Have rank 0 send, and meanwhile tell the server, bucket by bucket, to receive."""
+        """Have rank 0 send a version, and meanwhile ask the server, bucket by bucket, to receive it.
+
+        Args:
+            last_version: sent with the last bucket, so that the version takes effect; None: it takes effect later
+        """
         assert self._sender is not None
         assert self._group is not None
         *buckets, last = self._sender.buckets
@@ -173,9 +178,12 @@ class WeightLoader:
                 await self._receive(last, last_version)
         except BaseExceptionGroup as failures:
             # Both ends may fail. The loss of an engine explains a refusal, so it is the one that is raised.
-            raise min(failures.exceptions, key=lambda e: not isinstance(e, EngineLost | DeadlineError)) from None
+            losses = [error for error in failures.exceptions if isinstance(error, EngineLost | DeadlineError)]
+            first, *_ = losses or failures.exceptions
+            raise first from None
 
     async def _receive(self, bucket: Sequence[TensorSpec], version: str | None) -> None:
+        """Ask the server to receive `bucket`, and with a `version` to serve all that it has received."""
         assert self._group is not None
         body = UpdateFromDistributed(
             names=[spec.name for spec in bucket],
@@ -189,6 +197,7 @@ class WeightLoader:
         await self._server.command("/update_weights_from_distributed", body)
 
     async def _send_handles(self, handles: Sequence[bytes], version: str) -> None:
+        """Ask the server to map each bucket; the last one carries the version."""
         last = len(handles) - 1
         for number, bucket in enumerate(handles):
             weight_version = version if number == last else None
@@ -202,7 +211,7 @@ def _handles(update: WeightUpdate) -> list[bytes]:
     Raises:
         EngineError: there are none.
     """
-    files = sorted(Path(update.path).glob(HANDLES))
+    files = sorted(Path(update.path).glob(f"*{HANDLES}"))
     if not files:
         raise EngineError(f"{update.path}: there are no handles of version {update.version}")
     return [file.read_bytes() for file in files]

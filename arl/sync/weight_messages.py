@@ -13,6 +13,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+HANDLES = (
+    ".handles"  # ipc: suffix of the file that a bucket's handles lie in; the names are in the order of the buckets
+)
 BUCKETS = "flattened_bucket"  # SGLang's load format for tensors that lie one after the other in one tensor of bytes
 
 MemoryTag = Literal["weights", "kv_cache"]

@@ -1,4 +1,4 @@
-"""Two tiny models; the engine in process, as a server process, and SGLang; stock transformers to compare with.
+"""Provide two tiny models, each engine (in process, as a server, SGLang), and stock transformers to compare with.
 
 SGLang runs where its interpreter is found (arl.engine.sglang.installed.interpreter); elsewhere its tests are not run.
 """
@@ -51,14 +51,14 @@ CONTEXT = SHAPE.context
 
 
 class Weights:
-    """A model on disk, and stock transformers' float32 view of it."""
+    """Hold a model on disk, and stock transformers' float32 view of it."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
         self.stock: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
 
     def logprobs(self, prompt: tuple[int, ...], response: tuple[int, ...], temperature: float = 1.0) -> np.ndarray:
-        """Of each response token, by one full forward pass: (len(response),) float32."""
+        """Return the logprob of each response token by one full forward pass: (len(response),) float32."""
         with torch.no_grad():
             logits = self.stock(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
         logprobs = torch.log_softmax(logits / temperature, -1)
@@ -66,7 +66,7 @@ class Weights:
 
 
 def _make(directory: Path, seed: int) -> Weights:
-    """Random weights, enlarged so that attention matters to what is sampled."""
+    """Make random weights, enlarged so that attention matters to what is sampled."""
     make_tiny_model(SHAPE, CHARACTERS, seed, directory)
     file = directory / "model.safetensors"
     state = {k: v * 4 if v.ndim == 2 else v for k, v in load_file(file).items()}
@@ -96,14 +96,18 @@ class ServerProcess:
         return self.process.wait(timeout=120)
 
     def listens_on(self) -> set[str]:
-        """The addresses that it and its children listen on."""
+        """Return the addresses that it and its children listen on."""
         first = psutil.Process(self.process.pid)
-        sockets = [c for p in (first, *first.children(recursive=True)) for c in p.net_connections("inet")]
-        return {c.laddr.ip for c in sockets if c.status == psutil.CONN_LISTEN}
+        addresses = set()
+        for process in (first, *first.children(recursive=True)):
+            for connection in process.net_connections("inet"):
+                if connection.status == psutil.CONN_LISTEN:
+                    addresses.add(connection.laddr.ip)
+        return addresses
 
 
 def start(argv: list[str], env: dict[str, str], log: Path) -> ServerProcess:
-    """A server of its own, ready; the caller ends it."""
+    """Start a server and wait until it is ready; the caller ends it."""
     begin = time.perf_counter()
     secrets = {"ARL_RUN_KEY": KEY, "ARL_PARENT_PID": str(os.getpid())}
     with log.open("w") as errors:
@@ -123,7 +127,7 @@ def _ready(process: "subprocess.Popen[str] | Fork", output: IO[str], begin: floa
 
 
 def start_server(model: str, log: Path, is_forked: bool = True) -> ServerProcess:
-    """The embedded engine's."""
+    """Start a server of the embedded engine."""
     module, arguments = "arl.engine.embedded.server", ["--model", model, "--port", "0"]
     arguments += ["--threads", "1", "--slots", "16", "--stream-interval", "4"]
     if not is_forked:
@@ -136,7 +140,7 @@ def start_server(model: str, log: Path, is_forked: bool = True) -> ServerProcess
 
 
 def sglang_command(python: str, model: str) -> tuple[list[str], dict[str, str]]:
-    """argv and environment of SGLang's server, on one CPU thread."""
+    """Return argv and environment of an SGLang server on one CPU thread."""
     engine = {"kind": "sglang", "python": python, "slots": 16, "stream_interval": 4}
     given = {"model": {"path": model}, "data": {"task": "running_checksum"}, "engine": engine}
     recipe = Recipe.model_validate(given)
@@ -152,14 +156,14 @@ def sglang_command(python: str, model: str) -> tuple[list[str], dict[str, str]]:
 
 
 def start_sglang(python: str, model: str, log: Path) -> ServerProcess:
-    """Its temporary files lie beside its log."""
+    """Start an SGLang server, whose temporary files lie beside its log."""
     argv, env = sglang_command(python, model)
     return start(argv, env | {"TMPDIR": str(log.parent)}, log)
 
 
 @pytest.fixture(scope="session")
 def server(old: Weights, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One server for all tests; ends within its deadline when asked to."""
+    """Start one server for all tests; at the end it must exit within its deadline."""
     running = start_server(old.path, tmp_path_factory.mktemp("server") / "log", is_forked=False)
     yield running
     assert running.end() == 0
@@ -169,7 +173,7 @@ def server(old: Weights, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 def sglang_server(
     sglang_python: str, old: Weights, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """One for all tests: each takes half a minute to start. Nothing of it is left when it was asked to end."""
+    """Start one for all tests, because each takes half a minute. At the end nothing of it may be left."""
     home = tmp_path_factory.mktemp("sglang")
     running = start_sglang(sglang_python, old.path, home / "log")
     yield running
@@ -213,7 +217,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def repeatable(kind: str) -> dict[str, Any]:
-    """Sampling whose answers repeat: any on ours; on SGLang, whose samples obey no seed, the greedy one."""
+    """Return sampling whose answers repeat: any on ours; greedy on SGLang, whose samples obey no seed."""
     return {"top_k": 1} if kind == "sglang" else {}
 
 
@@ -230,27 +234,29 @@ CARRIED = [
 
 class Publish(Protocol):
     def __call__(self, transport: Transport, version: int, model: str) -> WeightUpdate:
-        """The weights of directory `model` as engines can load them, in many buckets."""
+        """Publish the weights of directory `model` in many buckets, so that engines can load them."""
 
 
 @pytest.fixture
 def publish(sender: ThreadSender, tmp_path: Path) -> Publish:
     (tmp_path / "ipc").mkdir()
-    memory, ipc = MemoryTarget(tmp_path, "{}"), IpcTarget(tmp_path / "ipc", 100_000)
+    memory = MemoryTarget(tmp_path, "{}")
+    ipc = IpcTarget(tmp_path / "ipc", 100_000)
 
     def published(transport: Transport, version: int, model: str) -> WeightUpdate:
         if transport == "file":
             return WeightUpdate(version, model)
         if transport == "broadcast":
             return sender.publish(version, model)
-        return (memory if transport == "memory" else ipc).write(version, read_weights(model))
+        target = memory if transport == "memory" else ipc
+        return target.write(version, read_weights(model))
 
     return published
 
 
 @pytest.fixture
 def opened(request: pytest.FixtureRequest, kind: str, old: Weights, sender: ThreadSender) -> Opened:
-    """Each engine, always with the old weights loaded."""
+    """Return a context that opens the engine of `kind` with the old weights loaded."""
 
     @asynccontextmanager
     async def embedded(kv_policy: KvPolicy = "recompute", **_: bool) -> AsyncIterator[Engine]:
@@ -278,7 +284,7 @@ def ask(
 
 
 async def complete(engine: Engine, request: GenerateRequest) -> Completion:
-    """All increments of one request joined."""
+    """Generate one request, and join its increments."""
     ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     versions: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""Engine servers in a seventh of a second, kept alive: forks of one process that has imported everything."""
+"""Start engine servers in a seventh of a second: forks of one process that has imported everything."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ def _serve(arguments: list[str], key: str, output: Connection, stops: bool) -> N
 
 
 class ForkedServer:
-    """What a Process is to the supervisor: a real process, with its real death.
+    """Stand for a Process before the supervisor: a real process, with its real death.
 
     One that `stops` does so after PASSES: what happens to it then finds its request open, however slow the caller is.
     """
@@ -116,14 +116,14 @@ class ForkedServer:
 
 @dataclass
 class Servers:
-    """A router over forked servers that are replaced when they die."""
+    """Run a router over forked servers that are replaced when they die."""
 
     model: str
     count: int
     slots: int = 8
     generate_seconds: float = 10.0
     swap_seconds: float = 10.0
-    gives_up_memory: bool = False
+    releases_memory: bool = False
     max_restarts: int = 1000
     stopping: int = 0  # so many of the next servers stop by themselves
     on_start: Callable[[int], None] = lambda _: None
@@ -143,7 +143,7 @@ class Servers:
             url,
             generate_seconds=self.generate_seconds,
             swap_seconds=self.swap_seconds,
-            gives_up_memory=self.gives_up_memory,
+            releases_memory=self.releases_memory,
             key=KEY,
         )
 
@@ -171,4 +171,4 @@ class Servers:
     def kill(self, seat: int, number: signal.Signals = signal.SIGKILL) -> None:
         os.kill(self.running[seat].pid, number)
         if number == signal.SIGTERM:
-            os.kill(self.running[seat].pid, signal.SIGCONT)  # else one that has stopped would not hear of it
+            os.kill(self.running[seat].pid, signal.SIGCONT)  # else one that has stopped would not get the signal

@@ -1,4 +1,4 @@
-"""What engines record while sampling is what the trainer computes, in float32, before and after a swap."""
+"""Compare the logprobs that engines record with those that the trainer computes, before and after a swap."""
 
 import asyncio
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_engine_and_trainer_agree_before_and_after_a_swap(
 
 
 def beside_the_trainer(trainer: ShardedModel, prompt: tuple[int, ...], said: Completion, version: int) -> np.ndarray:
-    """The trainer's own forward minus what was recorded, on the tokens of `version`."""
+    """Return the trainer's own logprobs minus the recorded ones, on the tokens of `version`."""
     sequence = LossSequence(
         token_ids=np.array(prompt + said.token_ids, np.int32),
         loss_at=np.arange(len(prompt), len(prompt) + len(said.token_ids)),

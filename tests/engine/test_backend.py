@@ -11,6 +11,7 @@ from transformers import LlamaConfig
 
 from arl.config.recipe import Recipe
 from arl.engine.backend import BUILT_IN, find_backend, probe_backend
+from arl.engine.sglang.installed import Interpreter
 from arl.errors import InputError
 from tests.fake_sglang import make_fake_sglang
 from tests.train.families import SHAPE, make_family
@@ -64,6 +65,13 @@ def test_what_the_installed_version_cannot_do_is_refused_with_the_version_that_c
         probe_backend(recipe(**given))
 
 
+def test_a_release_candidate_can_do_what_its_release_can() -> None:
+    candidate = Interpreter("python", "0.5.20rc1")
+    assert candidate.reports_spans
+    assert candidate.reports_checksums
+    assert not Interpreter("python", "0.5.17.post1").reports_spans
+
+
 def test_a_model_that_sglang_would_load_otherwise_than_it_was_published_is_refused(tmp_path: Path) -> None:
     """It holds Gemma's norms plus one, and knows no biases in an MLP."""
     engine = {"kind": "sglang", "python": make_fake_sglang(tmp_path)}
@@ -86,7 +94,7 @@ def test_reading_a_recipe_imports_no_engine() -> None:
 
 
 def collect(*options: str) -> subprocess.CompletedProcess[str]:
-    """What pytest makes of a file whose tests partly need SGLang, where there is none."""
+    """Collect a file of which some tests need SGLang, on a machine without it."""
     argv = [sys.executable, "-m", "pytest", "--collect-only", "tests/run/test_sglang_faults.py", *options]
     env = {**os.environ, "ARL_SGLANG_PYTHON": "/nowhere/python"}
     return subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)

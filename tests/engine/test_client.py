@@ -1,4 +1,4 @@
-"""The client against servers that misbehave, or behave as SGLang does and ours does not."""
+"""Run the client against servers that misbehave, or that behave as SGLang does and ours does not."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ Answer = Callable[[dict[str, Any], web.StreamResponse], Awaitable[None]]
 async def talking_to(
     answer: Answer, aborted: asyncio.Event | None = None, broken: str = "", **options: Any
 ) -> AsyncIterator[tuple[HttpEngine, list[Any]]]:
-    """A client of a server that accepts every command but the `broken` one and streams whatever `answer` writes."""
+    """Yield a client of a server that accepts every command but the `broken` one and streams what `answer` writes."""
     seen: list[Any] = []
 
     async def generate(request: web.Request) -> web.StreamResponse:
@@ -65,7 +65,7 @@ async def talking_to(
 
 
 def event(ids: list[int], finish: str | None = None, total: int | None = None, start: int = 0) -> bytes:
-    """One increment as SGLang sends it: the versions are spans of all output so far."""
+    """Return an increment as SGLang sends it: the versions are spans of all output so far."""
     total = len(ids) if total is None else total
     meta = {
         "id": "x",
@@ -202,7 +202,7 @@ def test_calls_are_sent_again_in_order_of_arrival() -> None:
 
 
 async def _interrupted(said: list[int], sampling: dict[str, Any]) -> tuple[Completion, int]:
-    """The first POST is answered at the pause, with `said` and an abort; the second in full, with 7s."""
+    """Answer the first POST at the pause, with `said` and an abort, and the second in full, with 7s."""
     asked, aborted, bodies = asyncio.Event(), asyncio.Event(), []
 
     async def write(body: dict[str, Any], response: web.StreamResponse) -> None:
@@ -339,21 +339,22 @@ def test_no_weights_are_loaded_over_a_cache_that_could_not_be_flushed() -> None:
     assert within(scenario) == ["/flush_cache"]
 
 
-GIVE_UP, TAKE_AGAIN = "/release_memory_occupation", "/resume_memory_occupation"
-PAUSE = ["/flush_cache", GIVE_UP]
+RELEASE = "/release_memory_occupation"
+RESUME = "/resume_memory_occupation"
+PAUSE = ["/flush_cache", RELEASE]
 
 
 @pytest.mark.parametrize("loads", [True, False])
-def test_memory_is_given_up_when_idle_and_taken_again_in_the_order_of_its_use(loads: bool) -> None:
+def test_memory_is_released_when_idle_and_resumed_in_the_order_of_its_use(loads: bool) -> None:
     """Weights that nobody replaces are loaded again: they come back without content. SGLang dies of any other order."""
 
     async def scenario() -> list[Any]:
-        async with talking_to(answer=refuse, gives_up_memory=True) as (engine, seen):
+        async with talking_to(answer=refuse, releases_memory=True) as (engine, seen):
             await engine.pause()
             await engine.pause()
             if loads:
                 await engine.update_weights(WeightUpdate(1, "weights"))
-                assert seen == [*PAUSE, TAKE_AGAIN, "/update_weights_from_disk"]
+                assert seen == [*PAUSE, RESUME, "/update_weights_from_disk"]
                 await engine.pause()
             await engine.resume()
             await engine.resume()
@@ -361,7 +362,7 @@ def test_memory_is_given_up_when_idle_and_taken_again_in_the_order_of_its_use(lo
             return seen
 
     load = "/update_weights_from_disk"
-    assert within(scenario) == [*PAUSE, TAKE_AGAIN, load, TAKE_AGAIN, "/flush_cache", load]
+    assert within(scenario) == [*PAUSE, RESUME, load, RESUME, "/flush_cache", load]
 
 
 async def refuse(_: dict[str, Any], __: web.StreamResponse) -> None:
@@ -369,7 +370,7 @@ async def refuse(_: dict[str, Any], __: web.StreamResponse) -> None:
 
 
 def test_nothing_reaches_a_server_that_a_pause_has_emptied() -> None:
-    """However far a call had come on its way there when the pause began: SGLang dies if it is not idle then."""
+    """It does not matter how far a call had come when the pause began. SGLang dies if it is not idle then."""
 
     async def scenario(turns: int) -> None:
         open_there, aborted = 0, asyncio.Event()

@@ -1,4 +1,4 @@
-"""However a request is cut and continued, it samples what the whole would have, and ends for the same reason."""
+"""Cut a request anywhere and continue it: it samples what the whole would have, and ends for the same reason."""
 
 import hashlib
 
@@ -12,12 +12,12 @@ VOCABULARY = 8
 
 
 def sampled(input_ids: tuple[int, ...], seed: int) -> int:
-    """The token that an engine whose seeds count samples after `input_ids`."""
+    """Return the token that an engine whose seeds count samples after `input_ids`."""
     return hashlib.sha256(f"{seed} {input_ids}".encode()).digest()[0] % VOCABULARY
 
 
 def generate(request: GenerateRequest, limit: int) -> tuple[list[int], FinishReason | None]:
-    """Up to `limit` tokens of an engine, and why it ended by itself, if it did."""
+    """Return up to `limit` tokens of an engine, and why it ended by itself, if it did."""
     tokens: list[int] = []
     while len(tokens) < limit:
         token = sampled((*request.input_ids, *tokens), request.sampling.seed)
@@ -66,6 +66,6 @@ def test_a_request_in_pieces_is_the_whole_request(
 
 
 def test_a_stop_that_only_the_server_knows_of_ends_the_request() -> None:
-    """Such as an end-of-text token of the model that the request does not list."""
+    """An end-of-text token of the model is one that the request need not list."""
     continuation = Continuation(GenerateRequest("r", (1,), SamplingParams(max_new_tokens=2)), [5, 6])
     assert continuation.finish("stop") == "stop"

@@ -1,4 +1,4 @@
-"""What every engine promises, kept by the one in this process and by the one behind HTTP."""
+"""Hold every engine to the same contract: the one in this process, and those behind HTTP."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ PROMPTS = [tuple((7 * i + j) % 13 for j in range(1 + 5 * i)) for i in range(6)]
 
 
 def assert_close(logprobs: tuple[float, ...], reference: np.ndarray) -> None:
-    """In float32, at equal weights, which are enlarged here: test_agreement.py is stricter, with ordinary ones."""
+    """Compare logprobs of enlarged weights in float32. test_agreement.py is stricter, with ordinary weights."""
     differences = np.abs(np.array(logprobs) - reference)
     assert len(differences) < 50 or differences.mean() <= 5e-6  # of a few, one may be most of the mean
     assert differences.max() <= 2e-4
@@ -140,13 +140,13 @@ async def _note(engine: Engine, request: GenerateRequest, said: list[int], start
         started.set()
 
 
-def test_an_engine_that_gives_up_its_memory_between_pause_and_resume_goes_on_as_if_it_had_not(
+def test_an_engine_that_releases_its_memory_between_pause_and_resume_goes_on_as_if_it_had_not(
     opened: Opened, old: Weights, new: Weights, repeatable: dict[str, Any]
 ) -> None:
     """Twice: a pause after which no weights are loaded, and one in which they are; each begins with a second pause."""
 
     async def scenario() -> tuple[Completion, Completion, int]:
-        async with opened(gives_up_memory=True) as engine:
+        async with opened(releases_memory=True) as engine:
             undisturbed = await complete(engine, ask("plain", tokens=450, **repeatable))
             said: list[int] = []
             started, versions = asyncio.Event(), engine.loaded_version
@@ -276,7 +276,8 @@ def test_a_replica_reports_what_it_has_to_do(kind: str, opened: Opened) -> None:
             crowd = [ask(f"c{i}", (1,) * 50, tokens=400) for i in range(20)]
             calls = [asyncio.create_task(complete(engine, request)) for request in crowd]
             busy = await settled(engine, 20)
-            assert busy.tokens >= 20 * 50 if kind == "embedded" else busy.tokens > 0  # SGLang counts a prefix once
+            at_least = 20 * 50 if kind == "embedded" else 1  # SGLang counts a prefix once
+            assert busy.tokens >= at_least
             assert busy.free(0, 0) <= 1 - 20 / 16
             for call in calls:
                 call.cancel()
@@ -286,7 +287,7 @@ def test_a_replica_reports_what_it_has_to_do(kind: str, opened: Opened) -> None:
 
 
 async def settled(engine: EmbeddedEngine | HttpEngine, requests: int) -> Load:
-    """Its report when it knows of so many; `within` bounds the wait."""
+    """Return the engine's report once it counts so many requests; `within` bounds the wait."""
     load = await engine.report()
     while load.running + load.waiting != requests:
         await asyncio.sleep(0)
@@ -364,7 +365,7 @@ def test_a_storm_of_swaps_and_aborts_changes_no_sample(
 def test_no_prefix_of_the_old_weights_is_served_under_the_new(
     opened: Opened, old: Weights, new: Weights, kv_policy: KvPolicy
 ) -> None:
-    """A prompt that the prefix cache knows, asked again after a swap; under keep while another request stays open."""
+    """Ask again after a swap with a prompt that the prefix cache holds; under keep while another request is open."""
     prompt = tuple(i % 13 for i in range(100))
 
     async def scenario() -> tuple[Completion, Completion]:

@@ -1,4 +1,4 @@
-"""The embedded engine and its cache: model families, precision, pause modes, virtual time, broken weights."""
+"""Check the embedded engine and its cache: model families, precision, pause modes, virtual time, broken weights."""
 
 import asyncio
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_every_family_agrees_with_stock_transformers(
 
 
 def test_pause_mode_abort_ends_open_requests_with_what_they_have(old: Weights) -> None:
-    """Also those still waiting for a slot; new ones wait for resume."""
+    """Those that wait for a slot end as well; new ones wait for resume."""
 
     async def scenario() -> None:
         async with EmbeddedEngine(load_model(old.path, "float32"), slots=1) as engine:
@@ -151,7 +151,7 @@ def test_a_router_keeps_groups_together_and_spreads_them(old: Weights, new: Weig
                 for i in range(3)
             ]
             answers = asyncio.gather(*(complete(router, request) for request in requests))
-            while one.num_open + two.num_open < 12:  # noqa: ASYNC110 - nobody tells
+            while one.num_open + two.num_open < 12:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0)
             assert (one.num_open, two.num_open) == (6, 6)
             report = await router.update_weights(WeightUpdate(1, new.path))

@@ -1,4 +1,4 @@
-"""The embedded engine on an NVIDIA GPU: ragged prompts, a growing cache, a swap in their midst."""
+"""Run the embedded engine on an NVIDIA GPU: ragged prompts, a growing cache, a swap in their midst."""
 
 import asyncio
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_what_is_sampled_has_the_logprobs_of_stock_transformers(tmp_path: Path, 
                 await asyncio.sleep(0)
             await engine.update_weights(WeightUpdate(1, str(tmp_path)))
             said = await answers
-            engine.give_up_cache()
+            engine.release_cache()
             return said
 
     for i, answer in enumerate(within(scenario)):

@@ -1,4 +1,4 @@
-"""A server that is killed in mid-request: what it had said survives, and nothing of it lives on."""
+"""Kill servers in mid-request: what they had sent survives, and no process of theirs does."""
 
 import contextlib
 import os

@@ -74,7 +74,7 @@ class Killer:
 
 
 class Haunted:
-    """An engine that its killer listens to."""
+    """Pass everything on to the router, and report it to the killer."""
 
     def __init__(self, router: Router, killer: Ghost) -> None:
         self._router, self._killer = router, killer
@@ -99,7 +99,7 @@ class Haunted:
 
 
 class PublishingTrainer(NullTrainer):
-    """Even versions are the old weights, odd ones the new; as many are kept as a real publisher keeps."""
+    """Publish the old weights as even versions and the new ones as odd, and keep as many as a real publisher."""
 
     def __init__(self, directory: Path, old: Weights, new: Weights, kept: int) -> None:
         super().__init__(step_seconds=0.05)
@@ -124,7 +124,7 @@ class LongProblems(NullCodec):
 
 
 def check_record(trajectory: Trajectory, models: tuple[Weights, Weights]) -> None:
-    """Every token has the logprob that the weights of its version give it in this very context."""
+    """Check that every token has the logprob that the weights of its version give it in this context."""
     cut = trajectory.prompt_length
     ids = tuple(trajectory.token_ids.tolist())
     even, odd = (model.logprobs(ids[:cut], ids[cut:]) for model in models)
@@ -133,7 +133,7 @@ def check_record(trajectory: Trajectory, models: tuple[Weights, Weights]) -> Non
 
 
 class Run:
-    """A controller over servers that a killer haunts."""
+    """Run a controller over servers that a killer kills."""
 
     def __init__(self, directory: Path, old: Weights, new: Weights, mode: str, limits: Deadlines = LIMITS) -> None:
         self.steps, self.mode, self.models = 8, mode, (old, new)
@@ -199,7 +199,7 @@ def test_kill_9_of_engine_servers_again_and_again_changes_nothing_but_time(
     mode: str, num_kills: int, old: Weights, new: Weights, tmp_path: Path
 ) -> None:
     run = Run(tmp_path / "published", old, new, mode)
-    servers = Servers(old.path, count=1 if mode == "alone" else 2, gives_up_memory=mode == "collocated")
+    servers = Servers(old.path, count=1 if mode == "alone" else 2, releases_memory=mode == "collocated")
     killer = Killer(servers, random.Random(mode), num_kills)
     within(lambda: run.over(servers.open(), killer))
     run.check()

@@ -1,4 +1,4 @@
-"""Replicas are lost at any moment, in virtual time: no caller can tell, but by the time and the versions."""
+"""Lose replicas at any moment, in virtual time: callers see it only in the time and the versions."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ STOP = 0
 
 
 def token_at(seed: int, position: int) -> int:
-    """What a request with `seed` samples at `position`, whoever serves it: one in 17 stops it."""
+    """Return what a request with `seed` samples at `position` on any replica: one in 17 stops it."""
     return random.Random(f"{seed} {position}").randrange(17)
 
 
@@ -34,7 +34,7 @@ def uninterrupted(request: GenerateRequest) -> tuple[int, ...]:
 
 
 class Mortal:
-    """An engine that takes a virtual second a token and says `interval` of them at a time, until it dies."""
+    """Generate one token a virtual second, in increments of `interval`, until it dies."""
 
     def __init__(self, router: Router | None = None, version: int = 0, interval: int = 1, swap: float = 3.0) -> None:
         self._router, self._interval, self._swap = router, interval, swap
@@ -135,7 +135,7 @@ class World:
         assert not any(replica.open for replica in self.router._live)
 
     async def _seat(self, seat: int) -> None:
-        """What a supervisor does."""
+        """Do what a supervisor does."""
         while True:
             assert not (self.in_turns and self.trains)
             self.lives[seat] = None
@@ -222,7 +222,7 @@ class World:
 def test_whenever_replicas_are_lost_every_request_gets_the_tokens_of_an_uninterrupted_one(
     seed: int, seats: int, lifetime: float, in_turns: bool
 ) -> None:
-    """And in turns, whoever paused the engines finds nobody else on the device."""
+    """In turns, no engine uses the device while the one who paused them does."""
     clock.run(lambda: World(random.Random(seed), seats, lifetime, in_turns).run(num_requests=24), virtual=True)
 
 

@@ -1,4 +1,4 @@
-"""Which replica a request goes to, in virtual time."""
+"""Check to which replica a request goes, in virtual time."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ SLOTS, CAPACITY = 20, 2000
 
 
 class Loaded:
-    """A replica that has other things to do as well, and knows what it has been given."""
+    """Represent a replica that has other work as well, and remembers what it was given."""
 
     def __init__(self, rng: random.Random) -> None:
         self.loaded_version, self.busy_seconds = 0, 0.0
@@ -51,7 +51,7 @@ class Loaded:
             del self._open[request.request_id]
 
     def end(self) -> None:
-        """All that it was given; what others gave it changes."""
+        """End all that it was given, and draw new work of others."""
         for _, over in self._open.values():
             over.set()
         self.others, self.their_tokens = self._rng.randrange(SLOTS), self._rng.randrange(CAPACITY)
@@ -75,7 +75,7 @@ class World:
         self.lives = [await self.router.fill(i, replica) for i, replica in enumerate(self.replicas)]
 
     async def ask(self, group: str, members: int, tokens: int) -> set[int]:
-        """Where the members of a group go."""
+        """Send the members of a group, and return the replicas that got them."""
         for i in range(members):
             name = f"{group}.{i}.{len(self.tasks)}"
             request = GenerateRequest(name, (1,) * tokens, SamplingParams(1, stop_token_ids=(1,)), group)

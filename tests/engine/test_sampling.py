@@ -1,4 +1,4 @@
-"""Sampling: the right distribution, truncation as SGLang's, and random numbers that belong to the request."""
+"""Check the distribution of samples, truncation like SGLang's, and random numbers that belong to the request."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ DRAWS = 20_000
 
 
 def frequencies(temperature: float = 1.0, top_k: int = -1, top_p: float = 1.0) -> np.ndarray:
-    """Of each token over DRAWS requests with seeds 0, 1, …: (5,) float64."""
+    """Return the frequency of each token over DRAWS requests with seeds 0, 1, …: (5,) float64."""
     uniform = torch.from_numpy(uniforms(np.arange(DRAWS).astype(np.uint64), np.full(DRAWS, 7)))
     truncation = (torch.full((DRAWS,), top_k), torch.full((DRAWS,), top_p))
     ids, logprobs = sample(LOGITS.expand(DRAWS, 5), torch.full((DRAWS,), temperature), uniform, truncation)

@@ -1,4 +1,4 @@
-"""The server process: SGLang's protocol on the wire, bad input, keys, ports, signals and deaths."""
+"""Check the server process: SGLang's protocol on the wire, bad input, keys, ports, signals and deaths."""
 
 import asyncio
 import subprocess
@@ -100,7 +100,7 @@ def test_flushing_is_refused_while_requests_are_open(server: ServerProcess) -> N
     within(scenario)
 
 
-def test_memory_is_given_up_once_and_nothing_generates_without_it(server: ServerProcess) -> None:
+def test_memory_is_released_once_and_nothing_generates_without_it(server: ServerProcess) -> None:
     """SGLang dies of what is refused here."""
 
     async def scenario() -> None:
@@ -186,4 +186,4 @@ def test_a_server_dies_with_its_parent(old: Weights) -> None:
     orphan = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
     parent.wait(timeout=10)
-    orphan.wait(timeout=120)  # it asks to die when it has imported torch
+    orphan.wait(timeout=120)  # it asks the kernel for its death once it has imported torch

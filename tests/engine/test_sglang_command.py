@@ -1,4 +1,4 @@
-"""The command line of an SGLang server, and where it lives."""
+"""Check the command line and the environment of an SGLang server."""
 
 import socket
 import tempfile
@@ -40,7 +40,7 @@ def spec(model: str, share: Resources, **engine: object) -> ServerSpec:
     ("share", "expected"),
     [(Resources(1, ("0",), True), True), (Resources(1, ("0",)), False), (Resources(1, (), True), False)],
 )
-def test_memory_can_be_given_up_where_a_gpu_has_two_users(model: str, share: Resources, expected: bool) -> None:
+def test_memory_can_be_released_where_a_gpu_has_two_users(model: str, share: Resources, expected: bool) -> None:
     """Nowhere else: it forbids SGLang some of its own economies."""
     argv = server_command.command(spec(model, share), "python")
     assert ("--enable-memory-saver" in argv) == expected

@@ -1,4 +1,4 @@
-"""Real servers that are killed, stopped, asked to go, or cannot start: replaced, or the end says why."""
+"""Replace real servers that are killed, stopped or terminated, or end the run with the reason."""
 
 import asyncio
 import signal
@@ -28,7 +28,7 @@ def raised(scenario: Callable[[], Awaitable[None]]) -> str:
 async def disturbed(
     router: Router, request: GenerateRequest, servers: Servers, number: signal.Signals
 ) -> tuple[int, ...]:
-    """The tokens of a request whose server gets signal `number` when it has said something, and has then stopped."""
+    """Return the tokens of a request whose server gets signal `number` once it has sent some and has stopped."""
     tokens: tuple[int, ...] = ()
     async for increment in router.generate(request):
         if not tokens:
@@ -96,7 +96,7 @@ def test_a_server_that_is_silent_at_a_swap_is_replaced_by_one_with_the_new_weigh
 def test_a_server_that_dies_while_it_is_given_weights_is_replaced_whatever_it_had_answered(
     old: Weights, new: Weights
 ) -> None:
-    """As SGLang answers for a moment when a process behind it is gone."""
+    """SGLang answers with such errors for a moment when a process behind it is gone."""
 
     async def scenario() -> None:
         servers = Servers(old.path, count=1)

@@ -1,4 +1,4 @@
-"""One SGLang server over two processes, each with half of every weight; on a CPU, where arl's own recipes use one."""
+"""Run one SGLang server of two processes on a CPU, each with half of every weight."""
 
 import os
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ PROMPT = (1, 2, 3)
 def wide_server(sglang_python: str, old: Weights, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     argv, env = sglang_command(sglang_python, old.path)
     argv[argv.index("--tp-size") + 1] = "2"
-    cores = sorted(os.sched_getaffinity(0))[:2]  # SGLang wants to be told where there are fewer NUMA nodes than workers
+    cores = sorted(os.sched_getaffinity(0))[:2]  # SGLang needs this where there are fewer NUMA nodes than workers
     env["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(map(str, cores))
     running = start(argv, env, tmp_path_factory.mktemp("wide") / "log")
     yield running

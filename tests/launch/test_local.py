@@ -1,4 +1,4 @@
-"""Processes: readiness is awaited, deaths are reported, and nothing outlives the block that started it."""
+"""Start processes: readiness is awaited, deaths are reported, and nothing outlives the block that started it."""
 
 import asyncio
 import os
@@ -56,6 +56,30 @@ def test_a_process_that_dies_before_it_is_ready_says_why(tmp_path: Path) -> None
         asyncio.run(main())
 
 
+def test_a_death_shows_the_last_lines_of_a_long_log(tmp_path: Path) -> None:
+    code = "import sys; print(*range(100_000), sep='\\n'); sys.exit(1)"
+
+    async def main() -> str:
+        async with LocalLauncher(tmp_path, patience=1) as launcher:
+            child = await launcher.start("engine-0", command(code), ONE_THREAD)
+            return str(await child.died())
+
+    lines = [line.strip() for line in asyncio.run(main()).splitlines()]
+    assert lines[1:] == [str(number) for number in range(100_000 - 15, 100_000)]
+
+
+def test_a_process_whose_output_cannot_be_logged_ends_with_that_reason(tmp_path: Path) -> None:
+    (tmp_path / "engine-0.log").mkdir()
+
+    async def main() -> None:
+        async with LocalLauncher(tmp_path, patience=1) as launcher:
+            child = await launcher.start("engine-0", command(READY), ONE_THREAD)
+            await child.ready(120)
+
+    with pytest.raises(ProcessDied, match=r"could not be logged .*Its log .* cannot be read: Is a directory"):
+        asyncio.run(main())
+
+
 def test_a_process_that_is_never_ready_runs_into_the_deadline(tmp_path: Path) -> None:
     async def main() -> None:
         async with LocalLauncher(tmp_path, patience=1) as launcher:
@@ -109,10 +133,11 @@ def test_a_program_that_does_not_exist_is_a_death_that_says_so(tmp_path: Path) -
 
 def test_ranks_meet_at_one_address_and_each_knows_its_number(tmp_path: Path) -> None:
     with LocalLauncher(tmp_path, patience=1).rendezvous(2) as environments:
-        assert [environment.pop("RANK") for environment in map(dict, environments)] == ["0", "1"]
-        meeting = {(e["MASTER_ADDR"], e["MASTER_PORT"], e["WORLD_SIZE"]) for e in environments}
-        assert len(meeting) == 1
-        assert meeting.pop()[::2] == ("127.0.0.1", "2")
+        assert [environment["RANK"] for environment in environments] == ["0", "1"]
+        assert {environment["MASTER_ADDR"] for environment in environments} == {"127.0.0.1"}
+        assert {environment["WORLD_SIZE"] for environment in environments} == {"2"}
+        (port,) = {environment["MASTER_PORT"] for environment in environments}
+        assert port.isdecimal()
 
 
 def test_a_grandchild_that_escapes_with_the_pipe_does_not_hold_up_the_end(tmp_path: Path) -> None:

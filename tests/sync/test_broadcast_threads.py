@@ -18,7 +18,7 @@ SECONDS = 30.0
 
 
 class QueueLink:
-    """A BroadcastLink of one thread, whose other end is in the test."""
+    """Link one thread with the test, which has the other end."""
 
     def __init__(self) -> None:
         self.requests: Queue[GroupRequest | None] = Queue()
@@ -44,7 +44,7 @@ class QueueLink:
 
 
 class Controller:
-    """The links of all threads, by the name of their group; the listener's is `listener`."""
+    """Hold the links of all threads by the name of their group; the listener's is `listener`."""
 
     def __init__(self, target: BroadcastTarget, *groups: str, seconds: float = SECONDS) -> None:
         self.listener = QueueLink()

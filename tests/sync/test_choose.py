@@ -1,4 +1,4 @@
-"""Which transport a run uses, and which it cannot."""
+"""Choose the transport of a run, and refuse those that cannot work."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the trainer will publish is compared with what the engines began with."""
+"""Compare what the trainer will publish with what the engines began with."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The commands by which a server is given new weights, and the order in which they come."""
+"""Check the commands by which a server is given new weights, and their order."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ LAST = [TensorSpec("b", "bfloat16", (4,))]
 
 
 class Recorded:
-    """Commands that were sent, as `path version`; `refused` are answered by an error, the others by `answer`."""
+    """Record the commands as `path version`; `refused` is answered by an error, the others by `answer`."""
 
     url = "http://server"
 
@@ -39,7 +39,7 @@ class Recorded:
 
 
 class Sender:
-    """A trainer whose broadcasts fail if `is_lost`."""
+    """Stand for a trainer whose broadcasts fail if `is_lost`."""
 
     def __init__(self, is_lost: bool = False) -> None:
         self.buckets: Sequence[Sequence[TensorSpec]] = [BUCKET, LAST]
@@ -59,7 +59,7 @@ class Sender:
 
 
 def commands_of(update: WeightUpdate, stages: bool = False) -> list[str]:
-    """What a server is sent for `update`, with | where it must be paused."""
+    """Return what a server is sent for `update`, with | where it must be paused."""
 
     async def load() -> list[str]:
         server = Recorded()
@@ -94,14 +94,14 @@ def test_a_server_that_stages_buckets_is_paused_only_for_the_version() -> None:
     assert commands_of(update, stages=False) == [join, "|", path, f"{path} 3"]
 
 
-def test_memory_is_taken_again_only_if_it_was_given_up_and_the_weights_with_their_content() -> None:
+def test_memory_is_resumed_only_if_it_was_released_and_the_weights_with_their_content() -> None:
     async def scenario() -> list[str]:
         server = Recorded()
         loader = WeightLoader(server, None, workers=1, seconds=5.0)
         await loader.load(WeightUpdate(3, "v3"))
-        await loader.take_memory_again()
-        await loader.give_up_memory()
-        await loader.take_memory_again()
+        await loader.resume_memory()
+        await loader.release_memory()
+        await loader.resume_memory()
         return server.sent
 
     assert asyncio.run(scenario()) == [

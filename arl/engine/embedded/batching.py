@@ -26,7 +26,7 @@ from arl.engine.requests import refuse_impossible
 from arl.errors import EngineError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
 from arl.sync.buckets import TensorSpec
-from arl.sync.loading import load_state, read_weights, refuse_strangers
+from arl.sync.loading import load_state, read_weights, refuse_foreign_tensors
 from arl.sync.verify import checksums, refuse_difference
 from arl.types import FinishReason, GenerateRequest, Increment, SwapReport, WeightUpdate
 
@@ -35,17 +35,17 @@ PREFILL_TOKENS = 8192  # of new prompts in one pass, beside the decoding slots; 
 
 
 class EmbeddedEngine:
-    """An Engine in this process; `async with EmbeddedEngine(model): …` runs its loop.
+    """Generate in this process as an Engine; `async with EmbeddedEngine(model): …` runs its loop.
 
     Args:
         model: built on arl's attention (arl.models.load), in evaluation mode
-        slots: requests decoded together
+        slots: most requests that are decoded together
         kv_policy: at a swap, rebuild the cache of open requests under the new weights, or keep it
         stream_interval: tokens between two increments of one request
-        version: of the weights the model holds now
-        step_cost: seconds that a pass of (prefill tokens, decode tokens) takes in virtual time; its results
-            take effect at their end. None: no time is added
-        load_seconds: that a weight load takes in virtual time, likewise
+        version: of the weights that the model holds now
+        step_cost: seconds that a pass of (prefill tokens, decode tokens) takes in virtual time; the results of a pass
+            take effect when these seconds are over. None: no time is added
+        load_seconds: virtual seconds that a weight load takes; 0 adds no time
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class EmbeddedEngine:
 
     @property
     def num_open(self) -> int:
+        """Return the number of requests that wait or run."""
         return len(self._open)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
@@ -125,14 +126,17 @@ class EmbeddedEngine:
         """
         if self._ended is not None:
             raise self._ended
-        names = [request.request_id for request in requests]
+        names: set[str] = set()
         for request in requests:
+            name = request.request_id
             refuse_impossible(request, self.vocab_size, self.context)
-            if request.request_id in self._open or names.count(request.request_id) > 1:
-                raise EngineError(f"request {request.request_id}: this id is open already: ids must be unique")
+            if name in self._open or name in names:
+                raise EngineError(f"request {name}: this id is open already: ids must be unique")
+            names.add(name)
         stream = Stream()
         for index, request in enumerate(requests):
-            opened = OpenRequest(request, stream, index, np.array(request.input_ids, np.int32))
+            sequence = np.array(request.input_ids, np.int32)
+            opened = OpenRequest(request, stream, index, sequence)
             self._open[request.request_id] = opened
             self._waiting.append(opened)
         self._meter.opened(len(requests))
@@ -150,6 +154,7 @@ class EmbeddedEngine:
         self._wake.set()
 
     def abort_all(self) -> None:
+        """End every open request; see abort."""
         self.abort(list(self._open))
 
     async def pause(self, mode: PauseMode | None = None) -> None:
@@ -163,9 +168,10 @@ class EmbeddedEngine:
             if self._paused_since is None:
                 self._paused_since = now()
                 self._meter.pause(True)
-            for row in range(self._rows.count):
-                if self._rows.sent[row] < self._rows.length[row]:
-                    self._rows.emit(row, None)
+            rows = self._rows
+            for row in range(rows.count):
+                if rows.sent[row] < rows.length[row]:
+                    rows.emit(row, None)
             mode = mode or self._default_mode
             if mode == "abort":
                 self.abort_all()
@@ -174,6 +180,7 @@ class EmbeddedEngine:
                 self._retract()
 
     async def resume(self) -> None:
+        """See Engine.resume."""
         async with self._boundary:
             self._paused_since = None
             self._meter.pause(False)
@@ -218,21 +225,29 @@ class EmbeddedEngine:
         """Return the sha256 of each weight, in the dtype of the model."""
         return checksums(dict(self._runner.model.named_parameters()), self._runner.model.dtype)
 
-    def refuse_strangers(self, bucket: Sequence[TensorSpec]) -> None:
+    def refuse_foreign_tensors(self, bucket: Sequence[TensorSpec]) -> None:
         """Check that the model has every parameter of `bucket`, in its shape.
 
         Raises:
             EngineError: it lacks one, or has another shape.
         """
-        refuse_strangers(self._runner.model, {spec.name: spec.shape for spec in bucket}, "what is to be broadcast")
+        shapes = {spec.name: spec.shape for spec in bucket}
+        refuse_foreign_tensors(self._runner.model, shapes, "what is to be broadcast")
 
     async def report(self) -> Load:
         """See ReplicaEngine.report."""
         rows = self._rows
-        tokens = int(rows.length[: rows.count].sum()) + sum(len(opened.sequence) for opened in self._waiting)
-        return Load(rows.count, len(self._waiting), self._slots, tokens, self._slots * self.context)
+        cached = int(rows.length[: rows.count].sum())
+        waiting = sum(len(opened.sequence) for opened in self._waiting)
+        return Load(
+            running=rows.count,
+            waiting=len(self._waiting),
+            slots=self._slots,
+            tokens=cached + waiting,
+            capacity=self._slots * self.context,
+        )
 
-    def give_up_cache(self) -> None:
+    def release_cache(self) -> None:
         """Free the memory of the cache; the next pass allocates what it needs. Nothing may be open."""
         assert not self._open
         self._runner.clear_cache()
@@ -266,34 +281,39 @@ class EmbeddedEngine:
         self._open.clear()
 
     async def _turn(self) -> bool:
-        """Make one pass, if there is work and no pause; return whether there was."""
+        """Make one pass, if there is work and no pause; return whether it made one."""
         self._close_aborted()
-        if self._paused_since is not None or not (self._rows.count or self._waiting):
+        has_work = self._rows.count > 0 or len(self._waiting) > 0
+        if not has_work or self._paused_since is not None:
             return False
         decoded = self._rows.count
         prompts = self._admit()
         ids, logprobs = self._runner.forward(self._rows, decoded, prompts)
         if self._step_cost is not None:
-            await asyncio.sleep(self._step_cost(len(prompts.token_ids) if prompts else 0, decoded))
+            prefilled = 0 if prompts is None else len(prompts.token_ids)
+            await asyncio.sleep(self._step_cost(prefilled, decoded))
         self._take_effect(ids, logprobs)
         return True
 
     def _admit(self) -> PrefixTree | None:
         """Fill free slots in order of arrival. Return the prompts of the new rows; None without new rows."""
-        sequences = [opened.sequence for opened in islice(self._waiting, self._slots - self._rows.count)]
-        if not sequences:
+        free_slots = self._slots - self._rows.count
+        first = [opened.sequence for opened in islice(self._waiting, free_slots)]
+        if not first:
             return None
-        sequences = sequences[: max(1, how_many_fit(sequences, PREFILL_TOKENS))]
+        admitted = max(1, how_many_fit(first, PREFILL_TOKENS))  # at least one, however long it is
+        sequences = first[:admitted]
         for _ in sequences:
             self._rows.add(self._waiting.popleft())
         return prefix_tree(sequences)
 
     def _take_effect(self, ids: np.ndarray, logprobs: np.ndarray) -> None:
-        """Append a token to each row; stream what is due. ids (n,) int64 and logprobs (n,) float32 of the n rows."""
+        """Append one token to each of the n rows, and stream what is due. ids (n,) int64, logprobs (n,) float32."""
         rows = self._rows
+        n = rows.count
         stopped, spent = rows.record(ids, logprobs, self._version)
         gone = stopped | spent
-        unsent = rows.length[: rows.count] - rows.sent[: rows.count]
+        unsent = rows.length[:n] - rows.sent[:n]
         due = gone | (unsent >= self._interval)
         for row in np.flatnonzero(due).tolist():
             rows.emit(row, _finish_reason(stopped[row], spent[row]))
@@ -304,27 +324,32 @@ class EmbeddedEngine:
         if not gone.any():
             return
         for row in np.flatnonzero(gone).tolist():
-            del self._open[self._rows.opened[row].request.request_id]
+            opened = self._rows.opened[row]
+            del self._open[opened.request.request_id]
         self._meter.opened(-int(gone.sum()))
         source, target = self._rows.remove(gone)
         if len(source):
-            self._runner.move(source, target, int(self._rows.length[target].max()))
+            longest = int(self._rows.length[target].max())
+            self._runner.move(source, target, longest)
 
     def _close_aborted(self) -> None:
         """End the requests that were aborted since the last pass, waiting and running ones."""
         if not self._any_aborted:
             return
         self._any_aborted = False
+        self._close_aborted_waiting()
+        gone = np.array([opened.aborted for opened in self._rows.opened], bool)
+        for row in np.flatnonzero(gone).tolist():
+            self._rows.emit(row, "abort")
+        self._remove(gone)
+
+    def _close_aborted_waiting(self) -> None:
         waiting = [opened for opened in self._waiting if opened.aborted]
         for opened in waiting:
             self._waiting.remove(opened)
             opened.stream.put(opened.index, Increment((), (), (), "abort"))
             del self._open[opened.request.request_id]
         self._meter.opened(-len(waiting))
-        gone = np.array([opened.aborted for opened in self._rows.opened], bool)
-        for row in np.flatnonzero(gone).tolist():
-            self._rows.emit(row, "abort")
-        self._remove(gone)
 
     def _retract(self) -> None:
         """Put every row back at the head of the line, as a longer prompt.
@@ -334,7 +359,8 @@ class EmbeddedEngine:
         rows = self._rows
         for row, opened in enumerate(rows.opened):
             opened.sequence = rows.tokens[row, : rows.length[row]].copy()
-        self._waiting.extendleft(sorted(rows.opened, key=lambda opened: opened.sequence.tobytes()))
+        ordered = sorted(rows.opened, key=lambda opened: opened.sequence.tobytes())
+        self._waiting.extendleft(ordered)
         rows.remove(np.ones(rows.count, bool))
 
 

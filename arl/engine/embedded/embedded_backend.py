@@ -18,6 +18,8 @@ SERVER_MODULE = "arl.engine.embedded.server"
 
 
 class EmbeddedBackend:
+    """Serve arl's own engine; see arl.engine.backend."""
+
     capabilities = Capabilities(
         kv_policies=("recompute", "keep"),
         transports=("file", "broadcast", "memory"),
@@ -29,8 +31,8 @@ class EmbeddedBackend:
     )
 
     def probe(self, config: EngineConfig) -> Installation:
-        """See Backend.probe. It comes with arl; what may be missing is what it computes with."""
-        del config
+        """See Backend.probe. The engine comes with arl; torch or transformers may be missing."""
+        del config  # it runs under this interpreter
         try:
             version = " and ".join(f"{name} {metadata.version(name)}" for name in ("torch", "transformers"))
         except metadata.PackageNotFoundError as error:
@@ -39,7 +41,7 @@ class EmbeddedBackend:
         return Installation("the embedded engine with", version, sys.executable, self.capabilities)
 
     def refuse_model(self, path: str, recipe: Recipe) -> None:
-        """See Backend.refuse_model. It loads the very model that the trainer does, or nobody loads it."""
+        """See Backend.refuse_model. It refuses nothing, because it loads a model with the same code as the trainer."""
 
     def command(self, server: ServerSpec) -> Command:
         """See Backend.command."""

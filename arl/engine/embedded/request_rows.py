@@ -11,7 +11,7 @@ from arl.types import FinishReason, GenerateRequest, Increment
 
 
 class Stream:
-    """Increments of the requests that were submitted together, as (index of the request, increment)."""
+    """Hand on the increments of requests that were submitted together, as (index of the request, increment)."""
 
     def __init__(self) -> None:
         self._events: deque[tuple[int, Increment]] = deque()
@@ -19,10 +19,12 @@ class Stream:
         self._arrived = asyncio.Event()
 
     def put(self, index: int, increment: Increment) -> None:
+        """Add an increment of request `index`."""
         self._events.append((index, increment))
         self._arrived.set()
 
     def fail(self, error: EngineError) -> None:
+        """End the stream with `error`, which `take` raises once it has returned every increment."""
         self._error = error
         self._arrived.set()
 
@@ -46,7 +48,7 @@ class Stream:
 
 @dataclass(eq=False)
 class OpenRequest:
-    """A request that waits for a slot, or holds one."""
+    """Keep a request that waits for a slot, or holds one."""
 
     request: GenerateRequest
     stream: Stream
@@ -56,16 +58,18 @@ class OpenRequest:
 
     @property
     def limit(self) -> int:
-        """The length, prompt included, at which the budget is spent."""
+        """Return the length, prompt included, at which the budget is spent."""
         return len(self.request.input_ids) + self.request.sampling.max_new_tokens
 
-
-def _truncates(opened: OpenRequest) -> bool:
-    return opened.request.sampling.top_k >= 0 or opened.request.sampling.top_p < 1
+    @property
+    def truncates(self) -> bool:
+        """Return whether it asks for top-k or top-p."""
+        sampling = self.request.sampling
+        return sampling.top_k >= 0 or sampling.top_p < 1
 
 
 class Rows:
-    """Rows 0 … count−1 are in use; row i describes slot i of the cache."""
+    """Describe the open requests that hold a slot: row i is slot i of the cache, and rows 0 … count−1 are in use."""
 
     def __init__(self, slots: int, context: int) -> None:
         self.count = 0
@@ -89,20 +93,26 @@ class Rows:
         sampling = opened.request.sampling
         length = len(opened.sequence)
         self.tokens[i, :length] = opened.sequence
-        self.length[i] = self.sent[i] = length
+        self.length[i] = length
+        self.sent[i] = length
         self.limit[i] = opened.limit
         self.seed[i] = sampling.seed & (2**64 - 1)
         self.temperature[i] = sampling.temperature
         self.top_k[i] = sampling.top_k
         self.top_p[i] = sampling.top_p
-        extra = len(sampling.stop_token_ids) - self.stops.shape[1]
-        if extra > 0:
-            self.stops = np.pad(self.stops, ((0, 0), (0, extra)), constant_values=-1)
-        self.stops[i] = -1
-        self.stops[i, : len(sampling.stop_token_ids)] = sampling.stop_token_ids
-        self.truncating += _truncates(opened)
+        self._set_stops(i, sampling.stop_token_ids)
+        self.truncating += opened.truncates
         self.opened.append(opened)
         self.count += 1
+
+    def _set_stops(self, row: int, token_ids: tuple[int, ...]) -> None:
+        """Set the stop tokens of `row`, after widening the column if it has too little room for them."""
+        width = len(token_ids)
+        extra = width - self.stops.shape[1]
+        if extra > 0:
+            self.stops = np.pad(self.stops, ((0, 0), (0, extra)), constant_values=-1)
+        self.stops[row] = -1
+        self.stops[row, :width] = token_ids
 
     def record(self, tokens: np.ndarray, logprobs: np.ndarray, version: int) -> tuple[np.ndarray, np.ndarray]:
         """Append one token to each row; tokens (n,) int64, logprobs (n,) float32.
@@ -111,13 +121,15 @@ class Rows:
             masks (n,) bool of the rows that stopped, and of those whose budget is spent
         """
         n = self.count
-        at = (np.arange(n), self.length[:n])
-        self.tokens[at] = tokens
-        self.logprobs[at] = logprobs
-        self.versions[at] = version
-        self.length[:n] += 1
+        rows = np.arange(n)
+        ends = self.length[:n]  # a view
+        self.tokens[rows, ends] = tokens
+        self.logprobs[rows, ends] = logprobs
+        self.versions[rows, ends] = version
+        ends += 1
         stopped = (self.stops[:n] == tokens[:, None]).any(axis=1)
-        return stopped, self.length[:n] >= self.limit[:n]
+        spent = ends >= self.limit[:n]
+        return stopped, spent
 
     def emit(self, row: int, reason: FinishReason | None) -> None:
         """Stream the tokens of `row` that were not streamed yet.
@@ -125,15 +137,20 @@ class Rows:
         Raises:
             EngineError: a logprob is not finite: the weights are broken.
         """
-        new = slice(int(self.sent[row]), int(self.length[row]))
+        start = int(self.sent[row])
+        end = int(self.length[row])
         opened = self.opened[row]
-        logprobs = self.logprobs[row, new]
+        logprobs = self.logprobs[row, start:end]
         if not np.isfinite(logprobs).all():
             raise EngineError(f"request {opened.request.request_id}: the model's logits are not finite numbers")
-        tokens = tuple(self.tokens[row, new].tolist())
-        versions = tuple(self.versions[row, new].tolist())
-        self.sent[row] = self.length[row]
-        opened.stream.put(opened.index, Increment(tokens, tuple(logprobs.tolist()), versions, reason))
+        increment = Increment(
+            token_ids=tuple(self.tokens[row, start:end].tolist()),
+            logprobs=tuple(logprobs.tolist()),
+            policy_versions=tuple(self.versions[row, start:end].tolist()),
+            finish_reason=reason,
+        )
+        self.sent[row] = end
+        opened.stream.put(opened.index, increment)
 
     def remove(self, gone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Free the rows of mask `gone` (n,); the last rows fill the holes.
@@ -141,14 +158,22 @@ class Rows:
         Returns:
             the rows (k,) int64 that moved, and the rows (k,) int64 where they are now
         """
+        for row in np.flatnonzero(gone).tolist():
+            self.truncating -= self.opened[row].truncates
         left = int((~gone).sum())
-        self.truncating -= sum(_truncates(self.opened[i]) for i in np.flatnonzero(gone).tolist())
         target = np.flatnonzero(gone[:left])
         source = left + np.flatnonzero(~gone[left:])
+        self._copy(source, target)
+        del self.opened[left:]
+        self.count = left
+        return source, target
+
+    def _copy(self, source: np.ndarray, target: np.ndarray) -> None:
+        """Copy rows `source` (k,) to rows `target` (k,)."""
         longest = int(self.length[source].max(initial=0))
-        for wide in (self.tokens, self.logprobs, self.versions):
-            wide[target, :longest] = wide[source, :longest]
-        for column in (
+        for tokenwise in (self.tokens, self.logprobs, self.versions):
+            tokenwise[target, :longest] = tokenwise[source, :longest]
+        columns = (
             self.length,
             self.sent,
             self.limit,
@@ -156,11 +181,9 @@ class Rows:
             self.temperature,
             self.top_k,
             self.top_p,
-        ):
+            self.stops,
+        )
+        for column in columns:
             column[target] = column[source]
-        self.stops[target] = self.stops[source]
         for i, j in zip(source.tolist(), target.tolist(), strict=True):
             self.opened[j] = self.opened[i]
-        del self.opened[left:]
-        self.count = left
-        return source, target

@@ -1,286 +1,30 @@
 """Serve the embedded engine over SGLang's HTTP protocol: `python -m arl.engine.embedded.server`.
 
-    POST /generate ─► EmbeddedEngine.submit ─► its Stream ─► server-sent events, one for each increment
-    POST /pause_generation, /continue_generation, /abort_request, /flush_cache
-    POST /release_memory_occupation, /resume_memory_occupation
-    POST /update_weights_from_disk, /init_weights_update_group, /update_weights_from_distributed, /weights_checker
-    GET  /health, /server_info, /model_info, /v1/loads
-
-Requests are answered between two passes of the engine's loop. Only weights that are broadcast arrive in threads, while
-the engine generates, and they take effect all at once. Bad input gets a 4xx.
+command line ─► listening socket ─► model ─► EmbeddedEngine and its EngineRoutes ─► "ready <url>" ─► until SIGTERM
 """
 
 import argparse
 import asyncio
-import hmac
-import itertools
 import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 import torch
 from aiohttp import web
 
-from arl.clock import in_thread
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.embedded.request_rows import Stream
-from arl.engine.embedded.translate import chunk_of, joined, requests_of
-from arl.engine.http import wire
+from arl.engine.embedded.routes import EngineRoutes
 from arl.errors import ArlError, EngineError
 from arl.launch.address import is_loopback, listening_address
 from arl.launch.child import RUN_KEY, leave
 from arl.models.load import DTYPES, load_model
-from arl.sync.process_group import Receiver, bucket_of
-from arl.sync.weight_messages import (
-    Checked,
-    Checksums,
-    CheckWeights,
-    InitGroup,
-    Memory,
-    UpdateFromDisk,
-    UpdateFromDistributed,
-)
-from arl.types import GenerateRequest, Increment, WeightUpdate
-
-Body = TypeVar("Body")
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class EngineServer:
-    """HTTP handlers over one EmbeddedEngine."""
-
-    def __init__(self, engine: EmbeddedEngine, model_path: str, eos: tuple[int, ...], key: str | None) -> None:
-        self._engine, self._model_path, self._eos, self._key = engine, model_path, eos, key
-        self._given_up: set[str] = set()
-        self._names = (f"anonymous-{i}" for i in itertools.count())
-        self._receiver = Receiver()
-
-    def app(self) -> web.Application:
-        app = web.Application(middlewares=[self._guard], client_max_size=1 << 28)
-        app.add_routes(
-            [
-                web.post("/generate", self._generate),
-                web.post("/pause_generation", self._pause),
-                web.post("/continue_generation", self._continue),
-                web.post("/abort_request", self._abort),
-                web.post("/update_weights_from_disk", self._update),
-                web.post("/init_weights_update_group", self._join),
-                web.post("/update_weights_from_distributed", self._receive),
-                web.post("/weights_checker", self._check_weights),
-                web.post("/flush_cache", self._flush),
-                web.post("/release_memory_occupation", self._give_up),
-                web.post("/resume_memory_occupation", self._take_again),
-                web.get("/health", self._health),
-                web.get("/server_info", self._server_info),
-                web.get("/model_info", self._model_info),
-                web.get("/v1/loads", self._loads),
-            ]
-        )
-        return app
-
-    @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse requests without the run's key, and answer bad input with a 4xx that says what is wrong."""
-        given = request.headers.get("Authorization", "").encode()
-        if self._key and not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
-            return _error(401, "this server needs its run key: Authorization: Bearer <key>")
-        try:
-            return await handler(request)
-        except (EngineError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            return _error(400, str(error))
-
-    async def _generate(self, request: web.Request) -> web.StreamResponse:
-        body = await _read(request, wire.Generate)
-        if self._given_up:
-            raise EngineError("memory is given up: /resume_memory_occupation comes first")
-        requests = requests_of(body, self._names, self._eos)
-        stream = self._engine.submit(requests)
-        try:
-            if body.stream:
-                return await self._stream(request, body, requests, stream)
-            return await self._collect(body, requests, stream)
-        finally:  # if the caller has gone, nobody reads what is still open
-            self._engine.abort([r.request_id for r in requests])
-
-    async def _stream(
-        self, request: web.Request, body: wire.Generate, requests: list[GenerateRequest], stream: Stream
-    ) -> web.StreamResponse:
-        """Answer with one event for each increment, until all requests have ended."""
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        counts = [0] * len(requests)
-        num_open = len(requests)
-        try:
-            while num_open:
-                events = []
-                for index, increment in await stream.take():
-                    counts[index] += len(increment.token_ids)
-                    if increment.finish_reason is not None:
-                        num_open -= 1
-                    chunk = self._chunk(body, requests[index], index, increment, counts[index])
-                    events.append(_event(msgspec.json.encode(chunk)))
-                await response.write(b"".join(events))
-        except EngineError as error:  # the status line has been sent, so the stream has to say it
-            await response.write(_event(msgspec.json.encode({"error": {"message": str(error)}})))
-        await response.write(_event(wire.DONE))
-        return response
-
-    async def _collect(self, body: wire.Generate, requests: list[GenerateRequest], stream: Stream) -> web.Response:
-        """Answer once, when all requests have ended."""
-        whole = [Increment((), (), ())] * len(requests)
-        while any(increment.finish_reason is None for increment in whole):
-            for index, new in await stream.take():
-                whole[index] = joined(whole[index], new)
-        chunks = [
-            self._chunk(body, requests[i], i, increment, len(increment.token_ids)) for i, increment in enumerate(whole)
-        ]
-        is_single = not isinstance(body.input_ids[0], list)
-        return _json(chunks[0] if is_single else chunks)
-
-    def _chunk(
-        self, body: wire.Generate, request: GenerateRequest, index: int, new: Increment, num_tokens: int
-    ) -> wire.Chunk:
-        return chunk_of(request, index, new, num_tokens, self._engine.loaded_version, body.return_logprob)
-
-    async def _pause(self, request: web.Request) -> web.Response:
-        await self._engine.pause((await _read(request, wire.Pause)).mode)
-        return _json({"status": "ok"})
-
-    async def _continue(self, request: web.Request) -> web.Response:
-        await self._engine.resume()
-        return _json({"status": "ok"})
-
-    async def _abort(self, request: web.Request) -> web.Response:
-        body = await _read(request, wire.Abort)
-        if body.abort_all:
-            self._engine.abort_all()
-        else:
-            self._engine.abort([body.rid])
-        return web.Response()
-
-    async def _update(self, request: web.Request) -> web.Response:
-        body = await _read(request, UpdateFromDisk)
-        return await self._load(body.weight_version, body.flush_cache, body.model_path, None)
-
-    async def _join(self, request: web.Request) -> web.Response:
-        await in_thread(self._receiver.join, await _read(request, InitGroup))
-        return _json({"success": True, "message": "joined"})
-
-    async def _receive(self, request: web.Request) -> web.Response:
-        body = await _read(request, UpdateFromDistributed)
-        if body.names:
-            self._engine.refuse_strangers(bucket_of(body))
-            await in_thread(self._receiver.receive, body)
-        if body.weight_version is None:
-            return _json({"success": True, "message": "to take effect with the version"})
-        return await self._load(body.weight_version, body.flush_cache, "", self._receiver.take())
-
-    async def _load(self, version: str, flush_cache: bool, path: str, state: dict[str, Any] | None) -> web.Response:
-        if not version.isdecimal():
-            raise EngineError(f"weight_version {version!r} must be an integer as a string")
-        if flush_cache and self._engine.num_open:
-            raise EngineError("flush_cache is true while requests are open: pause with mode abort, or say false")
-        await self._engine.load(WeightUpdate(int(version), path, state=state))
-        return _json({"success": True, "message": f"serving version {version}"})
-
-    async def _check_weights(self, request: web.Request) -> web.Response:
-        await _read(request, CheckWeights)
-        return _json(Checked([Checksums(await in_thread(self._engine.checksums))]))
-
-    async def _flush(self, request: web.Request) -> web.Response:
-        """Succeed if nothing is open, because nothing else is cached; SGLang refuses as well while something is."""
-        if self._engine.num_open:
-            raise EngineError(f"{self._engine.num_open} requests are open: the cache cannot be flushed")
-        return web.Response(text="Cache flushed.")
-
-    async def _give_up(self, request: web.Request) -> web.Response:
-        """Free the cache's memory. The weights stay, because new ones are copied into them."""
-        tags = (await _read(request, Memory)).tags
-        if self._engine.num_open:
-            raise EngineError(f"{self._engine.num_open} requests are open: their memory cannot be given up")
-        self._engine.give_up_cache()
-        self._given_up.update(tags)
-        return web.Response()
-
-    async def _take_again(self, request: web.Request) -> web.Response:
-        """Take memory again that was given up; refuse any other, because SGLang dies when asked for what it has."""
-        tags = set((await _read(request, Memory)).tags)
-        if not tags <= self._given_up:
-            raise EngineError(f"{sorted(tags - self._given_up)} were not given up")
-        self._given_up -= tags
-        return web.Response()
-
-    async def _health(self, request: web.Request) -> web.Response:
-        return web.Response()
-
-    async def _server_info(self, request: web.Request) -> web.Response:
-        return _json({"open_requests": self._engine.num_open, "busy_seconds": self._engine.busy_seconds})
-
-    async def _loads(self, request: web.Request) -> web.Response:
-        load = await self._engine.report()
-        return _json(wire.Loads([wire.RankLoad(*msgspec.structs.astuple(load))]))
-
-    async def _model_info(self, request: web.Request) -> web.Response:
-        engine = self._engine
-        version = str(engine.loaded_version)
-        return _json(wire.ModelInfo(self._model_path, version, engine.vocab_size, engine.context, stages_weights=True))
-
-
-async def _read(request: web.Request, kind: type[Body]) -> Body:
-    return msgspec.json.decode(await request.read() or b"{}", type=kind)
-
-
-def _json(value: Any) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
-
-
-def _event(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"
-
-
-def _error(status: int, message: str) -> web.Response:
-    body = msgspec.json.encode({"error": {"message": message, "code": status}})
-    return web.Response(status=status, body=body, content_type="application/json")
-
-
-async def serve(server: EngineServer, engine: EmbeddedEngine, listener: socket.socket) -> None:
-    """Serve on `listener` until SIGTERM or SIGINT, or until the engine fails."""
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    runner = web.AppRunner(server.app(), handler_cancellation=True, shutdown_timeout=1.0, access_log=None)
-    await runner.setup()
-    try:
-        await web.SockSite(runner, listener).start()
-        host, port = listener.getsockname()[:2]
-        print(f"ready http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(engine.run())
-            await ended.wait()
-            await engine.pause("abort")
-            running.cancel()
-    finally:
-        await runner.cleanup()
-
-
-def _listen(host: str, port: int, key: str | None) -> socket.socket:
-    if not is_loopback(host) and not key:
-        raise EngineError(f"--host {host} is beyond loopback: set ARL_RUN_KEY, or leave --host out")
-    try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
-        )
-    except OSError as error:
-        raise EngineError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Serve the model that the command line names."""
     parser = argparse.ArgumentParser("arl.engine.embedded.server", description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, help="directory with config.json and model.safetensors")
     parser.add_argument("--host", default=listening_address(), help="address to listen on")
@@ -293,22 +37,75 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     key = os.environ.get(RUN_KEY) or None
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         listener = _listen(options.host, options.port, key)
-        model = load_model(options.model, options.dtype, "cuda" if torch.cuda.is_available() else "cpu")
+        model = load_model(options.model, options.dtype, device)
     except ArlError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     asyncio.run(_main(options, model, listener, key))
 
 
+def _listen(host: str, port: int, key: str | None) -> socket.socket:
+    """Open the listening socket.
+
+    Raises:
+        EngineError: other machines could use it without a key, or the address is not free.
+    """
+    if not is_loopback(host) and not key:
+        raise EngineError(f"--host {host} is beyond loopback: set ARL_RUN_KEY, or leave --host out")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise EngineError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
+
+
 async def _main(options: argparse.Namespace, model: Any, listener: socket.socket, key: str | None) -> None:
-    eos = model.config.get_text_config().eos_token_id
-    stops = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
     engine = EmbeddedEngine(
-        model, slots=options.slots, stream_interval=options.stream_interval, version=options.version
+        model,
+        slots=options.slots,
+        stream_interval=options.stream_interval,
+        version=options.version,
     )
-    await serve(EngineServer(engine, str(Path(options.model)), stops, key), engine, listener)
+    routes = EngineRoutes(engine, str(Path(options.model)), _stop_tokens(model), key)
+    await serve(routes, engine, listener)
+
+
+def _stop_tokens(model: Any) -> tuple[int, ...]:
+    """Return the model's end-of-sequence tokens: its config has one, a list, or none."""
+    eos = model.config.get_text_config().eos_token_id
+    if eos is None:
+        return ()
+    return tuple(eos) if isinstance(eos, list) else (eos,)
+
+
+async def serve(routes: EngineRoutes, engine: EmbeddedEngine, listener: socket.socket) -> None:
+    """Serve on `listener` until SIGTERM or SIGINT, or until the engine fails."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    runner = web.AppRunner(
+        routes.app(),
+        handler_cancellation=True,
+        shutdown_timeout=1.0,
+        access_log=None,
+    )
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener).start()
+        host, port = listener.getsockname()[:2]
+        address = f"[{host}]" if ":" in host else host  # of IPv6
+        print(f"ready http://{address}:{port}", flush=True)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(engine.run())
+            await ended.wait()
+            await engine.pause("abort")
+            running.cancel()
+    finally:
+        await runner.cleanup()
 
 
 if __name__ == "__main__":

@@ -23,28 +23,34 @@ def requests_of(body: wire.Generate, names: Iterator[str], eos: tuple[int, ...])
         ids = [next(names) for _ in inputs]
     else:
         ids = body.rid if isinstance(body.rid, list) else [body.rid or next(names)]
-    params = body.sampling_params or wire.Sampling()
-    samplings = params if isinstance(params, list) else [params] * len(inputs)
+    given = body.sampling_params or wire.Sampling()
+    samplings = given if isinstance(given, list) else [given] * len(inputs)
     if not len(inputs) == len(ids) == len(samplings):
         counts = f"{len(inputs)} input_ids, {len(ids)} rid and {len(samplings)} sampling_params"
         raise EngineError(f"{counts} do not belong together: give one of each for every request")
-    return [
-        GenerateRequest(name, tuple(input_ids), sampling.params(eos))
-        for name, input_ids, sampling in zip(ids, inputs, samplings, strict=True)
-    ]
+    requests = []
+    for name, input_ids, sampling in zip(ids, inputs, samplings, strict=True):
+        requests.append(GenerateRequest(name, tuple(input_ids), sampling.params(eos)))
+    return requests
 
 
 def _inputs(body: wire.Generate) -> list[list[int]]:
+    """Return the input of each request: `input_ids` is one input, or a list of them."""
     lists = [ids for ids in body.input_ids if isinstance(ids, list)]
-    if not lists:
-        return [[token for token in body.input_ids if isinstance(token, int)]]
-    if len(lists) != len(body.input_ids):
+    tokens = [token for token in body.input_ids if isinstance(token, int)]
+    if lists and tokens:
         raise EngineError("input_ids mixes ids and lists of ids")
-    return lists
+    return lists or [tokens]
 
 
 def chunk_of(
-    request: GenerateRequest, index: int, new: Increment, num_tokens: int, loaded_version: int, with_logprobs: bool
+    request: GenerateRequest,
+    *,
+    index: int,
+    new: Increment,
+    num_tokens: int,
+    loaded_version: int,
+    with_logprobs: bool,
 ) -> wire.Chunk:
     """Return the message for one increment.
 
@@ -67,10 +73,11 @@ def chunk_of(
     if with_logprobs:
         pairs = zip(new.logprobs, new.token_ids, strict=True)
         meta.output_token_logprobs = [(logprob, token, None) for logprob, token in pairs]
-    return wire.Chunk(list(new.token_ids), meta, index)
+    return wire.Chunk(output_ids=list(new.token_ids), meta_info=meta, index=index)
 
 
 def _finish(new: Increment, num_tokens: int) -> wire.Finish | None:
+    """Return SGLang's message for why a request of `num_tokens` tokens ended; None: it goes on."""
     reason = new.finish_reason
     if reason is None:
         return None
@@ -84,8 +91,8 @@ def _finish(new: Increment, num_tokens: int) -> wire.Finish | None:
 def joined(old: Increment, new: Increment) -> Increment:
     """Return both increments of one request as one."""
     return Increment(
-        old.token_ids + new.token_ids,
-        old.logprobs + new.logprobs,
-        old.policy_versions + new.policy_versions,
-        new.finish_reason,
+        token_ids=old.token_ids + new.token_ids,
+        logprobs=old.logprobs + new.logprobs,
+        policy_versions=old.policy_versions + new.policy_versions,
+        finish_reason=new.finish_reason,
     )

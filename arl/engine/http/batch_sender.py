@@ -24,7 +24,7 @@ from arl.types import GenerateRequest
 
 
 class BatchSender:
-    """The calls of one server.
+    """Send and read the calls of one server.
 
     Args:
         http: the server
@@ -72,6 +72,7 @@ class BatchSender:
         self._extend_all()
 
     def resume(self) -> None:
+        """Send again, first what the pause handed back."""
         self._is_paused = False
         self._extend_all()
         self._schedule()
@@ -90,6 +91,7 @@ class BatchSender:
             raise self._failure
 
     def _enqueue(self, call: Call) -> None:
+        """Have the call sent, for the first time or for what is left of it."""
         self._pending.append(call)
         self._schedule()
 
@@ -118,6 +120,7 @@ class BatchSender:
             self._failure = self._failure or task.exception()
 
     async def _abort(self, call: Call) -> None:
+        """Have the server end a call once it knows of it."""
         await call.sent.wait()  # set by _post, whose deadline bounds it
         if not call.rid:
             return  # it was never sent; an empty id would abort every request
@@ -145,7 +148,7 @@ class BatchSender:
         except DeadlineError as error:
             for call in left.values():
                 call.put(error)
-        except Exception as error:  # whatever it was, every caller that waits must be told
+        except Exception as error:  # whatever it was, every caller that waits needs an answer
             reason = str(error) if isinstance(error, EngineError) else repr(error)
             kind = EngineLost if isinstance(error, EngineLost) else EngineError
             for call in left.values():
@@ -156,6 +159,11 @@ class BatchSender:
 
     async def _bounded(self, calls: list[Call], left: dict[int, Call], num_pauses: int) -> None:
         """Run `_converse` under the silence deadline.
+
+        Args:
+            calls: of the batch
+            left: those that have not ended, by their index in the batch; `_converse` removes them as they end
+            num_pauses: as of `_post`
 
         Raises:
             EngineError: the stream ended before all calls of `left` had.
@@ -177,6 +185,7 @@ class BatchSender:
     async def _converse(
         self, calls: list[Call], left: dict[int, Call], silence: asyncio.Timeout, num_pauses: int
     ) -> None:
+        """Send the batch, and hand each event to its call until the server has sent all of them."""
         self._extend(silence)
         version = self.version
         body = self._batch(calls)
@@ -190,7 +199,8 @@ class BatchSender:
                 chunk = decode(data)
                 call = left[chunk.index]
                 was_paused = num_pauses != self._num_pauses
-                cut_short = call.take(chunk, paused=was_paused, swapped=version != self.version)
+                was_swapped = version != self.version
+                cut_short = call.take(chunk, paused=was_paused, swapped=was_swapped)
                 if chunk.meta_info.finish_reason is not None:
                     del left[chunk.index]
                 if cut_short:
@@ -201,18 +211,19 @@ class BatchSender:
         for call in calls:  # an abort ends every id that begins with its own, so none may be the beginning of another
             call.rid = f"{call.request_id}#{self._name}.{next(self._serials)};"
         rests = [call.continuation.rest() for call in calls]
+        cache_keys = [str(self.version)] * len(calls)
         return wire.Generate(
             input_ids=[list(rest.input_ids) for rest in rests],
             rid=[call.rid for call in calls],
             sampling_params=[wire.sampling_of(rest.sampling) for rest in rests],
             stream=True,
             return_logprob=True,
-            extra_key=[str(self.version)] * len(calls) if self._keys_cache else None,
+            extra_key=cache_keys if self._keys_cache else None,
         )
 
     def _hear(self) -> None:
-        """Move every silence deadline: a server that sends anything is alive, and other calls may stand in its line."""
-        if now() - self._last_heard > self._silence_seconds / 10:  # seldom, because events are many
+        """Move every silence deadline, because a server that sends anything is alive: other calls may wait in it."""
+        if now() - self._last_heard > self._silence_seconds / 10:  # seldom, because there are many events
             self._last_heard = now()
             self._extend_all()
 
@@ -221,4 +232,6 @@ class BatchSender:
             self._extend(silence)
 
     def _extend(self, silence: asyncio.Timeout) -> None:
-        silence.reschedule(None if self._is_paused else now() + self._silence_seconds)
+        """Move one silence deadline; while paused there is none."""
+        deadline_at = None if self._is_paused else now() + self._silence_seconds
+        silence.reschedule(deadline_at)

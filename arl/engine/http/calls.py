@@ -28,7 +28,7 @@ def decode(data: bytes) -> wire.Chunk:
 
 @dataclass(eq=False)
 class Call:
-    """A request that is open at one server, which may be sent several times: a pause cuts it short."""
+    """Keep a request that is open at one server. It may be sent several times, because a pause cuts it short."""
 
     continuation: Continuation
     serial: int  # in order of arrival
@@ -49,7 +49,8 @@ class Call:
         self.events.append(event)
         self.arrived.set()
 
-    def fail(self, url: str, reason: object, kind: type[EngineError] = EngineError) -> None:
+    def fail(self, url: str, reason: object, kind: type[EngineError]) -> None:
+        """End the call with an error of `kind` that names the server and the request."""
         self.put(kind(f"{url}: request {self.request_id}: {reason}"))
 
     def take(self, chunk: wire.Chunk, paused: bool, swapped: bool) -> bool:
@@ -70,25 +71,37 @@ class Call:
         self.received += len(new)
         self.unsettled += new
         self.continuation.add(token for token, _ in new)
-        reason = None if finish is None else self._finish(finish.type)
-        if finish is not None or meta.weight_versions or not swapped:
-            self._settle(meta, swapped, None if reason == "abort" else reason)
-        if reason != "abort" or self.closed:
+        if finish is None:
+            if meta.weight_versions or not swapped:
+                self._settle(meta, swapped, None)
+            return False
+        reason = self._finish(finish.type)
+        if reason != "abort":
+            self._settle(meta, swapped, reason)
+            return False
+        self._settle(meta, swapped, None)
+        if self.closed:
             return False
         if not paused:
-            message = None if finish is None else finish.message
-            raise EngineError(f"the server aborted it without being asked to: {message}")
+            raise EngineError(f"the server aborted it without being asked to: {finish.message}")
         self.sent.clear()
         self.received = 0
         return True
 
     def _new_tokens(self, chunk: wire.Chunk) -> list[tuple[int, float]]:
-        """Return its (id, logprob) pairs. An abort of a call that waits in the server repeats the last one sent."""
+        """Return the (id, logprob) pairs of `chunk`.
+
+        An abort of a call that waits in the server repeats the last pair that was sent, which is left out.
+
+        Raises:
+            EngineError: the increment does not follow on the last one, or ids and logprobs do not belong together.
+        """
         meta = chunk.meta_info
         ids = chunk.output_ids
         pairs = [(token, logprob) for logprob, token, _ in meta.output_token_logprobs]
         count = meta.completion_tokens - self.received
-        is_aborted = meta.finish_reason is not None and meta.finish_reason.type == "abort"
+        finish = meta.finish_reason
+        is_aborted = finish is not None and finish.type == "abort"
         if is_aborted and 0 <= count <= min(len(ids), len(pairs)):
             ids = ids[len(ids) - count :]
             pairs = pairs[len(pairs) - count :]
@@ -99,7 +112,16 @@ class Call:
         return pairs
 
     def _settle(self, meta: wire.MetaInfo, swapped: bool, reason: FinishReason | None) -> None:
-        """Hand on what is unsettled, with its versions."""
+        """Hand on the unsettled tokens, with their versions.
+
+        Args:
+            meta: of the increment that settles them
+            swapped: weights were loaded since the call was sent
+            reason: why the whole request has ended; None: it goes on
+
+        Raises:
+            EngineError: the server does not report which version sampled a token.
+        """
         pairs = self.unsettled
         self.unsettled = []
         if not pairs and reason is None:
@@ -116,13 +138,14 @@ class Call:
         logprobs = tuple(logprob for _, logprob in pairs)
         self.put(Increment(ids, logprobs, versions, reason))
 
-    def _finish(self, reason: FinishReason) -> FinishReason | None:
-        """Return why the request ended; "abort": it has not.
+    def _finish(self, reason: FinishReason) -> FinishReason:
+        """Return why the request ended, when the server gives `reason`; "abort": it has not ended.
 
         Raises:
             EngineError: it ended short of its budget, because the server has less room than its model.
         """
         finish = self.continuation.finish(reason)
+        assert finish is not None, "a given reason is kept, or replaced by another one"
         budget = self.continuation.budget
         if finish == "length" and budget > 0:
             raise EngineError(

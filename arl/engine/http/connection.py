@@ -11,9 +11,12 @@ from arl.clock import deadline
 from arl.errors import EngineError, EngineLost
 
 KEEPALIVE_SECONDS = 2.0  # below the server's (SGLang: 5), so that it never closes a connection about to be used
+PREFIX = b"data: "  # of an event
+SEPARATOR = b"\n\n"  # between events
 
 
 def _explain(error: aiohttp.ClientError, where: str) -> EngineError:
+    """Return the error of the seam that an error of aiohttp means."""
     message = f"{where}: {type(error).__name__}: {error}"
     if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
         return EngineLost(message)
@@ -21,21 +24,31 @@ def _explain(error: aiohttp.ClientError, where: str) -> EngineError:
 
 
 class Http:
-    """One server; every command has the deadline `seconds`. Construct inside a running loop, and `close`."""
+    """Talk to one server. Construct it inside a running loop, and `close` it.
+
+    Args:
+        url: like http://127.0.0.1:30000
+        key: sent as a bearer token; None: no token
+        seconds: deadline of every command
+    """
 
     def __init__(self, url: str, key: str | None, seconds: float) -> None:
-        self.url, self._seconds = url.rstrip("/"), seconds
+        self.url = url.rstrip("/")
+        self._seconds = seconds
+        headers = {"Content-Type": "application/json"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS),
-            headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
-            timeout=aiohttp.ClientTimeout(total=None),  # deadlines instead, which know who waits on whom
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None),  # arl's deadlines instead, whose messages say who waits
         )
 
     async def close(self) -> None:
         await self._session.close()
 
     def _address(self, path: str) -> str:
-        if self._session.closed:  # by a task that saw the server end, while this one was busy with it
+        if self._session.closed:  # a task that saw the server end has closed it, while this one still used it
             raise EngineLost(f"{self.url}{path}: the client was closed")
         return self.url + path
 
@@ -54,14 +67,18 @@ class Http:
 
     async def ask(self, path: str, body: Any = None) -> tuple[int, bytes]:
         """Do what `command` does, but return any status, with the body."""
-        data = None if body is None else msgspec.json.encode(body)
-        method, address = "GET" if body is None else "POST", self._address(path)
+        method = "GET"
+        data = None
+        if body is not None:
+            method = "POST"
+            data = msgspec.json.encode(body)
+        address = self._address(path)
         async with deadline(self._seconds, "engine client", f"{self.url}{path}"):
             try:
                 async with self._session.request(method, address, data=data) as response:
                     return response.status, await response.read()
             except aiohttp.ClientError as error:
-                raise _explain(error, self.url + path) from error
+                raise _explain(error, f"{self.url}{path}") from error
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -71,10 +88,13 @@ class Http:
             EngineError: refused, or not server-sent events.
             EngineLost: no connection, or it broke, or was closed.
         """
+        address = self._address(path)
+        data = msgspec.json.encode(body)
         try:
-            async with self._session.post(self._address(path), data=msgspec.json.encode(body)) as response:
+            async with self._session.post(address, data=data) as response:
                 if response.status != 200:
-                    raise EngineError(f"{path} answered {response.status}: {(await response.text())[:500]}")
+                    answer = await response.text()
+                    raise EngineError(f"{path} answered {response.status}: {answer[:500]}")
                 yield _events(response.content)
         except aiohttp.ClientError as error:
             raise _explain(error, path) from error
@@ -84,8 +104,8 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Yield the data of each event; one piece from the network may hold many of them, or a part of one."""
     rest = b""
     async for piece in content.iter_any():
-        *events, rest = (rest + piece).split(b"\n\n")
+        *events, rest = (rest + piece).split(SEPARATOR)
         for event in events:
-            if not event.startswith(b"data: "):
+            if not event.startswith(PREFIX):
                 raise EngineError(f"this is no server-sent event: {event[:200]!r}")
-            yield event[6:]
+            yield event.removeprefix(PREFIX)

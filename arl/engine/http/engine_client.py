@@ -1,10 +1,10 @@
-"""An Engine over HTTP: one server that speaks SGLang's protocol, SGLang's own or arl's. Torch-free.
+"""Drive a server that speaks SGLang's HTTP protocol, SGLang's own or arl's, as an Engine. Torch-free.
 
 generate() ─► BatchSender ─► increments          pause() ─► update_weights() ─► resume()
 
 kv_policy recompute: abort all ─► every POST has ended ─► flush the prefix cache ─► load ─► send the calls again
 kv_policy keep: pause in place ─► load ─► continue; the prefix cache is keyed by version
-gives_up_memory: between pause() and resume() the server has none but for the weights while they are loaded
+releases_memory: pause() releases all of the server's memory; a load takes that of the weights back, resume() the rest
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def connect_http(url: str, server: ServerSpec, key: str, sender: WeightSender | 
         generate_seconds=recipe.deadlines.generate,
         swap_seconds=recipe.deadlines.swap,
         kv_policy=recipe.engine.kv_policy,
-        gives_up_memory=server.resources.takes_turns,
+        releases_memory=server.resources.takes_turns,
         key=key,
         vocab_size=limits.vocab_size,
         context=limits.context,
@@ -54,14 +54,14 @@ def connect_http(url: str, server: ServerSpec, key: str, sender: WeightSender | 
 
 
 class HttpEngine:
-    """One server as an Engine; `async with HttpEngine(url, …) as engine: …`.
+    """Drive one server as an Engine; `async with HttpEngine(url, …) as engine: …`.
 
     Args:
         url: like http://127.0.0.1:30000
         generate_seconds: longest silence of open requests while not paused
         swap_seconds: longest wait for one command (pause, update, continue)
         kv_policy: at a swap, rebuild the cache of open requests under the new weights, or keep it
-        gives_up_memory: from pause() to resume(), for the trainer that has the device meanwhile; only with recompute
+        releases_memory: from pause() to resume(), for the trainer that uses the device meanwhile; only with recompute
         key: sent as a bearer token
         vocab_size, context: of the model; None asks the server, which SGLang does not answer
         sender: of weights that are broadcast
@@ -75,20 +75,20 @@ class HttpEngine:
         generate_seconds: float,
         swap_seconds: float,
         kv_policy: KvPolicy = "recompute",
-        gives_up_memory: bool = False,
+        releases_memory: bool = False,
         key: str | None = None,
         vocab_size: int | None = None,
         context: int | None = None,
         sender: WeightSender | None = None,
         workers: int = 1,
     ) -> None:
-        assert kv_policy == "recompute" or not gives_up_memory, "a cache that is kept cannot be given up"
+        assert kv_policy == "recompute" or not releases_memory, "a cache that is kept cannot be released"
         self.url = url.rstrip("/")
         self._key = key
         self._generate_seconds = generate_seconds
         self._swap_seconds = swap_seconds
         self._kv_policy = kv_policy
-        self._gives_up_memory = gives_up_memory
+        self._releases_memory = releases_memory
         self._vocab_size = vocab_size or 0
         self._context = context or 0
         self._sender = sender
@@ -123,11 +123,13 @@ class HttpEngine:
             RunError: an abort could not be delivered to a live server.
         """
         self._closed = True
-        await self._batches.close()
-        for call in self._calls.values():
-            call.fail(self.url, "the client was closed", EngineLost)
-        await self._loader.close()
-        await self._http.close()
+        try:
+            await self._batches.close()
+            for call in self._calls.values():
+                call.fail(self.url, "the client was closed", EngineLost)
+            await self._loader.close()
+        finally:
+            await self._http.close()
         self._batches.raise_failure()
 
     @property
@@ -151,7 +153,8 @@ class HttpEngine:
             raise EngineLost(f"{self.url}: request {request.request_id} came after the client was closed")
         if request.request_id in self._calls:
             raise EngineError(f"request {request.request_id}: this id is open already: ids must be unique")
-        call = self._calls[request.request_id] = self._batches.open(request)
+        call = self._batches.open(request)
+        self._calls[request.request_id] = call
         self._meter.opened(1)
         finished = False
         try:
@@ -176,8 +179,8 @@ class HttpEngine:
         async with self._lock:
             if self._paused_since is None:
                 await self._pause()
-                if self._gives_up_memory:
-                    await self._loader.give_up_memory()
+                if self._releases_memory:
+                    await self._loader.release_memory()
 
     async def resume(self) -> None:
         """See Engine.resume."""
@@ -218,13 +221,19 @@ class HttpEngine:
     async def report(self) -> Load:
         """See ReplicaEngine.report. An SGLang without such a route counts as idle: then its open requests decide."""
         status, body = await self._http.ask("/v1/loads?include=core")
+        if status == 404:
+            return wire.Loads([]).total
         try:
-            return msgspec.json.decode(b'{"loads": []}' if status == 404 else body, type=wire.Loads).total
+            return msgspec.json.decode(body, type=wire.Loads).total
         except msgspec.DecodeError as error:
             raise EngineError(f"{self.url}/v1/loads answered {status}: {error}: {body[:200]!r}") from error
 
     async def _introduce(self) -> None:
-        """Ask the server for its version, and for what else it says of itself."""
+        """Ask the server for its version, its limits, and whether it stages weights.
+
+        Raises:
+            EngineError: it does not report what is needed.
+        """
         body = await self._http.command("/model_info")
         try:
             info = msgspec.json.decode(body, type=wire.ModelInfo)
@@ -240,6 +249,7 @@ class HttpEngine:
             raise EngineError(f"{self.url} does not report its vocabulary and context: give vocab_size and context")
 
     def _set_version(self, version: int) -> None:
+        """Remember the version that the server has loaded."""
         self._version = version
         self._batches.version = version
 
@@ -269,7 +279,7 @@ class HttpEngine:
     async def _resume(self) -> None:
         if self._paused_since is None:
             return
-        await self._loader.take_memory_again()
+        await self._loader.resume_memory()
         if self._kv_policy == "keep":
             await self._http.command("/continue_generation", {})
         self._paused_since = None
@@ -277,10 +287,11 @@ class HttpEngine:
         self._batches.resume()
 
     async def _flush_cache(self) -> None:
-        """Forget prefixes of the old weights; SGLang refuses while its scheduler is busy."""
+        """Drop prefixes of the old weights; SGLang refuses while its scheduler is busy."""
         async with deadline(self._swap_seconds, "engine client", f"{self.url}/flush_cache to succeed"):
-            while (answer := await self._http.ask("/flush_cache", {}))[0] == 400:  # noqa: ASYNC110 - another's state
+            status, body = await self._http.ask("/flush_cache", {})
+            while status == 400:
                 await asyncio.sleep(FLUSH_AGAIN_SECONDS)
-        status, body = answer
+                status, body = await self._http.ask("/flush_cache", {})
         if status != 200:
             raise EngineError(f"{self.url}/flush_cache answered {status}: {body[:500].decode(errors='replace')}")

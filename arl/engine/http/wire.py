@@ -10,7 +10,6 @@ from itertools import groupby
 from typing import Any, Literal
 
 from msgspec import Struct
-from msgspec.structs import astuple
 
 from arl.engine.base import IDLE, Load
 from arl.types import SamplingParams
@@ -19,7 +18,7 @@ DONE = b"[DONE]"
 
 
 class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Sampling parameters under SGLang's names. `ignore_eos` also ignores stop_token_ids, as it does there."""
+    """Hold sampling parameters under SGLang's names. `ignore_eos` also ignores stop_token_ids, as it does there."""
 
     max_new_tokens: int = 128
     temperature: float = 1.0
@@ -30,11 +29,23 @@ class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
     sampling_seed: int = 0
 
     def params(self, eos: tuple[int, ...]) -> SamplingParams:
-        stops = () if self.ignore_eos else (*(self.stop_token_ids or ()), *eos)
-        return SamplingParams(self.max_new_tokens, self.temperature, self.top_p, self.top_k, stops, self.sampling_seed)
+        """Return them as arl's own type, for a model whose stop tokens are `eos`."""
+        stops: tuple[int, ...] = ()
+        if not self.ignore_eos:
+            own = self.stop_token_ids or ()
+            stops = (*own, *eos)
+        return SamplingParams(
+            max_new_tokens=self.max_new_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            stop_token_ids=stops,
+            seed=self.sampling_seed,
+        )
 
 
 def sampling_of(params: SamplingParams) -> Sampling:
+    """Translate arl's sampling parameters; a request without stop tokens ignores those of the model as well."""
     stops = list(params.stop_token_ids)
     return Sampling(
         max_new_tokens=params.max_new_tokens,
@@ -48,7 +59,7 @@ def sampling_of(params: SamplingParams) -> Sampling:
 
 
 class Generate(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One request, or a batch when `input_ids` holds lists."""
+    """Ask for one request, or for a batch when `input_ids` holds lists."""
 
     input_ids: list[int | list[int]]
     rid: str | list[str] | None = None
@@ -59,12 +70,16 @@ class Generate(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Span(Struct):
+    """Say which version sampled tokens `start` to `end`, the end excluded."""
+
     version: str
     start: int
     end: int
 
 
 class Finish(Struct, omit_defaults=True):
+    """Say why a request has ended."""
+
     type: Literal["stop", "length", "abort"]
     length: int | None = None
     matched: int | str | None = None
@@ -72,7 +87,7 @@ class Finish(Struct, omit_defaults=True):
 
 
 class MetaInfo(Struct, omit_defaults=True):
-    """What comes with the tokens.
+    """Describe the tokens of an increment.
 
     SGLang sends `weight_versions` with the last increment only, for all tokens of the call; before 0.5.18, never.
     """
@@ -87,22 +102,28 @@ class MetaInfo(Struct, omit_defaults=True):
 
 
 class Chunk(Struct, omit_defaults=True):
+    """Carry one increment of one request of a batch."""
+
     output_ids: list[int]
     meta_info: MetaInfo
     index: int = 0
 
 
 class Pause(Struct, forbid_unknown_fields=True):
+    """Stop generating; the mode says what becomes of open requests, see EmbeddedEngine.pause."""
+
     mode: Literal["abort", "in_place", "retract"] = "abort"
 
 
 class Abort(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """End one request, or all. SGLang ends every request whose id begins with `rid`."""
+
     rid: str = ""
     abort_all: bool = False
 
 
 class ModelInfo(Struct):
-    """The last three are ours; SGLang leaves them out."""
+    """Describe the server's model. The last three fields are ours; SGLang leaves them out."""
 
     model_path: str
     weight_version: str
@@ -112,7 +133,7 @@ class ModelInfo(Struct):
 
 
 class RankLoad(Struct):
-    """The load of one scheduler, in the order of Load; SGLang sends more, and has several with data parallelism."""
+    """Report the load of one scheduler. SGLang sends more fields, and has several schedulers with data parallelism."""
 
     num_running_reqs: int
     num_waiting_reqs: int
@@ -122,11 +143,13 @@ class RankLoad(Struct):
 
 
 class Loads(Struct):
+    """Report the loads of all schedulers."""
+
     loads: list[RankLoad]
 
     @property
     def total(self) -> Load:
-        """Return the load of all schedulers together. Where none has reported yet, none has had anything to do.
+        """Return the load of all schedulers together. A server on which none has reported yet has had nothing to do.
 
         >>> Loads([RankLoad(1, 2, 8, 100, 1000), RankLoad(3, 0, 8, 60, 1000)]).total
         Load(running=4, waiting=2, slots=16, tokens=160, capacity=2000)
@@ -135,7 +158,13 @@ class Loads(Struct):
         """
         if not self.loads:
             return IDLE
-        return Load(*map(sum, zip(*map(astuple, self.loads), strict=True)))
+        return Load(
+            running=sum(rank.num_running_reqs for rank in self.loads),
+            waiting=sum(rank.num_waiting_reqs for rank in self.loads),
+            slots=sum(rank.max_running_requests for rank in self.loads),
+            tokens=sum(rank.num_total_tokens for rank in self.loads),
+            capacity=sum(rank.max_total_num_tokens for rank in self.loads),
+        )
 
 
 def spans(versions: tuple[int, ...]) -> list[Span]:
@@ -144,7 +173,8 @@ def spans(versions: tuple[int, ...]) -> list[Span]:
     >>> spans((3, 3, 4))
     [Span(version='3', start=0, end=2), Span(version='4', start=2, end=3)]
     """
-    runs, start = [], 0
+    runs = []
+    start = 0
     for version, run in groupby(versions):
         end = start + len(list(run))
         runs.append(Span(str(version), start, end))

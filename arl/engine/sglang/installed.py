@@ -4,6 +4,7 @@ engine.python, or ARL_SGLANG_PYTHON, or what .ci/sglang has built ─► run it 
 """
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -26,7 +27,7 @@ ALONE = {"PYTHONPATH": ""}  # our packages are not for another interpreter
 
 
 class Interpreter(Struct, frozen=True):
-    """A Python that has SGLang."""
+    """Describe a Python that has SGLang."""
 
     path: str
     version: str  # of SGLang
@@ -41,14 +42,17 @@ class Interpreter(Struct, frozen=True):
 
     @property
     def _numbers(self) -> tuple[int, ...]:
-        return tuple(int(part) for part in self.version.split(".")[:3] if part.isdecimal())
+        """Return the release that the version belongs to: 0.5.20rc1 is (0, 5, 20)."""
+        numbers = re.findall(r"\d+", self.version)
+        return tuple(int(number) for number in numbers[:3])
 
 
 def interpreter(python: str | None) -> str:
     """Return the path of `python`; None: of ARL_SGLANG_PYTHON, or of the environment that .ci/sglang builds."""
     environment = os.environ.get("ARL_SGLANG_ENV", Path.home() / ".cache" / "arl" / "sglang")
-    python = python or os.environ.get("ARL_SGLANG_PYTHON") or str(Path(environment) / "bin" / "python")
-    found = shutil.which(os.path.expanduser(python)) or python
+    built = str(Path(environment) / "bin" / "python")
+    chosen = python or os.environ.get("ARL_SGLANG_PYTHON") or built
+    found = shutil.which(os.path.expanduser(chosen)) or chosen
     # Links are kept: an environment's interpreter is a link, and its target does not belong to the environment.
     return os.path.abspath(found)
 

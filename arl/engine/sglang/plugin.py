@@ -26,6 +26,7 @@ def register() -> None:
 
 
 def answer(checker: Any) -> dict[str, Any]:
+    """Return what SGLang's `_compute_checksum` would, with the checksums of the published weights."""
     found = {name: sha256(value) for name, value in published(checker._get_model())}
     return {
         "checksums": found,
@@ -39,19 +40,23 @@ def published(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
     What SGLang pads is cut off: the vocabulary, and on a CPU the MLPs.
     """
-    width = getattr(model.config, "original_intermediate_size", None)
+    width = getattr(model.config, "original_intermediate_size", None)  # of an MLP before padding; None: not padded
     for path, module in model.named_modules():
         parent, _, kind = path.rpartition(".")
         for name, value in module.named_parameters(recurse=False):
             if kind in FUSED:
                 rows = value.split(module.output_sizes)
+                kept = width if kind == "gate_up_proj" else None
                 for part, own in zip(FUSED[kind], rows, strict=True):
-                    yield f"{parent}.{part}.{name}", own[: width if kind == "gate_up_proj" else None]
+                    yield f"{parent}.{part}.{name}", own[:kept]
             elif kind == "down_proj":
                 yield f"{path}.{name}", value[:, :width]
             else:
-                yield f"{path}.{name}", value[: getattr(module, "org_vocab_size", None)]
+                vocabulary = getattr(module, "org_vocab_size", None)
+                yield f"{path}.{name}", value[:vocabulary]
 
 
 def sha256(value: Tensor) -> str:
-    return hashlib.sha256(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data).hexdigest()
+    """Return the sha256 of a weight's bytes, in row-major order."""
+    flat = value.detach().cpu().contiguous().flatten()
+    return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()

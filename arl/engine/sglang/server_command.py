@@ -1,4 +1,4 @@
-"""The command line and the environment of an SGLang server. Torch-free.
+"""Make the command line and the environment of an SGLang server. Torch-free.
 
 server_process.py under SGLang's own interpreter, with the flags arl needs, those of a CPU, then engine.args
 """

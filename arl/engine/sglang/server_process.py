@@ -2,9 +2,8 @@
 
     python arl/engine/sglang/server_process.py --host HOST --port 0 …     other flags go to sglang.launch_server
 
-Its children and temporary files end with it. It keeps the run's key out of the
-command line, prints "ready <url>" once it is healthy, exits with a code when SGLang gives up its start, and has SGLang
-load arl/engine/sglang/plugin.py.
+Its children and temporary files end with it. It keeps the run's key out of the command line, prints "ready <url>" once
+it is healthy, exits with a code when SGLang gives up its start, and has SGLang load arl/engine/sglang/plugin.py.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 LONGEST_HOME = 70  # bytes; a socket's path may have 107, and its folder and name take 33 of them
-HEALTH_SECONDS = 0.1  # between two looks: the server runs in this very process, but reports to nobody when it is ready
+HEALTH_SECONDS = 0.1  # between two requests: the server runs in this process, but reports to nobody when it is ready
 
 
 def hold(host: str, port: int) -> socket.socket:
@@ -49,8 +48,8 @@ def announce(host: str, port: int) -> None:
                 # A line of its own in one write: SGLang's processes print to the same pipe, text and newline apart.
                 os.write(1, f"\nready http://{host}:{port}\n".encode())
                 return
-        except OSError:
-            pass  # not listening yet
+        except (OSError, http.client.HTTPException):
+            pass  # not listening yet, or it broke off in the middle of an answer
         finally:
             connection.close()
         time.sleep(HEALTH_SECONDS)
@@ -118,6 +117,7 @@ def exit_with_a_code() -> None:
 
 
 def main() -> None:
+    """Prepare this process for SGLang's server, and run it."""
     host = sys.argv[sys.argv.index("--host") + 1]
     at = sys.argv.index("--port") + 1
     held = hold(host, int(sys.argv[at]))

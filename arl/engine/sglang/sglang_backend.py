@@ -24,6 +24,8 @@ REMEDIES = {
 
 
 class SGLangBackend:
+    """Serve SGLang; see arl.engine.backend."""
+
     capabilities = Capabilities(
         kv_policies=("recompute", "keep"),
         transports=("file", "broadcast", "ipc"),
