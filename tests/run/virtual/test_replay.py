@@ -167,7 +167,7 @@ def none(problem: Any, trajectories: Any) -> bool:
         ("world=wall", "world = 'wall'"),
         ("train.threads=1", "train.threads"),
         ("train.steps=7", "train.steps 7: .* recorded 6"),
-        ("objective.kind=dpo", "objective.kind = 'dpo': did you mean ppo?"),
+        ("objective.kind=dpo", "objective.kind 'dpo': did you mean ppo?"),
     ],
 )
 def test_what_a_recording_cannot_give_is_refused_before_anything_is_written(
