@@ -167,13 +167,14 @@ class SavedModels:
 
 
 class QuietDisplay:
-    """Shows steps, and no lost groups: hundreds may be lost, and the summary counts them."""
+    """Implements Display without lost groups, because hundreds may be lost, and the summary counts them."""
 
     def __init__(self, display: ConsoleDisplay) -> None:
         self.step = display.step
+        self.note = display.note
 
-    def note(self, text: str) -> None:
-        """Say nothing."""
+    def lost(self, text: str) -> None:
+        """Show nothing."""
 
 
 @dataclass(frozen=True)
