@@ -1,4 +1,4 @@
-"""What every section of a recipe is made of: its base class, and types with bounds and units."""
+"""Define what every section of a recipe is made of: its base class, and types with bounds and units."""
 
 from typing import Annotated
 
@@ -11,14 +11,16 @@ class Unit(str):
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
-Tokens = Annotated[int, Field(gt=0), Unit("tokens")]
-Steps = Annotated[int, Field(gt=0), Unit("steps")]
-Seconds = Annotated[float, Field(gt=0), Unit("seconds")]
-Cost = Annotated[float, Field(ge=0, allow_inf_nan=False), Unit("virtual seconds")]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 OpenFraction = Annotated[float, Field(gt=0, lt=1)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Beta = Annotated[float, Field(ge=0, lt=1)]
+FractionBelowOne = Annotated[float, Field(ge=0, lt=1)]
+
+Tokens = Annotated[Positive, Unit("tokens")]
+Steps = Annotated[Positive, Unit("steps")]
+Seconds = Annotated[PositiveFloat, Unit("seconds")]
+Cost = Annotated[NonNegativeFloat, Unit("virtual seconds")]
 
 
 class Section(BaseModel):
