@@ -1,12 +1,12 @@
 """Define what every section of a recipe is made of: its base class, and types with bounds and units."""
 
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 
 class Unit(str):
-    """The unit of a field, for docs/reference.md, as in `Annotated[int, Unit("tokens")]`."""
+    """Name the unit of a field, for docs/reference.md, as in `Annotated[int, Unit("tokens")]`."""
 
 
 Positive = Annotated[int, Field(gt=0)]
@@ -27,3 +27,9 @@ class Section(BaseModel):
     """A frozen part of a recipe. Unknown keys are refused; the docstring below each field describes it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def inner_sections(annotation: Any) -> list[type[BaseModel]]:
+    """List the sections that a field of this type may hold: `Warmup` for `Warmup | None`, none for `int`."""
+    parts = (annotation, *get_args(annotation))
+    return [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
