@@ -31,7 +31,7 @@ LONGEST_PROMPTS = 16  # by characters; the longest by tokens is among them in pr
 
 
 class Plan(Struct, frozen=True):
-    """What preflight decided and measured."""
+    """Hold what preflight decided and measured."""
 
     training: list[Problem]
     held_out: list[Problem]
@@ -134,7 +134,8 @@ def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:
     codec = starting_codec(recipe)
     vocab_size, context = starting_limits(recipe)
     capacity = recipe.train.capacity
-    longest = sorted(problems, key=lambda problem: len(str(problem.prompt)))[-LONGEST_PROMPTS:]
+    by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
+    longest = by_length[-LONGEST_PROMPTS:]
     prompts = [codec.encode_problem(problem) for problem in longest]
     prompt = max(len(ids) for ids in prompts)
     largest = max(max(ids) for ids in [*prompts, codec.stop_token_ids])

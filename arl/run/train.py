@@ -111,12 +111,16 @@ def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Ou
         return outcome, clock.now()
 
     taken = 0.0 if traits.virtual_time else perf_counter() - began
-    return clock.run(run, virtual=traits.virtual_time, start=traits.start_time + start.origin.time + taken)
+    return clock.run(
+        run,
+        virtual=traits.virtual_time,
+        start=traits.start_time + start.origin.time + taken,
+    )
 
 
 @dataclass(frozen=True)
 class SegmentRun:
-    """One segment of a run over an opened world: evaluate, train and record until version `until`, evaluate."""
+    """Run one segment over an opened world: evaluate, train and record until version `until`, evaluate."""
 
     start: Start
     until: int
@@ -204,7 +208,9 @@ class SegmentRun:
         return cut
 
     async def _evaluate_after(self, parts: Parts, version: int) -> Accuracy | None:
-        return await self._evaluate(parts, version, "after training") if self.is_last else None
+        if not self.is_last:
+            return None
+        return await self._evaluate(parts, version, "after training")
 
     async def _evaluate(self, parts: Parts, version: int, when: str) -> Accuracy | None:
         problems: Sequence[Problem] = self.start.origin.plan.held_out
