@@ -100,12 +100,13 @@ class Controller:
         while True:
             self._room.clear()
             while self._may_start():
-                self._start(self._problems.next(), tasks)
+                attempt = self._problems.next()
+                self._start(attempt, tasks)
             async with deadline(patience, "admission", lambda: f"room (version {self.version}, {self._counts()})"):
                 await self._room.wait()
 
     def _may_start(self) -> bool:
-        """Return whether one more group may start: a step will train it, and not when it is too old."""
+        """Return whether one more group may start: a step needs it, the cap has room for it, and the gate is open."""
         gate = self._admission
         needed = self._steps * self._rollout.problems_per_step
         if gate.num_trained + gate.num_outstanding >= needed:
@@ -361,8 +362,9 @@ class Controller:
             self._buffer.add(group, due)
         for running in state.running:
             self._running[running.group_id] = OpenGroup.restored(running)
-        outstanding = [(group.dispatch_version, due) for due, group in state.buffered]
-        outstanding += [(running.dispatch_version, running.deadline) for running in state.running]
+        finished = [(group.dispatch_version, due) for due, group in state.buffered]
+        unfinished = [(running.dispatch_version, running.deadline) for running in state.running]
+        outstanding = finished + unfinished
         self._admission.restore(state.trained, state.loaded_version, outstanding)
 
     async def _resume_groups(self, tasks: asyncio.TaskGroup) -> None:
