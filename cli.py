@@ -1,4 +1,4 @@
-"""The `arl` command. Heavy imports live inside commands, so that --help answers at once.
+"""Define the `arl` command. Heavy imports live inside commands, so that --help answers at once.
 
 Exit codes: 0 done · 1 a bug · 2 bad input, nothing was started · 3 a run failed · 130 interrupted.
 """
@@ -76,7 +76,10 @@ def train(
     from arl.run.train import train as run
     from arl.run.world import make_world
 
-    loaded = load_recipe(recipe, [*(set_ or ()), *(["sync.check=true"] if check_weights else [])])
+    overrides = list(set_ or ())
+    if check_weights:
+        overrides.append("sync.check=true")
+    loaded = load_recipe(recipe, overrides)
     if dry_run and resume:
         raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
     if verbose and not dry_run:
@@ -102,7 +105,8 @@ def replay(
     from arl.run.replay.replay_world import replay as train_again
 
     with ConsoleDisplay() as display:
-        display.note(render(*train_again(run, set_ or (), display)))
+        summary, recipe = train_again(run, set_ or (), display)
+        display.note(render(summary, recipe))
 
 
 @command(app)
@@ -120,8 +124,9 @@ def doctor(
     from arl.config.recipe_file import load_recipe
     from arl.run.doctor import examine
 
+    loaded = load_recipe(recipe, set_ or ()) if recipe else None
     good = True
-    for finding in examine(load_recipe(recipe, set_ or ()) if recipe else None, python):
+    for finding in examine(loaded, python):
         typer.echo(str(finding))
         good = good and finding.good
     if not good:
@@ -137,7 +142,8 @@ def eval_(recipe: RecipePath, model: Model, set_: Overrides = None) -> None:
     from arl.config.recipe_file import load_recipe
     from arl.run.evaluate import evaluate_models
 
-    loaded = load_recipe(recipe, [*(set_ or ()), "warmup=null", f"model.path={model}"])
+    overrides = [*(set_ or ()), "warmup=null", f"model.path={model}"]
+    loaded = load_recipe(recipe, overrides)
     (accuracy,) = clock.run(lambda: evaluate_models(loaded, [Path(model)]))
     typer.echo(msgspec.json.encode(accuracy).decode())
 
@@ -157,8 +163,17 @@ def sft(
     from arl.launch.devices import visible_cores
     from arl.train.sft import PairsJob, run_job
 
-    job = {"model": model, "data": str(data), "output": str(output), "steps": steps, "batch_size": batch_size}
-    job |= {"learning_rate": learning_rate, "dtype": dtype, "seed": seed, "threads": visible_cores()}
+    job = {
+        "model": model,
+        "data": str(data),
+        "output": str(output),
+        "steps": steps,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "dtype": dtype,
+        "seed": seed,
+        "threads": visible_cores(),
+    }
     run_job(PairsJob, job)
 
 
@@ -178,8 +193,10 @@ def serve(
     """
     from arl.engine.embedded.server import main
 
-    address = [] if host is None else ["--host", host]
-    main(["--model", model, *address, "--port", str(port), "--slots", str(slots), "--dtype", dtype])
+    arguments = ["--model", model, "--port", str(port), "--slots", str(slots), "--dtype", dtype]
+    if host is not None:
+        arguments += ["--host", host]
+    main(arguments)
 
 
 bench = typer.Typer(help="Measure, and print JSON.", no_args_is_help=True, rich_markup_mode=None)
@@ -189,8 +206,8 @@ for function in COMMANDS:
 
 
 def main() -> None:
-    """What `arl` runs."""
-    code = 1  # of an error that nobody foresaw
+    """Run the command line, and leave the process with its exit code."""
+    code = 1  # of an exception that no command handles
 
     def end() -> None:
         from arl.launch.child import leave

@@ -24,7 +24,7 @@ P = ParamSpec("P")
 
 
 def now() -> float:
-    """Seconds on the running loop's clock, real or virtual."""
+    """Return the seconds on the running loop's clock, real or virtual."""
     return asyncio.get_running_loop().time()
 
 
@@ -81,7 +81,9 @@ class _NumberedTimer(asyncio.TimerHandle):
         super().__init__(when, *rest)
 
     def __lt__(self, other: object) -> bool:
-        return self._order < other._order if isinstance(other, _NumberedTimer) else NotImplemented
+        if not isinstance(other, _NumberedTimer):
+            return NotImplemented
+        return self._order < other._order
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -125,12 +127,16 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], virtual: bool = False, start
 
 @dataclass(frozen=True, eq=False)
 class _Wait:
+    """Describe a wait in progress; see `deadline`."""
+
     who: str
     what: str | Callable[[], str]
     since: float
 
     def describe(self) -> str:
-        return self.what if isinstance(self.what, str) else self.what()
+        if isinstance(self.what, str):
+            return self.what
+        return self.what()
 
 
 _waits: dict[int, _Wait] = {}
@@ -138,7 +144,10 @@ _waits: dict[int, _Wait] = {}
 
 def who_waits() -> str:
     """List every wait in progress in this process: who waits, for what, and for how long."""
-    lines = [f"{wait.who} waits {now() - wait.since:.1f} s for {wait.describe()}" for wait in _waits.values()]
+    lines = []
+    for wait in _waits.values():
+        seconds = now() - wait.since
+        lines.append(f"{wait.who} waits {seconds:.1f} s for {wait.describe()}")
     return "; ".join(sorted(lines)) or "nobody"
 
 

@@ -39,8 +39,9 @@ class Problem(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """A hash of prompt and answer: the same problem has the same id in every run."""
-        return hashlib.sha256(repr((self.prompt, self.answer)).encode()).hexdigest()[:12]
+        """Return a hash of prompt and answer: the same problem has the same id in every run."""
+        content = repr((self.prompt, self.answer))
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
 class SamplingParams(Struct, frozen=True):
@@ -145,12 +146,12 @@ class StartingVersions(Struct, frozen=True):
 
     @property
     def oldest(self) -> int:
-        """The version that the engines begin with."""
+        """Return the version that the engines begin with."""
         return min(self.older, default=self.version)
 
     @property
     def served(self) -> str:
-        """The directory of the oldest version."""
+        """Return the directory of the oldest version."""
         return self.older.get(self.oldest, self.model)
 
 

@@ -46,12 +46,12 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
     @property
     def keeps_cache(self) -> bool:
-        """Tell whether engine.kv_policy keep works: a token's version must be known although its call spans a swap."""
+        """Return whether kv_policy keep works: it needs the version of each token of a call that spans a swap."""
         return "keep" in self.kv_policies and self.versions_per_token
 
 
 class _Request(Struct, frozen=True):
-    """Something that a recipe asks of its backend."""
+    """Note something that a recipe asks of its backend."""
 
     field: str
     value: object
@@ -69,7 +69,8 @@ def refuse_unsupported(recipe: "Recipe", can: Capabilities, who: str) -> None:
         if not asked.is_possible:
             remedy = can.remedies.get(asked.field, asked.remedy)
             raise ValueError(f"{asked.field} {asked.value}: {who} {remedy}")
-    for flag in (arg.partition("=")[0] for arg in recipe.engine.args):
+    for argument in recipe.engine.args:
+        flag = argument.partition("=")[0]
         source = _reserved(flag, can.reserved_flags or {})
         if source is not None:
             raise ValueError(f"engine.args {flag}: arl gives it ({source}); leave it out")
@@ -77,21 +78,23 @@ def refuse_unsupported(recipe: "Recipe", can: Capabilities, who: str) -> None:
 
 def _requests(recipe: "Recipe", can: Capabilities) -> Iterator[_Request]:
     engine = recipe.engine
-    unused = "has no use for it; leave it out"
     if recipe.world_traits.one_process:
         possible = can.in_process and can.deterministic_seeds
         remedy = "cannot generate in this process as this world does; use embedded, or world wall"
         yield _Request("engine.kind", engine.kind, possible, remedy)
     if engine.kv_policy == "keep":
-        yield _Request("engine.kv_policy", "keep", can.keeps_cache, "cannot keep its cache at a swap; use recompute")
+        remedy = "cannot keep its cache at a swap; use recompute"
+        yield _Request("engine.kv_policy", "keep", can.keeps_cache, remedy)
     if recipe.sync.check:
-        yield _Request("sync.check", "true", can.checksums, "does not report checksums of its weights; leave it out")
+        remedy = "does not report checksums of its weights; leave it out"
+        yield _Request("sync.check", "true", can.checksums, remedy)
     if recipe.mode == "collocated":
         remedy = "cannot give up its memory while the trainer works; use disaggregated"
         yield _Request("mode", "collocated", can.releases_memory, remedy)
     if engine.tensor_parallel > 1:
         remedy = "runs a replica on one GPU; leave it out, and use more replicas"
         yield _Request("engine.tensor_parallel", engine.tensor_parallel, can.tensor_parallel, remedy)
+    unused = "has no use for it; leave it out"
     if engine.python is not None:
         yield _Request("engine.python", engine.python, can.own_interpreter, unused)
     if engine.args:
@@ -102,4 +105,7 @@ def _reserved(flag: str, reserved: Mapping[str, str]) -> str | None:
     """Say where the value of `flag`, or of the flag that it abbreviates, comes from; None: it is the user's to give."""
     if len(flag) <= len("--"):
         return None
-    return next((source for name, source in reserved.items() if name.startswith(flag)), None)
+    for name, source in reserved.items():
+        if name.startswith(flag):
+            return source
+    return None

@@ -1,4 +1,4 @@
-"""Sections of a recipe whose `kind` chooses the class that checks the rest of the section.
+"""Define sections of a recipe whose `kind` chooses the class that checks the rest of the section.
 
     objective: {kind: gspo, clip_low: 3e-4, …} ─► the class that `gspo` names ─► its fields are checked, its code runs
 
@@ -6,14 +6,12 @@ A kind is a short name from the section's table of built-ins, or `module:attribu
 when the recipe is read, by its name, so that arl.config imports nothing of the rooms above it.
 """
 
-import difflib
-import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from pydantic import ModelWrapValidatorHandler, model_validator
 
-from arl.config.imports import import_function
+from arl.config.imports import check_seam, import_attribute
 from arl.config.section import Section
 from arl.errors import RecipeError
 
@@ -21,7 +19,8 @@ from arl.errors import RecipeError
 class ChosenSection(Section):
     """A section that is replaced by an object of the class that its `kind` names.
 
-    A direct subclass is one seam: it says what a class must declare. Subclasses of that are the implementations.
+    A direct subclass is one seam: its ClassVars without a value are what a class must declare. The class that `BASE`
+    names inherits from it and adds the abstract methods. Subclasses of that are the implementations.
     """
 
     kind: str = ""
@@ -32,8 +31,6 @@ class ChosenSection(Section):
     BUILT_IN: ClassVar[Mapping[str, str]]  # short name -> module:attribute
     BASE: ClassVar[str]  # module:attribute of the class that implementations inherit from
     EXAMPLE: ClassVar[str]  # the file of the built-in that is nearest to what a user writes
-    DECLARED: ClassVar[Mapping[str, tuple[Any, ...]]]  # class attribute -> its allowed values; none: any
-    METHOD: ClassVar[tuple[str, tuple[str, ...]]]  # name and parameters of the method that a class defines
 
     @model_validator(mode="wrap")
     @classmethod
@@ -52,46 +49,27 @@ class ChosenSection(Section):
 
     @classmethod
     def implementation(cls, fields: Mapping[str, Any]) -> type[Self]:
-        """The class that `fields["kind"]` names.
+        """Import the class that `fields["kind"]` names.
 
         Raises:
             ValueError: an unknown name, or a class that lacks a part; it says the rule and the nearest example.
         """
         kind = fields.get("kind", cls.DEFAULT)
-        path = cls.BUILT_IN.get(kind, kind) if isinstance(kind, str) else ""
-        if ":" not in path:
-            close = difflib.get_close_matches(str(kind), cls.BUILT_IN, n=1)
-            remedy = f"did you mean {close[0]}?" if close else f"built in are {', '.join(cls.BUILT_IN)}"
-            raise ValueError(f"{cls.SECTION}.kind = {kind!r}: {remedy}; your own is module:attribute")
         try:
-            found = import_function(path, f"{cls.SECTION}.kind")
+            return cls._import(kind)
         except RecipeError as error:
-            raise ValueError(str(error)) from error
-        if fault := cls._fault(found):
-            raise ValueError(f"{cls.SECTION}.kind = {kind!r}: {fault}; see {cls.EXAMPLE} for an example")
-        return found  # type: ignore[return-value]  # _fault has seen that it is a subclass
+            raise ValueError(str(error)) from error  # so that the recipe's file names its line
 
     @classmethod
-    def _fault(cls, found: Any) -> str:
-        """Describe what keeps `found` from being an implementation of this seam; empty if nothing does."""
-        base = import_function(cls.BASE, cls.SECTION)
-        if not inspect.isclass(found) or not issubclass(found, base):  # type: ignore[arg-type]
-            return f"it must be a subclass of {cls.BASE}"
-        for name, allowed in cls.DECLARED.items():
-            value = getattr(found, name, None)
-            if value is None:
-                return f"{found.__name__} does not declare `{name}`"
-            if allowed and value not in allowed:
-                return f"{found.__name__}.{name} is {value!r}, and must be one of {', '.join(map(repr, allowed))}"
-        name, expected = cls.METHOD
-        method = inspect.getattr_static(found, name, None)
-        signature = f"{name}({', '.join(('self', *expected))})"
-        if not inspect.isfunction(method) or getattr(method, "__isabstractmethod__", False):
-            return f"{found.__name__} does not define {signature}"
-        parameters = inspect.signature(method).parameters
-        if len(parameters) != 1 + len(expected):
-            return f"{found.__name__}.{name} takes ({', '.join(parameters)}), and must be {signature}"
-        return ""
+    def _import(cls, kind: Any) -> type[Self]:
+        field = f"{cls.SECTION}.kind"
+        base = import_attribute(cls.BASE, field)
+        found = import_attribute(str(kind), field, cls.BUILT_IN)
+        what = f"{field} {kind!r}"
+        if not isinstance(found, type) or not issubclass(found, base):
+            raise RecipeError(f"{what}: must be a subclass of {cls.BASE}; see {cls.EXAMPLE} for a complete one")
+        check_seam(found, what, base, cls.EXAMPLE)
+        return found
 
     def refuse_impossible(self) -> None:
         """Raise ValueError where these settings can never work, whatever the rest of the recipe says."""

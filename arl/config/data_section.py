@@ -1,4 +1,4 @@
-"""The recipe's sections about problems: where they come from, how answers are scored, what is held out."""
+"""Define the recipe's sections about problems: where they come from, how answers are scored, what is held out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ TASKS: Mapping[str, str] = {
 
 
 class Data(Section):
-    """Problems: a task's, or a file's."""
+    """Say which problems to use: those of a task, or those of a file."""
 
     task: str | None = None
     """A task that brings its own problems and reward: running_checksum, long_tail, or yours as `module:attribute`."""
@@ -81,7 +81,7 @@ def _imported(task: str) -> Any:
 
 
 class Warmup(Section):
-    """Supervised warm-up of a tiny model before RL, in the stages that its task declares."""
+    """Teach a tiny model its task by supervised learning before RL, in the stages that the task declares."""
 
     batch_size: Positive = 64
     """Sequences per optimizer step."""
@@ -92,7 +92,7 @@ class Warmup(Section):
 
 
 class Reward(Section):
-    """How episodes are scored, in worker processes."""
+    """Say how episodes are scored, in worker processes."""
 
     function: str | None = None
     """`module:attribute` of a function (problem, response, truncated) -> float; none: the task's own."""
@@ -108,7 +108,7 @@ class Reward(Section):
 
 
 class Eval(Section):
-    """Sampled accuracy on held-out problems, before and after training."""
+    """Measure sampled accuracy on held-out problems, before and after training."""
 
     problems: NonNegative = 512
     """Held-out problems to use, at most; 0: no evaluation."""

@@ -1,4 +1,4 @@
-"""The recipe's section about the generating side."""
+"""Define the recipe's section about the generating side."""
 
 from typing import Annotated, Literal
 
@@ -14,7 +14,7 @@ Argument = Annotated[str, Field(coerce_numbers_to_str=True)]
 
 
 class EngineConfig(Section):
-    """The generating side."""
+    """Configure the generating side."""
 
     kind: str = "embedded"
     """embedded: arl's own engine. sglang: SGLang, in an environment of its own; see `python`. module:attribute: a

@@ -1,4 +1,4 @@
-"""Environment variables that a recipe gives to the processes of one side: engines, trainer or rewards."""
+"""Check the environment variables that a recipe gives to processes of one side: engines, trainer or rewards."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -50,6 +50,7 @@ def merge_environments(field: str, given: Mapping[str, str], ours: Mapping[str, 
     Raises:
         RecipeError: both name the same variable.
     """
-    if both := sorted(given.keys() & ours.keys()):
+    both = sorted(given.keys() & ours.keys())
+    if both:
         raise RecipeError(f"{field}: arl sets {', '.join(both)} itself for these processes; leave it out")
     return {**given, **ours}

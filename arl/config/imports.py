@@ -1,10 +1,12 @@
 """Import what a recipe names: a built-in by its short name, user code as `module:attribute`.
 
-    name ─► table of built-ins ─► module:attribute ─► import ─► compared with the seam's Protocol ─► the object
+    name ─► table of built-ins ─► module:attribute ─► import ─► compared with the seam ─► the object
+
+A seam is a Protocol, or a base class to inherit from. Its public methods and attributes are the parts to compare.
 
 User code is looked for among installed packages and in the current directory. An attribute may be dotted, as in
 `my_tasks:Sums.reward`. Everything is refused before a run starts: a name without an object, an object that lacks a
-part of its Protocol, a part with another signature.
+part of its seam, a part with another signature or with a value that the seam does not allow.
 """
 
 import difflib
@@ -13,11 +15,12 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
 from arl.errors import RecipeError
 
 NO_BUILT_INS: Mapping[str, str] = {}
+LIBRARIES = ("builtins", "typing", "pydantic")  # whose classes add no parts to a seam that inherits from them
 
 
 def import_seam(
@@ -86,12 +89,14 @@ def import_function(name: str, field: str) -> Callable[..., Any]:
 def check_seam(found: object, what: str, protocol: type, example: str) -> None:
     """Check that `found` (an instance, a class, a module or a function) has every part of `protocol`.
 
-    A method must accept the arguments of the Protocol's method, and be `async` where that one is. An attribute of a
-    class may also be a mere annotation, since instances will have it. A class that inherits from the Protocol also
-    inherits its defaults; parts that the Protocol marks as abstract it must write itself.
+    A method must accept the arguments of the seam's method, and be `async` where that one is. An attribute of a class
+    may also be a mere annotation, since instances will have it; a ClassVar must have a value, and one of the seam's
+    Literal. A class that inherits from the seam also inherits its defaults; parts that the seam marks as abstract it
+    must write itself.
 
     Args:
         what: how messages name the object, as in "data.task 'my_tasks:Arithmetic'".
+        protocol: a Protocol, or a base class.
 
     Raises:
         RecipeError: a part is missing or has another signature. Says which, and names `example`.
@@ -103,26 +108,40 @@ def check_seam(found: object, what: str, protocol: type, example: str) -> None:
     for part in _parts(protocol):
         if not is_function and not _has(found, part):
             raise RecipeError(f"{what}: lacks the {part}{see}")
-        if part.signature is not None:
-            complaint = _complaint_of_function(found, part) if is_function else _complaint_of_method(found, part)
-            if complaint:
-                raise RecipeError(f"{what}: {complaint}{see}")
+        complaint = _complaint_of_function(found, part) if is_function else _complaint_of_part(found, part)
+        if complaint:
+            raise RecipeError(f"{what}: {complaint}{see}")
 
 
 class _Part(NamedTuple):
-    """One public part of a Protocol: a method with its signature, without `self`; or an attribute."""
+    """One public part of a seam: a method with its signature, without `self`; or an attribute."""
 
     name: str
     signature: inspect.Signature | None
     is_async: bool = False
     is_static: bool = False
+    allowed: tuple[object, ...] = ()
+    """Values that the attribute may have; empty: any."""
 
     @property
     def arguments(self) -> str:
-        """The signature without annotations, as in `(problem, response)`."""
+        """Return the signature without annotations, as in `(problem, response)`."""
         assert self.signature is not None
-        plain = [p.replace(annotation=p.empty) for p in self.signature.parameters.values()]
+        parameters = self.signature.parameters.values()
+        plain = [parameter.replace(annotation=parameter.empty) for parameter in parameters]
         return str(inspect.Signature(plain))
+
+    def example_arguments(self) -> tuple[list[object], dict[str, None]]:
+        """Return something for each argument, by position and by name, as the rest of arl passes them."""
+        assert self.signature is not None
+        positional: list[object] = []
+        by_name: dict[str, None] = {}
+        for parameter in self.signature.parameters.values():
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                positional.append(parameter.name)
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                by_name[parameter.name] = None
+        return positional, by_name
 
     @property
     def may_be_async(self) -> bool:
@@ -136,37 +155,69 @@ class _Part(NamedTuple):
 
 
 def _parts(protocol: type) -> list[_Part]:
-    """Every public part of a Protocol and of its bases."""
+    """List every public part of a seam and of its bases, those of libraries left out."""
     parts: dict[str, _Part] = {}
     for base in reversed(protocol.__mro__):
-        if base is object or base.__module__ == "typing":
+        if base.__module__.partition(".")[0] in LIBRARIES:
             continue
-        annotated = vars(base).get("__annotations__", {})
-        for name in [*annotated, *vars(base)]:
+        annotations = _annotations(base)
+        for name in [*annotations, *vars(base)]:
             if name == "__call__" or not name.startswith("_"):
-                parts[name] = _part(name, vars(base).get(name))
+                parts[name] = _part(name, vars(base).get(name), annotations.get(name))
     return list(parts.values())
 
 
-def _part(name: str, value: object) -> _Part:
+def _annotations(base: type) -> Mapping[str, Any]:
+    """Return the annotations of the class itself, without those of its bases."""
+    annotations: Mapping[str, Any] = vars(base).get("__annotations__", {})
+    return annotations
+
+
+def _part(name: str, value: object, annotation: object) -> _Part:
     is_static = isinstance(value, staticmethod)
     function = value.__func__ if isinstance(value, staticmethod) else value
     if not inspect.isfunction(function):
-        return _Part(name, None)
+        return _Part(name, None, allowed=_allowed_values(annotation))
     signature = inspect.signature(function)
     if not is_static:
-        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        without_self = list(signature.parameters.values())[1:]
+        signature = signature.replace(parameters=without_self)
     return _Part(name, signature, inspect.iscoroutinefunction(function), is_static)
+
+
+def _allowed_values(annotation: object) -> tuple[object, ...]:
+    """Return the values that `ClassVar[Literal[…]]` or `ClassVar[bool]` allows; empty for any other annotation."""
+    if get_origin(annotation) is not ClassVar:
+        return ()
+    (inner,) = get_args(annotation)
+    if inner is bool:
+        return (True, False)
+    return get_args(inner) if get_origin(inner) is Literal else ()
 
 
 def _has(found: object, part: _Part) -> bool:
     if hasattr(found, part.name):
         return not getattr(getattr(found, part.name), "__isabstractmethod__", False)
-    return isinstance(found, type) and any(part.name in vars(base).get("__annotations__", {}) for base in found.__mro__)
+    return isinstance(found, type) and any(_declares_for_instances(base, part.name) for base in found.__mro__)
+
+
+def _declares_for_instances(base: type, name: str) -> bool:
+    annotations = _annotations(base)
+    return name in annotations and get_origin(annotations[name]) is not ClassVar
 
 
 def _complaint_of_function(found: Any, part: _Part) -> str:
     return _complaint(found, part, getattr(found, "__name__", "function"), takes_self=False)
+
+
+def _complaint_of_part(found: object, part: _Part) -> str:
+    if part.signature is not None:
+        return _complaint_of_method(found, part)
+    if part.allowed:
+        value = getattr(found, part.name)
+        if value not in part.allowed:
+            return f"{part.name} is {value!r}, and must be one of {', '.join(map(repr, part.allowed))}"
+    return ""
 
 
 def _complaint_of_method(found: object, part: _Part) -> str:
@@ -180,18 +231,17 @@ def _complaint_of_method(found: object, part: _Part) -> str:
 
 def _complaint(actual: Any, part: _Part, title: str, takes_self: bool) -> str:
     """Say why `actual` cannot be called as `part` is; empty where it can."""
-    assert part.signature is not None
     if not callable(actual):
         return f"{title} is {type(actual).__name__}, and must be a function {title}{part.arguments}"
     try:
         signature = inspect.signature(actual)
     except (TypeError, ValueError):  # a function written in C may not tell its signature
         return ""
-    wanted = part.signature.parameters.values()
-    by_position: list[object] = [p.name for p in wanted if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    by_name = {p.name: None for p in wanted if p.kind is p.KEYWORD_ONLY}
+    positional, by_name = part.example_arguments()
+    if takes_self:
+        positional = [object(), *positional]
     try:
-        signature.bind(*([object()] if takes_self else []), *by_position, **by_name)
+        signature.bind(*positional, **by_name)
     except TypeError as error:
         return f"{title}{signature} cannot be called as {title}{part.arguments} ({error})"
     if part.is_async and not _is_async(actual):

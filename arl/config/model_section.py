@@ -1,4 +1,4 @@
-"""The recipe's section about the model: where its weights come from."""
+"""Define the recipe's section about the model: where its weights come from."""
 
 from pydantic import model_validator
 
@@ -6,7 +6,7 @@ from arl.config.section import Positive, PositiveFloat, Section, Tokens
 
 
 class TinyModel(Section):
-    """A Llama-shaped model made on the spot; its vocabulary is the task's."""
+    """Describe a Llama-shaped model that is made on the spot, with the vocabulary of the task."""
 
     hidden_size: Positive = 128
     """Width of the residual stream, D."""
@@ -31,7 +31,7 @@ class TinyModel(Section):
 
 
 class Model(Section):
-    """Where the weights come from: exactly one of `path` and `tiny`."""
+    """Say where the weights come from: give exactly one of `path` and `tiny`."""
 
     path: str | None = None
     """Directory or Hugging Face name of a causal language model with its tokenizer."""

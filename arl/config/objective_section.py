@@ -1,11 +1,11 @@
-"""The recipe's sections `objective` and `advantage`: what the trainer maximizes.
+"""Define the recipe's sections `objective` and `advantage`: what the trainer maximizes.
 
 Both are chosen by `kind`. What a class declares here is what the rest of arl asks it, without importing torch; what it
 computes is defined in arl/train/algorithms.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from arl.config.chosen_section import ChosenSection
 
@@ -25,14 +25,6 @@ class ObjectiveSection(ChosenSection):
     }
     BASE: ClassVar[str] = "arl.train.algorithms.objective:Objective"
     EXAMPLE: ClassVar[str] = "arl/train/algorithms/ppo.py"
-    DECLARED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "scope": ("token", "sequence"),
-        "normalizer": ("tokens", "sequences"),
-        "columns": (),
-        "metrics": (),
-        "zero_advantage_is_zero_gradient": (True, False),
-    }
-    METHOD: ClassVar[tuple[str, tuple[str, ...]]] = ("loss", ("tokens",))
 
     scope: ClassVar[Literal["token", "sequence"]]
     """token: the loss is a sum over tokens, and may be given any part of them. sequence: it needs all tokens of a
@@ -45,19 +37,19 @@ class ObjectiveSection(ChosenSection):
     """Name of each per-token metric, and how it is reduced over the step's computed loss tokens. One that arl does not
     define in arl/metrics/names.py begins with `objective/`."""
     zero_advantage_is_zero_gradient: ClassVar[bool]
-    """Whether a trajectory whose advantages are all 0 has no gradient; only then may the packer leave it out."""
+    """True if a trajectory whose advantages are all 0 has no gradient; only then may the packer leave it out."""
 
     try_next: ClassVar[tuple[str, ...]] = ()
     """Hints at the end of a run: what to compare it with."""
 
     @property
     def cheaper(self) -> str:
-        """A setting with which a step takes less time; empty if there is none."""
+        """Return a setting with which a step takes less time; empty if there is none."""
         return ""
 
     @property
     def needed_columns(self) -> tuple[str, ...]:
-        """The columns that these settings need."""
+        """Return the columns that these settings need."""
         return self.columns
 
     def refuse_impossible(self) -> None:
@@ -65,7 +57,7 @@ class ObjectiveSection(ChosenSection):
         for name, reduction in self.metrics.items():
             if reduction not in ("mean", "max"):
                 raise ValueError(
-                    f"objective.kind = {self.kind!r}: metrics[{name!r}] is {reduction!r}, and must be 'mean' or 'max'; "
+                    f"objective.kind {self.kind!r}: metrics[{name!r}] is {reduction!r}, and must be 'mean' or 'max'; "
                     f"see {self.EXAMPLE} for an example"
                 )
 
@@ -78,15 +70,9 @@ class AdvantageSection(ChosenSection):
     BUILT_IN: ClassVar[Mapping[str, str]] = {"grpo": "arl.train.algorithms.grpo:GRPO"}
     BASE: ClassVar[str] = "arl.train.algorithms.advantage:Advantage"
     EXAMPLE: ClassVar[str] = "arl/train/algorithms/grpo.py"
-    DECLARED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "per": ("trajectory", "token"),
-        "columns": (),
-        "smallest_group": (),
-    }
-    METHOD: ClassVar[tuple[str, tuple[str, ...]]] = ("compute", ("episodes",))
 
     per: ClassVar[Literal["trajectory", "token"]]
-    """Whether it gives one number for each trajectory, or one for each loss token."""
+    """trajectory: it gives one number for each trajectory. token: one for each loss token."""
     columns: ClassVar[tuple[str, ...]]
     """("values",) if it reads them, () if rewards and groups are enough."""
     smallest_group: ClassVar[int]
@@ -97,7 +83,7 @@ class AdvantageSection(ChosenSection):
 
 
 def _refuse_columns(section: ChosenSection, needed: tuple[str, ...], filled: tuple[str, ...]) -> None:
-    place = f"{section.SECTION}.kind = {section.kind!r}"
+    place = f"{section.SECTION}.kind {section.kind!r}"
     for column in needed:
         if column not in COLUMNS:
             raise ValueError(f"{place}: there is no column {column!r}; there are {', '.join(COLUMNS)}")

@@ -1,4 +1,4 @@
-"""The typed recipe tree. One YAML file is one complete run; every field has a default, a unit and a docstring.
+"""Define the typed recipe tree. One YAML file is one complete run; every field has a default and a docstring.
 
     YAML text ─► tree with line numbers ─► `--set` overrides ─► Recipe (validated, frozen) ─► recipe.yaml of the run
 
@@ -35,7 +35,7 @@ from arl.errors import RecipeError
 
 
 class Recipe(Section):
-    """One complete run."""
+    """Describe one complete run."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
     """Names the run directory."""
@@ -75,12 +75,13 @@ class Recipe(Section):
 
     @property
     def run_directory(self) -> Path:
+        """Return the directory of the run, unless one of this name exists: see arl.run.resume."""
         return Path(self.output.directory) / self.name
 
     @field_validator("warmup", mode="before")
     @classmethod
     def _yes_or_no(cls, warmup: Any) -> Any:
-        """`warmup: true` is a warm-up with the defaults, `warmup: false` is none."""
+        """Read `warmup: true` as a warm-up with the defaults, and `warmup: false` as none."""
         if isinstance(warmup, bool):
             return Warmup() if warmup else None
         return warmup
@@ -102,37 +103,47 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> "Recipe":
-        p, m = self.rollout.problems_per_step, self.train.minibatches
-        if p % m:
-            raise ValueError(f"train.minibatches {m} must divide rollout.problems_per_step {p}")
+        per_step = self.rollout.problems_per_step
+        minibatches = self.train.minibatches
+        if per_step % minibatches:
+            raise ValueError(f"train.minibatches {minibatches} must divide rollout.problems_per_step {per_step}")
         self._possible_to_learn()
+        self._possible_to_start_from()
+        if self.mode == "collocated" and self.engine.kv_policy == "keep":
+            raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
+        self._possible_with_the_backend()
+        if self.rollout.lag is not None:
+            self._possible_with_a_lag()
+        cap = self.rollout.max_groups
+        if cap is not None and cap < per_step:
+            raise ValueError(f"rollout.max_groups {cap} can never fill a step of {per_step} problems")
+        if self._known_world().one_process:
+            self._possible_in_one_process()
+        return self
+
+    def _possible_to_start_from(self) -> None:
         if self.model.tiny is not None and self.data.task is None:
             raise ValueError("model.tiny takes its vocabulary from data.task: name a task or give model.path")
         if self.warmup is not None and self.model.tiny is None:
             raise ValueError("warmup: teaches a model.tiny its task; a model of model.path is tuned by `arl sft`")
-        if self.mode == "collocated" and self.engine.kv_policy == "keep":
-            raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
-        engine, exact = self.engine, self.rollout.lag is not None
-        refuse_unsupported(self, engine.capabilities, f"the backend {engine.kind}")
-        traits = self._known_world()
+
+    def _possible_with_the_backend(self) -> None:
+        engine = self.engine
+        capabilities = engine.capabilities
+        one_process = self._known_world().one_process
+        refuse_unsupported(self, capabilities, f"the backend {engine.kind}")
         self.sync.refuse_impossible(
             backend=engine.kind,
-            backend_transports=engine.capabilities.transports,
-            one_process=traits.one_process,
+            backend_transports=capabilities.transports,
+            one_process=one_process,
             tensor_parallel=engine.tensor_parallel,
-            has_lag=exact,
+            has_lag=self.rollout.lag is not None,
         )
-        if exact:
-            self._possible_with_a_lag()
-        cap = self.rollout.max_groups
-        if cap is not None and cap < p:
-            raise ValueError(f"rollout.max_groups {cap} can never fill a step of {p} problems")
-        if traits.one_process:
-            self._possible_in_one_process()
-        return self
 
     def _possible_to_learn(self) -> None:
-        size, objective, advantage = self.rollout.group_size, self.objective, self.advantage
+        objective = self.objective
+        advantage = self.advantage
+        size = self.rollout.group_size
         if size < advantage.smallest_group:
             raise ValueError(
                 f"rollout.group_size {size} gives every episode advantage 0 under advantage.kind {advantage.kind}: "
@@ -160,13 +171,18 @@ class Recipe(Section):
         here = f"world {self.world}"
         if self.train.ranks > 1:
             raise ValueError(f"train.ranks {self.train.ranks}: {here} trains in one process; use 1 rank")
-        for field, environment in (
-            ("engine", self.engine.environment),
-            ("train", self.train.environment),
-            ("reward", self.reward.environment),
-        ):
+        environments = {
+            "engine": self.engine.environment,
+            "train": self.train.environment,
+            "reward": self.reward.environment,
+        }
+        for section, environment in environments.items():
             if environment:
-                raise ValueError(f"{field}.environment: {here} starts no processes of that side; leave it out")
-        for field, threads in (("train", self.train.threads), ("engine", self.engine.threads)):
+                raise ValueError(f"{section}.environment: {here} starts no processes of that side; leave it out")
+        all_threads = {
+            "train": self.train.threads,
+            "engine": self.engine.threads,
+        }
+        for section, threads in all_threads.items():
             if threads not in (None, 1):
-                raise ValueError(f"{field}.threads {threads}: {here} computes with one thread; leave it out")
+                raise ValueError(f"{section}.threads {threads}: {here} computes with one thread; leave it out")

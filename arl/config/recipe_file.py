@@ -1,4 +1,4 @@
-"""Recipe files: YAML in, a validated Recipe out, and errors that point at the line.
+"""Read recipe files: YAML in, a validated Recipe out, and errors that point at the line.
 
 text ─► nodes (line of every key) ─► values ─► `--set` overrides ─► Recipe, or every mistake at once
 """
@@ -6,7 +6,7 @@ text ─► nodes (line of every key) ─► values ─► `--set` overrides ─
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from arl.config.chosen_section import ChosenSection
 from arl.config.data_section import task_options
 from arl.config.recipe import Recipe
+from arl.config.section import inner_sections
 from arl.errors import RecipeError
 
 Key = tuple[str | int, ...]
@@ -36,7 +37,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         RecipeError: naming file, line, field, value, rule and the nearest valid name, for every mistake found.
     """
     node, values = _read(path)
-    places = {key: f"{path}:{line}" for key, line in _lines(node, (), path).items()}
+    lines = _lines(node, (), path)
+    places = {key: f"{path}:{line}" for key, line in lines.items()}
     parsed = [_parse_override(override) for override in overrides]
     _make_room(values, parsed)
     for override, (key, value) in zip(overrides, parsed, strict=True):
@@ -45,7 +47,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        raise RecipeError("\n".join(_explain(e, values, places, path) for e in error.errors())) from error
+        mistakes = [_explain(mistake, values, places, path) for mistake in error.errors()]
+        raise RecipeError("\n".join(mistakes)) from error
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -65,6 +68,7 @@ def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[
 
 
 def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value of everything in `tree` that is no section."""
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}.")
@@ -89,14 +93,21 @@ def _read(path: Path) -> tuple[yaml.MappingNode, dict[str, Any]]:
 
 
 def _lines(node: yaml.Node, key: Key, path: Path) -> dict[Key, int]:
+    """Return the line of every key below `node`.
+
+    Raises:
+        RecipeError: a key is given twice.
+    """
     lines: dict[Key, int] = {}
-    if isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
-            child = (*key, name.value)
-            line = name.start_mark.line + 1
-            if child in lines:
-                raise RecipeError(f"{path}:{line}: {_dotted(child)} is given twice; keep one")
-            lines |= {child: line} | _lines(value, child, path)
+    if not isinstance(node, yaml.MappingNode):
+        return lines
+    for name, value in node.value:
+        child = (*key, name.value)
+        line = name.start_mark.line + 1
+        if child in lines:
+            raise RecipeError(f"{path}:{line}: {_dotted(child)} is given twice; keep one")
+        lines[child] = line
+        lines |= _lines(value, child, path)
     return lines
 
 
@@ -115,10 +126,11 @@ def _parse_override(override: str) -> tuple[Key, Any]:
 def _make_room(values: dict[str, Any], overrides: Iterable[tuple[Key, Any]]) -> None:
     """Remove from the file's values what an override takes the place of, unless another override names it as well."""
     given = {key: value for key, value in overrides if value is not None}
-    named = {key[:2] for key, _ in overrides}
-    for fields in ALTERNATIVES:
-        if any(key[:2] in fields for key in given):
-            for field in set(fields) - named:
+    given_fields = {key[:2] for key in given}
+    named_fields = {key[:2] for key, _ in overrides}
+    for alternatives in ALTERNATIVES:
+        if given_fields.intersection(alternatives):
+            for field in set(alternatives) - named_fields:
                 _remove(values, field)
     for field, owner in OF_ANOTHER_FIELD.items():
         if owner in given and given[owner] != _get(values, owner):
@@ -136,7 +148,8 @@ def _drop_fields_of_another_kind(values: dict[str, Any], key: Key, kind: Any) ->
     section = field.annotation
     if not isinstance(section, type) or not issubclass(section, ChosenSection):
         return
-    if (_get(values, key) or section.DEFAULT) != kind:
+    kind_before = _get(values, key) or section.DEFAULT
+    if kind_before != kind:
         values[name] = {}
 
 
@@ -167,7 +180,8 @@ def _explain(error: Any, values: dict[str, Any], places: dict[Key, str], path: P
     key: Key = error["loc"]
     rule = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":  # a rule between fields: its message begins with the field at fault
-        key = tuple(rule.split(maxsplit=1)[0].rstrip(":").split("."))
+        field = rule.split(maxsplit=1)[0].rstrip(":")
+        key = tuple(field.split("."))
         return f"{_place(key, places, path)}: {rule}"
     place = _place(key, places, path)
     if error["type"] == "extra_forbidden":
@@ -186,9 +200,12 @@ def _place(key: Key, places: dict[Key, str], path: Path) -> str:
 
 
 def _nearest(key: Key, values: dict[str, Any]) -> str:
+    """Suggest the valid name that is nearest to the last part of `key`, or all of them."""
     names = _valid_names(key[:-1], values)
     close = difflib.get_close_matches(str(key[-1]), names, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(names) or 'none'}"
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; valid: {', '.join(names) or 'none'}"
 
 
 def _valid_names(section: Key, values: dict[str, Any]) -> list[str]:
@@ -196,9 +213,7 @@ def _valid_names(section: Key, values: dict[str, Any]) -> list[str]:
         return list(task_options(values["data"]["task"]).model_fields)
     model: type[BaseModel] = Recipe
     for part in section:
-        annotation = model.model_fields[str(part)].annotation
-        options = [a for a in (annotation, *get_args(annotation)) if isinstance(a, type)]
-        model = next(a for a in options if issubclass(a, BaseModel))
+        (model,) = inner_sections(model.model_fields[str(part)].annotation)
         if issubclass(model, ChosenSection):
             model = model.implementation(values[str(part)])
     return list(model.model_fields)

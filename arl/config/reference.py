@@ -1,4 +1,6 @@
-"""Write docs/reference.md: `python -m arl.config.reference`. Every recipe field with type, unit, default and docstring.
+"""Write docs/reference.md: every recipe field with type, unit, default and docstring.
+
+    python -m arl.config.reference
 
     Recipe ─► its sections ─► a table each       TASKS, BUILT_IN: built-ins ─► a table of each one's own fields
 
@@ -17,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from arl.config.data_section import TASKS, task_options
 from arl.config.recipe import Recipe
-from arl.config.section import Unit
+from arl.config.section import Unit, inner_sections
 
 COMMAND = "python -m arl.config.reference"
 FILE = Path(__file__).parents[2] / "docs" / "reference.md"
@@ -44,7 +46,7 @@ def _sections(prefix: str, section: type[BaseModel]) -> Iterator[str]:
     title = f"`{prefix.rstrip('.')}`" if prefix else "Top level"
     yield _table(title, prefix, section)
     for name, field in section.model_fields.items():
-        for inner in _inner_sections(field.annotation):
+        for inner in inner_sections(field.annotation):
             yield from _sections(f"{prefix}{name}.", inner)
             yield from _implementations(f"{prefix}{name}.", inner)
 
@@ -57,24 +59,33 @@ def _implementations(prefix: str, section: type[BaseModel]) -> Iterator[str]:
 
 
 def _table(title: str, prefix: str, section: type[BaseModel]) -> str:
-    lines = [f"## {title}", "", f"{_cell(section.__doc__ or '')}", ""]
-    lines += ["| field | type | unit | default | meaning |", "|---|---|---|---|---|"]
+    lines = [
+        f"## {title}",
+        "",
+        _cell(section.__doc__ or ""),
+        "",
+        "| field | type | unit | default | meaning |",
+        "|---|---|---|---|---|",
+    ]
     for name, field in section.model_fields.items():
-        meaning = _cell(field.description or _about_section(field))
-        cells = [f"`{prefix}{name}`", _type(field), _unit(field), _default(field), meaning]
+        cells = [
+            f"`{prefix}{name}`",
+            _type(field),
+            _unit(field),
+            _default(field),
+            _cell(field.description or _about_section(field)),
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
 def _about_section(field: FieldInfo) -> str:
     """Describe a field that is a section, and has no docstring of its own, by the section's."""
-    inner = _inner_sections(field.annotation)
-    return (inner[0].__doc__ or "").strip().splitlines()[0] if inner else ""
-
-
-def _inner_sections(annotation: Any) -> list[type[BaseModel]]:
-    parts = (annotation, *get_args(annotation))
-    return [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
+    inner = inner_sections(field.annotation)
+    if not inner:
+        return ""
+    docstring = inner[0].__doc__ or ""
+    return docstring.strip().splitlines()[0]
 
 
 def _type(field: FieldInfo) -> str:
@@ -82,8 +93,10 @@ def _type(field: FieldInfo) -> str:
     for constraint in _metadata(field):
         for attribute, sign in BOUNDS.items():
             if hasattr(constraint, attribute):
-                bounds.append(f"{sign} {getattr(constraint, attribute)}")
-    return f"{_type_name(field.annotation)} {', '.join(bounds)}".strip()
+                bound = getattr(constraint, attribute)
+                bounds.append(f"{sign} {bound}")
+    name = _type_name(field.annotation)
+    return f"{name} {', '.join(bounds)}".strip()
 
 
 def _unit(field: FieldInfo) -> str:
@@ -129,7 +142,9 @@ def _default(field: FieldInfo) -> str:
         return "none"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    return f"`{list(value) if isinstance(value, tuple) else value}`"
+    if isinstance(value, tuple):
+        value = list(value)
+    return f"`{value}`"
 
 
 def _cell(text: str) -> str:

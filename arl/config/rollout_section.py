@@ -1,16 +1,14 @@
 """Define the recipe's section about rollouts: what is generated, and how far it may run ahead of training."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
-from arl.config.section import NonNegative, Positive, PositiveFloat, Section, Tokens
-
-ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
+from arl.config.section import FractionBelowOne, NonNegative, Positive, PositiveFloat, Section, Tokens
 
 
 class LagFile(Section):
-    """Lags from a file: give one of the two fields."""
+    """Read lags from a file: give one of the two fields."""
 
     dist: str | None = None
     """JSON or YAML file that maps lag to weight, like {0: 0.5, 2: 0.5}; each group draws its own, by the seed."""
@@ -19,7 +17,7 @@ class LagFile(Section):
 
 
 class Rollout(Section):
-    """What is generated, and how far generation may run ahead of training."""
+    """Say what is generated, and how far generation may run ahead of training."""
 
     problems_per_step: Positive = 32
     """P: groups consumed by one training step."""
@@ -49,27 +47,33 @@ class Rollout(Section):
     """Times a problem is tried again after its group failed or was dropped late; then it is given up, and counted."""
     failure_window: Positive = 64
     """Problems in a row, in order of admission, over which the share of failed ones is taken."""
-    max_failed_share: ShareBelowOne = 0.5
+    max_failed_share: FractionBelowOne = 0.5
     """The run ends with a diagnosis once more than this share of any `failure_window` problems has failed."""
     reject_window: Positive = 256
     """Problems in a row, in order of admission, over which the share of rejected ones is taken."""
-    max_rejected_share: ShareBelowOne = 0.99
+    max_rejected_share: FractionBelowOne = 0.99
     """The run ends with a diagnosis once more than this share of any `reject_window` problems was rejected, by the
     filter or the env."""
 
     @model_validator(mode="before")
     @classmethod
     def _no_default_bound_beside_a_lag(cls, values: Any) -> Any:
-        return {"staleness": None} | values if isinstance(values, dict) and values.get("lag") is not None else values
+        if isinstance(values, dict) and values.get("lag") is not None:
+            return {"staleness": None} | values
+        return values
 
     @field_validator("lag", mode="before")
     @classmethod
     def _number_or_one_file(cls, lag: Any) -> Any:
-        if lag is None or isinstance(lag, LagFile) or (type(lag) is int and lag >= 0):
+        if lag is None or isinstance(lag, LagFile):
             return lag
-        files = {kind: file for kind, file in lag.items() if file is not None} if isinstance(lag, dict) else {}
-        if [(kind in LagFile.model_fields, type(file)) for kind, file in files.items()] == [(True, str)]:
-            return files
+        if type(lag) is int and lag >= 0:  # and no boolean, which is an int too
+            return lag
+        given = _without_nulls(lag) if isinstance(lag, dict) else {}
+        if len(given) == 1:
+            ((kind, file),) = given.items()
+            if kind in LagFile.model_fields and isinstance(file, str):
+                return given
         raise ValueError(f"rollout.lag {lag!r}: give a whole number of versions ≥ 0, {{dist: FILE}} or {{trace: RUN}}")
 
     @model_validator(mode="after")
@@ -84,3 +88,7 @@ class Rollout(Section):
         if exact and self.max_groups is not None:
             raise ValueError(f"rollout.max_groups {self.max_groups}: rollout.lag says what is in flight; leave it out")
         return self
+
+
+def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

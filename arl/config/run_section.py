@@ -1,4 +1,4 @@
-"""The recipe's sections about a run as a whole: its deadlines, virtual costs and output."""
+"""Define the recipe's sections about a run as a whole: its deadlines, virtual costs and output."""
 
 from typing import Any, Literal
 
@@ -8,7 +8,7 @@ from arl.config.section import Cost, NonNegative, Positive, Seconds, Section
 
 
 class Deadlines(Section):
-    """Every wait has one, in seconds; when it passes, the run ends and says who waited on whom.
+    """Bound every wait, in seconds. When a deadline passes, the run ends and says who waited for whom.
 
     An engine that misses one is first restarted, as often as engine.max_restarts allows.
     """
@@ -24,16 +24,16 @@ class Deadlines(Section):
     reward: Seconds = 10.0
     """One call of the reward function."""
     shutdown: Seconds = 10.0
-    """A process asked to end, before it is killed."""
+    """A process that was asked to exit, before it is killed."""
 
     @property
     def swap_and_restart(self) -> float:
-        """A swap in which an engine falls silent, for `swap`, is started again, and loads the weights."""
+        """Return the longest time of a swap: an engine falls silent, is restarted, and loads the weights."""
         return self.swap + self.startup + self.swap
 
 
 class VirtualCosts(Section):
-    """What each operation takes under `world: virtual`, in virtual seconds: set them to imitate other hardware.
+    """Set what each operation takes under `world: virtual`, in virtual seconds, to imitate other hardware.
 
     The defaults imitate the quickstart on a laptop. An engine pass takes engine_pass + decode_token · rows that
     decode + prefill_token · prompt tokens; a training step takes train_step + trained_token · loss tokens.
@@ -60,7 +60,7 @@ class VirtualCosts(Section):
 
 
 class Output(Section):
-    """What a run leaves behind."""
+    """Say what a run leaves behind."""
 
     directory: str = "runs"
     """The run directory is <directory>/<name>; a finished run of that name is never overwritten."""
@@ -81,5 +81,5 @@ class Output(Section):
     @field_validator("wandb", mode="before")
     @classmethod
     def _off_is_a_word(cls, wandb: Any) -> Any:
-        """YAML 1.1 reads the word off as the boolean false."""
+        """Accept false for off, because YAML 1.1 reads the word off as false."""
         return "off" if wandb is False else wandb

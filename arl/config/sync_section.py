@@ -8,7 +8,7 @@ from arl.types import Transport
 
 
 class Sync(Section):
-    """How new weights reach the engines."""
+    """Say how new weights reach the engines."""
 
     transport: Literal["auto"] | Transport = "auto"
     """file: safetensors on a memory-backed file system. broadcast: to a process group of each engine, by NCCL, or by
@@ -23,6 +23,7 @@ class Sync(Section):
 
     @property
     def bucket_bytes(self) -> int:
+        """Return the size of a bucket in bytes."""
         return self.bucket_megabytes * 10**6
 
     def refuse_impossible(

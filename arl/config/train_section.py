@@ -1,15 +1,25 @@
-"""The recipe's sections about the learning side."""
+"""Define the recipe's section about the learning side."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from arl.config.environment import Environment, refuse_reserved
-from arl.config.section import Beta, Fraction, NonNegative, Positive, PositiveFloat, Section, Steps, Tokens
+from arl.config.section import (
+    Fraction,
+    FractionBelowOne,
+    NonNegative,
+    NonNegativeFloat,
+    Positive,
+    PositiveFloat,
+    Section,
+    Steps,
+    Tokens,
+)
 
 
 class Train(Section):
-    """The learning side."""
+    """Configure the learning side."""
 
     steps: Steps = 60
     """Versions to produce."""
@@ -23,11 +33,11 @@ class Train(Section):
     """Share of the peak that is left at the last update; 1: constant."""
     decay: Literal["linear", "cosine"] = "linear"
     """The way there."""
-    betas: tuple[Beta, Beta] = (0.9, 0.99)
+    betas: tuple[FractionBelowOne, FractionBelowOne] = (0.9, 0.99)
     """AdamW's decay of its mean gradient and of its mean squared gradient, per update."""
     eps: PositiveFloat = 1e-8
     """AdamW's addition to the root of the mean squared gradient."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: NonNegativeFloat = 0.0
     """AdamW's decay of the weights, per unit of learning rate."""
     clip_norm: PositiveFloat = 1.0
     """Gradient norm bound."""

@@ -19,7 +19,7 @@ WORLDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class WorldTraits:
-    """Declare what kind of world it is. Known before the world is opened."""
+    """Declare what kind of world it is. This is known before the world is opened."""
 
     virtual_time: bool
     """Time jumps to the next timer when nothing can run; threads and other processes have no place in it."""

@@ -49,6 +49,10 @@ class ConsoleDisplay:
         """Print one line. Threads may call it too."""
         self._console.print(text, markup=False, soft_wrap=True)
 
+    def lost(self, text: str) -> None:
+        """Print one line about a group that is not trained."""
+        self.note(text)
+
     def step(self, record: Record) -> None:
         """Show a finished training step."""
         self.advance(int(number(record, "step")), step_line(record))

@@ -27,9 +27,14 @@ from arl.types import REJECTED, TRAINED, Accuracy, Batch, StepResult, SwapReport
 class Display(Protocol):
     """Show the run to a person."""
 
-    def step(self, record: Record) -> None: ...
+    def step(self, record: Record) -> None:
+        """Show a finished training step."""
 
-    def note(self, text: str) -> None: ...
+    def lost(self, text: str) -> None:
+        """Show one line about a group that is not trained."""
+
+    def note(self, text: str) -> None:
+        """Show one line about anything else. Threads may call it too."""
 
 
 class Recorder:
@@ -139,7 +144,7 @@ class Recorder:
             self._trajectories.write(group, fate, None)
         if fate != REJECTED:
             why = f": {type(cause).__name__}: {cause}" if cause else ""
-            self._display.note(f"problem {group.problem.id}: group {fate}{why}")
+            self._display.lost(f"problem {group.problem.id}: group {fate}{why}")
 
     def swapped(self, report: SwapReport) -> None:
         """Note that the engines have loaded a version."""

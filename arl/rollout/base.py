@@ -12,10 +12,19 @@ from arl.types import Batch, Problem, StepResult, SwapReport, Trajectory, Trajec
 class Groups(Protocol):
     """Open and run the episodes of groups. See arl.rollout.episodes.Episodes."""
 
-    def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
+    def open(
+        self,
+        name: str,
+        problem: Problem,
+        journals: Sequence[tuple[Turn, ...]] = (),
+    ) -> list[Session]:
         """Open the sessions of group `name`; with `journals`, they continue where a resumed run was."""
 
-    async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
+    async def run(
+        self,
+        problem: Problem,
+        sessions: Sequence[Session],
+    ) -> tuple[Trajectory, ...]:
         """Run the episodes and return their scored trajectories, in the order of `sessions`."""
 
 
@@ -33,23 +42,33 @@ class Observer(Protocol):
     """Receive the events of a run as they happen, without blocking. See arl.metrics.recorder.Recorder."""
 
     def group_finished(self, group: TrajectoryGroup) -> None:
-        """A group is scored and waits in the buffer."""
+        """Note that a group is scored and waits in the buffer."""
 
-    def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
-        """A group will not be trained. Fates are those of arl.types, or a replay's own."""
+    def group_lost(
+        self,
+        group: TrajectoryGroup,
+        fate: str,
+        cause: BaseException | None,
+    ) -> None:
+        """Note that a group will not be trained. Fates are those of arl.types, or a replay's own."""
 
     def swapped(self, report: SwapReport) -> None:
-        """The engines have loaded a version."""
+        """Note that the engines have loaded a version."""
 
-    def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None:
-        """The trainer has finished a step, after it had waited so many seconds for the batch."""
+    def step_finished(
+        self,
+        batch: Batch,
+        result: StepResult,
+        waited: float,
+    ) -> None:
+        """Note that the trainer has finished a step, after it had waited so many seconds for the batch."""
 
 
 class Checkpoints(Protocol):
-    """Save the run: when, and where."""
+    """Decide when a checkpoint is due, and write it."""
 
     def due(self, version: int) -> bool:
-        """Whether a checkpoint of this version is wanted."""
+        """Return whether a checkpoint of this version is wanted."""
 
     async def copy(self, version: int) -> None:
         """Copy the trainer's state, and return when the trainer may go on; nothing is written yet."""
@@ -65,15 +84,20 @@ class Admission(Protocol):
 
     @property
     def num_outstanding(self) -> int:
-        """Groups that were admitted, and are neither trained nor lost."""
+        """Return the number of groups that were admitted, and are neither trained nor lost."""
 
     def is_open(self, loaded_version: int) -> bool:
-        """Whether one more group may start while the engines serve `loaded_version`."""
+        """Return whether one more group may start while the engines serve `loaded_version`."""
 
     def admit(self, loaded_version: int) -> int:
         """Count one group in, and return its deadline: the last version that may train it."""
 
-    def restore(self, num_trained: int, loaded_version: int, outstanding: Sequence[tuple[int, int]]) -> None:
+    def restore(
+        self,
+        num_trained: int,
+        loaded_version: int,
+        outstanding: Sequence[tuple[int, int]],
+    ) -> None:
         """Go on from a checkpoint.
 
         Args:
@@ -95,7 +119,12 @@ class Admission(Protocol):
             The deadline by which too many groups would remain; None: the step may start.
         """
 
-    def next_version(self, loaded_version: int, version: int, running: int) -> int | None:
+    def next_version(
+        self,
+        loaded_version: int,
+        version: int,
+        running: int,
+    ) -> int | None:
         """Choose what engines at `loaded_version` load next; None: nothing yet.
 
         Args:

@@ -7,7 +7,7 @@ from arl.types import TrajectoryGroup
 
 
 class GroupBuffer:
-    """One queue for each deadline. Deadlines are few, so every operation is O(1) per group."""
+    """Keep one queue for each deadline. Deadlines are few, so every operation is O(1) per group."""
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[TrajectoryGroup]] = {}
@@ -18,7 +18,8 @@ class GroupBuffer:
 
     def add(self, group: TrajectoryGroup, deadline: int) -> None:
         """Add a group that the step of version `deadline` must train at the latest."""
-        self._queues.setdefault(deadline, deque()).append(group)
+        queue = self._queues.setdefault(deadline, deque())
+        queue.append(group)
         self._size += 1
 
     def __iter__(self) -> Iterator[tuple[int, TrajectoryGroup]]:
@@ -28,12 +29,15 @@ class GroupBuffer:
                 yield deadline, group
 
     def earliest(self, count: int) -> Counter[int]:
-        """Choose the first `count` groups in the order of deadlines. Returns how many there are of each deadline."""
+        """Choose the first `count` groups in the order of deadlines, and return how many there are of each deadline."""
         chosen: Counter[int] = Counter()
         for deadline in sorted(self._queues):
-            chosen[deadline] = min(count, len(self._queues[deadline]))
-            count -= chosen[deadline]
-        return +chosen
+            if count == 0:
+                break
+            taken = min(count, len(self._queues[deadline]))
+            chosen[deadline] = taken
+            count -= taken
+        return chosen
 
     def take(self, chosen: Counter[int]) -> tuple[TrajectoryGroup, ...]:
         """Remove and return the groups that `earliest` chose: within a deadline the first to arrive, ordered by id.

@@ -13,55 +13,29 @@ Three loops run at once, _admit, _train and _publish, beside one task for each g
     finished   a finished or lost group, a swap         _train
     loadable   a step, a finished or lost group         _publish
 
-The controller is written once against three seams, the clock (the running loop), the engine and the trainer, and is
-the same in every world and mode. A slot is charged when a group is admitted, and freed when the weights that it waited
-for are loaded.
+The controller is the same in every world and mode, because it meets them only through the seams that a Segment holds,
+and through the clock of the running event loop. Its rules are elsewhere: what may start and what must be trained when
+in staleness.py and exact_lag.py, which failures end a run in failure_window.py.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from arl.clock import deadline, now
-from arl.config.recipe import Deadlines, Rollout
-from arl.data.problems import ProblemOrder
-from arl.engine.base import Engine
 from arl.errors import Lost, Rejected, RewardError, RunError, leaves
-from arl.rollout.base import Admission, Checkpoints, Groups, Lease, Observer
 from arl.rollout.buffer import GroupBuffer
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.failure_window import FailureLimits
-from arl.rollout.filters import Filter
 from arl.rollout.ledger import Ledger
 from arl.rollout.open_group import OpenGroup
 from arl.rollout.problem_queue import Attempt, ProblemQueue
-from arl.train.base import Trainer
+from arl.rollout.segment import Segment
 from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, REJECTED, Batch, Trajectory
 
 GRACE = 5.0  # seconds that a trainer's own deadline has to fire first, because it names rank, pid and version
 PASSES_UNTIL_RECALLED = 3  # of the event loop: a restored group's task, its episodes' tasks, and their recorded turns
-
-
-@dataclass(frozen=True, kw_only=True)
-class Segment:
-    """Hold all that one segment of a run is made of: from its start, or a checkpoint, until version `until`."""
-
-    rollout: Rollout
-    deadlines: Deadlines
-    steps: int  # versions of the whole run; nothing is generated that no step will train
-    until: int  # the version this segment ends with: the last step's, or one whose checkpoint begins the next segment
-    engine: Engine
-    trainer: Trainer
-    admission: Admission
-    problems: ProblemOrder
-    groups: Groups
-    keep: Filter  # which finished groups are trained
-    lease: Lease
-    observer: Observer
-    checkpoints: Checkpoints
-    restored: ControllerState | None = None  # the checkpoint to go on from
 
 
 class Controller:
@@ -113,7 +87,7 @@ class Controller:
             if self.version < self._steps:
                 publisher.cancel()
         if self.version == self._steps:
-            await (await self._checkpoint())
+            await self.save()
 
     # ---- admission
 
@@ -126,16 +100,21 @@ class Controller:
         while True:
             self._room.clear()
             while self._may_start():
-                self._start(self._problems.next(), tasks)
+                attempt = self._problems.next()
+                self._start(attempt, tasks)
             async with deadline(patience, "admission", lambda: f"room (version {self.version}, {self._counts()})"):
                 await self._room.wait()
 
     def _may_start(self) -> bool:
+        """Return whether one more group may start: a step needs it, the cap has room for it, and the gate is open."""
         gate = self._admission
-        wanted = self._steps * self._rollout.problems_per_step
-        cap = self._rollout.max_groups or wanted
-        ahead = gate.num_trained + gate.num_outstanding
-        return ahead < wanted and gate.num_outstanding < cap and gate.is_open(self._engine.loaded_version)
+        needed = self._steps * self._rollout.problems_per_step
+        if gate.num_trained + gate.num_outstanding >= needed:
+            return False
+        cap = self._rollout.max_groups
+        if cap is not None and gate.num_outstanding >= cap:
+            return False
+        return gate.is_open(self._engine.loaded_version)
 
     def _start(self, attempt: Attempt, tasks: asyncio.TaskGroup) -> None:
         loaded = self._engine.loaded_version
@@ -171,16 +150,16 @@ class Controller:
             if kept:
                 self._finish(group, trajectories)
             else:
-                self._reject(group, trajectories, None)
+                self._reject(group, trajectories, cause=None)
 
     def _end_early(self, group: OpenGroup, error: Exception) -> None:
         """Decide what the exception of a group means: the end of the run, or the fate of the group."""
         causes = list(leaves(error))
-        if any(isinstance(cause, RunError) and not isinstance(cause, RewardError) for cause in causes):
-            raise error  # the engine is gone, or a deadline has passed: the run ends
+        if any(_ends_the_run(cause) for cause in causes):
+            raise error
         cause = causes[0]
         if isinstance(cause, Lost):
-            self._lose(group, group.partial(), str(cause), None)
+            self._lose(group, group.partial(), fate=str(cause))
         elif isinstance(cause, Rejected):
             self._reject(group, group.partial(), cause)
         else:
@@ -196,15 +175,22 @@ class Controller:
 
     def _fail(self, group: OpenGroup, cause: BaseException) -> None:
         requeued = self._problems.requeue(group.attempt)
-        self._lose(group, group.partial(), FAILED_REQUEUED if requeued else FAILED, cause)
+        fate = FAILED_REQUEUED if requeued else FAILED
+        self._lose(group, group.partial(), fate=fate, cause=cause)
         self._limits.count_failure(group.attempt, cause)
 
     def _reject(self, group: OpenGroup, trajectories: tuple[Trajectory, ...], cause: BaseException | None) -> None:
-        self._lose(group, trajectories, REJECTED, cause)
-        self._limits.count_reject(group.attempt, [t.reward for t in trajectories], cause)
+        self._lose(group, trajectories, fate=REJECTED, cause=cause)
+        rewards = [trajectory.reward for trajectory in trajectories]
+        self._limits.count_reject(group.attempt, rewards, cause)
 
     def _lose(
-        self, group: OpenGroup, trajectories: tuple[Trajectory, ...], fate: str, cause: BaseException | None
+        self,
+        group: OpenGroup,
+        trajectories: tuple[Trajectory, ...],
+        *,
+        fate: str,
+        cause: BaseException | None = None,
     ) -> None:
         """Give the group's number back, count its fate and report it."""
         del self._running[group.group_id]
@@ -238,7 +224,8 @@ class Controller:
             self._observer.step_finished(batch, result, waited)
             self._limits.forget_before(self._oldest_problem())
             if self.version < self._steps and self._checkpoints.due(self.version):
-                tasks.create_task(await self._checkpoint(), name=f"checkpoint of version {self.version}")
+                write = await self._copy_for_checkpoint()
+                tasks.create_task(write, name=f"checkpoint of version {self.version}")
 
     async def _next_batch(self, version: int) -> Counter[int] | None:
         """Wait until step `version` may start (docs/design.md §4); the deadline counts from the last group that ended.
@@ -246,31 +233,47 @@ class Controller:
         Returns:
             How many groups of each deadline it consumes; None: a recording has no more groups.
         """
-        wanted = self._rollout.problems_per_step
         patience = self._deadlines.step
-        what = f"{wanted} groups for step {version}"
+        what = f"{self._rollout.problems_per_step} groups for step {version}"
         async with deadline(patience, "trainer", lambda: f"{what}; {self._counts()}") as scope:
             while True:
                 self._finished.clear()
-                if len(self._buffer) >= wanted:
-                    chosen = self._buffer.earliest(wanted)
-                    blocking = self._admission.first_blocking(version, chosen)
-                    if blocking is None:
-                        return chosen
-                    if self._rollout.late == "drop":
-                        self._abandon_one(blocking)
-                        continue
-                if not self._running and not self._may_start() and self._engine.loaded_version == version:
+                chosen = self._choose_batch(version)
+                if chosen is not None:
+                    return chosen
+                if self._has_no_more_groups(version):
                     return None
                 await self._finished.wait()
                 scope.reschedule(now() + patience)
+
+    def _choose_batch(self, version: int) -> Counter[int] | None:
+        """Choose the groups that are due first, if step `version` may consume them now; else None.
+
+        With `rollout.late: drop`, unfinished groups that are in its way are abandoned, oldest first.
+        """
+        wanted = self._rollout.problems_per_step
+        if len(self._buffer) < wanted:
+            return None
+        chosen = self._buffer.earliest(wanted)
+        blocking = self._admission.first_blocking(version, chosen)
+        while blocking is not None and self._rollout.late == "drop":
+            self._abandon_one(blocking)
+            blocking = self._admission.first_blocking(version, chosen)
+        return chosen if blocking is None else None
 
     def _abandon_one(self, blocking: int) -> None:
         """Give up the oldest unfinished group due by version `blocking`; its problem may be tried again."""
         group = next(group for group in self._running.values() if group.deadline <= blocking)
         group.cancel()
         requeued = self._problems.requeue(group.attempt)
-        self._lose(group, group.partial(), LATE_REQUEUED if requeued else LATE, None)
+        fate = LATE_REQUEUED if requeued else LATE
+        self._lose(group, group.partial(), fate=fate)
+
+    def _has_no_more_groups(self, version: int) -> bool:
+        """Return whether nothing runs and nothing can start, although the engines have loaded `version`."""
+        if self._running or self._may_start():
+            return False
+        return self._engine.loaded_version == version
 
     def _consume(self, version: int, chosen: Counter[int]) -> Batch:
         """Take the chosen groups out of the buffer; their places are free again."""
@@ -301,7 +304,8 @@ class Controller:
                 update = await self._trainer.weights(version)
                 report = await self._engine.update_weights(update)
             self._observer.swapped(report)
-            await self._lease.release()
+            async with deadline(patience, "publisher", "engines to go on after the swap"):
+                await self._lease.release()
             self._room.set()
             self._finished.set()
 
@@ -310,15 +314,23 @@ class Controller:
         patience = 3 * self._deadlines.step  # a checkpoint, a batch, a step
         what = f"a version after {loaded} to load"
         async with deadline(patience, "publisher", lambda: f"{what}; {self._counts()}") as scope:
-            while (version := self._admission.next_version(loaded, self.version, len(self._running))) is None:
+            while True:
                 self._loadable.clear()
+                version = self._admission.next_version(loaded, self.version, running=len(self._running))
+                if version is not None:
+                    break
                 await self._loadable.wait()
                 scope.reschedule(now() + patience)
         return version
 
     # ---- state
 
-    async def _checkpoint(self) -> Coroutine[Any, Any, None]:
+    async def save(self) -> None:
+        """Save the run as it is now, and return when the checkpoint is complete."""
+        write = await self._copy_for_checkpoint()
+        await write
+
+    async def _copy_for_checkpoint(self) -> Coroutine[Any, Any, None]:
         """Copy the trainer's state while the trainer waits, and return the coroutine that writes the checkpoint."""
         async with deadline(self._deadlines.step + GRACE, "controller", f"a copy of version {self.version}"):
             await self._checkpoints.copy(self.version)
@@ -350,8 +362,9 @@ class Controller:
             self._buffer.add(group, due)
         for running in state.running:
             self._running[running.group_id] = OpenGroup.restored(running)
-        outstanding = [(group.dispatch_version, due) for due, group in state.buffered]
-        outstanding += [(running.dispatch_version, running.deadline) for running in state.running]
+        finished = [(group.dispatch_version, due) for due, group in state.buffered]
+        unfinished = [(running.dispatch_version, running.deadline) for running in state.running]
+        outstanding = finished + unfinished
         self._admission.restore(state.trained, state.loaded_version, outstanding)
 
     async def _resume_groups(self, tasks: asyncio.TaskGroup) -> None:
@@ -375,3 +388,8 @@ class Controller:
             f"{len(self._running)} groups running, {len(self._buffer)} finished, "
             f"engines at version {self._engine.loaded_version}"
         )
+
+
+def _ends_the_run(cause: BaseException) -> bool:
+    """Return whether the run cannot go on, for instance without an engine. A broken reward fails its group alone."""
+    return isinstance(cause, RunError) and not isinstance(cause, RewardError)

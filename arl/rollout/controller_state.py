@@ -8,7 +8,7 @@ from arl.types import TrajectoryGroup, Turn
 
 
 class RunningGroup(Struct, frozen=True):
-    """A group in flight, with what the engine had said in each of its episodes."""
+    """Hold a group in flight, with what the engine had said in each of its episodes."""
 
     group_id: int
     attempt: Attempt
@@ -19,7 +19,7 @@ class RunningGroup(Struct, frozen=True):
 
 
 class ControllerState(Struct, frozen=True, kw_only=True):
-    """Everything that a controller restores; see Controller.state."""
+    """Hold everything that a controller restores; see Controller.state."""
 
     version: int  # steps finished by the trainer
     loaded_version: int  # what the engines resume with

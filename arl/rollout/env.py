@@ -49,7 +49,7 @@ class _Span:
 
 
 class Session:
-    """One episode in progress. Everything that the engine generates is recorded at once, even if the engine dies.
+    """Hold one episode in progress. Everything that the engine generates is recorded at once, even if the engine dies.
 
     With a `journal`, the turns in it are not generated again: the env receives them as they were, and a turn that was
     not over continues where it stopped.
@@ -92,7 +92,7 @@ class Session:
 
     @property
     def budget(self) -> int:
-        """Tokens that the episode may still sample."""
+        """Return how many tokens the episode may still sample."""
         if self._overflowed:
             return 0
         unsampled = self._sampling.max_new_tokens - self.num_sampled
@@ -101,12 +101,12 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Whether the policy can take no further turn: its budget is spent, or the context is full."""
+        """Return whether the policy can take no further turn: its budget is spent, or the context is full."""
         return self.budget == 0
 
     @property
     def truncated(self) -> bool:
-        """Whether the budget, the context or the run ended the episode, and not the policy or the env.
+        """Return whether the budget, the context or the run ended the episode, and not the policy or the env.
 
         An env that returns while budget is left has ended the episode, whatever ended the last turn. Without budget,
         only a policy that stopped by itself, with nothing left to answer, has ended it.
@@ -117,7 +117,7 @@ class Session:
 
     @property
     def response(self) -> str:
-        """The text after the prompt, without special tokens."""
+        """Return the text after the prompt, without special tokens."""
         return self._codec.decode(tuple(self._token_ids[self.prompt_length :]))
 
     def extend(self, text: str) -> None:
@@ -151,30 +151,50 @@ class Session:
             await self._ask(turn, sampling)
         assert turn.finish_reason is not None
         return Completion(
-            tuple(self._token_ids[start:]),
-            tuple(self._logprobs[start:]),
-            tuple(self._versions[start:]),
-            turn.finish_reason,
+            token_ids=tuple(self._token_ids[start:]),
+            logprobs=tuple(self._logprobs[start:]),
+            policy_versions=tuple(self._versions[start:]),
+            finish_reason=turn.finish_reason,
         )
 
     def end(self) -> None:
         """Note that the env has returned."""
         self._returned = True
 
+    def journal(self) -> tuple[Turn, ...]:
+        """Return what the engine has generated so far: with it, a new session takes the env back to this point."""
+        turns = [Turn(self._context(turn.start), self._said(turn)) for turn in self._turns]
+        not_reached = self._journal[len(turns) :]  # by an env that is driven again through its old turns
+        return (*turns, *not_reached)
+
+    def trajectory(self, reward: float) -> Trajectory:
+        """Return the token record as it is now.
+
+        Args:
+            reward: NaN if the episode was not scored.
+        """
+        versions = np.array(self._versions, dtype=np.int32)
+        return Trajectory(
+            token_ids=np.array(self._token_ids, dtype=np.int32),
+            behavior_logprobs=np.array(self._logprobs, dtype=np.float32),
+            policy_versions=versions,
+            loss_mask=versions != NOT_SAMPLED,
+            prompt_length=self.prompt_length,
+            reward=reward,
+            truncated=self.truncated,
+        )
+
     def _ends_with_stop(self) -> bool:
-        """Whether the last thing that happened is that the policy stopped."""
+        """Return whether the policy stopped by itself, and no text came after that."""
         if self._overflowed or not self._turns:
             return False
         last = self._turns[-1]
         return last.finish_reason == "stop" and last.end == len(self._token_ids)
 
-    def journal(self) -> tuple[Turn, ...]:
-        """Return what the engine has generated so far: with it, a new session takes the env back to this point."""
-        turns = [Turn(self._context(t.start), self._said(t)) for t in self._turns]
-        return (*turns, *self._journal[len(turns) :])  # the env may not have reached its old place yet
-
     def _context(self, end: int) -> bytes:
-        return hashlib.blake2b(np.array(self._token_ids[:end], np.int32).tobytes(), digest_size=8).digest()
+        """Return a digest of the tokens before `end`."""
+        token_ids = np.array(self._token_ids[:end], np.int32)
+        return hashlib.blake2b(token_ids.tobytes(), digest_size=8).digest()
 
     def _said(self, turn: _Span) -> Increment:
         span = slice(turn.start, turn.end)
@@ -202,6 +222,7 @@ class Session:
             self._journal = self._journal[:number]
 
     async def _ask(self, turn: _Span, sampling: SamplingParams) -> None:
+        """Have the engine generate the rest of this turn."""
         whole = GenerateRequest(
             request_id=f"{self._episode_id}.{len(self._turns) - 1}",
             input_ids=tuple(self._token_ids[: turn.start]),
@@ -223,23 +244,6 @@ class Session:
         self.num_sampled += len(increment.token_ids)
         turn.end = len(self._token_ids)
         turn.finish_reason = increment.finish_reason
-
-    def trajectory(self, reward: float) -> Trajectory:
-        """Return the token record as it is now.
-
-        Args:
-            reward: NaN if the episode was not scored.
-        """
-        versions = np.array(self._versions, dtype=np.int32)
-        return Trajectory(
-            token_ids=np.array(self._token_ids, dtype=np.int32),
-            behavior_logprobs=np.array(self._logprobs, dtype=np.float32),
-            policy_versions=versions,
-            loss_mask=versions != NOT_SAMPLED,
-            prompt_length=self.prompt_length,
-            reward=reward,
-            truncated=self.truncated,
-        )
 
 
 async def single_turn(problem: Problem, session: Session) -> None:

@@ -63,10 +63,10 @@ class Episodes:
             journals: of the same sessions in the run that is resumed, in their order.
         """
         prompt_ids = self._codec.encode_problem(problem)
-        recorded = dict(enumerate(journals))
         sessions = []
         for i in range(self._rollout.group_size):
-            sessions.append(self._session(f"{name}.{i}", name, prompt_ids, recorded.get(i, ())))
+            journal = journals[i] if journals else ()
+            sessions.append(self._session(f"{name}.{i}", name, prompt_ids, journal))
         return sessions
 
     async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
@@ -77,29 +77,39 @@ class Episodes:
         """
         async with asyncio.TaskGroup() as tasks:
             episodes = [tasks.create_task(self._drive(problem, session)) for session in sessions]
-        rewards = [episode.result() for episode in episodes]
-        unscored = [i for i, reward in enumerate(rewards) if reward is None]
+        own_rewards = [episode.result() for episode in episodes]
+        unscored = [i for i, reward in enumerate(own_rewards) if reward is None]
+        rewards = {i: reward for i, reward in enumerate(own_rewards) if reward is not None}
         if unscored:
             scores = await self._score(problem, [sessions[i] for i in unscored])
-            for i, score in zip(unscored, scores, strict=True):
-                rewards[i] = score
-        trajectories = []
-        for session, reward in zip(sessions, rewards, strict=True):
-            assert reward is not None
-            trajectories.append(session.trajectory(reward))
-        return tuple(trajectories)
+            rewards.update(zip(unscored, scores, strict=True))
+        return tuple(session.trajectory(rewards[i]) for i, session in enumerate(sessions))
 
     def _session(
-        self, episode_id: str, affinity: str, prompt_ids: tuple[int, ...], journal: tuple[Turn, ...]
+        self,
+        episode_id: str,
+        affinity: str,
+        prompt_ids: tuple[int, ...],
+        journal: tuple[Turn, ...],
     ) -> Session:
-        digest = hashlib.blake2b(f"{self._seed} {episode_id}".encode(), digest_size=8).digest()
+        name = f"{self._seed} {episode_id}"
+        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
         sampling = SamplingParams(
             max_new_tokens=self._rollout.max_new_tokens,
             temperature=self._rollout.temperature,
             stop_token_ids=self._codec.stop_token_ids,
             seed=int.from_bytes(digest, "big") >> 1,  # fits a signed 64-bit integer
         )
-        return Session(self._engine, self._codec, sampling, prompt_ids, self._max_length, episode_id, affinity, journal)
+        return Session(
+            self._engine,
+            self._codec,
+            sampling=sampling,
+            prompt_ids=prompt_ids,
+            max_length=self._max_length,
+            episode_id=episode_id,
+            affinity=affinity,
+            journal=journal,
+        )
 
     async def _score(self, problem: Problem, sessions: list[Session]) -> list[float]:
         responses = [session.response for session in sessions]

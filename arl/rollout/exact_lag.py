@@ -29,7 +29,7 @@ import numpy as np
 
 
 class LagSchedule:
-    """Track which slots of the current wave are unfilled. O(log(m·P)) per group, O(m·P) per wave.
+    """Implements Admission by tracking the unfilled slots of the current wave. O(log(m·P)) per group, O(m·P) per wave.
 
     Args:
         lags: (steps, P) int, versions: the lag of every group of every step, row v at most v.
@@ -46,11 +46,11 @@ class LagSchedule:
 
     @property
     def num_outstanding(self) -> int:
-        """Groups that were admitted, and are neither trained nor lost."""
+        """Return the number of groups that were admitted, and are neither trained nor lost."""
         return self._outstanding.total()
 
     def is_open(self, loaded_version: int) -> bool:
-        """Whether the wave of `loaded_version` has an unfilled slot."""
+        """Return whether the wave of `loaded_version` has an unfilled slot."""
         return bool(self._slots_left(loaded_version))
 
     def admit(self, loaded_version: int) -> int:
@@ -67,11 +67,13 @@ class LagSchedule:
         self.num_trained = num_trained
         self._outstanding = Counter(step for _, step in outstanding)
         next_step = num_trained // self.problems_per_step
-        untrained = Counter(step for step in self._slots(loaded_version) if step >= next_step)
+        slots = self._slots(loaded_version)
+        untrained = Counter(step for step in slots if step >= next_step)
         filled = Counter(step for wave, step in outstanding if wave == loaded_version)
         assert filled <= untrained, f"wave {loaded_version} has more groups than slots: {filled}, {untrained}"
+        unfilled = untrained - filled
         self._wave = loaded_version
-        self._unfilled = sorted((untrained - filled).elements())  # sorted, and so a heap
+        self._unfilled = sorted(unfilled.elements())  # sorted, and so a heap
 
     def release(self, deadline: int) -> None:
         """Empty the slot of a group that failed or was rejected. It belongs to this wave."""
@@ -87,26 +89,35 @@ class LagSchedule:
         """Choose the next version with slots once this wave is full and finished; the newest, if none has any."""
         if running or self._slots_left(loaded_version) or version <= loaded_version:
             return None
-        return next((wave for wave in range(loaded_version + 1, version) if self._slots(wave)), version)
+        for wave in range(loaded_version + 1, version):
+            if self._slots(wave):
+                return wave
+        return version
 
     def first_blocking(self, version: int, chosen: Counter[int]) -> int | None:
         """Return `version`, unless all of `chosen` belong to this very step."""
-        return None if chosen.keys() == {version} else version
+        if chosen.keys() == {version}:
+            return None
+        return version
 
     def _slots_left(self, wave: int) -> list[int]:
         """Return the heap of steps with unfilled slots in `wave`, which is the current wave or the next one."""
         if wave != self._wave:
-            skipped = [u for u in range(self._wave + 1, wave) if self._slots(u)]
-            assert not self._unfilled and not skipped, f"wave {wave} before {[self._wave, *skipped]} were full"
+            between = range(self._wave + 1, wave)
+            skipped = [other for other in between if self._slots(other)]
+            assert not self._unfilled, f"wave {wave} begins before wave {self._wave} is full"
+            assert not skipped, f"wave {wave} begins before the waves {skipped}"
             self._wave = wave
             self._unfilled = self._slots(wave)
         return self._unfilled
 
     def _slots(self, wave: int) -> list[int]:
         """List the step of every slot of `wave`, in order."""
-        rows = self._lags[wave : wave + self._longest + 1]
-        steps, _ = np.nonzero(rows == np.arange(len(rows))[:, None])
-        return [wave + int(step) for step in steps]
+        last_step = wave + self._longest
+        lags = self._lags[wave : last_step + 1]
+        lags_of_this_wave = np.arange(len(lags))  # row i is of step wave + i, for which this wave has the lag i
+        rows, _ = np.nonzero(lags == lags_of_this_wave[:, None])
+        return [wave + int(row) for row in rows]
 
     def _end(self, deadline: int) -> None:
         assert self._outstanding[deadline] > 0

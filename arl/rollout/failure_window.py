@@ -10,9 +10,8 @@ tried again one after the other, would look like a bad run.
 """
 
 import math
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from operator import itemgetter
 
 from msgspec import Struct
 
@@ -20,11 +19,9 @@ from arl.config.recipe import Rollout
 from arl.errors import RunError
 from arl.rollout.problem_queue import Attempt
 
-_number = itemgetter(0)
-
 
 class WindowState(Struct, frozen=True):
-    """The problems that count against the limits, each by its number and cause."""
+    """Hold the problems that count against the limits, each by its number and cause."""
 
     failed: tuple[tuple[int, str], ...] = ()
     rejected: tuple[tuple[int, str], ...] = ()
@@ -50,26 +47,33 @@ class FailureWindow:
         self.marked: list[tuple[int, str]] = []  # (number, cause) by number
 
     def mark(self, number: int, cause: str) -> list[tuple[int, str]] | None:
-        """Mark problem `number`. Returns the marked problems of a window that has too many, or None."""
+        """Mark problem `number`, and return the marked problems of a window that has too many, or None."""
         place = bisect_left(self.marked, number, key=_number)
-        if place < len(self.marked) and self.marked[place][0] == number:
+        if place < len(self.marked) and _number(self.marked[place]) == number:
             return None  # it was marked at an earlier try
-        insort(self.marked, (number, cause), key=_number)
+        self.marked.insert(place, (number, cause))
         return self._overfull(number)
 
     def forget_before(self, oldest: int) -> None:
         """Forget what no window shares any more with problem `oldest` or a later one."""
-        del self.marked[: bisect_right(self.marked, oldest - self.size, key=_number)]
+        end = bisect_right(self.marked, oldest - self.size, key=_number)
+        del self.marked[:end]
 
     def _overfull(self, number: int) -> list[tuple[int, str]] | None:
+        """Return the first `too_many` marked problems that lie in one window with problem `number`, or None."""
         start = bisect_right(self.marked, number - self.size, key=_number)
         stop = bisect_left(self.marked, number + self.size, key=_number)
         near = self.marked[start:stop]
         for first in range(len(near) - self.too_many + 1):
-            window = near[first : first + self.too_many]
-            if window[-1][0] - window[0][0] < self.size:
-                return window
+            marked = near[first : first + self.too_many]
+            distance = _number(marked[-1]) - _number(marked[0])
+            if distance < self.size:
+                return marked
         return None
+
+
+def _number(marked: tuple[int, str]) -> int:
+    return marked[0]
 
 
 class FailureLimits:
@@ -107,8 +111,9 @@ class FailureLimits:
         Raises:
             RunError: too many problems were rejected; the message has the first cause in the order of admission.
         """
-        who = str(cause) if cause is not None else str(self._rollout.filter)
-        distinct = sorted({reward for reward in rewards if not math.isnan(reward)})
+        who = self._rollout.filter if cause is None else str(cause)
+        scored = [reward for reward in rewards if not math.isnan(reward)]
+        distinct = sorted(set(scored))
         problem = f"problem {attempt.problem.id} by {who}, had the rewards {distinct[:5]}"
         window = self._rejected.mark(attempt.number, problem)
         if window is None:

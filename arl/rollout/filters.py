@@ -1,10 +1,19 @@
 """Choose which finished groups are trained: `rollout.filter`, `module:function`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from arl.types import Problem, Trajectory
 
-Filter = Callable[[Problem, Sequence[Trajectory]], bool]
+
+class Filter(Protocol):
+    """Decide whether a finished group is trained.
+
+    def some_right(problem: Problem, trajectories: Sequence[Trajectory]) -> bool:
+        return any(trajectory.reward == 1.0 for trajectory in trajectories)
+    """
+
+    def __call__(self, problem: Problem, trajectories: Sequence[Trajectory]) -> bool: ...
 
 
 def reward_varies(problem: Problem, trajectories: Sequence[Trajectory]) -> bool:
@@ -13,7 +22,8 @@ def reward_varies(problem: Problem, trajectories: Sequence[Trajectory]) -> bool:
     A group of equal rewards has no advantage to learn from.
     """
     del problem
-    return len({t.reward for t in trajectories}) > 1
+    distinct = {trajectory.reward for trajectory in trajectories}
+    return len(distinct) > 1
 
 
 def keep_all(problem: Problem, trajectories: Sequence[Trajectory]) -> bool:

@@ -32,23 +32,30 @@ def load_lags(recipe: Recipe) -> np.ndarray | None:
     """
     lag = recipe.rollout.lag
     steps = recipe.train.steps
-    p = recipe.rollout.problems_per_step
     if lag is None:
         return None
     if isinstance(lag, int):
         _refuse_unreachable(lag, f"rollout.lag {lag}", steps)
-        draws = np.full((steps, p), lag, np.int32)
+        draws = np.full((steps, recipe.rollout.problems_per_step), lag, np.int32)
     elif lag.dist is not None:
-        weights = _read_weights(Path(lag.dist))
-        _refuse_unreachable(max(weights), f"rollout.lag.dist {lag.dist}", steps)
-        draw = random.Random(f"lags {recipe.seed}")
-        # `choices` uses one random number a draw, so draw n is the same in a run of any length.
-        drawn = draw.choices(list(weights), list(weights.values()), k=steps * p)
-        draws = np.array(drawn, np.int32).reshape(steps, p)
+        draws = _draw_lags(lag.dist, recipe)
     else:
         draws = _read_trace(lag, recipe)
-    clamped: np.ndarray = np.minimum(draws, np.arange(steps, dtype=np.int32)[:, None])
+    largest = np.arange(steps, dtype=np.int32)  # that each step can have
+    clamped: np.ndarray = np.minimum(draws, largest[:, None])
     return clamped
+
+
+def _draw_lags(file: str, recipe: Recipe) -> np.ndarray:
+    """Draw a lag for each group by the weights in `file`: (steps, P) int32."""
+    steps = recipe.train.steps
+    p = recipe.rollout.problems_per_step
+    weights = _read_weights(Path(file))
+    _refuse_unreachable(max(weights), f"rollout.lag.dist {file}", steps)
+    random_numbers = random.Random(f"lags {recipe.seed}")
+    # `choices` uses one random number a draw, so draw n is the same in a run of any length.
+    drawn = random_numbers.choices(list(weights), list(weights.values()), k=steps * p)
+    return np.array(drawn, np.int32).reshape(steps, p)
 
 
 def _refuse_unreachable(lag: int, place: str, steps: int) -> None:
@@ -123,9 +130,9 @@ def _read_trace(lag: LagFile, recipe: Recipe) -> np.ndarray:
             "longer run that had output.trajectories"
         )
     rows = [list(recorded.get(step, {}).values()) for step in range(steps)]
-    odd = next((step for step, row in enumerate(rows) if len(row) != p), None)
-    if odd is not None:
-        raise InputError(f"{place}: its step {odd} has {len(rows[odd])} groups instead of {p}; give an intact run")
+    for step, row in enumerate(rows):
+        if len(row) != p:
+            raise InputError(f"{place}: its step {step} has {len(row)} groups instead of {p}; give an intact run")
     return np.array(rows, np.int32)
 
 

@@ -1,4 +1,4 @@
-"""Leases of the devices that generation and training may share; see `Lease` in arl.rollout.base."""
+"""Lend the devices that generation and training may share; see `Lease` in arl.rollout.base."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from arl.engine.base import Engine
 
 
 class NoLease:
-    """Disaggregated: both sides have devices of their own, so nobody waits."""
+    """Implements Lease for mode disaggregated: both sides have devices of their own, so nobody waits."""
 
     async def acquire(self) -> None:
         """Return at once."""
@@ -16,7 +16,7 @@ class NoLease:
 
 
 class SharedDeviceLease:
-    """Collocated: the engines sleep from the start of a step until its weights are loaded."""
+    """Implements Lease for mode collocated: the engines sleep from the start of a step until its weights are loaded."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Ledger:
-    """Every admitted group is trained, lost with one fate (see arl.types), or still in flight."""
+    """Count admitted groups: each is trained, lost with one fate (see arl.types), or still in flight."""
 
     admitted: int = 0  # groups so far: the group_id of the next one
     trained: int = 0
@@ -14,5 +14,5 @@ class Ledger:
 
     @property
     def in_flight(self) -> int:
-        """Groups that are running, or finished and in the buffer."""
+        """Return the number of groups that are running, or finished and in the buffer."""
         return self.admitted - self.trained - self.lost.total()

@@ -14,7 +14,7 @@ from arl.types import Problem, Trajectory, TrajectoryGroup, Turn
 
 @dataclass(eq=False, kw_only=True)
 class OpenGroup:
-    """A group whose episodes run."""
+    """Hold a group whose episodes run."""
 
     group_id: int
     attempt: Attempt
@@ -43,7 +43,9 @@ class OpenGroup:
 
     def state(self) -> RunningGroup:
         """Return what a checkpoint keeps of this group."""
-        journals = tuple(session.journal() for session in self.sessions) or tuple(self.journals)
+        journals = tuple(self.journals)  # its episodes may not have been opened again yet
+        if self.sessions:
+            journals = tuple(session.journal() for session in self.sessions)
         return RunningGroup(
             group_id=self.group_id,
             attempt=self.attempt,

@@ -15,7 +15,7 @@ from arl.types import Problem
 
 
 class Attempt(Struct, frozen=True):
-    """One try at a problem; a group is the G episodes of one attempt."""
+    """Describe one try at a problem; a group is the G episodes of one attempt."""
 
     problem: Problem
     number: int  # of the problem in the order of first admission, from 0; a later try keeps it
@@ -38,12 +38,12 @@ class ProblemQueue:
 
     @property
     def waiting(self) -> tuple[Attempt, ...]:
-        """The attempts that were put back, in line."""
+        """Return the attempts that were put back, in line."""
         return tuple(self._waiting)
 
     @property
     def position(self) -> int:
-        """The place in the order of problems."""
+        """Return the place in the order of problems."""
         return self._order.position
 
     def next(self) -> Attempt:
@@ -55,7 +55,7 @@ class ProblemQueue:
         return attempt
 
     def requeue(self, attempt: Attempt) -> bool:
-        """Put the problem back in line, before all new ones. False: it has used up its tries and is given up."""
+        """Put the problem back in line, before all new ones; return False if it has used up its tries instead."""
         if attempt.requeues >= self._max_requeues:
             return False
         self._waiting.append(Attempt(attempt.problem, attempt.number, attempt.requeues + 1))

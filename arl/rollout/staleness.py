@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 
 class StalenessGate:
-    """Counts outstanding groups by deadline. O(1) per group, O(η) per step."""
+    """Implements Admission by counting outstanding groups by deadline. O(1) per group, O(η) per step."""
 
     def __init__(self, problems_per_step: int, staleness: int) -> None:
         self.problems_per_step = problems_per_step
@@ -28,7 +28,7 @@ class StalenessGate:
         self._outstanding: Counter[int] = Counter()  # deadline -> groups admitted and not yet ended
 
     def is_open(self, loaded_version: int) -> bool:
-        """Whether one more group may start while the engines serve `loaded_version`."""
+        """Return whether one more group may start while the engines serve `loaded_version`."""
         already = self.num_trained + self.num_outstanding  # N − 1
         return already // self.problems_per_step <= loaded_version + self.staleness
 
@@ -78,6 +78,7 @@ class StalenessGate:
         remaining = 0
         for deadline in sorted(self._outstanding):
             remaining += self._outstanding[deadline] - chosen[deadline]
-            if remaining > (deadline - version) * self.problems_per_step:
+            later_steps = deadline - version
+            if remaining > later_steps * self.problems_per_step:
                 return deadline
         return None

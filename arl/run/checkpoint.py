@@ -36,13 +36,15 @@ from arl.types import Accuracy, WeightUpdate
 
 P = ParamSpec("P")
 
-MANIFEST, STATE, OLDER = "manifest.json", "run.msgpack", "weights"
+MANIFEST = "manifest.json"
+STATE = "run.msgpack"
+OLDER = "weights"  # directory of the versions before the checkpoint's
 OPTIMIZER = "optimizer.safetensors"
 STEPS_BETWEEN = 20  # checkpoints, unless the recipe says otherwise
 
 
 class RunState(Struct, frozen=True):
-    """Everything that a run is at one instant, except the trainer's tensors."""
+    """Hold everything that a run is at one instant, except the trainer's tensors."""
 
     recipe: dict[str, Any]  # as JSON
     inputs: str  # sha256 of problems and lags: see Plan.sha256
@@ -85,6 +87,7 @@ class RunCheckpoints:
         self._idle.set()
 
     def due(self, version: int) -> bool:
+        """See Checkpoints."""
         return version == next_checkpoint(self._recipe, version - 1)
 
     async def copy(self, version: int) -> None:
@@ -127,7 +130,8 @@ class RunCheckpoints:
 
     def _remove_old(self) -> None:
         kept = self._recipe.output.keep_checkpoints
-        for checkpoint in sorted(_checkpoints(self._directory), key=_step)[:-kept]:
+        by_age = sorted(_checkpoints(self._directory), key=_step)
+        for checkpoint in by_age[:-kept]:
             if checkpoint != self._in_use:
                 removed = checkpoint.with_name(f".{checkpoint.name}.removed")
                 checkpoint.rename(removed)  # first, so that a kill in between leaves no checkpoint with a part missing
@@ -149,20 +153,27 @@ def next_checkpoint(recipe: Recipe, version: int) -> int:
     every = steps_between_checkpoints(recipe)
     if every == 0:
         return recipe.train.steps
-    return min(recipe.train.steps, (version // every + 1) * every)
+    next_multiple = (version // every + 1) * every
+    return min(recipe.train.steps, next_multiple)
 
 
 def steps_between_checkpoints(recipe: Recipe) -> int:
     """Return the interval that the recipe asks for; 0: only the last step is saved."""
     if recipe.output.checkpoint_every is not None:
         return recipe.output.checkpoint_every
-    return 0 if recipe.world_traits.restarts_at_checkpoints else STEPS_BETWEEN
+    if recipe.world_traits.restarts_at_checkpoints:
+        return 0
+    return STEPS_BETWEEN
 
 
 def older_versions(checkpoint: Path, served: int) -> dict[int, str]:
     """Map each version that was saved beside `checkpoint`, from `served` on, to the directory of its weights."""
-    saved = {int(path.name.removeprefix("v")): str(path) for path in (checkpoint / OLDER).glob("v*")}
-    return {version: path for version, path in saved.items() if version >= served}
+    older = {}
+    for path in (checkpoint / OLDER).glob("v*"):
+        version = int(path.name.removeprefix("v"))
+        if version >= served:
+            older[version] = str(path)
+    return older
 
 
 def _copy_model(update: WeightUpdate, target: Path) -> None:
@@ -180,16 +191,23 @@ def _copy_model(update: WeightUpdate, target: Path) -> None:
 def _write_state(partial: Path, final: Path, state: RunState) -> None:
     (partial / STATE).write_bytes(msgpack_arrays.encoder().encode(state))
     run = final.parent.parent
-    for path in [run / METRICS_FILE, run / TRACE_FILE, *_files(run / TRAJECTORIES), run / TRAJECTORIES]:
-        if path.exists():  # what the state counts on must be as durable as itself
+    counted_on = [
+        run / METRICS_FILE,
+        run / TRACE_FILE,
+        *_files(run / TRAJECTORIES),
+        run / TRAJECTORIES,
+    ]
+    for path in counted_on:  # what the state counts on must be as durable as itself
+        if path.exists():
             _sync(path)
     seal(partial, final)
 
 
 def seal(partial: Path, final: Path) -> None:
     """Turn `partial` into the checkpoint `final`: write checksums, sync everything to disk, then rename."""
-    files = {str(file.relative_to(partial)): _File(*_sum(file)) for file in _files(partial)}
-    (partial / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(files)))
+    files = {str(file.relative_to(partial)): _sum(file) for file in _files(partial)}
+    manifest = msgspec.json.format(msgspec.json.encode(files))
+    (partial / MANIFEST).write_bytes(manifest)
     for path in [*partial.rglob("*"), partial]:
         _sync(path)
     partial.rename(final)
@@ -207,24 +225,27 @@ def verify(checkpoint: Path) -> None:
         files = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=dict[str, _File])
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(f"checkpoint {checkpoint}: no {MANIFEST} that can be read ({error})") from error
-    has_weights = any(
-        name.startswith("model") and name.endswith(".safetensors") for name in files
-    )  # or many, of a large model
+    has_weights = any(_holds_weights(name) for name in files)
     if not has_weights or not {STATE, "config.json", OPTIMIZER} <= files.keys():
         raise DataError(f"checkpoint {checkpoint}: {MANIFEST} does not name all of its files")
     for name, expected in files.items():
         try:
-            size, digest = _sum(checkpoint / name)
+            found = _sum(checkpoint / name)
         except OSError as error:
             raise DataError(f"checkpoint {checkpoint}: {name} cannot be read ({error.strerror})") from error
-        if size != expected.bytes:
-            raise DataError(f"checkpoint {checkpoint}: {name} is torn: {size} of {expected.bytes} bytes")
-        if digest != expected.sha256:
+        if found.bytes != expected.bytes:
+            raise DataError(f"checkpoint {checkpoint}: {name} is torn: {found.bytes} of {expected.bytes} bytes")
+        if found.sha256 != expected.sha256:
             raise DataError(f"checkpoint {checkpoint}: {name} is corrupt: its sha256 is not that of {MANIFEST}")
 
 
+def _holds_weights(name: str) -> bool:
+    """Return whether it is model.safetensors, or one of the many files of a large model."""
+    return name.startswith("model") and name.endswith(".safetensors")
+
+
 def newest_intact(directory: Path, note: Callable[[str], None]) -> tuple[Path, RunState]:
-    """Find the newest intact checkpoint in `directory` and read its state; `note` is told each damaged one.
+    """Find the newest intact checkpoint in `directory` and read its state; `note` is called for each damaged one.
 
     Raises:
         DataError: there is none.
@@ -260,12 +281,17 @@ def _refuse_lost_files(run: Path, state: RunState, checkpoint: Path) -> None:
         DataError: one is shorter.
     """
     recorder = state.recorder
-    files = {run / METRICS_FILE: recorder.metrics_bytes, run / TRACE_FILE: recorder.trace_bytes}
-    files |= {run / TRAJECTORIES / f"{n:06d}.parquet": 1 for n in range(recorder.num_files)}
-    for file, size in files.items():
+    least_bytes = {
+        run / METRICS_FILE: recorder.metrics_bytes,
+        run / TRACE_FILE: recorder.trace_bytes,
+    }
+    for number in range(recorder.num_files):
+        file = run / TRAJECTORIES / f"{number:06d}.parquet"
+        least_bytes[file] = 1
+    for file, least in least_bytes.items():
         found = file.stat().st_size if file.exists() else 0
-        if found < size:
-            raise DataError(f"checkpoint {checkpoint}: {file} has {found} bytes, and it counts on {size}")
+        if found < least:
+            raise DataError(f"checkpoint {checkpoint}: {file} has {found} bytes, and it counts on {least}")
 
 
 def load_state(checkpoint: Path) -> RunState:
@@ -274,8 +300,9 @@ def load_state(checkpoint: Path) -> RunState:
     Raises:
         DataError: another version of arl wrote it.
     """
+    encoded = (checkpoint / STATE).read_bytes()
     try:
-        state: RunState = msgpack_arrays.decoder(RunState).decode((checkpoint / STATE).read_bytes())
+        state: RunState = msgpack_arrays.decoder(RunState).decode(encoded)
     except msgspec.MsgspecError as error:
         raise DataError(f"checkpoint {checkpoint}: {STATE} is not of this version of arl ({error})") from error
     return state
@@ -293,10 +320,10 @@ def _files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
-def _sum(file: Path) -> tuple[int, str]:
+def _sum(file: Path) -> _File:
     with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return stream.tell(), digest
+        digest = hashlib.file_digest(stream, "sha256")
+        return _File(bytes=stream.tell(), sha256=digest.hexdigest())
 
 
 def _sync(path: Path) -> None:

@@ -21,7 +21,7 @@ GIGABYTE = 1e9
 
 
 class Finding(Struct, frozen=True):
-    """One line of the report, and the commands that help if it is not good."""
+    """Hold one line of the report, and the commands that help if it is not good."""
 
     good: bool
     what: str
@@ -51,13 +51,14 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
 
 
 def _engines(recipe: Recipe | None, python: str | None) -> list[EngineConfig]:
-    """The engine sections whose backends are to be probed."""
+    """List the engine sections whose backends are to be probed."""
     engines = [] if recipe is None else [recipe.engine]
     if python is None:
         return engines
     kinds = [kind for kind in BUILT_IN if find_backend(kind).capabilities.own_interpreter]
     others = [engine for engine in engines if engine.kind not in kinds]
-    return [*others, *(EngineConfig(kind=kind, python=python) for kind in kinds)]
+    own = [EngineConfig(kind=kind, python=python) for kind in kinds]
+    return others + own
 
 
 def _environment() -> Iterator[Finding]:

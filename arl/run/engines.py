@@ -25,7 +25,7 @@ from arl.types import StartingVersions
 
 @dataclass(frozen=True)
 class EngineServers:
-    """Starts the engine servers of a run, each on a free port of the launcher's address.
+    """Start the engine servers of a run, each on a free port of the launcher's address.
 
     Args:
         recipe: of the run.
@@ -46,7 +46,8 @@ class EngineServers:
         command = self._backend.command(self._spec(i))
         ours = {**command.environment, RUN_KEY: self.key}
         environment = merge_environments("engine.environment", self.recipe.engine.environment, ours)
-        return await self.launcher.start(f"engine-{i}", Command(command.argv, environment), self.resources[i])
+        complete = Command(command.argv, environment)
+        return await self.launcher.start(f"engine-{i}", complete, self.resources[i])
 
     async def start_all(self) -> list[Process]:
         """Start every server."""
@@ -72,7 +73,10 @@ class EngineServers:
 
 @contextlib.asynccontextmanager
 async def connect_engines(
-    servers: EngineServers, started: list[Process], note: Callable[[str], None], sender: WeightSender | None = None
+    servers: EngineServers,
+    started: list[Process],
+    note: Callable[[str], None],
+    sender: WeightSender | None = None,
 ) -> AsyncIterator[Router]:
     """Yield a Router over the started servers, once all of them are ready. A server that dies is replaced.
 

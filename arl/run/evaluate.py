@@ -1,4 +1,4 @@
-"""Measure sampled accuracy on held-out problems: of the version that a run's engines serve, or of models on disk.
+"""Measure sampled accuracy on held-out problems, of the version that a run's engines serve, or of models on disk.
 
 problems ─► one episode each, all open at once ─► rewards ─► Accuracy
 """
@@ -30,16 +30,26 @@ from arl.types import Accuracy, Problem, StartingVersions, WeightUpdate
 
 def make_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
     """Build the episodes of the recipe's training groups."""
-    env = import_function(env_name(recipe), "rollout.env")
-    return Episodes(engine, codec, rewards, env, recipe.rollout, recipe.seed, plan.max_length)
+    return Episodes(
+        engine,
+        codec,
+        rewards,
+        env=import_function(env_name(recipe), "rollout.env"),
+        rollout=recipe.rollout,
+        seed=recipe.seed,
+        max_length=plan.max_length,
+    )
 
 
 def held_out_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
     """Build the episodes of an evaluation: one per problem, at its temperature."""
-    changes = {"group_size": 1, "temperature": recipe.eval.temperature}
+    changes = {
+        "group_size": 1,
+        "temperature": recipe.eval.temperature,
+    }
     rollout = recipe.rollout.model_copy(update=changes)
-    recipe = recipe.model_copy(update={"rollout": rollout})
-    return make_episodes(recipe, plan, engine, codec, rewards)
+    evaluation = recipe.model_copy(update={"rollout": rollout})
+    return make_episodes(evaluation, plan, engine, codec, rewards)
 
 
 async def evaluate(episodes: Episodes, problems: Sequence[Problem], name: str) -> Accuracy:
@@ -48,16 +58,24 @@ async def evaluate(episodes: Episodes, problems: Sequence[Problem], name: str) -
     Args:
         name: of the evaluation; what is sampled depends on it, on the seed and on the weights alone.
     """
+    runs = []
     async with asyncio.TaskGroup() as tasks:
-        runs = [
-            tasks.create_task(episodes.run(problem, episodes.open(f"{name}.{i}", problem)))
-            for i, problem in enumerate(problems)
-        ]
-    trajectories = [run.result()[0] for run in runs]
-    versions = {int(v) for t in trajectories for v in t.policy_versions[t.loss_mask]}
+        for i, problem in enumerate(problems):
+            sessions = episodes.open(f"{name}.{i}", problem)
+            runs.append(tasks.create_task(episodes.run(problem, sessions)))
+    trajectories = []
+    versions: set[int] = set()
+    for run in runs:
+        (trajectory,) = run.result()
+        trajectories.append(trajectory)
+        versions.update(trajectory.policy_versions[trajectory.loss_mask].tolist())
     assert len(versions) == 1, f"an evaluation of one version was sampled by {sorted(versions)}"
-    mean = sum(t.reward for t in trajectories) / len(trajectories)
-    return Accuracy(mean, len(trajectories), versions.pop())
+    rewards = [trajectory.reward for trajectory in trajectories]
+    return Accuracy(
+        mean_reward=sum(rewards) / len(rewards),
+        problems=len(problems),
+        version=versions.pop(),
+    )
 
 
 async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accuracy]:
@@ -83,7 +101,13 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
         explain_deaths(launcher),
         open_rewards(recipe, logs) as rewards,
     ):
-        servers = EngineServers(recipe, StartingVersions(str(models[0])), plan.placement.engines, launcher, new_key())
+        servers = EngineServers(
+            recipe=recipe,
+            versions=StartingVersions(str(models[0])),
+            resources=plan.placement.engines,
+            launcher=launcher,
+            key=new_key(),
+        )
         async with connect_engines(servers, await servers.start_all(), _say) as engine:
             accuracies = await _evaluate_each(recipe, plan, models, engine, rewards)
     shutil.rmtree(logs)  # after a failure they are kept, because the message names them
@@ -95,13 +119,21 @@ def _say(line: str) -> None:
 
 
 async def _evaluate_each(
-    recipe: Recipe, plan: Plan, models: Sequence[Path], engine: Engine, rewards: Rewards
+    recipe: Recipe,
+    plan: Plan,
+    models: Sequence[Path],
+    engine: Engine,
+    rewards: Rewards,
 ) -> list[Accuracy]:
-    episodes = held_out_episodes(recipe, plan, engine, load_codec(str(models[0])), rewards)
+    """Measure one model after the other; model i is version i to the engines, which begin with version 0."""
+    codec = load_codec(str(models[0]))
+    episodes = held_out_episodes(recipe, plan, engine, codec, rewards)
     accuracies = []
     for version, model in enumerate(models):
-        if version:
-            await engine.update_weights(WeightUpdate(version, str(model)))
+        if version > 0:
+            async with deadline(recipe.deadlines.swap_and_restart, "controller", f"the engines to load {model}"):
+                await engine.update_weights(WeightUpdate(version, str(model)))
         async with deadline(recipe.deadlines.step, "controller", f"the evaluation of {model}"):
-            accuracies.append(await evaluate(episodes, plan.held_out, f"eval{version}"))
+            accuracy = await evaluate(episodes, plan.held_out, f"eval{version}")
+        accuracies.append(accuracy)
     return accuracies

@@ -67,7 +67,8 @@ def _describe_hanging(message: str, processes: Sequence[Process]) -> str:
     states = {process: STATES.get(_state(process.pid), "runs") for process in unnamed}
     blocked = [process for process, state in states.items() if state != "runs"]
     shown = blocked or [process for process in unnamed if process.role.startswith("trainer-")]
-    return "".join(f"\n{process} {states[process]}. {process.last_words()}" for process in shown[:SHOWN])
+    lines = [f"\n{process} {states[process]}. {process.last_words()}" for process in shown[:SHOWN]]
+    return "".join(lines)
 
 
 def _state(pid: int) -> str:
@@ -86,7 +87,9 @@ async def reported_failures() -> AsyncIterator[None]:
     try:
         yield
     except Exception as error:
-        cause = min(leaves(error), key=lambda cause: not isinstance(cause, ArlError))
+        causes = list(leaves(error))
+        known = [cause for cause in causes if isinstance(cause, ArlError)]
+        cause = (known or causes)[0]
         if isinstance(cause, OSError | SafetensorError):
             raise RunError(f"{cause}: is the disk full, or not writable?") from error
         raise cause from error

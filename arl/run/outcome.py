@@ -1,4 +1,4 @@
-"""What a run came to, and the page that says so."""
+"""Summarize what a run came to."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from arl.types import Accuracy
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What is left of a segment when its world is closed."""
+    """Hold what is left of a segment when its world is closed."""
 
     before: Accuracy | None
     after: Accuracy | None

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from arl.config.imports import import_function, import_seam
+from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
 from arl.data.model_source import check_model_source
 from arl.data.problems import load_problems
@@ -17,6 +17,7 @@ from arl.launch.launchers import make_launcher
 from arl.launch.placement import Placement, place
 from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
+from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
 from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
@@ -30,7 +31,7 @@ LONGEST_PROMPTS = 16  # by characters; the longest by tokens is among them in pr
 
 
 class Plan(Struct, frozen=True):
-    """What preflight decided and measured."""
+    """Hold what preflight decided and measured."""
 
     training: list[Problem]
     held_out: list[Problem]
@@ -103,7 +104,7 @@ def _check_named_objects(recipe: Recipe) -> None:
     import_seam(reward_name(recipe), "reward.function", RewardFunction, "arl/tasks/running_checksum.py")
     import_seam(env_name(recipe), "rollout.env", EnvFunction, "arl.rollout.env:single_turn")
     if recipe.rollout.filter is not None:
-        import_function(recipe.rollout.filter, "rollout.filter")
+        import_seam(recipe.rollout.filter, "rollout.filter", Filter, "arl.rollout.filters:reward_varies")
 
 
 def _check_model(recipe: Recipe, on_gpus: bool) -> int | None:
@@ -133,7 +134,8 @@ def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:
     codec = starting_codec(recipe)
     vocab_size, context = starting_limits(recipe)
     capacity = recipe.train.capacity
-    longest = sorted(problems, key=lambda problem: len(str(problem.prompt)))[-LONGEST_PROMPTS:]
+    by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
+    longest = by_length[-LONGEST_PROMPTS:]
     prompts = [codec.encode_problem(problem) for problem in longest]
     prompt = max(len(ids) for ids in prompts)
     largest = max(max(ids) for ids in [*prompts, codec.stop_token_ids])

@@ -8,6 +8,7 @@ Everything that can be refused is refused here, before anything is started or wr
 
 import contextlib
 import fcntl
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ FREE_ON_THE_WALL = (
 
 @dataclass(frozen=True)
 class Origin:
-    """What a run begins with: a directory, and for a resumed run a checkpoint with its state."""
+    """Say what a run begins with: a directory, and for a resumed run a checkpoint with its state."""
 
     plan: Plan
     directory: Path
@@ -66,6 +67,7 @@ class Origin:
 
     @property
     def version(self) -> int:
+        """Return the version that the trainer begins with."""
         return self.state.controller.version if self.state else 0
 
     def versions(self, model: Path) -> StartingVersions:
@@ -79,7 +81,7 @@ class Origin:
 
     @property
     def time(self) -> float:
-        """Clock seconds at which the run goes on."""
+        """Return the clock seconds at which the run goes on."""
         return self.state.time if self.state else 0.0
 
 
@@ -121,10 +123,9 @@ def new_run_directory(recipe: Recipe) -> Path:
 
 
 def _names(recipe: Recipe) -> Iterator[Path]:
-    first, number = recipe.run_directory, 1
+    first = recipe.run_directory
     yield first
-    while True:
-        number += 1
+    for number in itertools.count(2):
         yield first.with_name(f"{first.name}-{number}")
 
 
@@ -137,12 +138,15 @@ def _run_to_resume(recipe: Recipe, file: Path) -> Path:
     if file.name == RECIPE and (file.parent / LOCK).exists():
         return file.parent
     first = recipe.run_directory
-    numbers = {path: path.name.removeprefix(f"{first.name}-") for path in first.parent.glob(f"{first.name}-*")}
-    runs = {path: int(number) for path, number in numbers.items() if number.isdecimal()} | {first: 1}
-    found = [path for path in sorted(runs, key=lambda path: runs[path]) if (path / LOCK).exists()]
-    if not found:
-        raise InputError(f"--resume: there is no run {first}; start it without --resume")
-    return found[-1]
+    runs = {1: first}
+    for path in first.parent.glob(f"{first.name}-*"):
+        suffix = path.name.removeprefix(f"{first.name}-")
+        if suffix.isdecimal() and int(suffix) > 1:
+            runs[int(suffix)] = path
+    for number in sorted(runs, reverse=True):
+        if (runs[number] / LOCK).exists():
+            return runs[number]
+    raise InputError(f"--resume: there is no run {first}; start it without --resume")
 
 
 def _resumed(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay) -> Origin:

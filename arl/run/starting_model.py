@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import hashlib
 import inspect
-import itertools
 import json
 import os
 import sys
@@ -37,7 +36,7 @@ WARMUP_SECONDS = 1800.0  # for the whole warm-up
 
 
 class _Progress(Struct, frozen=True):
-    """One line of the warm-up's output."""
+    """Hold one line of the warm-up's output."""
 
     stage: str
     step: int
@@ -47,8 +46,10 @@ class _Progress(Struct, frozen=True):
 
 def cache_directory() -> Path:
     """Return ARL_CACHE, or the user's cache directory."""
-    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "arl"
-    return Path(os.environ.get("ARL_CACHE", default))
+    if "ARL_CACHE" in os.environ:
+        return Path(os.environ["ARL_CACHE"])
+    users = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return users / "arl"
 
 
 def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
@@ -163,9 +164,12 @@ async def _warm_up(
 
     def show(line: str) -> None:
         if line.startswith("{") and "accuracy" in line:
-            p = msgspec.json.decode(line, type=_Progress)
-            text = f"warm-up {p.step:4d}  {p.stage}: accuracy {p.accuracy:.3f}  {p.seconds:.0f} s"
-            display.advance(steps_before[p.stage] + p.step, text)
+            progress = msgspec.json.decode(line, type=_Progress)
+            display.advance(
+                completed=steps_before[progress.stage] + progress.step,
+                detail=f"warm-up {progress.step:4d}  {progress.stage}: accuracy {progress.accuracy:.3f}  "
+                f"{progress.seconds:.0f} s",
+            )
 
     command = Command((sys.executable, "-m", "arl.train.sft", str(file)))
     resources = Resources(job["threads"], launcher.nodes[0].devices)
@@ -175,8 +179,12 @@ async def _warm_up(
 
 def _steps_before(stages: Sequence[WarmupStage]) -> dict[str, int]:
     """Return for each stage, by name, the optimizer steps of all stages before it."""
-    starts = itertools.accumulate((stage.steps for stage in stages), initial=0)
-    return {stage.name: start for stage, start in zip(stages, starts, strict=False)}
+    before = {}
+    steps = 0
+    for stage in stages:
+        before[stage.name] = steps
+        steps += stage.steps
+    return before
 
 
 def _job(recipe: Recipe) -> dict[str, Any]:
@@ -197,5 +205,7 @@ def _job(recipe: Recipe) -> dict[str, Any]:
 
 def _digest(job: dict[str, Any]) -> str:
     """Hash everything that decides the weights: the job and the code of the task's module."""
-    code = inspect.getsource(sys.modules[task_class(job["task"]).__module__])
-    return hashlib.sha256(f"{json.dumps(job, sort_keys=True)}\n{code}".encode()).hexdigest()[:16]
+    module = task_class(job["task"]).__module__
+    code = inspect.getsource(sys.modules[module])
+    hashed = f"{json.dumps(job, sort_keys=True)}\n{code}"
+    return hashlib.sha256(hashed.encode()).hexdigest()[:16]

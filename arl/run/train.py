@@ -30,8 +30,9 @@ from arl.metrics.recorder import Recorder
 from arl.metrics.summary import Summary
 from arl.metrics.trackers import make_trackers
 from arl.rollout.base import Checkpoints, Observer
-from arl.rollout.controller import Controller, Segment
+from arl.rollout.controller import Controller
 from arl.rollout.controller_state import ControllerState
+from arl.rollout.segment import Segment
 from arl.run.checkpoint import RunState, load_state, next_checkpoint
 from arl.run.failures import explain_deaths, reported_failures
 from arl.run.outcome import Outcome, summarize
@@ -110,12 +111,16 @@ def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Ou
         return outcome, clock.now()
 
     taken = 0.0 if traits.virtual_time else perf_counter() - began
-    return clock.run(run, virtual=traits.virtual_time, start=traits.start_time + start.origin.time + taken)
+    return clock.run(
+        run,
+        virtual=traits.virtual_time,
+        start=traits.start_time + start.origin.time + taken,
+    )
 
 
 @dataclass(frozen=True)
 class SegmentRun:
-    """One segment of a run over an opened world: evaluate, train and record until version `until`, evaluate."""
+    """Run one segment over an opened world: evaluate, train and record until version `until`, evaluate."""
 
     start: Start
     until: int
@@ -154,7 +159,7 @@ class SegmentRun:
                 recorder.evaluated(before)
             checkpoints = parts.make_checkpoints(self._cutter(recorder, before))
             controller = Controller(make_segment(self.start, parts, self.until, recorder, checkpoints))
-            seconds = await self._train(parts, controller, recorder, checkpoints)
+            seconds = await self._train(parts, controller, recorder)
             after = await self._evaluate_after(parts, controller.version)
             if after is not None:
                 recorder.evaluated(after)
@@ -167,7 +172,7 @@ class SegmentRun:
             ledger=controller.ledger,
         )
 
-    async def _train(self, parts: Parts, controller: Controller, recorder: Recorder, checkpoints: Checkpoints) -> float:
+    async def _train(self, parts: Parts, controller: Controller, recorder: Recorder) -> float:
         """Train until the end of the segment, or of the data; return the seconds that this took."""
         display = self.start.display
         display.begin(parts.activity, self.start.recipe.train.steps)
@@ -182,7 +187,7 @@ class SegmentRun:
                 f"not one step can be trained under these settings; lost: {dict(controller.ledger.lost)}. "
                 "Replay with a bound and rules that are nearer to the recorded ones"
             )
-        await checkpoints.copy(controller.version)
+        await controller.save()
         display.note(f"the recording had no batch left after {controller.version} of {self.until} steps")
         return number(recorder.records[-1], "time_s")
 
@@ -203,7 +208,9 @@ class SegmentRun:
         return cut
 
     async def _evaluate_after(self, parts: Parts, version: int) -> Accuracy | None:
-        return await self._evaluate(parts, version, "after training") if self.is_last else None
+        if not self.is_last:
+            return None
+        return await self._evaluate(parts, version, "after training")
 
     async def _evaluate(self, parts: Parts, version: int, when: str) -> Accuracy | None:
         problems: Sequence[Problem] = self.start.origin.plan.held_out

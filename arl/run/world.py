@@ -48,7 +48,7 @@ Cut = Callable[[ControllerState], RunState]
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a segment of a run begins with, in any world."""
+    """Say what a segment of a run begins with, in any world."""
 
     recipe: Recipe
     origin: Origin
@@ -57,12 +57,12 @@ class Start:
 
     @property
     def versions(self) -> StartingVersions:
-        """The versions that trainer and engines begin with."""
+        """Return the versions that trainer and engines begin with."""
         return self.origin.versions(self.model)
 
 
 class MeteredGroups(Groups, Protocol):
-    """Groups that count the tokens they generate."""
+    """Extend Groups by a count of the tokens that they generate."""
 
     tokens_generated: int
 
@@ -77,7 +77,7 @@ async def _at_once() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """An opened world. `recipe_parts` makes those that follow from the recipe."""
+    """Hold an opened world. `recipe_parts` makes those that follow from the recipe."""
 
     engine: Engine
     trainer: Trainer
@@ -110,7 +110,7 @@ class Parts:
 
 
 class World(Protocol):
-    """A kind of place for runs. A recipe names it; it is a class that is made without arguments.
+    """Open what runs need. A recipe names the class of a world, which is made without arguments.
 
     A world like the virtual one, whose steps take longer and longer:
 
@@ -236,5 +236,5 @@ def recipe_filter(recipe: Recipe) -> Filter:
 
 
 def recipe_lease(recipe: Recipe, engine: Engine) -> Lease:
-    """Return who lends the devices: in mode collocated engines and trainer take turns."""
+    """Return the lease of the devices: in mode collocated engines and trainer take turns."""
     return SharedDeviceLease(engine) if recipe.mode == "collocated" else NoLease()

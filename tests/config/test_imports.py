@@ -3,7 +3,7 @@
 import re
 from abc import abstractmethod
 from collections.abc import Awaitable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import pytest
 
@@ -72,6 +72,20 @@ class Bound(Family):
 
     def join(self, one: str, other: str) -> str:  # type: ignore[override]
         return one + other
+
+
+class Settings:
+    """A seam that is a base class: one attribute has allowed values."""
+
+    scope: ClassVar[Literal["token", "sequence"]]
+
+
+class Scoped(Settings):
+    scope = "token"
+
+
+class Misspelled(Settings):
+    scope = "tokens"  # type: ignore[assignment]
 
 
 class Square:
@@ -149,6 +163,7 @@ def seam(attribute: str, protocol: type, **built_in: str) -> Any:
         ("Square", Shape),
         ("Declared", Shape),
         ("Pair", Family),
+        ("Scoped", Settings),
         ("good_score", Scorer),
         ("drive", Driver),
     ],
@@ -170,6 +185,8 @@ def test_what_has_every_part_is_taken(attribute: str, protocol: type) -> None:
             Family,
             "cannot be called as join(one, other) (missing a required argument: 'other'); is it a @static",
         ),
+        ("Settings", Settings, "lacks the attribute scope"),
+        ("Misspelled", Settings, "scope is 'tokens', and must be one of 'token', 'sequence'"),
         ("not_callable", Scorer, "is int, and must be a function"),
         ("short_score", Scorer, "short_score(problem: object) -> float cannot be called as short_score(problem, resp"),
         ("async_score", Scorer, "async_score must not be async"),

@@ -175,6 +175,7 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("rollout: {lag: {dits: x}}\n", ":7: rollout.lag {'dits': 'x'}: give a whole number"),
         ("rollout: {lag: {dist: 5}}\n", ":7: rollout.lag {'dist': 5}: give a whole number"),
         ("rollout: {lag: {dist: x, trace: y}}\n", ":7: rollout.lag {'dist': 'x', 'trace': 'y'}: give a whole number"),
+        ("world: virtal\n", ":7: world 'virtal': did you mean virtual?"),
         ("  ranks: 2\nworld: virtual\n", "train.ranks 2: world virtual trains in one process"),
         ("  ranks: 4\n  shard_ranks: 3\n", "train.shard_ranks 3 must divide train.ranks 4"),
         (
@@ -184,6 +185,7 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("objective: {kind: gspo, clip_low: 3.0e-4}\n", ":7: objective.kind gspo: give clip_low and clip_high"),
         ("engine: {threads: 4}\nworld: virtual\n", "engine.threads 4: world virtual computes with one thread"),
         ("virtual: {load: -1}\n", "virtual.load = -1: Input should be greater than or equal to 0"),
+        ("deadlines: {step: .inf}\n", "deadlines.step = inf: Input should be a finite number"),
         ("virtual: {load: .inf}\n", "virtual.load = inf: Input should be a finite number"),
     ],
 )

@@ -15,12 +15,13 @@ import pytest
 from arl.config.recipe import Deadlines, Rollout
 from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
-from arl.rollout.controller import Controller, Segment
+from arl.rollout.controller import Controller
 from arl.rollout.env import single_turn
 from arl.rollout.episodes import Episodes
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import keep_all
 from arl.rollout.lease import NoLease, SharedDeviceLease
+from arl.rollout.segment import Segment
 from arl.rollout.staleness import StalenessGate
 from arl.types import Batch, GenerateRequest, Increment, Problem, StepResult, SwapReport, Trajectory, WeightUpdate
 from tests.engine.conftest import Weights, within

@@ -49,9 +49,9 @@ def test_a_name_alone_chooses_it_and_a_dumped_recipe_loads_again(tmp_path: Path)
 @pytest.mark.parametrize(
     ("sections", "rule"),
     [
-        ("advantage: grop", "advantage.kind = 'grop': did you mean grpo?"),
-        (f"advantage: {MINE}:WithoutPer", "WithoutPer does not declare `per`; see arl/train/algorithms/grpo.py"),
-        (f"advantage: {MINE}:WithOtherParameters", "(self, rewards, groups), and must be compute(self, episodes)"),
+        ("advantage: grop", "advantage.kind 'grop': did you mean grpo?"),
+        (f"advantage: {MINE}:WithoutPer", "lacks the attribute per; see arl/train/algorithms/grpo.py"),
+        (f"advantage: {MINE}:WithOtherParameters", "cannot be called as compute(episodes)"),
         (f"advantage: {MINE}:WithValues", "it reads the column 'values', which nothing computes yet"),
         (
             f"advantage: {{kind: '{MINE}:Growing', discound: 1}}",

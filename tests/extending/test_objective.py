@@ -68,24 +68,27 @@ def test_an_unknown_field_is_refused_with_its_line_and_the_nearest_name(tmp_path
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        ("WithoutScope", "WithoutScope does not declare `scope`"),
-        ("WithWrongScope", "WithWrongScope.scope is 'group', and must be one of 'token', 'sequence'"),
-        ("WithoutLoss", "WithoutLoss does not define loss(self, tokens)"),
-        ("WithOtherParameters", "takes (self, logprobs, advantages), and must be loss(self, tokens)"),
+        ("WithoutScope", "lacks the attribute scope; see arl/train/algorithms/ppo.py for a complete one"),
+        ("WithWrongScope", "scope is 'group', and must be one of 'token', 'sequence'"),
+        ("WithoutLoss", "lacks the method loss(tokens)"),
+        (
+            "WithOtherParameters",
+            "loss(self, logprobs: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor cannot be called as "
+            "loss(tokens)",
+        ),
         ("WithWrongReduction", "metrics['objective/median'] is 'median', and must be 'mean' or 'max'"),
         ("WithReference", "it reads the column 'reference_logprobs', which nothing computes yet"),
         (
             "WithUnknownColumn",
             "there is no column 'entropies'; there are proximal_logprobs, reference_logprobs, values",
         ),
-        ("not_a_class", "it must be a subclass of arl.train.algorithms.objective:Objective"),
+        ("not_a_class", "must be a subclass of arl.train.algorithms.objective:Objective"),
         ("Reinforced", "tests.extending.my_objective has no attribute Reinforced; did you mean Reinforce?"),
     ],
 )
 def test_a_class_that_lacks_a_part_is_refused_when_the_recipe_is_read(tmp_path: Path, name: str, rule: str) -> None:
     message = refusal(tmp_path, f"{{kind: '{MINE}:{name}'}}")
-    assert f"recipe.yaml:{FIRST_SECTION}: objective.kind " in message
-    assert f"'{MINE}:{name}': " in message
+    assert f"recipe.yaml:{FIRST_SECTION}: objective.kind '{MINE}:{name}': " in message
     assert rule in message
 
 

@@ -63,6 +63,9 @@ class Silent:
     def step(self, record: Record) -> None:
         assert step_line(record)
 
+    def lost(self, text: str) -> None:
+        self.notes.append(text)
+
     def note(self, text: str) -> None:
         self.notes.append(text)
 

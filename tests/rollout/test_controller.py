@@ -21,7 +21,7 @@ from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
 from arl.errors import Rejected, RunError, leaves
 from arl.rollout.base import Admission
-from arl.rollout.controller import Controller, Segment
+from arl.rollout.controller import Controller
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Env, Session, single_turn
 from arl.rollout.episodes import Episodes
@@ -29,6 +29,7 @@ from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.failure_window import WindowState
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.problem_queue import Attempt
+from arl.rollout.segment import Segment
 from arl.rollout.staleness import StalenessGate
 from arl.types import FAILED, FAILED_REQUEUED, LATE_REQUEUED, REJECTED, Completion, Problem, Trajectory
 from tests.examples import examples

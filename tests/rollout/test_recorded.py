@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from arl import clock
 from arl.config.recipe import Rollout
-from arl.rollout.controller import Controller, Segment
+from arl.rollout.controller import Controller
 from arl.rollout.filters import keep_all
+from arl.rollout.segment import Segment
 from arl.run.replay.recorded import (
     TOO_NEW,
     TOO_OLD,

@@ -42,7 +42,7 @@ TOO_NEW = "sampled by a later version"
 
 
 class RecordedOrder(ProblemOrder):
-    """Hands out the problems of a recording in the order of their admission."""
+    """Hand out the problems of a recording in the order of their admission."""
 
     def __init__(self, groups: Sequence[RecordedGroup]) -> None:
         super().__init__([recorded.group.problem for recorded in groups], seed=0)
@@ -53,7 +53,7 @@ class RecordedOrder(ProblemOrder):
 
 
 class RecordedGate(StalenessGate):
-    """The staleness gate, which closes after the last group of a recording.
+    """Implements Admission by the staleness gate, which closes after the last group of a recording.
 
     A group does not start at an older version than it did, unless its due version is not older than its newest token.
     Otherwise a step would wait for a token that a later version samples.
@@ -80,7 +80,7 @@ class RecordedGate(StalenessGate):
 
 
 class RecordedSchedule(RecordedGate):
-    """The admission rule of a replay that changes no rule: step v consumes what step v consumed, in the same order.
+    """Implements Admission for a replay that changes no rule: step v consumes what it consumed, in the same order.
 
     The due version of a group is replaced by its place in the order of training, v·P + i, so that neither equal times
     nor jitter can change a batch. Engines load the versions that they loaded. This never gets stuck, because every
@@ -92,19 +92,24 @@ class RecordedSchedule(RecordedGate):
         self._loaded = sorted(loaded)
 
     def is_open(self, loaded_version: int) -> bool:
-        return super().is_open(loaded_version) and loaded_version >= self._groups[self._admitted].group.dispatch_version
+        if not super().is_open(loaded_version):
+            return False
+        recorded = self._groups[self._admitted]
+        return loaded_version >= recorded.group.dispatch_version
 
     def admit(self, loaded_version: int) -> int:
         place = self._groups[self._admitted].place
+        if place is None:  # it was lost, and so is in no batch
+            place = len(self._groups)
         self._admitted += 1
-        place = len(self._groups) if place is None else place  # lost: in no batch
         self._outstanding[place] += 1
         self.num_outstanding += 1
         return place
 
     def first_blocking(self, version: int, chosen: Counter[int]) -> int | None:
         last = max(chosen)
-        return None if last < (version + 1) * self.problems_per_step else last
+        end = (version + 1) * self.problems_per_step  # the first place of the next step
+        return None if last < end else last
 
     def next_version(self, loaded_version: int, version: int, running: int) -> int | None:
         recorded = next((u for u in self._loaded if u > loaded_version), version)
@@ -187,7 +192,7 @@ class RecordedEngine:
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds with a recorded group open and no pause."""
+        """Return the seconds with a recorded group open and no pause."""
         return self._meter.seconds
 
     def opened(self, count: int) -> None:
@@ -206,21 +211,34 @@ class RecordedEngine:
     async def update_weights(self, update: WeightUpdate) -> SwapReport:
         """See Engine."""
         begin = now()
-        served = min((at for version, at in self._loaded.items() if version >= update.version), default=begin)
+        times = [at for version, at in self._loaded.items() if version >= update.version]
+        served = min(times, default=begin)
         await asyncio.sleep(max(self._load_seconds, served - begin))
         self.loaded_version = update.version
         return SwapReport(update.version, self._load_seconds, now() - begin)
 
 
 class RecordedEpisode(Session):
-    """A recorded episode, as a session that the controller can ask."""
+    """Present a recorded episode as a session that the controller can ask."""
 
     def __init__(
-        self, recorded: RecordedGroup, trajectory: Trajectory, engine: RecordedEngine, codec: TextCodec
+        self,
+        recorded: RecordedGroup,
+        trajectory: Trajectory,
+        engine: RecordedEngine,
+        codec: TextCodec,
     ) -> None:
-        prompt = tuple(trajectory.token_ids[: trajectory.prompt_length].tolist())
+        prompt = trajectory.token_ids[: trajectory.prompt_length]
         name = f"g{recorded.group.group_id}"
-        super().__init__(engine, codec, SamplingParams(0), prompt, len(trajectory.token_ids), name, name)
+        super().__init__(
+            engine,
+            codec,
+            sampling=SamplingParams(0),
+            prompt_ids=tuple(prompt.tolist()),
+            max_length=len(trajectory.token_ids),
+            episode_id=name,
+            affinity=name,
+        )
         self.recorded = recorded
         self._trajectory = trajectory
 
@@ -259,7 +277,8 @@ class RecordedGroups:
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """See arl.rollout.episodes.Episodes."""
         del problem, journals
-        recorded = self._groups[int(name.removeprefix("g"))]
+        group_id = int(name.removeprefix("g"))
+        recorded = self._groups[group_id]
         if not recorded.group.trajectories:
             raise Lost(recorded.fate)
         return [RecordedEpisode(recorded, t, self._engine, self._codec) for t in recorded.group.trajectories]

@@ -20,12 +20,18 @@ from arl.data.problems import load_problems
 from arl.errors import DataError, InputError
 from arl.types import FAILED, Accuracy, Problem, Trajectory, TrajectoryGroup
 
-_TOKENS = {"token_ids": np.int32, "behavior_logprobs": np.float32, "policy_versions": np.int32, "loss_mask": np.bool_}
+Span = tuple[float, float]  # clock seconds: (begin, end)
+_TOKENS = {
+    "token_ids": np.int32,
+    "behavior_logprobs": np.float32,
+    "policy_versions": np.int32,
+    "loss_mask": np.bool_,
+}
 _NO_PROBLEM = Problem("")  # of a group that was lost before its first token, because that leaves no trajectory
 
 
 class RecordedGroup(Struct, frozen=True):
-    """A group of the recorded run, and what became of it."""
+    """Hold a group of the recorded run, and what became of it."""
 
     group: TrajectoryGroup  # as it ended
     fate: str  # "trained", or how it was lost
@@ -33,19 +39,22 @@ class RecordedGroup(Struct, frozen=True):
 
     @property
     def is_scored(self) -> bool:
-        """True if the group finished: every episode has its reward."""
+        """Return whether the group finished: every episode has its reward."""
         trajectories = self.group.trajectories
-        return bool(trajectories) and not any(math.isnan(t.reward) for t in trajectories)
+        if not trajectories:
+            return False
+        return not any(math.isnan(trajectory.reward) for trajectory in trajectories)
 
     @property
     def versions(self) -> tuple[int, int]:
-        """The oldest and the newest version that sampled a token of it."""
-        sampled = np.concatenate([t.policy_versions[t.loss_mask] for t in self.group.trajectories])
+        """Return the oldest and the newest version that sampled a token of it."""
+        trajectories = self.group.trajectories
+        sampled = np.concatenate([t.policy_versions[t.loss_mask] for t in trajectories])
         return int(sampled.min()), int(sampled.max())
 
 
 class Recording(Struct, frozen=True):
-    """Everything that a replay needs of a run. All times are seconds of the recorded run's clock."""
+    """Hold everything that a replay needs of a run. All times are seconds of the recorded run's clock."""
 
     groups: tuple[RecordedGroup, ...]  # by group_id: in the order of admission
     start: float  # of training: the first admission
@@ -57,9 +66,10 @@ class Recording(Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """Time from the first admission to the last arrival or swap."""
+        """Return the time from the first admission to the last arrival or swap."""
         arrivals = [recorded.group.arrival_time for recorded in self.groups]
-        return max([*arrivals, *self.loaded.values()]) - self.start
+        last = max([*arrivals, *self.loaded.values()])
+        return last - self.start
 
 
 def read_recording(run: Path, recipe: Recipe) -> Recording:
@@ -72,27 +82,48 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
     if not recipe.output.trajectories:
         raise InputError(f"{run}: recorded with output.trajectories=false; a replay needs a run with true")
     groups = _groups(run, recipe)
+    begun = [recorded.group for recorded in groups if recorded.group.trajectories]
     spans = _spans(run)
-    steps = [spans[f"step {v}"] for v in range(_num_steps(groups, run, recipe, spans))]
-    swaps = {int(name.split()[-1]): span for name, span in spans.items() if name.startswith("swap to ")}
-    loaded = {u: end for u, (_, end) in swaps.items()}
-    for recorded in groups:  # the engines of a resumed run begin with its checkpoint, which is no swap
-        if recorded.group.trajectories:
-            loaded.setdefault(recorded.group.dispatch_version, recorded.group.dispatch_time)
-    gaps = [max(begin - steps[u - 1][1], 0.0) for u, (begin, _) in swaps.items() if u <= len(steps)]
+    num_steps = _num_steps(groups, run, recipe, spans)
+    steps = [spans[f"step {version}"] for version in range(num_steps)]
+    swaps = _swaps(spans)
+    loaded = {version: end for version, (_, end) in swaps.items()}
+    for group in begun:  # the engines of a resumed run begin with its checkpoint, which is no swap
+        loaded.setdefault(group.dispatch_version, group.dispatch_time)
     return Recording(
         groups=tuple(groups),
-        start=min(g.group.dispatch_time for g in groups if g.group.trajectories),
+        start=min(group.dispatch_time for group in begun),
         step_seconds=tuple(end - begin for begin, end in steps),
         loaded=loaded,
-        publish_seconds=median(gaps or [0.0]),
-        load_seconds=median([end - begin for begin, end in swaps.values()] or [0.0]),
+        publish_seconds=_median(_publish_seconds(steps, swaps)),
+        load_seconds=_median([end - begin for begin, end in swaps.values()]),
         before=_before(run),
     )
 
 
+def _swaps(spans: dict[str, Span]) -> dict[int, Span]:
+    """Map each version that engines loaded to the span of its swap."""
+    prefix = "swap to "
+    return {int(name.removeprefix(prefix)): span for name, span in spans.items() if name.startswith(prefix)}
+
+
+def _publish_seconds(steps: list[Span], swaps: dict[int, Span]) -> list[float]:
+    """List the seconds from the end of each step until engines began to load what it made."""
+    seconds = []
+    for version, (begin_of_load, _) in swaps.items():
+        if version <= len(steps):
+            _, end_of_step = steps[version - 1]
+            seconds.append(max(begin_of_load - end_of_step, 0.0))
+    return seconds
+
+
+def _median(seconds: list[float]) -> float:
+    return median(seconds) if seconds else 0.0
+
+
 def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
-    problems = {problem.id: problem for problem in load_problems(recipe.data, recipe.seed)[0]}
+    training, _ = load_problems(recipe.data, recipe.seed)
+    problems = {problem.id: problem for problem in training}
     rows: dict[int, list[dict[str, Any]]] = {}
     for path in sorted((run / "trajectories").glob("*.parquet")):
         for row in _rows(path):
@@ -109,19 +140,28 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     if "fate" not in table.column_names:
         raise DataError(f"{path}: no column `fate`; an older arl wrote it: record the run again")
     tokens = {name: _arrays(table.column(name).combine_chunks(), dtype) for name, dtype in _TOKENS.items()}
-    for i, row in enumerate(table.drop_columns(list(_TOKENS)).to_pylist()):
-        yield row | {name: arrays[i] for name, arrays in tokens.items()}
+    rest = table.drop_columns(list(_TOKENS))
+    for i, row in enumerate(rest.to_pylist()):
+        arrays = {name: column[i] for name, column in tokens.items()}
+        yield row | arrays
 
 
 def _arrays(column: Any, dtype: type) -> list[np.ndarray]:
-    ends = np.cumsum(column.value_lengths().to_numpy(zero_copy_only=False))
-    return np.split(column.flatten().to_numpy(zero_copy_only=False).astype(dtype), ends[:-1])
+    """Return one array for each row of a column of lists."""
+    lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+    ends = np.cumsum(lengths)
+    values = column.flatten().to_numpy(zero_copy_only=False)
+    return np.split(values.astype(dtype), ends[:-1])
 
 
 def _group(
-    rows: list[dict[str, Any]], problems: dict[str, Problem], taken: Counter[int], run: Path, recipe: Recipe
+    rows: list[dict[str, Any]],
+    problems: dict[str, Problem],
+    taken: Counter[int],
+    run: Path,
+    recipe: Recipe,
 ) -> RecordedGroup:
-    """Make a group of its rows. Called in the order of training; `taken` counts the groups of each step so far."""
+    """Make a group of its rows, in the order of training; `taken` counts the groups of each step so far."""
     first = rows[0]
     problem = problems.get(first["problem_id"])
     if problem is None:
@@ -129,16 +169,19 @@ def _group(
             f"{run}: problem {first['problem_id']} of group {first['group_id']} is not in "
             f"{recipe.data.path or recipe.data.task}; replay with the problems it was recorded with"
         )
+    version = first["trained_at"]
     place = None
-    if (version := first["trained_at"]) is not None:
+    if version is not None:
         place = version * recipe.rollout.problems_per_step + taken[version]
         taken[version] += 1
-    names = ("dispatch_version", "dispatch_time", "arrival_version", "arrival_time")
     group = TrajectoryGroup(
         group_id=first["group_id"],
         problem=problem,
         trajectories=tuple(map(_trajectory, rows)),
-        **{name: first[name] for name in names},
+        dispatch_version=first["dispatch_version"],
+        dispatch_time=first["dispatch_time"],
+        arrival_version=first["arrival_version"],
+        arrival_time=first["arrival_time"],
     )
     return RecordedGroup(group, first["fate"], place)
 
@@ -146,7 +189,12 @@ def _group(
 def _trajectory(row: dict[str, Any]) -> Trajectory:
     reward = math.nan if row["reward"] is None else row["reward"]
     tokens = {name: row[name] for name in _TOKENS}
-    return Trajectory(prompt_length=row["prompt_length"], reward=reward, truncated=row["truncated"], **tokens)
+    return Trajectory(
+        prompt_length=row["prompt_length"],
+        reward=reward,
+        truncated=row["truncated"],
+        **tokens,
+    )
 
 
 def lost_at_once(group_id: int) -> RecordedGroup:
@@ -163,11 +211,18 @@ def lost_at_once(group_id: int) -> RecordedGroup:
     return RecordedGroup(group, FAILED, None)
 
 
-def _num_steps(groups: list[RecordedGroup], run: Path, recipe: Recipe, spans: dict[str, tuple[float, float]]) -> int:
-    places = sorted(g.place for g in groups if g.place is not None)
+def _num_steps(
+    groups: list[RecordedGroup],
+    run: Path,
+    recipe: Recipe,
+    spans: dict[str, Span],
+) -> int:
+    """Return the number of steps, each with its P groups and its span."""
+    places = sorted(recorded.place for recorded in groups if recorded.place is not None)
     steps, left_over = divmod(len(places), recipe.rollout.problems_per_step)
-    timed = all(f"step {v}" in spans for v in range(steps))
-    if not steps or left_over or places != list(range(len(places))) or not timed:
+    are_whole = places == list(range(len(places))) and not left_over
+    are_timed = all(f"step {version}" in spans for version in range(steps))
+    if not steps or not are_whole or not are_timed:
         raise DataError(
             f"{run}: {len(places)} trained groups are not whole steps of {recipe.rollout.problems_per_step} that "
             "trace.json has; a file of the run is missing or damaged"
@@ -175,17 +230,30 @@ def _num_steps(groups: list[RecordedGroup], run: Path, recipe: Recipe, spans: di
     return steps
 
 
-def _spans(run: Path) -> dict[str, tuple[float, float]]:
-    """Read the spans of trace.json: name -> (begin, end), clock seconds."""
+def _spans(run: Path) -> dict[str, Span]:
+    """Read the spans of trace.json, by name."""
     try:
         events = json.loads((run / "trace.json").read_text())
     except (OSError, ValueError) as error:
         raise DataError(f"{run}/trace.json: cannot be read ({error}); replay a run directory as written") from error
-    return {e["name"]: (e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in events if e["ph"] == "X"}
+    spans = {}
+    for event in events:
+        if event["ph"] == "X":
+            begin = event["ts"]
+            end = begin + event["dur"]
+            spans[event["name"]] = (begin / 1e6, end / 1e6)
+    return spans
 
 
 def _before(run: Path) -> Accuracy | None:
     """Read the evaluation before training; None: there was none."""
-    first = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    first = json.loads(lines[0])
     accuracy = first.get("eval/held_out/accuracy")
-    return None if accuracy is None else Accuracy(accuracy, int(first["eval/held_out/problems"]), int(first["step"]))
+    if accuracy is None:
+        return None
+    return Accuracy(
+        mean_reward=accuracy,
+        problems=int(first["eval/held_out/problems"]),
+        version=int(first["step"]),
+    )

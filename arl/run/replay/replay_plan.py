@@ -46,7 +46,7 @@ FIXED = ("train.ranks", "train.threads")
 
 
 class Replay(Struct, frozen=True):
-    """A replay that can be done."""
+    """Describe a replay that can be done."""
 
     recipe: Recipe  # as the virtual world runs it
     recording: Recording
@@ -55,7 +55,7 @@ class Replay(Struct, frozen=True):
 
     @property
     def patience(self) -> float:
-        """Seconds after which all recorded groups have arrived, and all trained versions are loaded."""
+        """Return the seconds after which all recorded groups have arrived, and all trained versions are loaded."""
         costs = self.recipe.virtual
         return self.recording.seconds + costs.publish + costs.load + 1.0
 

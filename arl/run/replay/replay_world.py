@@ -1,4 +1,4 @@
-"""The world of a recording: groups, engine and schedule are recorded, the trainer really trains, in virtual time.
+"""Open the world of a recording: groups, engine and schedule are recorded, the trainer really trains, in virtual time.
 
     run directory ─► plan_replay ─► ReplayWorld ─► arl.run.train: the same assembly as of any other run
                                         │
@@ -53,7 +53,8 @@ def replay(run: Path, overrides: Sequence[str], display: ConsoleDisplay) -> tupl
         RunError: not even one step can be trained.
     """
     plan = plan_replay(run, overrides)
-    return train_in(ReplayWorld(plan), plan.recipe, display), plan.recipe
+    summary = train_in(ReplayWorld(plan), plan.recipe, display)
+    return summary, plan.recipe
 
 
 class ReplayWorld:
@@ -102,10 +103,10 @@ class ReplayWorld:
         groups = RecordedGroups(
             recording.groups,
             engine,
-            load_codec(str(start.model)),
-            trainer,
-            plan.patience,
-            None if plan.as_recorded else start.recipe.rollout.staleness,
+            codec=load_codec(str(start.model)),
+            trainer=trainer,
+            patience=plan.patience,
+            bound=None if plan.as_recorded else start.recipe.rollout.staleness,
         )
         return Parts(
             engine=engine,
@@ -167,18 +168,19 @@ class SavedModels:
 
 
 class QuietDisplay:
-    """Shows steps, and no lost groups: hundreds may be lost, and the summary counts them."""
+    """Implements Display without lost groups, because hundreds may be lost, and the summary counts them."""
 
     def __init__(self, display: ConsoleDisplay) -> None:
         self.step = display.step
+        self.note = display.note
 
-    def note(self, text: str) -> None:
-        """Say nothing."""
+    def lost(self, text: str) -> None:
+        """Show nothing."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides the batches of a replay."""
+    """Hold what decides the batches of a replay."""
 
     admission: Admission
     keep: Filter
@@ -216,4 +218,8 @@ async def _measure(start: Start, model: Path, problems: Sequence[Problem], versi
 
 def _patient(deadlines: Deadlines, patience: float) -> Deadlines:
     """Add `patience` seconds, because what the controller waits for may be as far off as the recording is long."""
-    return deadlines.model_copy(update={name: getattr(deadlines, name) + patience for name in ("step", "swap")})
+    longer = {
+        "step": deadlines.step + patience,
+        "swap": deadlines.swap + patience,
+    }
+    return deadlines.model_copy(update=longer)

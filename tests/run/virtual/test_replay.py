@@ -150,6 +150,15 @@ def test_where_nothing_can_be_trained_the_replay_fails_and_says_what_was_lost(re
         again(run, "rollout.filter=tests.run.virtual.test_replay:none", "rollout.reject_window=1000")
 
 
+def test_a_dropped_tracker_is_shown_and_lost_groups_are_not(recorded: Ran) -> None:
+    shown = io.StringIO()
+    overrides = ["rollout.staleness=0", "output.trackers=[tests.extending.my_tracker:BrokenTracker]"]
+    summary, _ = replay(recorded.directory, overrides, ConsoleDisplay(Console(file=shown)))
+    assert summary.groups["too old for this bound"] > 0
+    assert "BrokenTracker is dropped" in shown.getvalue()
+    assert ": group " not in shown.getvalue()
+
+
 def none(problem: Any, trajectories: Any) -> bool:
     """A filter that likes nothing."""
     return False
@@ -167,7 +176,7 @@ def none(problem: Any, trajectories: Any) -> bool:
         ("world=wall", "world = 'wall'"),
         ("train.threads=1", "train.threads"),
         ("train.steps=7", "train.steps 7: .* recorded 6"),
-        ("objective.kind=dpo", "objective.kind = 'dpo': did you mean ppo?"),
+        ("objective.kind=dpo", "objective.kind 'dpo': did you mean ppo?"),
     ],
 )
 def test_what_a_recording_cannot_give_is_refused_before_anything_is_written(
