@@ -150,9 +150,10 @@ def test_where_nothing_can_be_trained_the_replay_fails_and_says_what_was_lost(re
         again(run, "rollout.filter=tests.run.virtual.test_replay:none", "rollout.reject_window=1000")
 
 
-def test_a_dropped_tracker_is_shown_and_lost_groups_are_not(recorded: Ran) -> None:
+def test_a_dropped_tracker_is_shown_and_lost_groups_are_not(recorded: Ran, tmp_path: Path) -> None:
     shown = io.StringIO()
-    overrides = ["rollout.staleness=0", "output.trackers=[tests.extending.my_tracker:BrokenTracker]"]
+    broken = "tests.extending.my_tracker:BrokenTracker"
+    overrides = ["rollout.staleness=0", f"output.trackers=[{broken}]", f"output.directory={tmp_path}"]
     summary, _ = replay(recorded.directory, overrides, ConsoleDisplay(Console(file=shown)))
     assert summary.groups["too old for this bound"] > 0
     assert "BrokenTracker is dropped" in shown.getvalue()
