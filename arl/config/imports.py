@@ -120,6 +120,7 @@ class _Part(NamedTuple):
     signature: inspect.Signature | None
     is_async: bool = False
     is_static: bool = False
+    is_class_variable: bool = False
     allowed: tuple[object, ...] = ()
     """Values that the attribute may have; empty: any."""
 
@@ -177,7 +178,8 @@ def _part(name: str, value: object, annotation: object) -> _Part:
     is_static = isinstance(value, staticmethod)
     function = value.__func__ if isinstance(value, staticmethod) else value
     if not inspect.isfunction(function):
-        return _Part(name, None, allowed=_allowed_values(annotation))
+        is_class_variable = get_origin(annotation) is ClassVar
+        return _Part(name, None, is_class_variable=is_class_variable, allowed=_allowed_values(annotation))
     signature = inspect.signature(function)
     if not is_static:
         without_self = list(signature.parameters.values())[1:]
@@ -198,7 +200,9 @@ def _allowed_values(annotation: object) -> tuple[object, ...]:
 def _has(found: object, part: _Part) -> bool:
     if hasattr(found, part.name):
         return not getattr(getattr(found, part.name), "__isabstractmethod__", False)
-    return isinstance(found, type) and any(_declares_for_instances(base, part.name) for base in found.__mro__)
+    if part.is_class_variable or not isinstance(found, type):
+        return False
+    return any(_declares_for_instances(base, part.name) for base in found.__mro__)
 
 
 def _declares_for_instances(base: type, name: str) -> bool:

@@ -8,9 +8,9 @@ from arl.config.section import Cost, NonNegative, Positive, Seconds, Section
 
 
 class Deadlines(Section):
-    """Bound every wait, in seconds. When a deadline passes, the run ends and says who waited for whom.
+    """Bound every wait, in seconds. When a deadline passes, a message says who waited for whom.
 
-    An engine that misses one is first restarted, as often as engine.max_restarts allows.
+    Most of them end the run. An engine that misses one is first restarted, as often as engine.max_restarts allows.
     """
 
     startup: Seconds = 120.0
@@ -22,7 +22,7 @@ class Deadlines(Section):
     generate: Seconds = 600.0
     """An engine that produces nothing for an open request: it is killed, and started again."""
     reward: Seconds = 10.0
-    """One call of the reward function."""
+    """Scoring one response; the responses of a group share the sum. A group that takes longer has failed."""
     shutdown: Seconds = 10.0
     """A process that was asked to exit, before it is killed."""
 

@@ -52,7 +52,8 @@ class Train(Section):
     """Activations kept for the backward: all; of linear layers and attention; of block boundaries. Others are
     computed again."""
     compile: bool = False
-    """torch.compile for each block; not with selective, of whose operations the compiler leaves nothing to be kept."""
+    """torch.compile for each block. Cannot be combined with `checkpointing: selective`, because the operations whose
+    results it keeps no longer exist after compilation."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute type; master weights, reductions and optimizer states are float32."""
     capacity: Tokens = 16_384

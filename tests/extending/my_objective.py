@@ -67,6 +67,12 @@ class WithoutScope(Objective):
         return tokens.current_logprobs.sum(), {}
 
 
+class WithScopeAsField(WithoutScope):
+    """Annotates `scope` without ClassVar, which makes it a field of the recipe."""
+
+    scope: Literal["token", "sequence"] = "token"  # type: ignore[misc]
+
+
 class WithWrongScope(WithoutScope):
     scope = "group"  # type: ignore[assignment]
 

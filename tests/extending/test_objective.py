@@ -69,6 +69,7 @@ def test_an_unknown_field_is_refused_with_its_line_and_the_nearest_name(tmp_path
     ("name", "rule"),
     [
         ("WithoutScope", "lacks the attribute scope; see arl/train/algorithms/ppo.py for a complete one"),
+        ("WithScopeAsField", "lacks the attribute scope; see arl/train/algorithms/ppo.py for a complete one"),
         ("WithWrongScope", "scope is 'group', and must be one of 'token', 'sequence'"),
         ("WithoutLoss", "lacks the method loss(tokens)"),
         (
