@@ -3,13 +3,12 @@
 task or jsonl ─► load_problems ─► held out | training ─► ProblemOrder ─► one problem after another, epoch after epoch
 """
 
-import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from arl.config.recipe import Data
+from arl.data.jsonl import read_jsonl
 from arl.errors import DataError
 from arl.tasks.base import is_held_out
 from arl.tasks.registry import open_task
@@ -28,7 +27,8 @@ def load_problems(data: Data, seed: int) -> tuple[list[Problem], list[Problem]]:
         held_out = list(task.problems("evaluation", seed))
     else:
         assert data.path is not None
-        problems = list(_read_jsonl(Path(data.path)))
+        rows = read_jsonl(Path(data.path), field="data.path")
+        problems = [_problem(row, place) for place, row in rows]
         training = [problem for problem in problems if not is_held_out(problem, data.eval_fraction)]
         held_out = [problem for problem in problems if is_held_out(problem, data.eval_fraction)]
     if not training:
@@ -38,23 +38,8 @@ def load_problems(data: Data, seed: int) -> tuple[list[Problem], list[Problem]]:
     return training, held_out
 
 
-def _read_jsonl(path: Path) -> Iterator[Problem]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"data.path {path}: cannot be read as text ({error}); give a jsonl of problems") from error
-    # Not splitlines(), which also cuts at U+2028 and U+0085: JSON allows both inside a string.
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield _parse(line, f"{path}:{number}")
-
-
-def _parse(line: str, place: str) -> Problem:
+def _problem(row: Any, place: str) -> Problem:
     """Make a problem of one line of a file; `place` names the line in messages."""
-    try:
-        row: Any = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{place}: not JSON ({error}); each line is one object with prompt and answer") from error
     prompt = row.get("prompt") if isinstance(row, dict) else None
     if not prompt or not (isinstance(prompt, str) or _is_chat(prompt)):
         raise DataError(f"{place}: needs a non-empty `prompt`, text or a list of chat messages (role, content)")

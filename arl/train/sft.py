@@ -7,7 +7,6 @@ A PairsJob tunes any causal model on a jsonl file of {"prompt": text or chat mes
 the same pairs and computes its own share. Standard output is one JSON object a line; the last names the result.
 """
 
-import json
 import os
 import random
 import sys
@@ -22,6 +21,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from arl.config.recipe import Train
 from arl.config.section import NonNegative, Positive, PositiveFloat, Section
+from arl.data.jsonl import read_jsonl
 from arl.data.model_source import check_model_source
 from arl.data.tokenizer import load_codec
 from arl.errors import ArlError, DataError, InputError
@@ -66,12 +66,14 @@ def tune_pairs(job: PairsJob) -> None:
     """Train on the pairs of a file, and write the model.
 
     Raises:
-        DataError: a line of the file is not a pair, or the model is not supported.
+        DataError: a line of the file is not a pair, there is none, or the model is not supported.
         InputError: a pair longer than the capacity, or a model larger than memory.
     """
     check_model_source(job.model)
     codec = load_codec(job.model)
     pairs = [encode(codec, prompt, response) for prompt, response in _read(Path(job.data))]
+    if not pairs:
+        raise DataError(f"data {job.data}: there is no pair in it; give one JSON object a line")
     longest = max(len(prompt) + len(response) for prompt, response in pairs)
     if longest > job.capacity:
         raise InputError(
@@ -125,27 +127,19 @@ def _read(path: Path) -> Iterator[tuple[Any, str]]:
     """Yield prompt and response of each line.
 
     Raises:
-        DataError: a line is not a pair, or there is none.
+        DataError: a line is not a pair.
     """
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"data {path}: cannot be read as text ({error}); give a jsonl of pairs") from error
-    for number, line in enumerate(lines, 1):
+    for place, pair in read_jsonl(path, field="data"):
         try:
-            pair = json.loads(line)
             prompt = pair["prompt"]
             response = pair["response"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise DataError(f"{path}:{number}: a line is {{'prompt': …, 'response': …}}; {error!r}") from error
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{place}: a line is {{'prompt': …, 'response': …}}; {error!r}") from error
         if not prompt or not isinstance(prompt, str | list) or not isinstance(response, str):
             raise DataError(
-                f"{path}:{number}: needs a prompt that is text or chat messages and not empty, and a response that is "
-                "text"
+                f"{place}: needs a prompt that is text or chat messages and not empty, and a response that is text"
             )
         yield prompt, response
-    if not lines:
-        raise DataError(f"data {path}: the file is empty")
 
 
 def run(job: WarmupJob | PairsJob) -> None:

@@ -106,6 +106,9 @@ def test_a_line_that_is_no_pair_is_named(tiny: Path, tmp_path: Path) -> None:
         data.write_text(f"{good}\n{bad}")
         with pytest.raises(DataError, match=r"bad.jsonl:2.*response"):
             run_job(PairsJob, fields)
+    data.write_text("\n")
+    with pytest.raises(DataError, match=r"bad.jsonl: there is no pair in it"):
+        run_job(PairsJob, fields)
     with pytest.raises(InputError, match="steps"):
         run_job(PairsJob, fields | {"steps": 0})
 
