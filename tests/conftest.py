@@ -21,6 +21,7 @@ from tests import examples
 assert examples.__doc__, "importing it registers the profiles"
 settings.load_profile("few")
 
+TESTS = Path(__file__).parent
 PROCESSES = 2
 # The tests of these modules share little and take long: each runs in whichever process is free. Those of every other
 # module stay in one process, because they share fixtures.
@@ -50,6 +51,12 @@ def _is_gpu_alone(config: pytest.Config) -> bool:
     return bool(config.option.markexpr == "gpu")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep the tests of a module in one process; pytest-xdist reads the mark before any hook of ours could sort."""
+    if item.path.name not in SPREAD:
+        item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
+
+
 @pytest.hookimpl(trylast=True)  # after -m has deselected what it deselects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave slow tests out unless `-m` names them, and begin with whole runs, so that the last tests are short ones."""
@@ -59,10 +66,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
     items.sort(key=lambda item: "/run/" not in item.nodeid)
-    is_distributed = getattr(config.option, "loadgroup", False)  # in a process of pytest-xdist's
-    for item in items if is_distributed else ():
-        if item.path.name not in SPREAD:
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
 NOT_RUN = pytest.StashKey[str]()
