@@ -50,7 +50,7 @@ ROUNDS = 32  # so many times the requests at a time are enough to measure
 
 
 class Response(Struct, frozen=True):
-    """What an engine recorded of one request."""
+    """Hold what an engine recorded of one request."""
 
     prompt: tuple[int, ...]
     sampled: tuple[int, ...]
@@ -58,7 +58,7 @@ class Response(Struct, frozen=True):
 
 
 class Measured(Struct):
-    """All requests, so many at a time, once."""
+    """Hold one measurement of all requests, so many at a time."""
 
     seconds: float
     latencies: list[float]  # seconds from a request to its last token, one for each
@@ -210,7 +210,7 @@ async def _generate(engine: Engine, requests: list[GenerateRequest], count: int)
 
 
 class _HfGenerate:
-    """Generates batches in order of arrival, each as long as its longest; answers when all of a batch is done."""
+    """Generate batches in order of arrival, each as long as its longest; answers when all of a batch is done."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model

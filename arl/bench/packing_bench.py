@@ -47,7 +47,7 @@ Packer = Callable[[np.ndarray, np.ndarray, int], list[Bins]]  # lengths, FLOPs, 
 
 
 class Packed(Struct, frozen=True):
-    """What one packer made of one batch; the fields are columns of the report."""
+    """Hold what one packer made of one batch; the fields are columns of the report."""
 
     micro_batches: int
     time_to_ideal: float
@@ -157,14 +157,14 @@ def _fewest_sequences(lengths: np.ndarray, asked: int) -> Bins:
 
 
 class _Part(Struct, frozen=True):
-    """Some sequences that end in one bin."""
+    """Hold sequences that end in one bin."""
 
     tokens: int
     items: list[int]
 
 
 class _Partition(Struct, frozen=True):
-    """Parts of different bins, largest first; parts without sequences are left out."""
+    """Hold the parts of different bins, largest first; parts without sequences are left out."""
 
     parts: list[_Part]
 

@@ -34,7 +34,7 @@ PEER_SECONDS = 3600.0
 
 
 class Snapshot(Struct, frozen=True):
-    """The weights after one step of one system."""
+    """Hold the weights after one step of one system."""
 
     step: int
     seconds: float  # since the first generation
@@ -42,7 +42,7 @@ class Snapshot(Struct, frozen=True):
 
 
 class Race(Struct, frozen=True):
-    """What every system of one comparison shares."""
+    """Hold what every system of one comparison shares."""
 
     recipe: Path
     model: Path  # directory of the weights with which everybody starts

@@ -88,40 +88,41 @@ class PatternBackend(EmbeddedBackend):
 
 
 class NotInstalled(PatternBackend):
-    """A backend whose software is missing."""
+    """Finds its software missing."""
 
     def probe(self, config: EngineConfig) -> Installation:
         raise InputError("engine.kind my_backend:NotInstalled: there is no my-server; pip install my-server")
 
 
 class ServersOnly(EmbeddedBackend):
-    """A backend that cannot generate in this process."""
+    """Cannot generate in this process."""
 
     capabilities = Capabilities(transports=("file",))
 
 
 class WithoutProbe:
-    """A backend that lacks a part."""
+    """Lacks most parts of a backend."""
 
     capabilities = Capabilities()
 
 
 class WrongCommand(EmbeddedBackend):
-    """A backend with a part that cannot be called as arl calls it."""
+    """Wants an argument more than arl gives."""
 
     def command(self, server: ServerSpec, port: int) -> Command:  # type: ignore[override]
-        raise NotImplementedError
+        command = super().command(server)
+        return Command((*command.argv, "--port", str(port)), command.environment)
 
 
 class AsyncConnect(EmbeddedBackend):
-    """A backend that connects in a coroutine, where a context manager is needed."""
+    """Connects in a coroutine, where a context manager is needed."""
 
     async def connect(self, url, server, key, sender):  # type: ignore
-        raise NotImplementedError
+        return super().connect(url, server, key, sender)
 
 
 class NoCapabilities(EmbeddedBackend):
-    """A backend that describes itself in a type of its own."""
+    """Describes itself in a type of its own."""
 
     capabilities = {"kv_policies": ["keep"]}  # type: ignore[assignment] # noqa: RUF012
 

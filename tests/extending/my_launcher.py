@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 from arl.launch.base import Command, Process, Resources
 from arl.launch.local import LocalLauncher
@@ -24,7 +25,7 @@ class NiceLauncher(LocalLauncher):
 
 
 def priority(problem: object, response: str, truncated: bool) -> float:
-    """A reward that differs within a group."""
+    """Score answers of one group differently."""
     return float(len(response) % 3)
 
 
@@ -38,9 +39,9 @@ class WithAnotherStart(LocalLauncher):
     """Its `start` does not take the resources."""
 
     async def start(self, role: str, command: Command) -> Process:  # type: ignore[override]
-        raise NotImplementedError
+        return await super().start(role, command, Resources(threads=1))
 
 
-def without_patience(logs: object) -> LocalLauncher:
-    """Cannot be called as a launcher is."""
-    raise NotImplementedError
+def without_patience(logs: Path) -> LocalLauncher:
+    """Make a launcher, but cannot be called as arl makes one."""
+    return LocalLauncher(logs, patience=10.0)
