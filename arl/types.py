@@ -89,6 +89,23 @@ class Turn(Struct, frozen=True):
     said: Increment  # finish_reason None: the turn is not over
 
 
+class Response(Struct, frozen=True):
+    """Hold what a reward function sees of an episode."""
+
+    text: str  # everything after the prompt, without special tokens
+    truncated: bool = False  # the token budget or the context ended the episode, and not the policy or the env
+    num_tokens: int = 0  # sampled by the policy
+    budget: int = 0  # rollout.max_new_tokens, which num_tokens cannot exceed
+
+
+class Grade(Struct, frozen=True):
+    """Hold what scoring gave one episode."""
+
+    reward: float  # what training learns from
+    parts: dict[str, float] = {}  # as the reward function named them; empty: it returned one number
+    error: str = ""  # why it was graded 0; empty: it was graded
+
+
 class Trajectory(Struct, frozen=True):
     """Hold the token record of one episode. Index t always describes token t."""
 
@@ -99,6 +116,8 @@ class Trajectory(Struct, frozen=True):
     prompt_length: int  # the first prompt_length tokens are the group's common prompt
     reward: float  # NaN: the episode ended before it was scored
     truncated: bool  # the token budget, the context or the run ended it, and not the policy or the env
+    reward_parts: dict[str, float] = {}  # see Grade.parts
+    reward_error: str = ""  # see Grade.error
 
 
 class TrajectoryGroup(Struct, frozen=True):

@@ -15,8 +15,10 @@ from arl.rollout.controller_state import ControllerState
 from arl.types import (
     Batch,
     GenerateRequest,
+    Grade,
     Increment,
     Problem,
+    Response,
     StepResult,
     SwapReport,
     TrajectoryGroup,
@@ -139,8 +141,8 @@ class NullRewards:
     def __init__(self, score: Callable[[Problem], float] = lambda _: 1.0) -> None:
         self._score = score
 
-    async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
-        return [self._score(problem) for _ in responses]
+    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
+        return [Grade(self._score(problem)) for _ in responses]
 
 
 class NullCheckpoints:

@@ -22,8 +22,10 @@ from arl.types import (
     Batch,
     FinishReason,
     GenerateRequest,
+    Grade,
     Increment,
     Problem,
+    Response,
     StepResult,
     SwapReport,
     TrajectoryGroup,
@@ -184,9 +186,9 @@ class NullCodec:
 class NullRewards:
     """Implements Rewards: every response gets 1."""
 
-    async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
+    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
         """See Rewards."""
-        return [1.0] * len(responses)
+        return [Grade(1.0)] * len(responses)
 
 
 class NullObserver:

@@ -1,13 +1,12 @@
-"""Define the recipe's sections about problems: where they come from, how answers are scored, what is held out."""
+"""Define the recipe's sections about problems: where they come from, and how a tiny model is taught to answer them."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from arl.config.environment import Environment, refuse_reserved
 from arl.config.imports import import_attribute
-from arl.config.section import NonNegative, OpenFraction, Positive, PositiveFloat, Section
+from arl.config.section import OpenFraction, Positive, Section
 from arl.errors import RecipeError
 
 TASKS: Mapping[str, str] = {
@@ -89,28 +88,3 @@ class Warmup(Section):
     """Optimizer steps between sampled evaluations, in a stage that ends at an accuracy."""
     eval_samples: Positive = 256
     """Problems per sampled evaluation."""
-
-
-class Reward(Section):
-    """Say how episodes are scored, in worker processes."""
-
-    function: str | None = None
-    """`module:attribute` of a function (problem, response, truncated) -> float; none: the task's own."""
-    workers: Positive = 1
-    """Worker processes."""
-    environment: Environment = Field(default_factory=dict)
-    """Environment variables of the worker processes, added to those of `arl train`."""
-
-    @field_validator("environment")
-    @classmethod
-    def _not_reserved(cls, environment: Environment) -> Environment:
-        return refuse_reserved("reward.environment", environment)
-
-
-class Eval(Section):
-    """Measure sampled accuracy on held-out problems, before and after training."""
-
-    problems: NonNegative = 512
-    """Held-out problems to use, at most; 0: no evaluation."""
-    temperature: PositiveFloat = 1.0
-    """Sampling temperature."""

@@ -13,15 +13,15 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from arl.config.capabilities import refuse_unsupported
 from arl.config.data_section import Data as Data
-from arl.config.data_section import Eval as Eval
-from arl.config.data_section import Reward as Reward
 from arl.config.data_section import Warmup as Warmup
 from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
+from arl.config.eval_section import Eval as Eval
 from arl.config.model_section import Model as Model
 from arl.config.model_section import TinyModel as TinyModel
 from arl.config.objective_section import AdvantageSection as AdvantageSection
 from arl.config.objective_section import ObjectiveSection as ObjectiveSection
+from arl.config.reward_section import Reward as Reward
 from arl.config.rollout_section import LagFile as LagFile
 from arl.config.rollout_section import Rollout as Rollout
 from arl.config.run_section import Deadlines as Deadlines

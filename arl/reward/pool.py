@@ -1,6 +1,6 @@
 """Score groups in worker processes, each call with a deadline; replace a worker that hangs or dies.
 
-    score(problem, responses) ─► an idle worker ─► Verdict ─► scores
+    score(problem, responses) ─► an idle worker ─► Verdict ─► grades
                                      │
                                      └ it hangs or dies ─► RewardError, and a new worker in its place
 
@@ -22,7 +22,7 @@ from arl.clock import deadline
 from arl.errors import DeadlineError, RewardError
 from arl.launch.spawn import signal_all, spawn
 from arl.reward.worker import Job, Score, Verdict, frame, score_all
-from arl.types import Problem
+from arl.types import Grade, Problem, Response
 
 _verdicts = msgspec.msgpack.Decoder(Verdict)
 
@@ -90,7 +90,7 @@ class RewardPool:
             environment={},
         )
         async with pool:
-            scores = await pool.score(problem, responses, truncated)
+            grades = await pool.score(problem, responses)
 
     Args:
         function: module:function.
@@ -146,7 +146,7 @@ class RewardPool:
         await asyncio.gather(*self._replacements)
         await self._end_all()
 
-    async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
+    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
         """Score the responses of one group.
 
         Raises:
@@ -157,7 +157,7 @@ class RewardPool:
         if isinstance(worker, Exception):
             self._idle.put_nowait(worker)  # every waiting caller must get it
             raise worker
-        job = Job(problem, list(responses), list(truncated))
+        job = Job(problem, list(responses))
         try:
             verdict = await self._ask(worker, job)
         except BaseException:
@@ -166,7 +166,7 @@ class RewardPool:
         self._idle.put_nowait(worker)
         if verdict.error:
             raise RewardError(f"{self._function} on problem {problem.id}: {verdict.error}")
-        return verdict.scores
+        return verdict.grades
 
     async def _ask(self, worker: _Worker, job: Job) -> Verdict:
         place = f"{self._function} on problem {job.problem.id}"
@@ -220,14 +220,14 @@ class InlineRewards:
     def __init__(self, function: Score) -> None:
         self._function = function
 
-    async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
+    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
         """Score the responses of one group.
 
         Raises:
             RewardError: the function raised, or returned no finite number.
         """
-        job = Job(problem, list(responses), list(truncated))
+        job = Job(problem, list(responses))
         verdict = score_all(self._function, job)
         if verdict.error:
             raise RewardError(f"problem {problem.id}: {verdict.error}")
-        return verdict.scores
+        return verdict.grades

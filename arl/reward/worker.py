@@ -5,7 +5,6 @@
 The socket is file descriptor 0, so that whatever the function prints goes to the log.
 """
 
-import math
 import socket
 import sys
 import traceback
@@ -16,39 +15,37 @@ import msgspec
 from msgspec import Struct
 
 from arl.config.imports import import_function
-from arl.types import Problem
+from arl.reward.grading import make_grade
+from arl.types import Grade, Problem, Response
 
 # A RewardFunction of arl.tasks.base, whose import would double the time that a worker takes to start.
-Score = Callable[[Problem, str, bool], float]
+Score = Callable[[Problem, Response], float | dict[str, float]]
 
 
 class Job(Struct, frozen=True):
-    """Hold the responses of one group, and whether each of them was truncated."""
+    """Hold the responses of one group."""
 
     problem: Problem
-    responses: list[str]
-    truncated: list[bool]
+    responses: list[Response]
 
 
 class Verdict(Struct, frozen=True):
-    """Answer a job: a score for each response, or an error."""
+    """Answer a job: a grade for each response, or an error."""
 
-    scores: list[float] = []
-    error: str = ""  # why there are no scores
+    grades: list[Grade] = []
+    error: str = ""  # why there are no grades
 
 
 def score_all(function: Score, job: Job) -> Verdict:
     """Call `function` on every response; an exception or a score that is no finite number becomes the error."""
-    scores: list[float] = []
-    for response, truncated in zip(job.responses, job.truncated, strict=True):
+    grades: list[Grade] = []
+    for response in job.responses:
         try:
-            score = float(function(job.problem, response, truncated))
+            result = function(job.problem, response)
+            grades.append(make_grade(result, {}))
         except Exception:  # the user's code may raise anything
             return Verdict(error=traceback.format_exc())
-        if not math.isfinite(score):
-            return Verdict(error=f"the reward of {response!r} is {score}: return a finite number")
-        scores.append(score)
-    return Verdict(scores)
+    return Verdict(grades)
 
 
 def frame(message: Struct) -> bytes:

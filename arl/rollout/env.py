@@ -14,6 +14,7 @@ again through the turns that were recorded. From the first turn that has another
 """
 
 import hashlib
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -29,14 +30,17 @@ from arl.types import (
     Completion,
     FinishReason,
     GenerateRequest,
+    Grade,
     Increment,
     Problem,
+    Response,
     SamplingParams,
     Trajectory,
     Turn,
 )
 
 Env = Callable[[Problem, "Session"], Awaitable[float | None]]
+UNGRADED = Grade(math.nan)  # of an episode that ended before it was scored
 
 
 @dataclass
@@ -167,12 +171,17 @@ class Session:
         not_reached = self._journal[len(turns) :]  # by an env that is driven again through its old turns
         return (*turns, *not_reached)
 
-    def trajectory(self, reward: float) -> Trajectory:
-        """Return the token record as it is now.
+    def seen_by_reward(self) -> Response:
+        """Return what a reward function sees of the episode."""
+        return Response(
+            text=self.response,
+            truncated=self.truncated,
+            num_tokens=self.num_sampled,
+            budget=self._sampling.max_new_tokens,
+        )
 
-        Args:
-            reward: NaN if the episode was not scored.
-        """
+    def trajectory(self, grade: Grade) -> Trajectory:
+        """Return the token record as it is now; `UNGRADED` if the episode was not scored."""
         versions = np.array(self._versions, dtype=np.int32)
         return Trajectory(
             token_ids=np.array(self._token_ids, dtype=np.int32),
@@ -180,8 +189,10 @@ class Session:
             policy_versions=versions,
             loss_mask=versions != NOT_SAMPLED,
             prompt_length=self.prompt_length,
-            reward=reward,
+            reward=grade.reward,
             truncated=self.truncated,
+            reward_parts=grade.parts,
+            reward_error=grade.error,
         )
 
     def _ends_with_stop(self) -> bool:

@@ -14,14 +14,14 @@ from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.errors import RewardError
 from arl.rollout.env import Env, Session
-from arl.types import Problem, SamplingParams, Trajectory, Turn
+from arl.types import Grade, Problem, Response, SamplingParams, Trajectory, Turn
 
 
 class Rewards(Protocol):
     """Score the episodes of one problem."""
 
-    async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
-        """Return one finite number per response.
+    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
+        """Return one grade per response.
 
         Raises:
             RewardError: the function raised, hung or returned something else.
@@ -79,11 +79,12 @@ class Episodes:
             episodes = [tasks.create_task(self._drive(problem, session)) for session in sessions]
         own_rewards = [episode.result() for episode in episodes]
         unscored = [i for i, reward in enumerate(own_rewards) if reward is None]
-        rewards = {i: reward for i, reward in enumerate(own_rewards) if reward is not None}
+        grades = {i: Grade(reward) for i, reward in enumerate(own_rewards) if reward is not None}
         if unscored:
-            scores = await self._score(problem, [sessions[i] for i in unscored])
-            rewards.update(zip(unscored, scores, strict=True))
-        return tuple(session.trajectory(rewards[i]) for i, session in enumerate(sessions))
+            responses = [sessions[i].seen_by_reward() for i in unscored]
+            scored = await self._rewards.score(problem, responses)
+            grades.update(zip(unscored, scored, strict=True))
+        return tuple(session.trajectory(grades[i]) for i, session in enumerate(sessions))
 
     def _session(
         self,
@@ -110,11 +111,6 @@ class Episodes:
             affinity=affinity,
             journal=journal,
         )
-
-    async def _score(self, problem: Problem, sessions: list[Session]) -> list[float]:
-        responses = [session.response for session in sessions]
-        truncated = [session.truncated for session in sessions]
-        return await self._rewards.score(problem, responses, truncated)
 
     async def _drive(self, problem: Problem, session: Session) -> float | None:
         """Run one episode and return the reward that its env gave, if any."""

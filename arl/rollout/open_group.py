@@ -1,13 +1,12 @@
 """Hold what belongs to one group from its admission until it is finished or lost."""
 
 import asyncio
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arl.clock import now
 from arl.rollout.controller_state import RunningGroup
-from arl.rollout.env import Session
+from arl.rollout.env import UNGRADED, Session
 from arl.rollout.problem_queue import Attempt
 from arl.types import Problem, Trajectory, TrajectoryGroup, Turn
 
@@ -57,7 +56,7 @@ class OpenGroup:
 
     def partial(self) -> tuple[Trajectory, ...]:
         """Return what its episodes have so far, unscored: the reward is NaN."""
-        return tuple(session.trajectory(math.nan) for session in self.sessions)
+        return tuple(session.trajectory(UNGRADED) for session in self.sessions)
 
     def ended(self, trajectories: tuple[Trajectory, ...], version: int) -> TrajectoryGroup:
         """Make the record of this group, which ends now, at the trainer's `version`."""

@@ -25,7 +25,7 @@ from arl.run.rewards import reward_name
 from arl.run.world import Parts, Start, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.train.in_process import InProcessTrainer
-from arl.types import Accuracy, Problem, StartingVersions
+from arl.types import Accuracy, Grade, Problem, Response, StartingVersions
 
 
 class VirtualWorld:
@@ -77,7 +77,7 @@ async def open_engines(recipe: Recipe, versions: StartingVersions) -> AsyncItera
 
 
 class TimedRewards:
-    """Score in place, and return the scores when as many worker processes would have them.
+    """Score in place, and return the grades when as many worker processes would have them.
 
     Waiting for a worker needs no deadline of its own, because every busy one is idle again after one group's cost.
 
@@ -91,12 +91,12 @@ class TimedRewards:
         self._seconds = seconds
         self._idle = asyncio.Semaphore(workers)
 
-    async def score(self, problem: Problem, responses: Sequence[str], truncated: Sequence[bool]) -> list[float]:
+    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
         """See Rewards."""
         async with self._idle:
-            scores = await self._rewards.score(problem, responses, truncated)
+            grades = await self._rewards.score(problem, responses)
             await asyncio.sleep(self._seconds * len(responses))
-        return scores
+        return grades
 
 
 @contextlib.contextmanager

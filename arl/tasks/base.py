@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 from msgspec import Struct
 
 from arl.config.section import Section
-from arl.types import Problem
+from arl.types import Problem, Response
 
 Split = Literal["training", "evaluation"]
 
@@ -23,16 +23,19 @@ Split = Literal["training", "evaluation"]
 class RewardFunction(Protocol):
     """Score one response.
 
-    def score(problem: Problem, response: str, truncated: bool) -> float:
-        return float(response.strip() == problem.answer)
+    def score(problem: Problem, response: Response) -> float:
+        return float(response.text.strip() == problem.answer)
 
     Args:
-        problem: what was asked. All that the score depends on is in it.
-        response: everything after the prompt, without special tokens.
-        truncated: the token budget ended the episode, not the policy.
+        problem: what was asked. All that the score depends on is in it and in the response.
+        response: the text, and how many tokens of its budget it took.
+
+    Returns:
+        One finite number, or several by name, as in {"correct": 1.0, "format": 0.0}. The reward is the sum of named
+        parts, each times its weight; an evaluation counts `correct` where there is such a part.
     """
 
-    def __call__(self, problem: Problem, response: str, truncated: bool) -> float: ...
+    def __call__(self, problem: Problem, response: Response) -> float | dict[str, float]: ...
 
 
 class EnvFunction(Protocol):
@@ -92,8 +95,8 @@ class Task(Protocol):
             return [p for p in sums if is_held_out(p, 0.1) == (split == "evaluation")]
 
         @staticmethod
-        def reward(problem: Problem, response: str, truncated: bool) -> float:
-            return float(response == problem.answer)
+        def reward(problem: Problem, response: Response) -> float:
+            return float(response.text == problem.answer)
     """
 
     Options: ClassVar[type[Section]] = Section
@@ -104,6 +107,9 @@ class Task(Protocol):
 
     env: ClassVar[EnvFunction | None] = None
     """A static method that drives an episode, where `rollout.env` is not given. None: a single turn."""
+
+    reward_weights: ClassVar[Mapping[str, float]] = {}
+    """Weights of the named parts of its reward, where `reward.weights` is not given. A part without one counts 1."""
 
     evaluation: ClassVar[Mapping[str, Any]] = {}
     """Defaults of the recipe's `eval` section for this task, as in {"temperature": 0.6}."""
@@ -118,7 +124,7 @@ class Task(Protocol):
 
     @staticmethod
     @abstractmethod
-    def reward(problem: Problem, response: str, truncated: bool) -> float:
+    def reward(problem: Problem, response: Response) -> float | dict[str, float]:
         """Score one response, where `reward.function` is not given; see RewardFunction."""
 
     def warmup(self) -> Sequence[WarmupStage]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from arl.config.section import OpenFraction, Positive, Section
 from arl.tasks.base import Split, Task, is_held_out
-from arl.types import Problem
+from arl.types import Problem, Response
 
 MEDIAN = 32  # tokens of an answer
 SIGMA = 0.95  # of the lognormal
@@ -43,9 +43,9 @@ class LongTail(Task):
         return [problem for problem in drawn if is_held_out(problem, fraction) == wants_held_out]
 
     @staticmethod
-    def reward(problem: Problem, response: str, truncated: bool) -> float:
+    def reward(problem: Problem, response: Response) -> float:
         """Return the share of the response that is the problem's digit."""
-        return response.count(problem.answer) / max(len(response), 1)
+        return response.text.count(problem.answer) / max(len(response.text), 1)
 
     @staticmethod
     async def env(problem: Problem, session: Any) -> None:

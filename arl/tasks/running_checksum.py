@@ -17,7 +17,7 @@ from typing import Annotated
 
 from arl.config.section import Fraction, NonNegative, OpenFraction, Positive, PositiveFloat, Section, Steps, Unit
 from arl.tasks.base import Demonstration, Split, Task, WarmupStage, is_held_out
-from arl.types import Problem
+from arl.types import Problem, Response
 
 CHARACTERS = "0123456789.=#"
 MOD = 6
@@ -66,11 +66,11 @@ class RunningChecksum(Task):
         return [problem for problem in drawn if self._is_held_out(problem) == wants_held_out]
 
     @staticmethod
-    def reward(problem: Problem, response: str, truncated: bool) -> float:
+    def reward(problem: Problem, response: Response) -> float:
         """Return 1 if the response ended by itself and holds one '#', followed by the answer and nothing else."""
-        head, mark, answer = response.partition("#")
+        head, mark, answer = response.text.partition("#")
         is_right = mark == "#" and answer == problem.answer and "#" not in head
-        return float(is_right and not truncated)
+        return float(is_right and not response.truncated)
 
     def warmup(self) -> Sequence[WarmupStage]:
         options = self._options

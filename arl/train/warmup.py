@@ -26,11 +26,12 @@ from arl.engine.embedded.batching import EmbeddedEngine
 from arl.errors import InputError, TrainerError
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
+from arl.reward.grading import accuracy_of, make_grade
 from arl.tasks.base import RewardFunction, WarmupStage
 from arl.tasks.registry import open_task
 from arl.train.schedule import Schedule
 from arl.train.tuner import FLOOR, RAMP, Pair, Tuner, encode, say
-from arl.types import GenerateRequest, Problem, SamplingParams
+from arl.types import GenerateRequest, Problem, Response, SamplingParams
 
 
 class WarmupJob(Section):
@@ -85,7 +86,7 @@ async def sampled_accuracy(
     max_new_tokens: int,
     seed: int,
 ) -> float:
-    """Return the mean reward of one response to each problem, sampled at temperature 1 in a single turn."""
+    """Return the accuracy of one response to each problem, sampled at temperature 1 in a single turn."""
     requests = []
     for i, problem in enumerate(problems):
         sampling = SamplingParams(
@@ -105,7 +106,9 @@ async def sampled_accuracy(
                 if increment.finish_reason is not None:
                     text = codec.decode(tuple(responses[i]))
                     truncated = increment.finish_reason != "stop"
-                    rewards[i] = reward(problems[i], text, truncated)
+                    response = Response(text, truncated, len(responses[i]), max_new_tokens)
+                    grade = make_grade(reward(problems[i], response), {})
+                    rewards[i] = accuracy_of(grade)
     return sum(rewards.values()) / len(rewards)
 
 

@@ -13,7 +13,7 @@ from arl.data.problems import ProblemOrder, load_problems
 from arl.errors import DataError
 from arl.tasks.base import is_held_out
 from arl.tasks.running_checksum import RunningChecksum, demonstrate, draw_problem
-from arl.types import Problem
+from arl.types import Problem, Response
 
 
 def test_no_content_is_on_both_sides_whatever_the_seed() -> None:
@@ -38,9 +38,9 @@ def test_a_worked_demonstration_is_rewarded_and_a_slip_may_not_be(seed: int) -> 
     rng = random.Random(seed)
     problem = draw_problem(rng, uniform_lengths=True)
     worked = demonstrate(problem, rng)
-    assert RunningChecksum.reward(problem, worked, truncated=False) == 1.0
-    assert RunningChecksum.reward(problem, worked, truncated=True) == 0.0
-    assert RunningChecksum.reward(problem, worked + "#" + problem.answer, truncated=False) == 0.0
+    assert RunningChecksum.reward(problem, Response(worked)) == 1.0
+    assert RunningChecksum.reward(problem, Response(worked, truncated=True)) == 0.0
+    assert RunningChecksum.reward(problem, Response(f"{worked}#{problem.answer}")) == 0.0
     assert len(worked.partition("#")[0]) == len(str(problem.prompt).rstrip(".="))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from arl.launch.base import Command, Process, Resources
 from arl.launch.local import LocalLauncher
+from arl.types import Response
 
 NICENESS = "7"
 
@@ -24,9 +25,9 @@ class NiceLauncher(LocalLauncher):
         return process
 
 
-def priority(problem: object, response: str, truncated: bool) -> float:
+def priority(problem: object, response: Response) -> float:
     """Score answers of one group differently."""
-    return float(len(response) % 3)
+    return float(len(response.text) % 3)
 
 
 class WithoutRendezvous:

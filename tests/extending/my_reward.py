@@ -1,17 +1,17 @@
 """A user's reward: the share of ones. `reward: {function: tests.extending.my_reward:ones}`."""
 
-from arl.types import Problem
+from arl.types import Problem, Response
 
 
-def ones(problem: Problem, response: str, truncated: bool) -> float:
-    return response.count("1") / max(len(response), 1)
+def ones(problem: Problem, response: Response) -> float:
+    return response.text.count("1") / max(len(response.text), 1)
 
 
-def without_truncated(problem: Problem, response: str) -> float:
+def without_response(problem: Problem) -> float:
     return 1.0
 
 
-async def asynchronous(problem: Problem, response: str, truncated: bool) -> float:
+async def asynchronous(problem: Problem, response: Response) -> float:
     return 1.0
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from arl.config.section import Positive, Section, Steps
 from arl.tasks.base import Demonstration, Split, Task, WarmupStage, is_held_out
-from arl.types import Problem
+from arl.types import Problem, Response
 
 LETTERS = "abcdefgh"
 
@@ -33,9 +33,9 @@ class Echo(Task):
         return [problem for problem in every if is_held_out(problem, 0.25) == (split == "evaluation")]
 
     @staticmethod
-    def reward(problem: Problem, response: str, truncated: bool) -> float:
+    def reward(problem: Problem, response: Response) -> float:
         letter = str(problem.prompt)[0]
-        return response.count(letter) / max(len(response), 1)
+        return response.text.count(letter) / max(len(response.text), 1)
 
     def warmup(self) -> Sequence[WarmupStage]:
         stage = WarmupStage(
@@ -56,12 +56,12 @@ class Echo(Task):
 
 class NoProblems(Task):
     @staticmethod
-    def reward(problem: Problem, response: str, truncated: bool) -> float:
+    def reward(problem: Problem, response: Response) -> float:
         return 1.0
 
 
 class BoundReward(Echo):
-    def reward(self, problem: Problem, response: str, truncated: bool) -> float:  # type: ignore[override]
+    def reward(self, problem: Problem, response: Response) -> float:  # type: ignore[override]
         return 1.0
 
 

@@ -17,7 +17,7 @@ def test_a_reward_by_name_takes_the_place_of_the_tasks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reward", "complaint"),
     [
-        ("without_truncated", "cannot be called as without_truncated(problem, response, truncated)"),
+        ("without_response", "cannot be called as without_response(problem, response)"),
         ("asynchronous", "asynchronous must not be async"),
         ("a_number", "is float, and must be a function"),
         ("one", "has no attribute one; did you mean ones?"),

@@ -40,7 +40,7 @@ def test_the_demonstrations_of_a_task_warm_a_tiny_model_up(tmp_path: Path, capsy
         (
             "BoundReward",
             (),
-            "reward(problem, response, truncated) (missing a required argument: 'truncated'); is it a",
+            "reward(problem, response) (missing a required argument: 'response'); is it a",
         ),
         ("NoVocabulary", (), "model.tiny: task tests.extending.my_task:NoVocabulary declares no `characters`"),
         ("NoDemonstrations", ("warmup=true",), "declares no stages of a warm-up; leave it out"),

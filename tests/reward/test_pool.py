@@ -11,29 +11,29 @@ import pytest
 
 from arl.errors import RewardError
 from arl.reward.pool import InlineRewards, RewardPool
-from arl.types import Problem
+from arl.types import Grade, Problem, Response
 from tests.processes import MARK, left_behind
 
 HERE = __name__
 
 
-def half(problem: Problem, response: str, truncated: bool) -> float:
-    return 0.5 if response == "half" else float(len(response))
+def half(problem: Problem, response: Response) -> float:
+    return 0.5 if response.text == "half" else float(len(response.text))
 
 
-def noisy(problem: Problem, response: str, truncated: bool) -> float:
+def noisy(problem: Problem, response: Response) -> float:
     print("prints must not reach the protocol", flush=True)
-    return float(truncated)
+    return float(response.truncated)
 
 
-def misbehaving(problem: Problem, response: str, truncated: bool) -> float:
-    if response == "raise":
+def misbehaving(problem: Problem, response: Response) -> float:
+    if response.text == "raise":
         raise ValueError("cannot judge this")
-    if response == "hang":
+    if response.text == "hang":
         time.sleep(3600)
-    if response == "die":
+    if response.text == "die":
         os._exit(9)
-    if response == "nan":
+    if response.text == "nan":
         return float("nan")
     return 1.0
 
@@ -52,7 +52,8 @@ def pool_of(function: str, directory: Path, *, workers: int = 1, timeout: float 
 def score(function: str, tmp_path: Path, *responses: str, timeout: float = 20.0) -> list[float]:
     async def main() -> list[float]:
         async with pool_of(function, tmp_path, timeout=timeout) as pool:
-            return await pool.score(Problem("?"), responses, [True] * len(responses))
+            grades = await pool.score(Problem("?"), [Response(text, truncated=True) for text in responses])
+            return [grade.reward for grade in grades]
 
     return asyncio.run(main())
 
@@ -78,19 +79,19 @@ def test_a_reward_that_raises_dies_or_returns_no_number_is_an_error_not_a_zero(
 
 
 def test_a_hung_worker_is_replaced_and_the_next_group_is_scored(tmp_path: Path) -> None:
-    async def main() -> list[float]:
+    async def main() -> list[Grade]:
         async with pool_of("misbehaving", tmp_path, timeout=3.0) as pool:
             with pytest.raises(RewardError, match=r"no answer in the time of 1 calls of 3 s each \(deadlines.reward\)"):
-                await pool.score(Problem("?"), ["hang"], [False])
-            return await pool.score(Problem("?"), ["fine"], [False])
+                await pool.score(Problem("?"), [Response("hang")])
+            return await pool.score(Problem("?"), [Response("fine")])
 
-    assert asyncio.run(main()) == [1.0]
+    assert asyncio.run(main()) == [Grade(1.0)]
 
 
-def forking(problem: Problem, response: str, truncated: bool) -> float:
+def forking(problem: Problem, response: Response) -> float:
     """Leave a child behind that holds the worker's socket, and hangs."""
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(613)"], pass_fds=(0,))
-    return misbehaving(problem, response, truncated)
+    return misbehaving(problem, response)
 
 
 def test_a_hung_worker_goes_with_everything_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +116,10 @@ def test_a_worker_that_cannot_be_replaced_is_an_error_and_no_endless_wait(
         async with pool_of("misbehaving", tmp_path) as pool:
             monkeypatch.setattr("arl.reward.pool.spawn", refuse)
             with pytest.raises(RewardError, match="its process died"):
-                await pool.score(Problem("?"), ["die"], [False])
+                await pool.score(Problem("?"), [Response("die")])
             async with asyncio.timeout(60):
                 with pytest.raises(RewardError, match=r"cannot be started \(no more processes\)"):
-                    await pool.score(Problem("?"), ["fine"], [False])
+                    await pool.score(Problem("?"), [Response("fine")])
 
     asyncio.run(main())
 
@@ -126,21 +127,21 @@ def test_a_worker_that_cannot_be_replaced_is_an_error_and_no_endless_wait(
 def test_many_groups_share_few_workers_and_none_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MARK, str(tmp_path))
 
-    async def main() -> list[list[float]]:
+    async def main() -> list[list[Grade]]:
         async with pool_of("half", tmp_path, workers=2) as pool:
-            return await asyncio.gather(*(pool.score(Problem("?"), ["x" * i], [False]) for i in range(40)))
+            return await asyncio.gather(*(pool.score(Problem("?"), [Response("x" * i)]) for i in range(40)))
 
-    assert asyncio.run(main()) == [[float(i)] for i in range(40)]
+    assert asyncio.run(main()) == [[Grade(float(i))] for i in range(40)]
     assert not left_behind(str(tmp_path))
 
 
 def test_inline_rewards_name_the_problem_of_an_error() -> None:
     with pytest.raises(RewardError, match=f"problem {Problem('?').id}: (?s:.*)cannot judge this"):
-        asyncio.run(InlineRewards(misbehaving).score(Problem("?"), ["raise"], [False]))
+        asyncio.run(InlineRewards(misbehaving).score(Problem("?"), [Response("raise")]))
 
 
 def test_inline_rewards_judge_as_the_workers_do() -> None:
-    async def main() -> list[float]:
-        return await InlineRewards(half).score(Problem("?"), ["half", "ab"], [False, False])
+    async def main() -> list[Grade]:
+        return await InlineRewards(half).score(Problem("?"), [Response("half"), Response("ab")])
 
-    assert asyncio.run(main()) == [0.5, 2.0]
+    assert asyncio.run(main()) == [Grade(0.5), Grade(2.0)]

@@ -1,16 +1,16 @@
 """An episode is truncated if the budget or the context ended it, and not if the policy or the env did."""
 
 import asyncio
-import math
+from collections.abc import Sequence
 
 import pytest
 
 from arl import clock
 from arl.config.recipe import Rollout
 from arl.engine.base import Engine
-from arl.rollout.env import Env, Session
+from arl.rollout.env import UNGRADED, Env, Session
 from arl.rollout.episodes import Episodes
-from arl.types import FAILED_REQUEUED, FinishReason, GenerateRequest, Increment, Problem, Trajectory
+from arl.types import FAILED_REQUEUED, FinishReason, GenerateRequest, Grade, Increment, Problem, Response, Trajectory
 from tests.fakes import NullCodec, NullRewards
 from tests.rollout.test_controller import World
 
@@ -113,7 +113,7 @@ def test_an_episode_that_is_interrupted_is_truncated() -> None:
         )
         (session,) = episodes.open("g0", Problem("p"))
         await session.generate()
-        return session.trajectory(math.nan)
+        return session.trajectory(UNGRADED)
 
     assert clock.run(main, virtual=True).truncated
 
@@ -122,9 +122,9 @@ def test_the_reward_hears_what_the_trajectory_says() -> None:
     heard: list[bool] = []
 
     class Listening(NullRewards):
-        async def score(self, problem: Problem, responses, truncated) -> list[float]:  # type: ignore[no-untyped-def]
-            heard.extend(truncated)
-            return [1.0 for _ in responses]
+        async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
+            heard.extend(response.truncated for response in responses)
+            return [Grade(1.0) for _ in responses]
 
     async def main() -> tuple[Trajectory, ...]:
         engine: Engine = Speaker(5)  # type: ignore[assignment]

@@ -40,14 +40,14 @@ import os
 
 scored = 0
 
-def length(problem, response, truncated):
+def length(problem, response):
     global scored
     scored += 1
     if os.path.exists(gate := f"gate-{scored}"):
         open(gate).close()  # waits until the test has opened it
-    return len(response)
+    return len(response.text)
 
-def broken(problem, response, truncated):
+def broken(problem, response):
     raise ValueError("it is broken")
 """
 

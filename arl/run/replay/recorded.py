@@ -27,6 +27,7 @@ from arl.types import (
     TRAINED,
     Batch,
     GenerateRequest,
+    Grade,
     Increment,
     Problem,
     SamplingParams,
@@ -242,8 +243,8 @@ class RecordedEpisode(Session):
         self.recorded = recorded
         self._trajectory = trajectory
 
-    def trajectory(self, reward: float) -> Trajectory:
-        del reward
+    def trajectory(self, grade: Grade) -> Trajectory:
+        del grade
         return self._trajectory
 
 

@@ -24,7 +24,7 @@ from arl.metrics.run_files import TrajectoryFiles
 from arl.metrics.summary import Summary, render
 from arl.rollout.env import Session
 from arl.run.train import train
-from arl.types import Problem, Trajectory
+from arl.types import Problem, Response, Trajectory
 
 ROOT = Path(__file__).parents[3]
 RECIPE = f"""\
@@ -41,9 +41,9 @@ eval: {{problems: 16}}
 """
 
 
-def ones(problem: Problem, response: str, truncated: bool) -> float:
+def ones(problem: Problem, response: Response) -> float:
     """What an untrained model can learn from: it differs within every group."""
-    return response.count("1") + 0.1 * response.count("2")
+    return response.text.count("1") + 0.1 * response.text.count("2")
 
 
 def picky(problem: Problem, trajectories: Sequence[Trajectory]) -> bool:
@@ -51,7 +51,7 @@ def picky(problem: Problem, trajectories: Sequence[Trajectory]) -> bool:
     return problem.prompt < "5"  # type: ignore[operator]
 
 
-def broken(problem: Problem, response: str, truncated: bool) -> float:
+def broken(problem: Problem, response: Response) -> float:
     raise ValueError("no opinion")
 
 
