@@ -12,6 +12,7 @@ from arl.errors import RecipeError
 TASKS: Mapping[str, str] = {
     "running_checksum": "arl.tasks.running_checksum:RunningChecksum",
     "long_tail": "arl.tasks.long_tail:LongTail",
+    "short_sums": "arl.tasks.short_sums:ShortSums",
 }
 """Built-in tasks: short name -> module:attribute."""
 
