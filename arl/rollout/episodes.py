@@ -98,7 +98,7 @@ class Episodes:
         sampling = SamplingParams(
             max_new_tokens=self._rollout.max_new_tokens,
             temperature=self._rollout.temperature,
-            stop_token_ids=self._codec.stop_token_ids,
+            stop_token_ids=(*self._codec.stop_token_ids, *self._rollout.stop_token_ids),
             seed=int.from_bytes(digest, "big") >> 1,  # fits a signed 64-bit integer
         )
         return Session(
@@ -110,6 +110,7 @@ class Episodes:
             episode_id=episode_id,
             affinity=affinity,
             journal=journal,
+            stop=self._rollout.stop,
         )
 
     async def _drive(self, problem: Problem, session: Session) -> float | None:
