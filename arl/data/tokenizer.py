@@ -2,12 +2,19 @@
 
 from transformers import PreTrainedTokenizerBase
 
+from arl.data.generation_config import end_token_ids
 from arl.errors import DataError
 from arl.types import Problem
 
 
 class HuggingFaceCodec:
-    """Implement TextCodec with a Hugging Face tokenizer."""
+    """Implement TextCodec with a Hugging Face tokenizer.
+
+    A response ends with the tokenizer's eos_token, or an end token that the model's generation_config.json names.
+
+    Raises:
+        DataError: the tokenizer has no eos_token, or generation_config.json is damaged.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
@@ -16,7 +23,9 @@ class HuggingFaceCodec:
             raise DataError(
                 f"the tokenizer of {tokenizer.name_or_path} has no eos_token, so nothing would end a response; set one"
             )
-        self.stop_token_ids: tuple[int, ...] = (eos,)
+        path = tokenizer.name_or_path  # of the model; empty if the tokenizer was made on the spot
+        more = end_token_ids(path) if path else ()
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys((eos, *more)))
         self.vocab_size = len(tokenizer)
 
     def encode_problem(self, problem: Problem) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
+from arl.run.check_stops import check_stops
 from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
 from arl.sync.choose import choose_transport
@@ -138,12 +139,13 @@ def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:
     longest = by_length[-LONGEST_PROMPTS:]
     prompts = [codec.encode_problem(problem) for problem in longest]
     prompt = max(len(ids) for ids in prompts)
-    largest = max(max(ids) for ids in [*prompts, codec.stop_token_ids])
+    largest = max(max(ids) for ids in [*prompts, codec.stop_token_ids[:1]])
     if largest >= vocab_size:
         raise InputError(
             f"model.path {recipe.model.path}: its tokenizer makes id {largest}, and the model's ids run from 0 to "
             f"{vocab_size - 1}: give the tokenizer that belongs to the model"
         )
+    check_stops(recipe, codec, vocab_size)
     sampled = recipe.rollout.max_new_tokens
     what = f"a prompt of {prompt} tokens and rollout.max_new_tokens {sampled}, {prompt + sampled} in all"
     if prompt + sampled > context:

@@ -22,7 +22,7 @@ END = 10_000  # a stop token
 
 
 class ByteLevelCodec(NullCodec):
-    """Token i is the i-th piece of bytes; incomplete characters decode to U+FFFD, as in the tokenizers of GPT-2, Qwen."""
+    """Token i is the i-th piece of bytes; incomplete characters decode to U+FFFD, as in GPT-2 and Qwen."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self.pieces = pieces
@@ -33,7 +33,7 @@ class ByteLevelCodec(NullCodec):
 
 
 class ByteFallbackCodec(ByteLevelCodec):
-    """A piece of a single byte is a fallback token, as in Llama 2's: a row of them that is not UTF-8 is lost as a whole."""
+    """A piece of one byte is a fallback token, as in Llama 2: a row of them that is not UTF-8 is lost as a whole."""
 
     _decoder: ClassVar[decoders.Decoder] = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
 
