@@ -1,4 +1,4 @@
-"""The world of virtual time: engines, trainer and rewards really compute, in this process, and cost virtual seconds.
+"""Run in virtual time: engines, trainer and rewards really compute, in this process, and cost virtual seconds.
 
     operation ─► computed at once, when it starts ─► sleep what it costs (recipe section `virtual`) ─► takes effect
 

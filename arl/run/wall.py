@@ -1,4 +1,4 @@
-"""The world of processes on the wall clock.
+"""Open the world of processes on the wall clock.
 
     engine servers  ∥  trainer ranks  ∥  reward workers        started together, each with its share of the devices
           │                  │                  │
