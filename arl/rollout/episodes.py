@@ -54,6 +54,7 @@ class Episodes:
         self._seed = seed
         self._max_length = max_length
         self.tokens_generated = 0  # by episodes that have ended
+        self.reward_wait_seconds = 0.0  # from the end of a group's episodes to their grades, summed over groups
         self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:

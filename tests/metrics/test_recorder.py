@@ -11,9 +11,11 @@ import pytest
 
 from arl import clock
 from arl.metrics.console import step_line
+from arl.metrics.episode_table import group_rows
 from arl.metrics.names import EVALUATION, EVERY_STEP, METRICS, ONCE_LOST, Record
+from arl.metrics.rates import Meters
 from arl.metrics.recorder import Recorder
-from arl.metrics.run_files import TrajectoryFiles
+from arl.metrics.trajectory_files import TrajectoryFiles
 from arl.types import (
     FAILED,
     REJECTED,
@@ -82,10 +84,9 @@ def idle_recorder(
         trajectories,
         [],
         Silent(),
-        busy_seconds=lambda: 0.0,
-        tokens_generated=tokens_generated,
-        restarts=lambda: 0,
+        meters=lambda: Meters(busy_seconds=0.0, tokens_generated=tokens_generated(), restarts=0),
         admitted=admitted,
+        epochs=lambda: 0.25,
     )
 
 
@@ -185,8 +186,8 @@ def test_every_trajectory_can_be_read_back_with_its_fate(run: Path) -> None:
 def test_groups_lost_in_their_thousands_do_not_pile_up(tmp_path: Path) -> None:
     files = TrajectoryFiles(tmp_path, 0)
     for _ in range(5000):
-        files.write(FAILED_GROUP, REJECTED, None)
-    files.flush()
+        files.write(group_rows(FAILED_GROUP, REJECTED, None))
+    files.close()
     sizes = [pq.read_metadata(path).num_rows for path in sorted(tmp_path.iterdir())]
     assert sizes == [4096, 4096, 10_000 - 2 * 4096]
 

@@ -100,10 +100,11 @@ class ReplayWorld:
             del cut  # only models are saved
             return models
 
+        codec = load_codec(str(start.model))
         groups = RecordedGroups(
             recording.groups,
             engine,
-            codec=load_codec(str(start.model)),
+            codec=codec,
             trainer=trainer,
             patience=plan.patience,
             bound=None if plan.as_recorded else start.recipe.rollout.staleness,
@@ -123,6 +124,7 @@ class ReplayWorld:
             make_checkpoints=make_checkpoints,
             evaluate=measure,
             data_may_end=True,
+            codec=codec,
             activity="replaying",
         )
 
