@@ -18,6 +18,7 @@ from pathlib import Path
 from arl import clock
 from arl.config.recipe import Deadlines, Recipe, Rollout
 from arl.config.worlds import VIRTUAL
+from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary
@@ -100,7 +101,7 @@ class ReplayWorld:
             del cut  # only models are saved
             return models
 
-        codec = load_codec(str(start.model))
+        codec = load_codec(str(start.model), recipe_format(start.recipe.data))
         groups = RecordedGroups(
             recording.groups,
             engine,
@@ -214,7 +215,8 @@ async def _measure(start: Start, model: Path, problems: Sequence[Problem], versi
     recipe = start.recipe
     rewards = inline_rewards(recipe)
     async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
-        episodes = held_out_episodes(recipe, start.origin.plan, engine, load_codec(str(model)), rewards)
+        codec = load_codec(str(model), recipe_format(recipe.data))
+        episodes = held_out_episodes(recipe, start.origin.plan, engine, codec, rewards)
         return await evaluate(episodes, problems, f"eval{version}")
 
 
