@@ -89,7 +89,7 @@ def rollout_metrics(batch: Batch) -> Record:
 
 
 def _lengths_by_outcome(trajectories: Sequence[Trajectory], lengths: np.ndarray) -> Record:
-    right = np.array([is_right(trajectory) for trajectory in trajectories])
+    right = np.array([is_right(trajectory.reward, trajectory.reward_parts) for trajectory in trajectories])
     record: Record = {}
     if right.any():
         record["length/right_mean"] = float(lengths[right].mean())

@@ -1,18 +1,19 @@
 """Count the groups that ended since the last step, trained or not: how many of them are right, and what they earned."""
 
 import math
+from collections.abc import Mapping
 
 from msgspec import Struct
 
 from arl.metrics.names import Record
-from arl.types import REJECTED, Trajectory, TrajectoryGroup
+from arl.types import REJECTED, TrajectoryGroup
 
 CORRECT = "correct"  # the part of a reward that an evaluation counts
 
 
-def is_right(trajectory: Trajectory) -> bool:
+def is_right(reward: float, parts: Mapping[str, float]) -> bool:
     """Return whether a scored episode counts as right: its part `correct`, or the reward without such a part, ≥ 0.5."""
-    return trajectory.reward_parts.get(CORRECT, trajectory.reward) >= 0.5
+    return parts.get(CORRECT, reward) >= 0.5
 
 
 class EndedGroups(Struct, frozen=True):
@@ -32,7 +33,7 @@ class EndedGroups(Struct, frozen=True):
         """Return the counts with one more group; `fate` is why it was lost."""
         episodes = [t for t in group.trajectories if not math.isnan(t.reward)]
         is_scored = bool(episodes) and len(episodes) == len(group.trajectories)
-        right = [is_right(t) for t in episodes]
+        right = [is_right(t.reward, t.reward_parts) for t in episodes]
         rewards = [t.reward for t in episodes]
         return EndedGroups(
             groups=self.groups + 1,

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from msgspec import Struct
+
 from arl.clock import now
 from arl.data.text_codec import TextCodec
 from arl.metrics.base import TrackerMaker
@@ -23,6 +25,7 @@ from arl.metrics.names import Record
 from arl.metrics.rates import Meters, Rates, RatesState
 from arl.metrics.recorder_state import RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES, MetricsFile, TraceFile
+from arl.metrics.sample import choose_samples
 from arl.metrics.tracker_thread import TrackerThread
 from arl.metrics.trajectory_files import TrajectoryFiles
 from arl.types import REJECTED, TRAINED, Accuracy, Batch, StepResult, SwapReport, TrajectoryGroup
@@ -41,6 +44,16 @@ class Display(Protocol):
         """Show one line about anything else. Threads may call it too."""
 
 
+class SamplePlan(Struct, frozen=True):
+    """Say which episodes trackers are shown."""
+
+    every: int = 0  # steps; 0: none
+    count: int = 0  # episodes of such a step
+
+
+NO_SAMPLES = SamplePlan()
+
+
 class Recorder:
     """Implement the controller's Observer.
 
@@ -51,7 +64,8 @@ class Recorder:
         meters: of this process; read at every step.
         admitted: groups, since the start of the run; read at every step.
         epochs: over the training problems, since the start of the run; read at every step.
-        codec: turns tokens into text, for the trajectory files.
+        codec: turns tokens into text, for trajectory files and trackers.
+        samples: which episodes trackers are shown.
         threaded: write trajectory files in a thread; in virtual time everything happens at once.
         restored: the place that the files of `directory` are cut back to; recording goes on from there.
     """
@@ -67,6 +81,7 @@ class Recorder:
         admitted: Callable[[], int],
         epochs: Callable[[], float],
         codec: TextCodec | None = None,
+        samples: SamplePlan = NO_SAMPLES,
         threaded: bool = False,
         restored: RecorderState | None = None,
     ) -> None:
@@ -75,6 +90,8 @@ class Recorder:
         self._rates = Rates(meters, at.rates)
         self._admitted = admitted
         self._epochs = epochs
+        self._codec = codec
+        self._samples = samples
         self._last_swap = at.last_swap
         self._ended = at.ended  # since the last step
         self.selection = at.selection
@@ -187,6 +204,7 @@ class Recorder:
         record |= self._rates.end_step(sum(ages.tokens), waited, self._ended.scored)
         self._ended = EndedGroups()
         self._write(record)
+        self._show_samples(batch, result)
         if self._trajectories:
             for group, tokens in zip(batch.groups, split_tokens(batch, result.tokens), strict=True):
                 self._trajectories.write(group_rows(group, TRAINED, batch.version, tokens))
@@ -208,6 +226,13 @@ class Recorder:
         self._metrics.write(record)
         for tracker in self._trackers:
             tracker.log(record)
+
+    def _show_samples(self, batch: Batch, result: StepResult) -> None:
+        plan = self._samples
+        if plan.every and result.version % plan.every == 0 and self._trackers and self._codec is not None:
+            samples = choose_samples(batch, result, plan.count, self._codec)
+            for tracker in self._trackers:
+                tracker.log_samples(result.version, samples)
 
     def _trace_step(self, batch: Batch, result: StepResult, waited: float) -> None:
         begun = self._rates.last_step

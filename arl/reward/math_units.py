@@ -44,7 +44,7 @@ _IN_TEXT = re.compile(rf"({_AMOUNT}?)\\text\{{([^{{}}]*)\}}(?:\^\{{?\d\}}?|/\\te
 _BARE = re.compile(r"([-+]?[\d.,/ ]*\d%?)( ?)([A-Za-z][A-Za-z.'/ -]*)(?:\^\{?\d\}?)?")
 _LEADING_TEXT = re.compile(r"\\text\{[^{}]*\}:?(?=[-+\d.(\\])")
 _LEADING_WORDS = re.compile(r"(?:about|approximately|exactly|only|a total of|usd|rs\.?|us) ?(?=[-+\d.\\])", re.IGNORECASE)
-_NO_UNITS = set("and or not to is mod choose if where for sin cos tan cot sec csc log ln exp arcsin arccos arctan".split())
+_NO_UNITS = set(["and", "or", "not", "to", "is", "mod", "choose", "if", "where", "for", "sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "arcsin", "arccos", "arctan"])
 _LONG_WORD = 5  # letters that are no product of variables, though no space is before them
 
 

@@ -111,7 +111,7 @@ def inits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             raise wandb.errors.CommError("permission denied")
         logged: list[dict[str, Any]] = []
         files = str(arguments["dir"] / "wandb" / "offline-run-1" / "files")
-        return SimpleNamespace(log=lambda record, step: logged.append(record | {"at": step}), logged=logged, dir=files)
+        return SimpleNamespace(log=logged.append, define_metric=lambda *_, **__: None, logged=logged, dir=files)
 
     monkeypatch.setattr(wandb, "init", init)
     return calls
@@ -126,7 +126,7 @@ def test_wandb_is_given_histograms_of_the_counts(inits: list[dict[str, Any]], tm
     tracker.log({"step": 3, "token_age/histogram": [4, 2]})
     logged = tracker._run.logged
     histogram = logged[0].pop("token_age/histogram")
-    assert logged == [{"step": 3, "at": 3}]
+    assert logged == [{"step": 3}]
     assert (histogram.histogram, histogram.bins) == ([4, 2], [0, 1, 2])
 
 
