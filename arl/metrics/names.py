@@ -131,16 +131,17 @@ METRICS: dict[str, Metric] = {
 AXES = ("step", "policy_version", "time_s", "epochs", "tokens/generated_total", "tokens/trained_total")
 OF_OBJECTIVE = "objective/"  # begins the names of what a user's objective logs, which it defines itself
 OF_PART = "reward/"  # begins reward/<part>: mean over the trajectories of B whose reward names that part, unweighted
-EVALUATION = frozenset(name for name in METRICS if name.startswith("eval/"))
+OF_EVALUATION = "eval/"
+EVALUATION = frozenset(name for name in METRICS if name.startswith(OF_EVALUATION))
 ONCE_LOST = frozenset(  # each is logged from the first such group on
     f"audit/{quantity}_{loss}" for quantity in ("length", "reward") for loss in ("rejected", "failed", "dropped")
 )
 ON_KNOWN_DEVICES = frozenset({"hardware/mfu"})
-BY_OUTCOME = frozenset({"length/right_mean", "length/wrong_mean"})
 MEASURED = frozenset({"time/proximal_s", "time/train_s", "hardware/mfu", "hardware/tflops", "hardware/memory_gb"})
 # A metric that is undefined for a step is left out of its record: under naive ppo there is no behavior weight, with all
-# advantages 0 no token was computed, with all updates skipped there is no loss, without loss tokens there is no age.
-EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_LOST - ON_KNOWN_DEVICES - BY_OUTCOME
+# advantages 0 no token was computed, with all updates skipped there is no loss, without loss tokens there is no age,
+# without a wrong episode they have no length.
+EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_LOST - ON_KNOWN_DEVICES
 
 
 def is_defined(name: str) -> bool:

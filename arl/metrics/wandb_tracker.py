@@ -18,7 +18,7 @@ from typing import Any
 
 from arl.errors import InputError
 from arl.metrics.base import TrackedRun
-from arl.metrics.names import AXES, Record
+from arl.metrics.names import AXES, METRICS, OF_EVALUATION, OF_OBJECTIVE, Record
 from arl.metrics.sample import Sample
 
 ANSWER_SECONDS = 5.0  # for the server's first answer
@@ -69,8 +69,9 @@ class WandbTracker:
         )
         for axis in AXES:
             started.define_metric(axis)
-        started.define_metric("eval/*", step_metric="policy_version")
-        started.define_metric("*", step_metric="step")
+        for pattern in _patterns():
+            axis = "policy_version" if pattern.startswith(OF_EVALUATION) else "step"
+            started.define_metric(pattern, step_metric=axis)
         return started
 
     def log(self, record: Record) -> None:
@@ -93,6 +94,13 @@ class WandbTracker:
             return value
         edges = list(range(len(value) + 1))
         return self._wandb.Histogram(np_histogram=(value, edges))
+
+
+def _patterns() -> list[str]:
+    """Return patterns of all names but those of axes. No two match one name, because wandb may take either."""
+    names = [*METRICS, OF_OBJECTIVE, "samples"]
+    rooms = {f"{name.partition('/')[0]}/*" if "/" in name else name for name in names}
+    return sorted(rooms - set(AXES))
 
 
 def _cell(value: Any) -> Any:
