@@ -102,10 +102,11 @@ class ReplayWorld:
             del cut  # only models are saved
             return models
 
+        codec = load_codec(str(start.model), recipe_format(start.recipe.data))
         groups = RecordedGroups(
             recording.groups,
             engine,
-            codec=load_codec(str(start.model), recipe_format(start.recipe.data)),
+            codec=codec,
             trainer=trainer,
             patience=plan.patience,
             bound=None if plan.as_recorded else start.recipe.rollout.staleness,
@@ -125,6 +126,7 @@ class ReplayWorld:
             make_checkpoints=make_checkpoints,
             evaluate=measure,
             data_may_end=True,
+            codec=codec,
             activity="replaying",
         )
 
