@@ -35,7 +35,7 @@ class Rollout(Section):
     """What a step does that would make a late group too old: it waits for the group, or drops it."""
     max_groups: Positive | None = None
     """Cap on groups in flight; null: only the staleness gate, (η+1)·P at most, or the lags."""
-    max_new_tokens: Tokens = 48
+    max_new_tokens: Tokens = 1024
     """Token budget of one episode, all turns together."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature; behavior_logprobs are log_softmax(logits / temperature)."""

@@ -22,6 +22,7 @@ from arl.launch.address import new_key
 from arl.launch.launchers import make_launcher
 from arl.reward.shaping import Shaping
 from arl.rollout.episodes import Episodes, Rewards
+from arl.run.auto import resolve_auto
 from arl.run.engines import EngineServers, connect_engines
 from arl.run.failures import explain_deaths, reported_failures
 from arl.run.preflight import Plan, preflight
@@ -93,7 +94,7 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
         "rollout": recipe.rollout.model_copy(update={"lag": None}),  # nothing is trained
         "sync": Sync(),  # models are files
     }
-    recipe = recipe.model_copy(update=changes)
+    recipe = resolve_auto(recipe.model_copy(update=changes))
     plan = preflight(recipe)
     if not plan.held_out:
         raise InputError("eval.problems 0: nothing to evaluate on")

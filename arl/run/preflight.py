@@ -18,6 +18,7 @@ from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
+from arl.run.auto import resolve_auto
 from arl.run.check_stops import check_stops
 from arl.run.problem_sets import run_problems
 from arl.run.rewards import reward_name
@@ -64,6 +65,7 @@ def preflight(recipe: Recipe) -> Plan:
             the model is of an unsupported family or larger than memory, or the backend is not installed.
     """
     _check_named_objects(recipe)
+    recipe = resolve_auto(recipe)
     if recipe.model.path is not None:
         check_model_source(recipe.model.path)
     try_algorithms(recipe)

@@ -31,17 +31,20 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--host", default=listening_address(), help="address to listen on")
     parser.add_argument("--port", type=int, default=30000, help="0: any free one, printed when ready")
     parser.add_argument("--slots", type=int, default=256, help="requests decoded together")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="auto: bfloat16 on a GPU")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--stream-interval", type=int, default=16, help="tokens between two increments")
     parser.add_argument("--version", type=int, default=0, help="policy version of these weights")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     key = os.environ.get(RUN_KEY) or None
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    has_gpu = torch.cuda.is_available()
+    device = "cuda" if has_gpu else "cpu"
+    best = "bfloat16" if has_gpu else "float32"
+    dtype = best if options.dtype == "auto" else options.dtype
     try:
         listener = _listen(options.host, options.port, key)
-        model = load_model(options.model, options.dtype, device)
+        model = load_model(options.model, dtype, device)
         eos = end_token_ids(options.model)
     except ArlError as error:
         print(error, file=sys.stderr)
