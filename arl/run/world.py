@@ -28,22 +28,19 @@ from arl.errors import RecipeError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease
-from arl.rollout.controller_state import ControllerState
 from arl.rollout.episodes import Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.lease import NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
-from arl.run.checkpoint import RunCheckpoints, RunState
+from arl.run.checkpoint import Cut as Cut
+from arl.run.checkpoint import RunCheckpoints
 from arl.run.evaluate import evaluate, held_out_episodes, make_episodes
 from arl.run.resume import Origin
 from arl.train.base import Trainer
 from arl.types import Accuracy, Problem, StartingVersions
 
 EXAMPLE = WORLDS["virtual"]
-
-Cut = Callable[[ControllerState], RunState]
-"""Returns the state of the whole run at this instant, given the controller's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +59,12 @@ class Start:
 
 
 class MeteredGroups(Groups, Protocol):
-    """Extend Groups by a count of the tokens that they generate."""
+    """Extend Groups by what they count since the world was opened."""
 
     tokens_generated: int
+    """By episodes that have ended."""
+    reward_wait_seconds: float
+    """From the end of a group's episodes to their grades, summed over groups."""
 
 
 def _zero() -> int:
@@ -99,6 +99,8 @@ class Parts:
     """Measures the accuracy of a version, which the engine serves, on held-out problems."""
     ready: Callable[[], Awaitable[None]] = _at_once
     """Returns when training can begin. Evaluation can begin as soon as the world is open."""
+    codec: TextCodec | None = None
+    """Turns tokens into the text that the run's files hold; None: they hold none."""
     num_restarts: Callable[[], int] = _zero
     """Counts the engines that were restarted since the world was opened."""
     num_diverged: Callable[[], int] = _zero
@@ -187,13 +189,20 @@ def recipe_parts(
     trainer: Trainer,
     codec: TextCodec,
     rewards: Rewards,
+    held_out_rewards: Rewards | None = None,
     **others: Any,
 ) -> Parts:
-    """Make the parts that follow from the recipe; `others` are further fields of Parts, and win."""
+    """Make the parts that follow from the recipe.
+
+    Args:
+        rewards: of training episodes.
+        held_out_rewards: of an evaluation's episodes; None: the same.
+        others: further fields of Parts, which win.
+    """
     recipe = start.recipe
     plan = start.origin.plan
     episodes = make_episodes(recipe, plan, engine, codec, rewards)
-    held_out = held_out_episodes(recipe, plan, engine, codec, rewards)
+    held_out = held_out_episodes(recipe, plan, engine, codec, held_out_rewards or rewards)
 
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
         return await evaluate(held_out, problems, f"eval{version}")
@@ -213,6 +222,7 @@ def recipe_parts(
         "deadlines": recipe.deadlines,
         "steps": recipe.train.steps,
         "display": start.display,
+        "codec": codec,
         "make_checkpoints": checkpoints,
         "evaluate": measure,
         "num_diverged": lambda: episodes.num_diverged,
