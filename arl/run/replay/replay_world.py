@@ -25,7 +25,7 @@ from arl.rollout.base import Admission
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import Filter, keep_all
 from arl.run.checkpoint import next_checkpoint
-from arl.run.evaluate import evaluate, held_out_episodes
+from arl.run.evaluation.held_out import measure_held_out
 from arl.run.failures import reported_failures
 from arl.run.replay.recorded import (
     PacedTrainer,
@@ -212,8 +212,9 @@ async def _measure(start: Start, model: Path, problems: Sequence[Problem], versi
     recipe = start.recipe
     rewards = inline_rewards(recipe)
     async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
-        episodes = held_out_episodes(recipe, start.origin.plan, engine, load_codec(str(model)), rewards)
-        return await evaluate(episodes, problems, f"eval{version}")
+        codec = load_codec(str(model))
+        context = start.origin.plan.context
+        return await measure_held_out(recipe, problems, version, engine, codec, rewards, context)
 
 
 def _patient(deadlines: Deadlines, patience: float) -> Deadlines:
