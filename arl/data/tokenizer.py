@@ -19,6 +19,12 @@ class HuggingFaceCodec:
         self.stop_token_ids: tuple[int, ...] = (eos,)
         self.vocab_size = len(tokenizer)
 
+    @property
+    def chat_template(self) -> str | None:
+        """Return the template of chat messages; None: the model has none."""
+        template = self._tokenizer.chat_template
+        return template if template is None or isinstance(template, str) else str(template)
+
     def encode_problem(self, problem: Problem) -> tuple[int, ...]:
         """Encode text as it stands, and chat messages with the model's template, ready for the answer.
 
