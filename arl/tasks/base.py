@@ -53,13 +53,13 @@ class EnvFunction(Protocol):
 class ExtractFunction(Protocol):
     """Return the answer in a response, in a form in which equal answers are equal strings; empty: there is none.
 
-    def extract(text: str) -> str:
-        return text.rpartition("####")[2].strip()
+    def extract(response: Response) -> str:
+        return response.text.rpartition("####")[2].strip()
 
     It is called in the controller's process, so it must be quick on any text.
     """
 
-    def __call__(self, text: str) -> str: ...
+    def __call__(self, response: Response) -> str: ...
 
 
 class Demonstration(NamedTuple):

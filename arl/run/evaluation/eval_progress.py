@@ -27,7 +27,7 @@ class EvalProgress:
         self._correct = sum(sample.correct for sample in done)
         self._tokens = 0  # sampled here
         self._began = monotonic()
-        self._last_line = monotonic()
+        self._last_line = -LINE_SECONDS  # long ago
         display.begin(suite.name, self._total)
         if done:
             display.note(f"{suite.name}: {len(done):,} of {self._total:,} episodes are kept from before")

@@ -19,7 +19,7 @@ from arl.config.imports import import_function
 from arl.config.recipe import EngineConfig
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
-from arl.errors import DeadlineError, Rejected
+from arl.errors import DeadlineError, Rejected, leaves
 from arl.reward.grading import accuracy_of
 from arl.rollout.env import Session
 from arl.rollout.episodes import Episodes, Rewards
@@ -141,26 +141,27 @@ async def _work(episodes: Episodes, suite: Suite, jobs: Iterator[_Job], progress
 async def _run(episodes: Episodes, suite: Suite, job: _Job) -> Sample:
     try:
         (trajectory,) = await episodes.run(job.problem, [job.session])
-    except Rejected as rejection:
-        trajectory = job.session.trajectory(Grade(0.0, error=f"the env rejected it: {rejection}"))
+    except* Rejected as rejections:
+        reason = next(leaves(rejections))
+        trajectory = job.session.trajectory(Grade(0.0, error=f"the env rejected it: {reason}"))
     return make_sample(suite, job, trajectory)
 
 
 def make_sample(suite: Suite, job: _Job, trajectory: Trajectory) -> Sample:
     """Describe an episode that has ended."""
-    response = job.session.response
+    response = job.session.seen_by_reward()
     grade = Grade(trajectory.reward, trajectory.reward_parts)
     return Sample(
         problem_id=job.key,
         sample=job.sample,
         prompt=_prompt_text(job.problem),
-        response=response,
+        response=response.text,
         answer=job.problem.answer,
         extracted=suite.extract(response),
         correct=0.0 if trajectory.reward_error else accuracy_of(grade),
         parts=trajectory.reward_parts,
-        num_tokens=job.session.num_sampled,
-        truncated=trajectory.truncated,
+        num_tokens=response.num_tokens,
+        truncated=response.truncated,
         error=trajectory.reward_error,
         policy_version=_version(trajectory),
     )

@@ -22,7 +22,7 @@ from arl.data.problems import load_problems
 from arl.errors import DataError, RecipeError
 from arl.run.rewards import reward_name
 from arl.tasks.registry import env_name, open_task, task_class
-from arl.types import Problem
+from arl.types import Problem, Response
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Suite:
         return env_name(self.recipe)
 
     @functools.cached_property
-    def extract(self) -> Callable[[str], str]:
+    def extract(self) -> Callable[[Response], str]:
         """Return the function that finds the answer in a response, by which votes are counted."""
         task = self.recipe.data.task
         function = None if task is None else task_class(task).extract
-        return str.strip if function is None else function
+        return _whole_text if function is None else function
 
     def keys(self) -> list[str]:
         """Return a name for each problem: its id, and a number behind it where a problem occurs again."""
@@ -69,6 +69,10 @@ class Suite:
             count = seen[problem.id]
             keys.append(problem.id if count == 1 else f"{problem.id}-{count}")
         return keys
+
+
+def _whole_text(response: Response) -> str:
+    return response.text.strip()
 
 
 def held_out_suite(recipe: Recipe, problems: Sequence[Problem]) -> Suite:
@@ -88,11 +92,10 @@ def open_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}) -> S
         DataError: the suite has no problem.
     """
     suite_recipe = recipe_of_suite(recipe, name, settings)
-    if name == HELD_OUT:
+    if suite_recipe.data.task is None:
         problems = load_problems(suite_recipe.data, suite_recipe.seed)[1]
     else:
-        task = open_task(suite_recipe.data)
-        problems = list(task.problems("evaluation", suite_recipe.seed))
+        problems = list(open_task(suite_recipe.data).problems("evaluation", suite_recipe.seed))
     if not problems:
         raise DataError(f"suite {name}: has no evaluation problem; name another one, or hold out more")
     limit = suite_recipe.eval.problems
