@@ -1,4 +1,4 @@
-"""The world seam: open everything that a segment of a run is made of.
+"""Define the world seam: open everything that a segment of a run is made of.
 
     recipe.world ─► make_world ─► World.open(start) ─► Parts ─► arl.run.train: Recorder, Controller, evaluations
 

@@ -9,7 +9,7 @@ goes on after an interruption samples what the uninterrupted one samples, and tw
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -66,6 +66,11 @@ def _ignore(sample: Sample) -> None:
     del sample
 
 
+def question(problem: Problem) -> str:
+    """Return what a problem asks, without what a prompt adds to it."""
+    return problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1]["content"]
+
+
 async def evaluate_suite(
     episodes: Episodes,
     suite: Suite,
@@ -75,6 +80,7 @@ async def evaluate_suite(
     keep: Keep = _ignore,
     done: Collection[Sample] = (),
     ks: Sequence[int] = (),
+    show_prompt: Callable[[Problem], str] = question,
 ) -> SuiteScore:
     """Score the version that the engine serves on `suite`; the engine must not load another one meanwhile.
 
@@ -85,6 +91,7 @@ async def evaluate_suite(
         keep: is given each sample as soon as it is scored.
         done: samples that need not be run again, because an earlier evaluation of the same version kept them.
         ks: the k of pass@k; none: powers of two.
+        show_prompt: writes the prompt of a problem as text, for the samples.
 
     Raises:
         DeadlineError: nothing has happened for `patience` seconds or longer.
@@ -100,7 +107,7 @@ async def evaluate_suite(
     jobs = _jobs(episodes, suite, {sample.key for sample in done})
     async with _impatient(progress, patience, suite.name), asyncio.TaskGroup() as workers:
         for _ in range(min(at_once, len(suite.problems) * suite.sampling.samples)):
-            workers.create_task(_work(episodes, suite, jobs, progress, finished))
+            workers.create_task(_work(episodes, suite, jobs, progress, finished, show_prompt))
     return score_samples(suite.name, samples, suite.sampling.samples, ks, suite.recipe.seed)
 
 
@@ -127,34 +134,42 @@ def _jobs(episodes: Episodes, suite: Suite, done: set[tuple[str, int]]) -> Itera
             yield _Job(problem, key, i, sessions[i])
 
 
-async def _work(episodes: Episodes, suite: Suite, jobs: Iterator[_Job], progress: "_Progress", finished: Keep) -> None:
+async def _work(
+    episodes: Episodes,
+    suite: Suite,
+    jobs: Iterator[_Job],
+    progress: "_Progress",
+    finished: Keep,
+    show_prompt: Callable[[Problem], str],
+) -> None:
     """Run one episode after the other.
 
     Consumes jobs, which all workers share; waits for its episode; unblocked by the episode's end.
     """
     for job in jobs:
         with progress.open(job.session):
-            sample = await _run(episodes, suite, job)
-        finished(sample)
+            trajectory = await _run(episodes, job)
+        prompt = show_prompt(job.problem)
+        finished(_sample(suite, job, prompt, trajectory))
 
 
-async def _run(episodes: Episodes, suite: Suite, job: _Job) -> Sample:
+async def _run(episodes: Episodes, job: _Job) -> Trajectory:
     try:
         (trajectory,) = await episodes.run(job.problem, [job.session])
     except* Rejected as rejections:
         reason = next(leaves(rejections))
         trajectory = job.session.trajectory(Grade(0.0, error=f"the env rejected it: {reason}"))
-    return make_sample(suite, job, trajectory)
+    return trajectory
 
 
-def make_sample(suite: Suite, job: _Job, trajectory: Trajectory) -> Sample:
+def _sample(suite: Suite, job: _Job, prompt: str, trajectory: Trajectory) -> Sample:
     """Describe an episode that has ended."""
     response = job.session.seen_by_reward()
     grade = Grade(trajectory.reward, trajectory.reward_parts)
     return Sample(
         problem_id=job.key,
         sample=job.sample,
-        prompt=_prompt_text(job.problem),
+        prompt=prompt,
         response=response.text,
         answer=job.problem.answer,
         extracted=suite.extract(response),
@@ -165,12 +180,6 @@ def make_sample(suite: Suite, job: _Job, trajectory: Trajectory) -> Sample:
         error=trajectory.reward_error,
         policy_version=_version(trajectory),
     )
-
-
-def _prompt_text(problem: Problem) -> str:
-    if isinstance(problem.prompt, str):
-        return problem.prompt
-    return "\n\n".join(f"{message['role']}: {message['content']}" for message in problem.prompt)
 
 
 def _version(trajectory: Trajectory) -> int:

@@ -17,6 +17,7 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe, make_recipe
 from arl.data.model_limits import model_limits
 from arl.data.model_source import check_model_source
+from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.backend import probe_backend
 from arl.errors import InputError
@@ -58,6 +59,7 @@ class Assignment:
     """Hold one suite that is to be evaluated, with its files."""
 
     suite: Suite
+    codec: HuggingFaceCodec  # makes its prompts
     output: SuiteOutput
 
 
@@ -67,7 +69,6 @@ class Evaluation:
 
     recipe: Recipe
     model: Path
-    codec: HuggingFaceCodec
     context: int  # tokens
     ks: Sequence[int]
     assignments: list[Assignment]
@@ -108,14 +109,15 @@ def prepare(request: Request) -> Evaluation:
     identity = identify(request.model, model)
     assignments = []
     for suite in suites:
-        check_prompts(suite, codec, limits)
-        protocol = protocol_of(suite, installed, codec.chat_template)
+        suite_codec = codec.with_format(recipe_format(suite.recipe.data))
+        check_prompts(suite, suite_codec, limits)
+        protocol = protocol_of(suite, installed, suite_codec)
         output = SuiteOutput(
             _directory(request, suite, protocol.fingerprint), Record(protocol=protocol, model=identity)
         )
         output.check()
-        assignments.append(Assignment(suite, output))
-    return Evaluation(recipe, model, codec, limits.context, request.ks, assignments)
+        assignments.append(Assignment(suite, suite_codec, output))
+    return Evaluation(recipe, model, limits.context, request.ks, assignments)
 
 
 def _names(request: Request) -> list[str]:
@@ -209,13 +211,14 @@ class _Runner:
                 progress.add(sample)
 
             score = await evaluate_suite(
-                suite_episodes(suite, served.engine, evaluation.codec, rewards, evaluation.context),
+                suite_episodes(suite, served.engine, assignment.codec, rewards, evaluation.context),
                 suite,
                 at_once=episodes_at_once(evaluation.recipe.engine),
                 patience=evaluation.recipe.deadlines.step,
                 keep=keep,
                 done=done,
                 ks=evaluation.ks,
+                show_prompt=assignment.codec.prompts.text,
             )
         files.finish(suite.keys())
         self._scored[suite.name] = assignment.output.finish(score)

@@ -14,10 +14,9 @@ from msgspec import Struct
 
 from arl import __version__
 from arl.config.imports import import_function
+from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import Installation
 from arl.run.evaluation.suite import Suite
-
-PROMPT_FIELDS = ("template", "system", "suffix", "chat_template")  # of the recipe's section `data`
 
 
 class Protocol(Struct, frozen=True, kw_only=True):
@@ -32,8 +31,9 @@ class Protocol(Struct, frozen=True, kw_only=True):
     top_p: float
     top_k: int | None
     max_new_tokens: int
-    prompt: dict[str, Any]  # the recipe's settings of the prompt
-    chat_template_sha256: str | None  # of the tokenizer; None: no chat template is applied
+    system: str  # prompt
+    suffix: str  # of every question
+    chat_template_sha256: str | None  # of the tokenizer's template; None: prompts are plain text
     stop: dict[str, Any]  # strings and ids that end a response, beside the model's own
     env: str
     grader: str
@@ -63,17 +63,16 @@ class Protocol(Struct, frozen=True, kw_only=True):
         return ", ".join([*parts, f"at most {self.max_new_tokens} tokens"])
 
 
-def protocol_of(suite: Suite, installed: Installation, chat_template: str | None) -> Protocol:
+def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) -> Protocol:
     """Record how `suite` is about to be evaluated.
 
     Args:
         installed: the engine that generates.
-        chat_template: of the tokenizer; None: it has none.
+        codec: makes the suite's prompts.
     """
     recipe = suite.recipe
     sampling = suite.sampling
-    applies_template = any(not isinstance(problem.prompt, str) for problem in suite.problems)
-    data = recipe.data.model_dump(mode="json")
+    template = codec.chat_template if codec.prompts.uses_template else None
     rollout = recipe.rollout.model_dump(mode="json")
     return Protocol(
         suite=suite.name,
@@ -84,8 +83,9 @@ def protocol_of(suite: Suite, installed: Installation, chat_template: str | None
         top_p=sampling.top_p,
         top_k=sampling.top_k,
         max_new_tokens=suite.max_new_tokens,
-        prompt={field: data[field] for field in PROMPT_FIELDS if field in data},
-        chat_template_sha256=_sha256(chat_template.encode()) if chat_template and applies_template else None,
+        system=recipe.data.system,
+        suffix=recipe.data.suffix,
+        chat_template_sha256=None if template is None else _sha256(template.encode()),
         stop={field: rollout[field] for field in ("stop", "stop_token_ids") if field in rollout},
         env=suite.env,
         grader=suite.reward,

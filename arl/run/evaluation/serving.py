@@ -14,6 +14,7 @@ from arl.clock import deadline
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe, Sync
 from arl.data.model_limits import model_limits
+from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
 from arl.engine.base import Engine
 from arl.errors import InputError
@@ -100,7 +101,7 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path], note: Callable
         raise InputError("eval.problems 0: nothing to evaluate on")
     problems = open_suite(recipe, HELD_OUT).problems
     first = str(models[0])
-    codec = load_codec(first)
+    codec = load_codec(first, recipe_format(recipe.data))
     context = model_limits(first).context
     accuracies = []
     async with serve_model(recipe, models[0], note) as served, open_rewards(recipe, served.logs) as rewards:

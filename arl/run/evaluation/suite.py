@@ -24,6 +24,8 @@ from arl.run.rewards import reward_name
 from arl.tasks.registry import env_name, open_task, task_class
 from arl.types import Problem, Response
 
+SUITE_SEED = 0  # a suite has the same problems under every seed of sampling
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -93,9 +95,10 @@ def open_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}) -> S
     """
     suite_recipe = recipe_of_suite(recipe, name, settings)
     if suite_recipe.data.task is None:
-        problems = load_problems(suite_recipe.data, suite_recipe.seed)[1]
+        problems = load_problems(suite_recipe.data, suite_recipe.seed).held_out
     else:
-        problems = list(open_task(suite_recipe.data).problems("evaluation", suite_recipe.seed))
+        seed = suite_recipe.seed if name == HELD_OUT else SUITE_SEED
+        problems = list(open_task(suite_recipe.data).problems("evaluation", seed))
     if not problems:
         raise DataError(f"suite {name}: has no evaluation problem; name another one, or hold out more")
     limit = suite_recipe.eval.problems
@@ -117,7 +120,7 @@ def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any]) -> R
     else:
         task_class(name, "suite")
         is_own = recipe.data.task == name
-        values["data"] = {"task": name, "options": recipe.data.options if is_own else {}}
+        values["data"] = _prompting(recipe) | {"task": name, "options": recipe.data.options if is_own else {}}
         values["reward"] |= {"function": None}
         values["rollout"] |= {"env": None}
         values["eval"] = {**task_evaluation(name), **_chosen(recipe), **settings}
@@ -126,6 +129,13 @@ def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any]) -> R
     except ValidationError as error:
         rules = "; ".join(mistake["msg"].removeprefix("Value error, ") for mistake in error.errors())
         raise RecipeError(f"suite {name}: {rules}") from error
+
+
+def _prompting(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe's settings of prompts; without a suffix of its own, the suite's task brings one."""
+    data = recipe.data
+    fields: dict[str, Any] = {"system": data.system, "chat_template": data.chat_template}
+    return fields | ({"suffix": data.suffix} if data.suffix else {})
 
 
 def _chosen(recipe: Recipe) -> dict[str, Any]:

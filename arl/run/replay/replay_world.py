@@ -18,6 +18,7 @@ from pathlib import Path
 from arl import clock
 from arl.config.recipe import Deadlines, Recipe, Rollout
 from arl.config.worlds import VIRTUAL
+from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary
@@ -103,7 +104,7 @@ class ReplayWorld:
         groups = RecordedGroups(
             recording.groups,
             engine,
-            codec=load_codec(str(start.model)),
+            codec=load_codec(str(start.model), recipe_format(start.recipe.data)),
             trainer=trainer,
             patience=plan.patience,
             bound=None if plan.as_recorded else start.recipe.rollout.staleness,
@@ -212,7 +213,7 @@ async def _measure(start: Start, model: Path, problems: Sequence[Problem], versi
     recipe = start.recipe
     rewards = inline_rewards(recipe)
     async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
-        codec = load_codec(str(model))
+        codec = load_codec(str(model), recipe_format(recipe.data))
         context = start.origin.plan.context
         return await measure_held_out(recipe, problems, version, engine, codec, rewards, context)
 
