@@ -24,6 +24,7 @@ from arl.tasks.base import Split, SplitSource, Task
 from arl.types import Problem, Response
 
 GRADER = "arl.reward.math_grader:score"
+VOTE = "arl.reward.math_grader:vote"
 SUFFIX = "\nReason step by step, and put the final answer in \\boxed{}."
 
 
@@ -205,6 +206,12 @@ class MathSet(Task):
         """Grade the answer: parts `correct` and `format`, of which the weights count the first alone."""
         graded: float | dict[str, float] = import_function(GRADER, "data.task")(problem, response)
         return graded
+
+    @staticmethod
+    def extract(response: Response) -> str:
+        """Return the answer in a response, spelled as all that equal it."""
+        answer: str = import_function(VOTE, "data.task")(response)
+        return answer
 
     @classmethod
     def split_source(cls, split: Split) -> SplitSource | None:
