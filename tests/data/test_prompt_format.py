@@ -6,8 +6,8 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from arl import clock
-from arl.config.recipe import Data, Rollout
-from arl.data.prompt_format import PromptFormat, recipe_format, suite_format
+from arl.config.recipe import Rollout
+from arl.data.prompt_format import PromptFormat
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.base import Engine
 from arl.errors import DataError
@@ -168,11 +168,3 @@ def test_the_plan_says_which_template_is_used() -> None:
     assert on.text(QUESTION).startswith("<|start|>user\nWhat is 1 + 1?\nBox it.<|end|>")
     off = HuggingFaceCodec(chat_tokenizer(TURNS), PromptFormat(chat_template=False)).prompts
     assert off.describe() == "plain text: data.chat_template is false; no system prompt; no suffix"
-
-
-def test_a_suite_brings_its_own_suffix_where_the_recipe_has_none() -> None:
-    plain = Data(task="running_checksum", system="Be brief.")
-    assert suite_format("math500", plain).suffix == Data(task="math500").suffix
-    assert suite_format("math500", plain).system == "Be brief."
-    own = Data(task="gsm8k", suffix=" Answer:")
-    assert suite_format("math500", own) == recipe_format(own)
