@@ -37,8 +37,9 @@ from arl.run.replay.recorded import (
     RecordedSchedule,
 )
 from arl.run.replay.replay_plan import Replay, plan_replay
+from arl.run.rewards import evaluation_scorer, inline_rewards
 from arl.run.train import train_in
-from arl.run.virtual import inline_rewards, open_engines, repeatable
+from arl.run.virtual import open_engines, repeatable
 from arl.run.world import Cut, Parts, Start, recipe_filter, recipe_lease
 from arl.sync.publication_directory import publication_directory
 from arl.train.base import Trainer
@@ -101,10 +102,11 @@ class ReplayWorld:
             del cut  # only models are saved
             return models
 
+        codec = load_codec(str(start.model), recipe_format(start.recipe.data))
         groups = RecordedGroups(
             recording.groups,
             engine,
-            codec=load_codec(str(start.model), recipe_format(start.recipe.data)),
+            codec=codec,
             trainer=trainer,
             patience=plan.patience,
             bound=None if plan.as_recorded else start.recipe.rollout.staleness,
@@ -124,6 +126,7 @@ class ReplayWorld:
             make_checkpoints=make_checkpoints,
             evaluate=measure,
             data_may_end=True,
+            codec=codec,
             activity="replaying",
         )
 
@@ -211,11 +214,12 @@ def make_rules(plan: Replay) -> Rules:
 async def _measure(start: Start, model: Path, problems: Sequence[Problem], version: int) -> Accuracy:
     """Measure the accuracy of `model`, which is `version`, on engines that really generate."""
     recipe = start.recipe
-    rewards = inline_rewards(recipe)
+    rewards = inline_rewards(recipe, start.origin.directory / "logs", start.display.note)
+    scorer = evaluation_scorer(recipe, rewards)
     async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
         codec = load_codec(str(model), recipe_format(recipe.data))
         context = start.origin.plan.context
-        return await measure_held_out(recipe, problems, version, engine, codec, rewards, context)
+        return await measure_held_out(recipe, problems, version, engine, codec, scorer, context)
 
 
 def _patient(deadlines: Deadlines, patience: float) -> Deadlines:
