@@ -182,10 +182,10 @@ def _compare_bases(gold: str, answer: str) -> bool | None:
     ours = _BASED.fullmatch(gold)
     theirs = _BASED.fullmatch(answer)
     if ours and theirs:
-        return ours.group(1) == theirs.group(1) and (ours[2] or ours[3]) == (theirs[2] or theirs[3])
-    based = ours or theirs
-    plain = answer if ours else gold
-    return based[1] == plain if based and plain.isalnum() else None
+        return ours[1] == theirs[1] and (ours[2] or ours[3]) == (theirs[2] or theirs[3])
+    if ours and answer.isalnum():
+        return ours[1] == answer
+    return False if theirs and gold.isdecimal() else None
 
 
 def _compare_ratios(gold: str, answer: str) -> bool | None:
