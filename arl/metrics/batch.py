@@ -72,7 +72,8 @@ def rollout_metrics(batch: Batch) -> Record:
     """Compute rewards and lengths of the trajectories that the step trains."""
     trajectories = _trajectories(batch)
     rewards = np.array([trajectory.reward for trajectory in trajectories])
-    lengths = np.array([int(trajectory.loss_mask.sum()) for trajectory in trajectories])
+    lengths = np.array([trajectory.num_sampled for trajectory in trajectories])
+    num_loss_tokens = sum(int(trajectory.loss_mask.sum()) for trajectory in trajectories)
     truncated = [trajectory.truncated for trajectory in trajectories]
     return {
         "reward/trained_mean": float(rewards.mean()),
@@ -80,5 +81,5 @@ def rollout_metrics(batch: Batch) -> Record:
         "length/mean": float(lengths.mean()),
         "length/p99": float(np.percentile(lengths, 99)),
         "truncated": float(np.mean(truncated)),
-        "tokens/trained": int(lengths.sum()),
+        "tokens/trained": num_loss_tokens,
     }
