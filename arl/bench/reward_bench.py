@@ -15,9 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from arl.bench import stderr_display
 from arl.reward.pool import RewardPool
+from arl.reward.ungraded import UngradedLog
 from arl.types import Problem, Response
 
+FUNCTION = "arl.reward.math_grader:score"
 GROUP_SIZE = 8
 OPEN_GROUPS = 64  # that wait for a worker at once, as in a run whose engines are ahead
 ALGEBRA_SHARE = 0.1  # of the problems, in the mixture: MATH has one in five that is no plain number
@@ -53,18 +56,21 @@ def _rate(groups: Sequence[Group], workers: int) -> float:
 
 async def _grade_all(groups: Sequence[Group], workers: int, log: Path) -> float:
     pool = RewardPool(
-        "arl.reward.math_grader:score",
+        [FUNCTION],
         workers=workers,
         timeout=30.0,
+        memory_gb=4.0,
         startup=120.0,
         log=log,
         environment={},
+        ungraded=UngradedLog(log, stderr_display().note),
     )
+    scorer = pool.scorer(FUNCTION)
     slots = asyncio.Semaphore(OPEN_GROUPS)
 
     async def grade(problem: Problem, responses: list[Response]) -> int:
         async with slots:
-            return len(await pool.score(problem, responses))
+            return len(await scorer.score(problem, responses))
 
     async with pool:
         await asyncio.gather(*(grade(*_exact_group(random.Random(worker))) for worker in range(workers)))

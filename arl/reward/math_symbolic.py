@@ -15,12 +15,23 @@ from arl.reward.math_limits import is_too_hard
 from arl.reward.math_numbers import read_number
 from arl.reward.math_values import compare_values, same_relation
 
-_WARM_UP = (("x+1", "2+x"), (r"\sum_{k=1}^n k", r"\frac{n^2}{2}"), (r"\{1,2\}", r"\{1,x\}"), ("x<2", "y>3"))
+_WARM_UP = (
+    (r"\frac{3\sqrt{2}}{2}-\frac{\pi}{4}", r"2^{1/3}+0.5\cdot e^{-2}"),
+    ("2x^2-3xy+1", "(x+1)(y-2)^2"),
+    (r"\sin^2 x+\cos(2x)", r"\log_2(x)+\ln 3"),
+    ("(2-3i)^2", "|a_1-5|!"),
+    ("y=2x+3", r"5x-7y\leq 4"),
+    (r"\sum_{k=1}^n k", r"\frac{n^2}{2}"),
+    (r"\{1,2\}", r"[-1,\infty)"),
+)
 
 
 @cache
 def prepare() -> None:
-    """Import the library and use every part of it once, because the first use of a part takes up to half a second."""
+    """Import the library and use each of its parts once, because the first use takes up to half a second.
+
+    The parser keeps what it has learned of its grammar, and lanes of the pool are forked with it.
+    """
     for gold, answer in _WARM_UP:
         is_equal(gold, answer)
 

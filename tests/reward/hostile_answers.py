@@ -37,7 +37,9 @@ def _factorial(draw: random.Random) -> str:
 
 
 def _long_text(draw: random.Random) -> str:
-    piece = draw.choice(["1", "9,", "x+", " ", "\\", "$", "#### ", r"\boxed{", r"\frac{1}{2}+", "a=", "-", "1/", "answer is ", "\0"])
+    piece = draw.choice(
+        ["1", "9,", "x+", " ", "\\", "$", "#### ", r"\boxed{", r"\frac{1}{2}+", "a=", "-", "1/", "answer is ", "\0"]
+    )
     return (piece * (LONG // len(piece)))[:LONG]
 
 
@@ -48,7 +50,9 @@ def _digits(draw: random.Random) -> str:
 
 
 def _no_number(draw: random.Random) -> str:
-    return draw.choice(["nan", "NaN", "inf", "-inf", r"\frac{0}{0}", r"\frac{1}{0}", "0^0", "0^{-1}", r"\log 0", "1e400", "zoo"])
+    return draw.choice(
+        ["nan", "NaN", "inf", "-inf", r"\frac{0}{0}", r"\frac{1}{0}", "0^0", "0^{-1}", r"\log 0", "1e400", "zoo"]
+    )
 
 
 def _boxes(draw: random.Random) -> str:
@@ -85,7 +89,7 @@ def _loops(draw: random.Random) -> str:
             rf"\sum_{{k=1}}^{{{size}}} \frac{{1}}{{k^2+k+1}}",
             rf"\prod_{{k=1}}^{{{size}}} (k^2+1)",
             rf"\binom{{{size}}}{{{size}-7}}",
-            rf"\binom{{10^9}}{{5\cdot 10^8}}",
+            r"\binom{10^9}{5\cdot 10^8}",
             rf"\int_0^{{{size}}} e^{{-x^4}} \sin(x^3) dx",
             rf"\lim_{{n\to\infty}} n^{{{size}}} \sin(\frac{{1}}{{n}})",
             rf"\gcd({size}!, {size})",
@@ -101,7 +105,10 @@ def _products(draw: random.Random) -> str:
 
 
 def _roots(draw: random.Random) -> str:
-    terms = [rf"\sqrt[{draw.randint(2, 9)}]{{{draw.randint(2, 10**6)}+\sqrt{{{draw.randint(2, 99)}}}}}" for _ in range(draw.choice([2, 6, 12]))]
+    terms = [
+        rf"\sqrt[{draw.randint(2, 9)}]{{{draw.randint(2, 10**6)}+\sqrt{{{draw.randint(2, 99)}}}}}"
+        for _ in range(draw.choice([2, 6, 12]))
+    ]
     return "+".join(terms)
 
 
@@ -114,7 +121,9 @@ def _matrix(draw: random.Random) -> str:
 
 def _lists(draw: random.Random) -> str:
     count = draw.choice([5, 70, 3_000])
-    items = [draw.choice([r"\sqrt{%d}", r"%d\pi", "x=%d", r"\pm %d", "x^%d"]) % draw.randint(1, 99) for _ in range(count)]
+    items = [
+        draw.choice([r"\sqrt{%d}", r"%d\pi", "x=%d", r"\pm %d", "x^%d"]) % draw.randint(1, 99) for _ in range(count)
+    ]
     return draw.choice([r"\{%s\}", "(%s)", "%s", "[%s)"]) % ",".join(items)
 
 
