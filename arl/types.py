@@ -144,11 +144,25 @@ class Batch(Struct, frozen=True):
     groups: tuple[TrajectoryGroup, ...]  # (P,)
 
 
+class TrainedTokens(Struct, frozen=True):
+    """Hold what a step computed of the T loss tokens of its batch: one trajectory's after the other's, in its order.
+
+    `current_logprobs` are those of the forward that computed the token's loss. Its weights have made the updates of the
+    step's earlier minibatches, and not yet that of the token's own.
+    """
+
+    advantages: np.ndarray  # (T,) float32
+    per_token: bool  # whether they differ from token to token; else a trajectory has one
+    current_logprobs: np.ndarray | None = None  # (T,) float32, NaN where the trajectory was left out
+    proximal_logprobs: np.ndarray | None = None  # (T,) likewise; None: the objective needs none
+
+
 class StepResult(Struct, frozen=True):
     """Report one finished training step."""
 
     version: int  # v + 1
     metrics: dict[str, float]
+    tokens: TrainedTokens | None = None  # None: the run records no trajectories
 
 
 class WeightUpdate(Struct, frozen=True):
@@ -188,8 +202,12 @@ class SwapReport(Struct, frozen=True):
 
 
 class Accuracy(Struct, frozen=True):
-    """Report the mean reward of one episode per held-out problem, all sampled by one version."""
+    """Report the mean score of a version on the problems of a suite: of its parts `correct`, else of its rewards."""
 
     mean_reward: float
     problems: int
     version: int
+    suite: str = "held_out"  # the recipe's own problems, or a task
+    samples: int = 1  # episodes of each problem
+    low: float | None = None  # 95 % interval of mean_reward, by bootstrap over problems; None: not known
+    high: float | None = None

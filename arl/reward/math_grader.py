@@ -20,7 +20,7 @@ from arl.reward.math_symbolic import is_equal, prepare
 from arl.reward.math_text import clean, words_of
 from arl.types import Problem, Response
 
-__all__ = ["canonical", "equal", "extract_answer", "score"]
+__all__ = ["canonical", "equal", "extract_answer", "score", "vote"]
 
 SECONDS = 1.0  # for the algebra of one verification
 _UNORDERED = {"list", "{}", "union", "plus-minus"}
@@ -92,6 +92,21 @@ def canonical(answer: str) -> str:
         return answer.strip()
     form = _read(answer.strip())
     return _spell(form) if form is not None else ""
+
+
+def vote(response: Response) -> str:
+    r"""Return the answer of a response in the one spelling of its equals; empty: it has none.
+
+    >>> vote(Response("It is $\\dfrac{2}{4}$.")), vote(Response("I do not know."))
+    ('1/2', '')
+    """
+    answer = extract_answer(response.text, response.truncated)
+    if answer is None:
+        return ""
+    try:
+        return canonical(answer) or answer.strip()
+    except ValueError:  # a number with more digits than Python writes out
+        return answer.strip()
 
 
 def _spell(form: Form) -> str:

@@ -1,4 +1,4 @@
-"""The world seam: open everything that a segment of a run is made of.
+"""Define the world seam: open everything that a segment of a run is made of.
 
     recipe.world ─► make_world ─► World.open(start) ─► Parts ─► arl.run.train: Recorder, Controller, evaluations
 
@@ -27,23 +27,23 @@ from arl.engine.base import Engine
 from arl.errors import RecipeError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
+from arl.reward.shaping import Shaping
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease
-from arl.rollout.controller_state import ControllerState
-from arl.rollout.episodes import Rewards
+from arl.rollout.episodes import Episodes, Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.lease import NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
-from arl.run.checkpoint import RunCheckpoints, RunState
-from arl.run.evaluate import evaluate, held_out_episodes, make_episodes
+from arl.run.checkpoint import Cut as Cut
+from arl.run.checkpoint import RunCheckpoints
+from arl.run.evaluation.held_out import measure_held_out
+from arl.run.preflight import Plan
 from arl.run.resume import Origin
+from arl.tasks.registry import env_name
 from arl.train.base import Trainer
 from arl.types import Accuracy, Problem, StartingVersions
 
 EXAMPLE = WORLDS["virtual"]
-
-Cut = Callable[[ControllerState], RunState]
-"""Returns the state of the whole run at this instant, given the controller's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +62,12 @@ class Start:
 
 
 class MeteredGroups(Groups, Protocol):
-    """Extend Groups by a count of the tokens that they generate."""
+    """Extend Groups by what they count since the world was opened."""
 
     tokens_generated: int
+    """By episodes that have ended."""
+    reward_wait_seconds: float
+    """From the end of a group's episodes to their grades, summed over groups."""
 
 
 def _zero() -> int:
@@ -99,6 +102,8 @@ class Parts:
     """Measures the accuracy of a version, which the engine serves, on held-out problems."""
     ready: Callable[[], Awaitable[None]] = _at_once
     """Returns when training can begin. Evaluation can begin as soon as the world is open."""
+    codec: TextCodec | None = None
+    """Turns tokens into the text that the run's files hold; None: they hold none."""
     num_restarts: Callable[[], int] = _zero
     """Counts the engines that were restarted since the world was opened."""
     num_diverged: Callable[[], int] = _zero
@@ -199,11 +204,11 @@ def recipe_parts(
     """
     recipe = start.recipe
     plan = start.origin.plan
-    episodes = make_episodes(recipe, plan, engine, codec, rewards)
-    held_out = held_out_episodes(recipe, plan, engine, codec, held_out_rewards or rewards)
+    episodes = _training_episodes(recipe, plan, engine, codec, rewards)
+    graded = held_out_rewards or rewards
 
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
-        return await evaluate(held_out, problems, f"eval{version}")
+        return await measure_held_out(recipe, problems, version, engine, codec, graded, plan.context)
 
     def checkpoints(cut: Cut) -> RunCheckpoints:
         directory = start.origin.directory / "checkpoints"
@@ -220,11 +225,25 @@ def recipe_parts(
         "deadlines": recipe.deadlines,
         "steps": recipe.train.steps,
         "display": start.display,
+        "codec": codec,
         "make_checkpoints": checkpoints,
         "evaluate": measure,
         "num_diverged": lambda: episodes.num_diverged,
     }
     return Parts(engine=engine, trainer=trainer, **(parts | others))
+
+
+def _training_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
+    return Episodes(
+        engine,
+        codec,
+        rewards,
+        env=import_function(env_name(recipe), "rollout.env"),
+        rollout=recipe.rollout,
+        seed=recipe.seed,
+        max_length=plan.max_length,
+        shaping=Shaping.of(recipe.reward),
+    )
 
 
 def _admission(start: Start) -> Admission:
