@@ -43,7 +43,7 @@ WARM = 0.1  # of a run: its memory is compared from here on
 
 
 class Run(Struct, frozen=True):
-    """One run of the controller from its start to its end."""
+    """Hold one run of the controller from its start to its end."""
 
     concurrent: int  # the staleness gate keeps at least so many episodes open, except at the beginning and the end
     mean_open: float  # episodes, as the engine saw them

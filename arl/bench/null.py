@@ -1,4 +1,4 @@
-"""A world whose engine, trainer and rewards cost next to nothing: what is measured is the controller. Torch-free.
+"""Build a world whose engine, trainer and rewards cost next to nothing, to measure the controller. Torch-free.
 
 problems ─► Controller ─► Episodes ─► Session ─► Router ─► NullEngine
               ▲  │                       └► NullRewards
@@ -181,6 +181,10 @@ class NullCodec:
     def decode(self, token_ids: tuple[int, ...]) -> str:
         """See TextCodec."""
         return ""
+
+    def decode_all(self, sequences: Sequence[Sequence[int]], special_tokens: bool = False) -> list[str]:
+        """See TextCodec."""
+        return [""] * len(sequences)
 
 
 class NullRewards:

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from arl.config.chosen_section import ChosenSection
-from arl.config.data_section import task_options
+from arl.config.data_section import OF_FILES, task_options
 from arl.config.recipe import Recipe
 from arl.config.section import inner_sections
 from arl.errors import RecipeError
@@ -26,7 +26,7 @@ ALTERNATIVES: list[tuple[Key, ...]] = [
 ]
 """Fields that take each other's place. An override of one replaces the file's value of the others."""
 
-OF_ANOTHER_FIELD: dict[Key, Key] = {("data", "options"): ("data", "task")}
+OF_ANOTHER_FIELD: dict[Key, Key] = {("data", name): ("data", "task") for name in ("options", *OF_FILES)}
 """Fields whose content belongs to the value of another field. An override of the latter drops the file's content."""
 
 

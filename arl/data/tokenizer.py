@@ -1,15 +1,29 @@
 """Turn text into token ids and back, with the model's own tokenizer and chat template."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from transformers import PreTrainedTokenizerBase
 
+from arl.data.prompt_format import PromptFormat, PromptRenderer
 from arl.errors import DataError
 from arl.types import Problem
 
+PLAIN = PromptFormat()
+
 
 class HuggingFaceCodec:
-    """Implement TextCodec with a Hugging Face tokenizer."""
+    """Implement TextCodec with a Hugging Face tokenizer.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    Args:
+        tokenizer: the model's own.
+        prompts: how problems become prompts.
+
+    Raises:
+        DataError: the tokenizer has no eos_token, or cannot make prompts of this format.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompts: PromptFormat = PLAIN) -> None:
         self._tokenizer = tokenizer
         eos = tokenizer.eos_token_id
         if eos is None:
@@ -18,23 +32,19 @@ class HuggingFaceCodec:
             )
         self.stop_token_ids: tuple[int, ...] = (eos,)
         self.vocab_size = len(tokenizer)
+        self.prompts = PromptRenderer(tokenizer, prompts)
+
+    def with_format(self, prompts: PromptFormat) -> "HuggingFaceCodec":
+        """Return a codec of the same tokenizer that makes prompts of another format, such as a suite's."""
+        return HuggingFaceCodec(self._tokenizer, prompts)
 
     def encode_problem(self, problem: Problem) -> tuple[int, ...]:
-        """Encode text as it stands, and chat messages with the model's template, ready for the answer.
+        """Return the ids of a whole prompt, ready for the answer; see arl.data.prompt_format.
 
         Raises:
-            DataError: chat messages, and a tokenizer without a template.
+            DataError: chat messages, and no chat template.
         """
-        if isinstance(problem.prompt, str):
-            return tuple(self._tokenizer(problem.prompt)["input_ids"])
-        if self._tokenizer.chat_template is None:
-            raise DataError(f"problem {problem.id} is chat messages, but the tokenizer has no chat template: use text")
-        ids = self._tokenizer.apply_chat_template(
-            problem.prompt,
-            add_generation_prompt=True,
-            return_dict=False,
-        )
-        return tuple(ids)
+        return self.prompts.token_ids(problem)
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
@@ -42,16 +52,27 @@ class HuggingFaceCodec:
     def decode(self, token_ids: tuple[int, ...]) -> str:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
+    def decode_all(self, sequences: Sequence[Sequence[int]], special_tokens: bool = False) -> list[str]:
+        """See TextCodec. Most tokenizers do it without holding the interpreter's lock."""
+        ids = [list(sequence) for sequence in sequences]
+        tokenizer: Any = self._tokenizer
+        if tokenizer.is_fast and not tokenizer.clean_up_tokenization_spaces:
+            texts: list[str] = tokenizer.backend_tokenizer.decode_batch(ids, skip_special_tokens=not special_tokens)
+        else:
+            texts = tokenizer.batch_decode(ids, skip_special_tokens=not special_tokens)
+        return texts
 
-def load_codec(path: str) -> HuggingFaceCodec:
+
+def load_codec(path: str, prompts: PromptFormat = PLAIN) -> HuggingFaceCodec:
     """Load the tokenizer of a model.
 
     Raises:
-        DataError: none can be loaded from there.
+        DataError: none can be loaded from there, or it cannot make prompts of this format.
     """
     from transformers import AutoTokenizer  # importing it takes seconds, so only this path does
 
     try:
-        return HuggingFaceCodec(AutoTokenizer.from_pretrained(path))
+        tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
         raise DataError(f"model.path {path}: no tokenizer can be loaded from there ({error})") from error
+    return HuggingFaceCodec(tokenizer, prompts)

@@ -13,6 +13,7 @@ from pathlib import Path
 from arl.clock import deadline
 from arl.config.imports import import_function
 from arl.config.recipe import Recipe, Reward, Sync
+from arl.data.prompt_format import recipe_format
 from arl.data.text_codec import TextCodec
 from arl.data.tokenizer import load_codec
 from arl.engine.base import Engine
@@ -129,7 +130,7 @@ async def _evaluate_each(
     rewards: Rewards,
 ) -> list[Accuracy]:
     """Measure one model after the other; model i is version i to the engines, which begin with version 0."""
-    codec = load_codec(str(models[0]))
+    codec = load_codec(str(models[0]), recipe_format(recipe.data))
     episodes = held_out_episodes(recipe, plan, engine, codec, rewards)
     accuracies = []
     for version, model in enumerate(models):

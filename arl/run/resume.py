@@ -32,6 +32,7 @@ FREE = (
     "engine.threads",
     "output.directory",
     "output.keep_checkpoints",
+    "output.samples",
     "output.trackers",
     "output.wandb",
     "rollout.failure_window",

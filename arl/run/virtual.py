@@ -1,4 +1,4 @@
-"""The world of virtual time: engines, trainer and rewards really compute, in this process, and cost virtual seconds.
+"""Run in virtual time: engines, trainer and rewards really compute, in this process, and cost virtual seconds.
 
     operation ─► computed at once, when it starts ─► sleep what it costs (recipe section `virtual`) ─► takes effect
 
@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from arl.config.recipe import Recipe
 from arl.config.worlds import VIRTUAL
+from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
 from arl.engine.backend import find_in_process_backend
 from arl.engine.router import Router
@@ -57,7 +58,7 @@ class VirtualWorld:
                     start,
                     engine=engine,
                     trainer=trainer,
-                    codec=load_codec(versions.model),
+                    codec=load_codec(versions.model, recipe_format(recipe.data)),
                     rewards=TimedRewards(training_scorer(recipe, rewards), cost, idle),
                     held_out_rewards=TimedRewards(evaluation_scorer(recipe, rewards), cost, idle),
                     num_restarts=lambda: engine.restarts,

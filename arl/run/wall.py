@@ -1,4 +1,4 @@
-"""The world of processes on the wall clock.
+"""Open the world of processes on the wall clock.
 
     engine servers  ∥  trainer ranks  ∥  reward workers        started together, each with its share of the devices
           │                  │                  │
@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from arl.config.worlds import WALL
+from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
 from arl.launch.address import new_key
 from arl.launch.base import Launcher
@@ -75,7 +76,8 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> A
     async with open_trainer(
         recipe, versions, weights, plan.placement.ranks, launcher, key, plan.lags, plan.transport
     ) as trainer:
-        codec = load_codec(versions.model)  # takes a second, while the processes start
+        prompts = recipe_format(recipe.data)
+        codec = load_codec(versions.model, prompts)  # takes a second, while the processes start
         async with asyncio.TaskGroup() as tasks:
             trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
 

@@ -1,4 +1,4 @@
-"""The world seam: open everything that a segment of a run is made of.
+"""Define the world seam: open everything that a segment of a run is made of.
 
     recipe.world ─► make_world ─► World.open(start) ─► Parts ─► arl.run.train: Recorder, Controller, evaluations
 
@@ -28,22 +28,19 @@ from arl.errors import RecipeError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease
-from arl.rollout.controller_state import ControllerState
 from arl.rollout.episodes import Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.lease import NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
-from arl.run.checkpoint import RunCheckpoints, RunState
+from arl.run.checkpoint import Cut as Cut
+from arl.run.checkpoint import RunCheckpoints
 from arl.run.evaluate import evaluate, held_out_episodes, make_episodes
 from arl.run.resume import Origin
 from arl.train.base import Trainer
 from arl.types import Accuracy, Problem, StartingVersions
 
 EXAMPLE = WORLDS["virtual"]
-
-Cut = Callable[[ControllerState], RunState]
-"""Returns the state of the whole run at this instant, given the controller's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +59,12 @@ class Start:
 
 
 class MeteredGroups(Groups, Protocol):
-    """Extend Groups by a count of the tokens that they generate."""
+    """Extend Groups by what they count since the world was opened."""
 
     tokens_generated: int
+    """By episodes that have ended."""
+    reward_wait_seconds: float
+    """From the end of a group's episodes to their grades, summed over groups."""
 
 
 def _zero() -> int:
@@ -99,6 +99,8 @@ class Parts:
     """Measures the accuracy of a version, which the engine serves, on held-out problems."""
     ready: Callable[[], Awaitable[None]] = _at_once
     """Returns when training can begin. Evaluation can begin as soon as the world is open."""
+    codec: TextCodec | None = None
+    """Turns tokens into the text that the run's files hold; None: they hold none."""
     num_restarts: Callable[[], int] = _zero
     """Counts the engines that were restarted since the world was opened."""
     num_diverged: Callable[[], int] = _zero
@@ -220,6 +222,7 @@ def recipe_parts(
         "deadlines": recipe.deadlines,
         "steps": recipe.train.steps,
         "display": start.display,
+        "codec": codec,
         "make_checkpoints": checkpoints,
         "evaluate": measure,
         "num_diverged": lambda: episodes.num_diverged,

@@ -20,6 +20,14 @@ from arl.types import Problem, Response
 Split = Literal["training", "evaluation"]
 
 
+class SplitSource(Struct, frozen=True):
+    """Say what one side of a task holds, for `arl tasks`."""
+
+    problems: int
+    where: str  # "generated", a path, or the command that fetches what is missing
+    licence: str = ""  # of the problems; empty: arl's own
+
+
 class RewardFunction(Protocol):
     """Score one response.
 
@@ -114,6 +122,9 @@ class Task(Protocol):
     evaluation: ClassVar[Mapping[str, Any]] = {}
     """Defaults of the recipe's `eval` section for this task, as in {"temperature": 0.6}."""
 
+    prompting: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of the recipe's `data` section for this task, as in {"suffix": "\\nPut the answer in \\\\boxed{}."}."""
+
     @abstractmethod
     def __init__(self, options: Any) -> None:
         """Make the task from its validated Options."""
@@ -126,6 +137,12 @@ class Task(Protocol):
     @abstractmethod
     def reward(problem: Problem, response: Response) -> float | dict[str, float]:
         """Score one response, where `reward.function` is not given; see RewardFunction."""
+
+    @classmethod
+    def split_source(cls, split: Split) -> SplitSource | None:
+        """Say what this side holds, and where it is; None: the task has no such side. Downloads nothing."""
+        made = cls(cls.Options()).problems(split, seed=0)
+        return SplitSource(len(made), "generated")
 
     def warmup(self) -> Sequence[WarmupStage]:
         """Return the stages that teach a tiny model before RL. None by default: the task demonstrates nothing."""

@@ -21,6 +21,7 @@ from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.sync.buckets import TensorSpec
 from arl.train.packer import Shard
+from arl.train.trained_tokens import TokenLogprobs
 from arl.types import Transport, WeightUpdate
 
 ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank: where the controller listens
@@ -29,7 +30,7 @@ SENDERS = "senders"  # role of the thread that waits for Join
 
 
 class _Message(Struct, frozen=True, tag=True):
-    """Every message names its type, so that a union of them can be decoded."""
+    """Name the type of a message, so that a union of them can be decoded."""
 
 
 class Hello(_Message, frozen=True):
@@ -87,6 +88,7 @@ class Step(_Message, frozen=True):
 class Stepped(_Message, frozen=True):
     version: int
     metrics: dict[str, float]
+    logprobs: TokenLogprobs | None = None  # of the loss tokens whose places the shard knows
 
 
 class Published(_Message, frozen=True):

@@ -274,6 +274,7 @@ class RecordedGroups:
         self._patience = patience
         self._bound = bound
         self.tokens_generated = 0  # by groups that have ended
+        self.reward_wait_seconds = 0.0  # nothing is scored again
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """See arl.rollout.episodes.Episodes."""

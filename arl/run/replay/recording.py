@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
-from arl.data.problems import load_problems
 from arl.errors import DataError, InputError
+from arl.run.problem_sets import run_problems
 from arl.types import FAILED, NOT_SAMPLED, Accuracy, Problem, Trajectory, TrajectoryGroup
 
 Span = tuple[float, float]  # clock seconds: (begin, end)
@@ -27,6 +27,9 @@ _TOKENS = {
     "policy_versions": np.int32,
     "loss_mask": np.bool_,
 }
+_OF_GROUP = {"fate", "trained_at", "group_id", "problem_id", "dispatch_version", "dispatch_time"}
+NEEDED = {*_TOKENS, *_OF_GROUP, "arrival_version", "arrival_time", "prompt_length", "reward", "truncated"}
+NEWER = {"reward_parts", "reward_error"}  # columns that older runs lack
 _NO_PROBLEM = Problem("")  # of a group that was lost before its first token, because that leaves no trajectory
 
 
@@ -122,8 +125,7 @@ def _median(seconds: list[float]) -> float:
 
 
 def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
-    training, _ = load_problems(recipe.data, recipe.seed)
-    problems = {problem.id: problem for problem in training}
+    problems = {problem.id: problem for problem in run_problems(recipe).training}
     rows: dict[int, list[dict[str, Any]]] = {}
     for path in sorted((run / "trajectories").glob("*.parquet")):
         for row in _rows(path):
@@ -136,9 +138,10 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    table = pq.read_table(path)
-    if "fate" not in table.column_names:
-        raise DataError(f"{path}: no column `fate`; an older arl wrote it: record the run again")
+    known = set(pq.read_schema(path).names)
+    if missing := NEEDED - known:
+        raise DataError(f"{path}: lacks {', '.join(sorted(missing))}; an older arl wrote it: record the run again")
+    table = pq.read_table(path, columns=sorted((NEEDED | NEWER) & known))
     tokens = {name: _arrays(table.column(name).combine_chunks(), dtype) for name, dtype in _TOKENS.items()}
     rest = table.drop_columns(list(_TOKENS))
     for i, row in enumerate(rest.to_pylist()):
@@ -193,6 +196,8 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
         prompt_length=row["prompt_length"],
         reward=reward,
         truncated=row["truncated"],
+        reward_parts=dict(row.get("reward_parts") or ()),
+        reward_error=row.get("reward_error") or "",
         **tokens,
     )
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from arl import clock
 from arl.config.recipe import Deadlines, Recipe, Rollout
 from arl.config.worlds import VIRTUAL
+from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary
@@ -101,10 +102,11 @@ class ReplayWorld:
             del cut  # only models are saved
             return models
 
+        codec = load_codec(str(start.model), recipe_format(start.recipe.data))
         groups = RecordedGroups(
             recording.groups,
             engine,
-            codec=load_codec(str(start.model)),
+            codec=codec,
             trainer=trainer,
             patience=plan.patience,
             bound=None if plan.as_recorded else start.recipe.rollout.staleness,
@@ -124,6 +126,7 @@ class ReplayWorld:
             make_checkpoints=make_checkpoints,
             evaluate=measure,
             data_may_end=True,
+            codec=codec,
             activity="replaying",
         )
 
@@ -214,7 +217,8 @@ async def _measure(start: Start, model: Path, problems: Sequence[Problem], versi
     rewards = inline_rewards(recipe, start.origin.directory / "logs", start.display.note)
     scorer = evaluation_scorer(recipe, rewards)
     async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
-        episodes = held_out_episodes(recipe, start.origin.plan, engine, load_codec(str(model)), scorer)
+        codec = load_codec(str(model), recipe_format(recipe.data))
+        episodes = held_out_episodes(recipe, start.origin.plan, engine, codec, scorer)
         return await evaluate(episodes, problems, f"eval{version}")
 
 
