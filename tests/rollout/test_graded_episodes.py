@@ -111,7 +111,7 @@ def test_training_learns_from_shaped_rewards_and_parts_stay_raw() -> None:
 def test_a_reward_of_the_env_is_shaped_like_any_other() -> None:
     trajectories, episodes = run(score_itself, Shaping(scale=10.0, bias=-0.5, buffer=4))
     assert [t.reward for t in trajectories][5:7] == [5.0, 4.75]
-    assert episodes.num_graded_groups == 0
+    assert episodes.reward_wait_seconds == 0
 
 
 def test_truncated_episodes_are_masked_and_keep_their_reward() -> None:
@@ -122,11 +122,9 @@ def test_truncated_episodes_are_masked_and_keep_their_reward() -> None:
     assert trajectories[-1].num_sampled == BUDGET
 
 
-def test_waits_for_rewards_and_lost_grades_are_counted() -> None:
+def test_a_group_waits_for_its_grades_from_the_end_of_its_last_episode() -> None:
     _, episodes = run()
-    assert episodes.num_graded_groups == 1
     assert episodes.reward_wait_seconds == pytest.approx(3.0)
-    assert episodes.num_ungraded == 3
 
 
 def test_a_batch_of_masked_episodes_alone_has_lengths_and_no_ages() -> None:
