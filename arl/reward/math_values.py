@@ -71,12 +71,9 @@ def same_relation(gold: Any, answer: Any) -> bool:
         denominator = _value(other, point)
         if numerator is not None and denominator is not None and denominator != 0:
             ratios.append(numerator / denominator)
-    if (
-        len(ratios) < 3
-        or not all(_agree(ratio, ratios[0]) for ratio in ratios)
-        or not ratios[0].is_real
-        or ratios[0] == 0
-    ):
+    if len(ratios) < LEAST_POINTS or not ratios[0].is_real or ratios[0] == 0:
+        return False
+    if not all(_agree(ratio, ratios[0]) for ratio in ratios):
         return False
     kind = type(gold) if is_equation or ratios[0] > 0 else type(gold.reversed)
     return type(answer) is kind
