@@ -188,7 +188,7 @@ def eval_(
     output: Annotated[Path | None, typer.Option(help="Directory. [evals/MODEL/SUITE-PROTOCOL]")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print scores.json instead of a table.")] = False,
 ) -> None:
-    """Score a model on suites of problems; continues where it was interrupted."""
+    """Score a model on suites of problems; resumable."""
     import msgspec
     from rich.console import Console
 
