@@ -110,6 +110,14 @@ def replay(
 
 
 @command(app)
+def tasks() -> None:
+    """List the tasks that come with arl, and where their problems are."""
+    from arl.run.task_list import render_tasks, task_entries
+
+    typer.echo(render_tasks(task_entries()), nl=False)
+
+
+@command(app)
 def samples(
     run: Annotated[Path, typer.Argument(help="Directory of a run, living, finished or killed.", metavar="RUN")],
     step: Annotated[

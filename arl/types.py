@@ -119,6 +119,11 @@ class Trajectory(Struct, frozen=True):
     reward_parts: dict[str, float] = {}  # see Grade.parts
     reward_error: str = ""  # see Grade.error
 
+    @property
+    def num_sampled(self) -> int:
+        """Return how many tokens the policy sampled, in the loss or not."""
+        return int((self.policy_versions != NOT_SAMPLED).sum())
+
 
 class TrajectoryGroup(Struct, frozen=True):
     """Hold the G episodes of one problem when the group ended: finished and rewarded, or lost with what it had."""

@@ -11,7 +11,7 @@ from typing import Any
 _DASHES = dict.fromkeys(map(ord, "‐‑‒–—−"), "-")  # which texts have for a minus
 _QUOTES = dict.fromkeys(map(ord, "‘’ʼ"), "'")
 _MATH_MARKS = re.compile(r"\\[()\[\]]|\$|[\"“”„«»`]")  # \( \) \[ \] $: where mathematics begins and ends
-_SENTENCE_MARKS = re.compile(r"(?<!\d)[.,;:](?!\d)|(?<=\d)[.,;:](?!\d)|\?|(?<=[^\W\d_])!")
+_SENTENCE_MARKS = re.compile(r"(?<!\d)[.,;:](?!\d)|(?<=\d)[.,;:](?!\d)|\?+!*|(?<=[^\W\d_])!+")
 _SPACE = re.compile(r"\s+")
 
 

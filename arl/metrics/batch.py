@@ -73,7 +73,8 @@ def rollout_metrics(batch: Batch) -> Record:
     """Compute rewards and lengths of the trajectories that the step trains."""
     trajectories = _trajectories(batch)
     rewards = np.array([trajectory.reward for trajectory in trajectories])
-    lengths = np.array([int(trajectory.loss_mask.sum()) for trajectory in trajectories])
+    lengths = np.array([trajectory.num_sampled for trajectory in trajectories])
+    num_loss_tokens = sum(int(trajectory.loss_mask.sum()) for trajectory in trajectories)
     truncated = [trajectory.truncated for trajectory in trajectories]
     record: Record = {
         "reward/trained_mean": float(rewards.mean()),
@@ -83,7 +84,7 @@ def rollout_metrics(batch: Batch) -> Record:
         "length/p99": float(np.percentile(lengths, 99)),
         "length/max": int(lengths.max()),
         "truncated": float(np.mean(truncated)),
-        "tokens/trained": int(lengths.sum()),
+        "tokens/trained": num_loss_tokens,
     }
     return record | _lengths_by_outcome(trajectories, lengths) | _part_means(trajectories)
 

@@ -1,17 +1,17 @@
 r"""Compare two forms part by part. What only algebra can decide is asked of `decide`.
 
-    compare(gold, answer, decide) ─► True, False, or None where `decide` does not know
+compare(gold, answer, decide) ─► True, False, or None where `decide` does not know
 
-    pairs and intervals     brackets and order count: (1,2) is neither (2,1) nor [1,2]
-    sets, lists, unions     order does not count: {1,2} is 2,1
-    names                   x=3 is 3, and it is not y=3
-    values                  numbers by arithmetic, words by spelling, all else by `decide`
+pairs and intervals     brackets and order count: (1,2) is neither (2,1) nor [1,2]
+sets, lists, unions     order does not count: {1,2} is 2,1
+names                   x=3 is 3, and it is not y=3
+values                  numbers by arithmetic, words by spelling, all else by `decide`
 """
 
 import re
 from collections.abc import Callable, Sequence
 
-from arl.reward.math_forms import Form, Group, Named, Value
+from arl.reward.math_forms import Form, Group, Named, Value, read_form
 from arl.reward.math_numbers import read_number, same_number
 from arl.reward.math_text import words_of
 from arl.reward.math_units import may_differ
@@ -19,13 +19,14 @@ from arl.reward.math_units import may_differ
 Decide = Callable[[str, str], bool | None]
 
 MOST_PARTS = 64  # of lists whose order does not count: comparing them takes the square of it
-_UNORDERED = {"list", "{}", "union"}
-_CHOICE = re.compile(r"(?:\\text\{)?\(?([A-Z])[).:]?\}?")
+_UNORDERED = {"list", "{}", "union", "plus-minus"}
+CHOICE = re.compile(r"(?:\\text\{)?\(?([A-Z])[).:]?\}?")
 _LABELED = re.compile(r"(?:\\text\{)?(?:\(([A-Z])\)|([A-Z])[.:)])\}?:? ?(?=[^\s])(.+)", re.DOTALL)
 _BASED = re.compile(r"([0-9A-F]+)_(?:\{(\d+)\}|(\d))")
 _RATIO = re.compile(r"(\d+):(\d+)")
 _REAL_LINE = {"\\mathbb{R}", "all real numbers", "all reals", "real numbers", "R"}
 _NOTHING = {"no solution", "no solutions", "no real solutions", "empty set", "none", "\\emptyset"}
+LONGEST_PRODUCT = 3  # letters of a word that may be a product of variables
 _CLOCK_MINUTES = 2  # digits after the colon of a time of day, which is no ratio
 
 
@@ -56,7 +57,7 @@ def _compare_named(gold: Named, answer: Named, decide: Decide) -> bool | None:
 
 def _compare_unnamed(named: Named, other: Form, decide: Decide) -> bool | None:
     """Compare `y=2x+3` with `2x+3`, and with an equation that has no name of its own on one side."""
-    if isinstance(other, Value) and "=" in other.text:
+    if isinstance(other, Value) and re.search(r"[=<>]|\\[lg]eq", other.text):
         return decide(named.text, other.text)
     return compare(named.form, other, decide)
 
@@ -100,8 +101,8 @@ def _in_order(gold: Sequence[Form], answer: Sequence[Form], decide: Decide) -> b
 
 
 def _in_any_order(gold: Group, answer: Group, decide: Decide) -> bool | None:
-    ours = gold.items
-    theirs = answer.items
+    ours = tuple(dict.fromkeys(gold.items))
+    theirs = tuple(dict.fromkeys(answer.items))
     if _are_all_named(ours) != _are_all_named(theirs):
         names = {item.name for item in (*ours, *theirs) if isinstance(item, Named)}
         ours = _without_names(ours)
@@ -139,8 +140,10 @@ def _compare_unlike(gold: Form, answer: Form, decide: Decide) -> bool | None:
     if group.kind == "{}" and len(group.items) == 1:
         return compare(group.items[0], value, decide)
     if value.text in _REAL_LINE or words_of(value.text) in _REAL_LINE:
-        return group == Group("()", (Value(r"-\infty"), Value(r"\infty")))
-    return None if any(sign in value.text for sign in ("<", ">", "eq")) else False
+        return group.kind == "()" and group.items == (Value(r"-\infty"), Value(r"\infty"))
+    if not re.search(r"[<>]|\\[lgn]eq|\\begin", value.text):
+        return False
+    return decide(value.text, group.text) if gold is value else decide(group.text, value.text)
 
 
 def _compare_values(gold: Value, answer: Value, decide: Decide) -> bool | None:
@@ -160,15 +163,17 @@ def _compare_values(gold: Value, answer: Value, decide: Decide) -> bool | None:
 
 
 def _compare_choices(gold: str, answer: str) -> bool | None:
-    """Compare the letter of a multiple choice: "(C)" is "C", and "C. 15"."""
-    choice = _CHOICE.fullmatch(gold)
-    given = _CHOICE.fullmatch(answer)
+    """Compare the letter of a multiple choice: "(C)" is "C", and "C. 15". Where it is not asked for, it is no part."""
+    choice = CHOICE.fullmatch(gold)
+    given = CHOICE.fullmatch(answer)
     if choice and given:
         return choice[1] == given[1]
     labeled = _LABELED.fullmatch(answer)
     if choice and labeled:
         has_another = re.search(r"(?<![A-Za-z])[A-Z](?![A-Za-z])", labeled[3])
         return not has_another and choice[1] == (labeled[1] or labeled[2])
+    if labeled and labeled[1]:
+        return compare(read_form(gold), read_form(labeled[3].strip()), lambda one, other: one == other)
     return None
 
 
@@ -178,18 +183,16 @@ def _compare_bases(gold: str, answer: str) -> bool | None:
     theirs = _BASED.fullmatch(answer)
     if ours and theirs:
         return ours.group(1) == theirs.group(1) and (ours[2] or ours[3]) == (theirs[2] or theirs[3])
-    if ours or theirs:
-        based = ours or theirs
-        other = answer if ours else gold
-        return bool(based) and based[1] == other if other.isalnum() else None
-    return None
+    based = ours or theirs
+    plain = answer if ours else gold
+    return based[1] == plain if based and plain.isalnum() else None
 
 
 def _compare_ratios(gold: str, answer: str) -> bool | None:
     ours = _RATIO.fullmatch(gold)
     theirs = _RATIO.fullmatch(answer)
     if not ours or not theirs:
-        return None if ":" not in gold + answer else False
+        return False if ours or theirs else None
     if len(ours[2]) == _CLOCK_MINUTES or len(theirs[2]) == _CLOCK_MINUTES:
         return False  # a time of day has one spelling
     return int(ours[1]) * int(theirs[2]) == int(ours[2]) * int(theirs[1])
@@ -199,12 +202,21 @@ def _compare_words(gold: str, answer: str) -> bool | None:
     """Compare words by their spelling. A product of variables, as in `abc`, is left to algebra."""
     ours = words_of(gold)
     theirs = words_of(answer)
-    if ours is not None and ours == theirs:
+    has_text = r"\text" in gold or r"\text" in answer
+    spelled = [(ours, gold), (theirs, answer)]
+    are_long = max(len(gold), len(answer)) > LONGEST_PRODUCT
+    if ours is not None and ours == theirs and (has_text or are_long):
         return True
     for meaning in (_NOTHING, _REAL_LINE):
         if {gold, ours} & meaning and {answer, theirs} & meaning:
             return True
-    has_text = r"\text" in gold or r"\text" in answer
-    if ours is not None and theirs is not None and (has_text or max(len(gold), len(answer)) > 3):
+    if has_text and _letters_of(gold) == _letters_of(answer):
+        return True
+    if are_long and any(words is not None and len(text) > LONGEST_PRODUCT for words, text in spelled):
         return False
     return False if has_text else None
+
+
+def _letters_of(text: str) -> str:
+    """Return a text without macros, spaces and periods, in lower case: "3:30 p.m." is "3:30pm"."""
+    return re.sub(r"[{}\s.]", "", text.replace(r"\text", "")).lower()

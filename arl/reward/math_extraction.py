@@ -9,26 +9,31 @@ the rest what stands before its last line break.
 """
 
 import re
+from typing import NamedTuple
 
 LONGEST_ANSWER = 4000  # characters; what is longer is no answer, and is only compared as it stands
 
-_BOX_PARTS = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}\\]|[{}]")
+_BOX_PARTS = re.compile(r"\\(?:boxed|fbox)\s*\{|\\(?:[{}]|\\(?!boxed))|[{}]")
 _BARE_BOX = re.compile(r"\\boxed\s+(-?[\w.]+)")
 _HASHES = re.compile(r"^[ \t>*]*####[ \t]*([^\n]*)$", re.MULTILINE)
 _HEADING = re.compile(r"\d{1,2}[.):]\s*[A-Za-z*]")
 _STARTS_AS_ANSWER = re.compile(r"[-+−$€£¥(\[{\\.\d]|[A-Z][.)]?$|[A-Za-z]\s*=")
 _STATED = re.compile(
-    r"\banswers?\b(?:\s+to\s[^.\n]{1,80}?)?[\s*_]*(?:\bis\b|\bare\b|\bequals\b|=|:)[\s*_:]*"
+    r"\b(?:answer|option|choice)s?\b(?:\s+to\s[^.\n]{1,80}?)?[\s*_]*(?:\bis\b|\bare\b|\bequals\b|=|:)[\s*_:]*"
     r"(?:(?:therefore|thus|simply|indeed|exactly|approximately|about|equal to)\b[\s,:]*)?",
     re.IGNORECASE,
 )
 _MATH = re.compile(r"\$\$(.+?)\$\$|(?<![\\\d])\$([^$\n]+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _SENTENCE_END = re.compile(r"\.(?=\s|$)|\n|\.\*\*|!(?=\s|$)|<\|")
 _NUMBER = re.compile(
-    r"(?<![\w.,/^{])[-−+]?\s?[$€£]?\s?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))"
-    r"(?:\s\d+/\d+|/\d+|:\d+)?(?:\s?\\?%)?(?:\^\\circ|°)?(?![\w^]|\.\d|,\d)"
+    r"(?<![\w.,/^{])(?:[-−+](?=[\d.$€£]))?[$€£]?\s?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))"
+    r"(?:\s\d+/\d+|/\d+|:\d+)?(?:\s?\\?%)?(?:\^\\circ|°)?"
+    r"(?=(?:[kcm]?m|k?g|ft|lbs?|hrs?|mins?|h|s)?[²³]?(?![\w^]|\.\d|,\d))"
 )
 _FRACTION = re.compile(r"-?\d*\\[dt]?frac\{[^{}]*\}\{[^{}]*\}")
+_TUPLE = re.compile(r"[(\[]\s*[-−]?[\w./\\{}^]+(?:\s*,\s*[-−]?[\w./\\{}^]+)+\s*[)\]]")
+_EMPTY = {"", r"\text{}", "..."}
+_OPERATOR_BEFORE = re.compile(r"[+*/×÷^]\s*$|\\(?:cdot|times)\s*$")
 _TAIL = 3000  # characters from the end that are searched where the answer is not marked
 
 
@@ -64,26 +69,49 @@ def gold_answer(answer: str) -> str:
     return (box[1] if box else answer).strip()
 
 
+class _Box(NamedTuple):
+    """Hold where the content of a brace begins, and how it is nested."""
+
+    start: int
+    is_box: bool = True
+    is_first: bool = False  # only spaces are between the box around it and this one
+    end: int = 0  # of its content
+    reach: int = 0  # end of the content of the outermost box that holds only this one
+
+
 def last_box(text: str) -> tuple[int, str] | None:
-    r"""Return where the last closed and filled \boxed{…} begins, and what is in it. Reads the text once."""
-    open_braces: list[int] = []  # where the content begins, or −1 for a brace that is no box
-    found: tuple[int, str] | None = None
+    r"""Return where the last closed and filled \boxed{…} begins, and what is in it. Reads the text once.
+
+    Of \boxed{\boxed{5}} it is the inner one.
+    """
+    opened: list[_Box] = []
+    last: _Box | None = None
     for match in _BOX_PARTS.finditer(text):
         token = match[0]
-        if token.endswith("{") and token != r"\{":
-            open_braces.append(match.end() if token != "{" else -1)
-        elif token == "}" and open_braces:
-            start = open_braces.pop()
-            is_box = start >= 0 and text[start : match.start()].strip(" .,$~") not in {"", r"\text{}", "..."}
-            if is_box and not (found and found[0] > start and _is_nested_alone(text, start, found)):
-                found = (start, text[start : match.start()].strip())
-    bare = list(_BARE_BOX.finditer(text))[-1:] if found is None else []
-    return (bare[0].start(), bare[0][1]) if bare else found
+        if token == "}" and opened:
+            box = opened.pop()
+            if not box.is_box or _is_blank(text, box.start, match.start()):
+                continue
+            is_around = last and last.is_first and last.start > box.start
+            if last and is_around and not text[last.reach + 1 : match.start()].strip():
+                last = last._replace(is_first=box.is_first, reach=match.start())
+            else:
+                last = box._replace(end=match.start(), reach=match.start())
+        elif token == "{":
+            opened.append(_Box(match.end(), is_box=False))
+        elif token[-1] == "{" and len(token) > 2:
+            around = opened[-1] if opened else None
+            is_first = around is not None and around.is_box and _is_blank(text, around.start, match.start())
+            opened.append(_Box(match.end(), is_first=is_first))
+    if last is not None:
+        return last.start, text[last.start : last.end].strip()
+    bare = list(_BARE_BOX.finditer(text))
+    return (bare[-1].start(), bare[-1][1]) if bare else None
 
 
-def _is_nested_alone(text: str, start: int, inner: tuple[int, str]) -> bool:
-    r"""Tell whether \boxed{\boxed{5}} has only a box inside: then the inner one is the answer."""
-    return text[start : inner[0]].strip() in {r"\boxed{", r"\fbox{", r"\boxed {"}
+def _is_blank(text: str, start: int, end: int) -> bool:
+    """Tell whether nothing is said between two places. It looks at short spans alone, so that all are quick."""
+    return end - start < 40 and text[start:end].strip(" .,$~\n") in _EMPTY
 
 
 def _after_thinking(text: str) -> str:
@@ -129,9 +157,11 @@ def _stated(text: str) -> str | None:
 
 def _narrowed(content: str) -> str:
     """Return the only formula or number of a sentence such as "that she has 18 eggs", or else all of it."""
+    content = content.rpartition(" is ")[2]
     formulas = list(_MATH.finditer(content))
     if len(formulas) == 1:
         return next(group for group in formulas[0].groups() if group is not None).strip()
+    content = re.sub(r"(?<=\S)\s*\([A-Za-z -]+\)$", "", content)
     numbers = [match[0].strip() for match in _NUMBER.finditer(content) if match[0].strip()]
     is_sentence = len(content.split()) > 3 and not re.search(r"\bnot\b|n't\b|[=\\<>]", content)
     return numbers[0] if len(numbers) == 1 and is_sentence else content
@@ -139,13 +169,13 @@ def _narrowed(content: str) -> str:
 
 def _last_quantity(text: str) -> str | None:
     """Return the last formula with a digit, or the last number, whichever ends later."""
-    candidates = []
-    for pattern in (_MATH, _FRACTION, _NUMBER):
-        matches = [match for match in pattern.finditer(text) if any(c.isdecimal() for c in match[0])]
-        if matches:
-            candidates.append(matches[-1])
+    formulas = list(_MATH.finditer(text))
+    matches = [*formulas, *_TUPLE.finditer(text), *_FRACTION.finditer(text), *_NUMBER.finditer(text)]
+    candidates = [match for match in matches if any(c.isdecimal() for c in match[0])] or formulas
     if not candidates:
         return None
     last = max(candidates, key=lambda match: (match.end(), match.end() - match.start()))
+    if _OPERATOR_BEFORE.search(text[max(0, last.start() - 20) : last.start()]):
+        return None  # the last part of a computation without a result
     groups = [group for group in last.groups() if group is not None] if last.re is _MATH else []
     return (groups[0] if groups else last[0]).strip()

@@ -17,6 +17,7 @@ from arl.reward.math_units import split_unit
 
 DEEPEST = 8  # lists in lists; what is deeper stays one value
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
+_SET_BUILDER = re.compile(r"\\\{[a-z](?:\\in ?\\mathbb\{R\})?(?:\||:|\\mid)(.*)\\\}")
 _JOINT = re.compile(r"\\text\{[^{}]*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
 _MATRIX = re.compile(r"\\begin\{([pbBvV]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 
@@ -29,10 +30,11 @@ class Value(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Hold parts. The kind is its brackets, as in "()" or "[)", or "{}", "list", "union", "matrix", "row"."""
+    """Hold parts. The kind is its brackets, as in "()" or "[)", or it is {}, list, plus-minus, union, matrix or row."""
 
     kind: str
     items: tuple["Form", ...]
+    text: str = ""
 
 
 class Named(NamedTuple):
@@ -49,6 +51,8 @@ Form = Value | Group | Named
 def read_form(text: str, depth: int = 0) -> Form:
     """Return the form of a cleaned answer."""
     text = unwrap(text)
+    condition = _SET_BUILDER.fullmatch(text)
+    text = condition[1] if condition else text
     if depth >= DEEPEST:
         return Value(text)
     for reader in (_read_list, _read_named, _read_brackets, _read_matrix, _read_plus_minus):
@@ -56,15 +60,17 @@ def read_form(text: str, depth: int = 0) -> Form:
         if form is not None:
             return form
     value, unit = split_unit(text)
-    if unit and value != text:
-        inner = read_form(value, depth + 1)
-        return inner._replace(unit=unit) if isinstance(inner, Value) else inner
-    return Value(text)
+    if value == text:
+        return Value(text)
+    inner = read_form(value, depth + 1)
+    return inner._replace(unit=unit) if isinstance(inner, Value) else inner
 
 
 def unwrap(text: str) -> str:
-    """Remove brackets that enclose all of an answer and separate nothing: "(5)", "{5}"."""
-    while len(text) > 2 and text[0] in "({" and _closes_at_end(text) and len(split_outside(text[1:-1], ",;")) == 1:
+    """Remove brackets that enclose all of an answer and say nothing: "(5)", and braces, which LaTeX does not print."""
+    while len(text) > 2 and text[0] in "({" and _closes_at_end(text):
+        if text[0] == "(" and len(split_outside(text[1:-1], ",;")) > 1:
+            break
         text = text[1:-1]
     return text
 
@@ -105,20 +111,27 @@ def _read_list(text: str, depth: int) -> Form | None:
         return None
     union = _split_outside_word(text, r"\cup")
     if len(union) > 1:
-        return Group("union", _read_all(union, depth))
+        return Group("union", _read_all(union, depth), text)
     spelled = _JOINT.sub(lambda match: match[0] if match[0].startswith("\\") else ",", text)
-    parts = [part.strip() for part in split_outside(spelled, ",;")]
+    weaker = ";" if len(split_outside(spelled, ";")) > 1 else ","
+    parts = [part.strip() for part in split_outside(spelled, weaker)]
     parts = [part for part in parts if part]
     if len(parts) < 2:
         return None
     items = _read_all(parts, depth)
     if all(isinstance(item, Named) and _is_interval(item.form) for item in items):
-        return Group("union", items)
-    return Group("list", items)
+        return Group("union", items, text)
+    return Group("list", _flat(items), text)
 
 
 def _read_all(parts: Sequence[str], depth: int) -> tuple[Form, ...]:
     return tuple(read_form(part.strip(), depth + 1) for part in parts)
+
+
+def _flat(items: Sequence[Form]) -> tuple[Form, ...]:
+    r"""Put the two values of `1\pm\sqrt{5}` beside the others of a list."""
+    lists = [item.items if isinstance(item, Group) and item.kind == "plus-minus" else (item,) for item in items]
+    return tuple(item for part in lists for item in part)
 
 
 def _is_interval(form: Form) -> bool:
@@ -140,7 +153,7 @@ def _read_named(text: str, depth: int) -> Form | None:
     inequality = read_inequality(text)
     if inequality is None:
         return None
-    bounds = Group(inequality.brackets, (Value(inequality.low), Value(inequality.high)))
+    bounds = Group(inequality.brackets, (Value(inequality.low), Value(inequality.high)), text)
     return Named(inequality.name, bounds, text)
 
 
@@ -153,10 +166,10 @@ def _read_brackets(text: str, depth: int) -> Form | None:
     if braces and not _closes_at_end(text.replace("\\", "")):
         return None
     parts = split_outside(inner, ",;")
-    is_set = braces or text[0] == "{"
-    if len(parts) < 2 and not is_set:
+    if len(parts) < 2 and not braces:
         return None
-    return Group("{}" if is_set else text[0] + text[-1], _read_all(parts, depth))
+    items = _read_all(parts, depth)
+    return Group("{}", _flat(items), text) if braces else Group(text[0] + text[-1], items, text)
 
 
 def _read_matrix(text: str, depth: int) -> Form | None:
@@ -165,7 +178,7 @@ def _read_matrix(text: str, depth: int) -> Form | None:
         return None
     lines = [line for line in re.split(r"\\\\|\\cr(?![a-z])", match[2].replace(r"\hline", "")) if line.strip()]
     rows = tuple(Group("row", _read_all(line.split("&"), depth + 1)) for line in lines)
-    return Group("matrix", rows)
+    return Group("matrix", rows, text)
 
 
 def _read_plus_minus(text: str, depth: int) -> Form | None:
@@ -174,4 +187,4 @@ def _read_plus_minus(text: str, depth: int) -> Form | None:
         return None
     upper = re.sub(r"\\pm ?", "+", re.sub(r"\\mp ?", "-", text)).removeprefix("+")
     lower = re.sub(r"\\pm ?", "-", re.sub(r"\\mp ?", "+", text))
-    return Group("list", _read_all([upper, lower], depth))
+    return Group("plus-minus", _read_all([upper, lower], depth), text)

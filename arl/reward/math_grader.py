@@ -6,28 +6,23 @@ r"""Grade answers to math problems: find the answer in the response, and compare
                                                                              math_symbolic, within a second
 
 docs/rewards.md says which answers count as equal. Nothing here imports torch, and the symbolic library is imported on
-first use.
+first use, or by `score.prepare` when a worker starts.
 """
 
 from functools import lru_cache
 
-from arl.reward.math_compare import compare
+from arl.reward.math_compare import CHOICE, compare
 from arl.reward.math_extraction import LONGEST_ANSWER, extract_answer, gold_answer, has_form
 from arl.reward.math_forms import Form, Group, Named, read_form
 from arl.reward.math_numbers import read_number
-from arl.reward.math_symbolic import is_equal, load_library, run_within
+from arl.reward.math_symbolic import is_equal, prepare, run_within
 from arl.reward.math_text import clean, words_of
 from arl.types import Problem, Response
 
 __all__ = ["canonical", "equal", "extract_answer", "score"]
 
 SECONDS = 1.0  # for the algebra of one verification
-_UNORDERED = {"list", "{}", "union"}
-
-
-def prepare_worker() -> None:
-    """Import the symbolic library ahead of the first grade."""
-    load_library()
+_UNORDERED = {"list", "{}", "union", "plus-minus"}
 
 
 def score(problem: Problem, response: Response) -> dict[str, float]:
@@ -45,6 +40,9 @@ def score(problem: Problem, response: Response) -> dict[str, float]:
         "correct": float(answer is not None and equal(gold, answer)),
         "format": float(has_form(response.text, response.truncated)),
     }
+
+
+score.prepare = prepare  # type: ignore[attr-defined]  # a worker calls it when it starts
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -72,7 +70,7 @@ def _equal(gold: str, answer: str) -> bool:
         return False  # nothing is left of it, and nothing equals nothing
     verdict = compare(ours, theirs, lambda one, other: True if one == other else None)
     if verdict is None:
-        load_library()  # outside of the time limit
+        prepare()  # outside of the time limit
         verdict = run_within(SECONDS, lambda: compare(ours, theirs, is_equal), repr(answer[:60]))
     return verdict is True
 
@@ -106,4 +104,5 @@ def _spell(form: Form) -> str:
     number = read_number(form.text)
     if number is not None:
         return str(number.value)
-    return words_of(form.text) or form.text
+    choice = CHOICE.fullmatch(form.text)
+    return choice[1] if choice else words_of(form.text) or form.text

@@ -15,10 +15,11 @@ MOST_DIGITS_IN_SUM = 4  # of a bound of a sum or product
 
 _EXPONENT = re.compile(r"\^(?:\{([^{}]*)\}|(\w))")
 _TOWER = re.compile(r"\^(?:\{[^{}]*\^|\w\^)")
-_FACTORIAL = re.compile(r"(\d*)([)}\]!]*)!")
+_FACTORIAL = re.compile(r"(\^?)(\d+)!|[)}\]](!)|!(!)")
 _INTEGER = re.compile(r"\d+")
 _LOOP = re.compile(r"\\(?:sum|prod|int|lim|iint|oint)(?![A-Za-z])")
 _BINOMIAL = re.compile(r"\\binom(?![A-Za-z])")
+_HUGE_BINOMIAL = re.compile(r"\\binom\{[^{}]*\^")
 
 
 def is_too_hard(text: str) -> bool:
@@ -28,7 +29,8 @@ def is_too_hard(text: str) -> bool:
         or _depth(text) > DEEPEST
         or any(len(digits) > LONGEST_INTEGER for digits in _INTEGER.findall(text))
         or _has_huge_power(text)
-        or any(_is_huge_factorial(*match) for match in _FACTORIAL.findall(text))
+        or any(_is_huge_factorial(match, text) for match in _FACTORIAL.finditer(text))
+        or _HUGE_BINOMIAL.search(text) is not None
         or (_calls_loop(text) and any(len(digits) > MOST_DIGITS_IN_SUM for digits in _INTEGER.findall(text)))
     )
 
@@ -67,10 +69,14 @@ def _is_numeric_tower(text: str) -> bool:
     return any(int(digits) > 3 for digits in _INTEGER.findall(text[text.index(towers[0]) :])[:3])
 
 
-def _is_huge_factorial(digits: str, closing: str) -> bool:
-    if digits and not closing:
-        return len(digits) > 4 or int(digits) > LARGEST_FACTORIAL
-    return bool(digits) and len(digits) > 2  # (10^9)!, (99999)!, 99!!
+def _is_huge_factorial(match: re.Match[str], text: str) -> bool:
+    """Judge `5!`, `10^9!`, `(n+1)!` and `5!!` by the size of what stands before the sign."""
+    if match[4]:
+        return True
+    if match[2]:
+        return bool(match[1]) or len(match[2]) > 4 or int(match[2]) > LARGEST_FACTORIAL
+    operand = text[: match.start()]
+    return "^" in operand or any(len(digits) > 2 for digits in _INTEGER.findall(operand))
 
 
 def _calls_loop(text: str) -> bool:

@@ -12,7 +12,8 @@ _POINTS = rf"m?(?:\\(?:angle|overline|triangle|widehat|hat|vec|bar|measuredangle
 _CALL = rf"(?:{_VARIABLE}|\\mathbb\{{[A-Z]\}})(?:\^\{{?-1\}}?)?[(\[][^()\[\]=<>]*[)\]]"
 _WORDS = r"(?:\\text\{[^{}]*\}|[A-Za-z]{4,}(?: [A-Za-z]+)*)"
 _LABEL = rf"(?:{_VARIABLE}|{_POINTS}|\|{_POINTS}\||\|{_VARIABLE}\||{_CALL}|{_WORDS})"
-_QUOTIENT = rf"\\frac\{{{_POINTS}\}}\{{{_POINTS}\}}|{_POINTS}[:/]{_POINTS}"
+_TERM = rf"(?:{_POINTS}|{_VARIABLE})"
+_QUOTIENT = rf"\\frac\{{{_TERM}\}}\{{{_TERM}\}}|{_TERM}[:/]{_TERM}"
 _TUPLE = rf"\({_VARIABLE}(?:,{_VARIABLE})+\)"
 _NAME = re.compile(rf"{_LABEL}|{_QUOTIENT}|{_TUPLE}")
 _BOUNDED = re.compile(rf"{_VARIABLE}|{_CALL}")
@@ -21,6 +22,7 @@ _EQUALS = re.compile(r"(?<![<>!=\\])=(?!=)|\\(?:equiv|coloneqq)(?![A-Za-z])")
 _APPROXIMATELY = re.compile(r"\\approx(?![A-Za-z]) ?")
 _MEMBER = re.compile(r"\\in(?![A-Za-z]) ?")
 _RELATION = re.compile(r"(\\[lg]eq(?![A-Za-z])|<|>)")
+_ABSOLUTE = re.compile(rf"\|({_VARIABLE})\|(<|\\leq) ?(\d+)")
 _LONGEST_NAME = 60
 
 
@@ -58,12 +60,16 @@ def read_assignment(text: str) -> tuple[Name, str] | None:
         return sides[0], sides[-1]
     if len(sides) == 2 and is_name(sides[1]):
         return sides[1], sides[0]
-    has_letters = re.search(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", sides[0])
-    return None if has_letters or sides[0].startswith("\\text") else ("", sides[-1])
+    is_computation = not re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", exact)) and r"\text" not in exact
+    return ("", sides[-1]) if is_computation else None
 
 
 def read_inequality(text: str) -> Inequality | None:
     r"""Return `a<x\leq b`, `x>a` or `a\geq x` as an interval; None: another relation, or more than one name."""
+    absolute = _ABSOLUTE.fullmatch(text)
+    if absolute:
+        brackets = "()" if absolute[2] == "<" else "[]"
+        return Inequality(absolute[1], brackets, f"-{absolute[3]}", absolute[3])
     pieces = _RELATION.split(text)
     terms = [piece.strip() for piece in pieces[0::2]]
     signs = pieces[1::2]

@@ -4,13 +4,14 @@ r"""Decide by algebra whether two expressions are equal: math-verify, with check
                                                                   expressions: values at a few points, else verify
                                                                   relations, sets, matrices: verify
 
-The library is imported on first use (a second), so that the controller never imports it; `load_library` does it ahead.
+The library is imported on first use (a second), so that the controller never imports it; `prepare` does it ahead.
 
 math-verify takes two numbers for equal whose difference rounds to zero, as 1/2^{98} and 1/2^{99} do. Here numbers are
 therefore compared by their relative difference, and `verify` decides only what is no number.
 """
 
 import logging
+import re
 import signal
 import threading
 import time
@@ -26,7 +27,6 @@ from arl.reward.math_numbers import Number, is_rounded, read_number
 DIGITS = 60  # e^{π√163} differs from an integer only in its 31st digit
 TOLERANCE = 40  # digits that equal numbers agree in
 REPEAT_SECONDS = 0.1  # the alarm rings again, because code in between may have swallowed it
-MOST_VARIABLES = 6
 
 
 class _OutOfTime(BaseException):
@@ -51,8 +51,20 @@ def load_library() -> _Library:
     return _Library(sympy, latex2sympy, should_treat_as_complex, verify)
 
 
+_WARM_UP = (("x+1", "2+x"), (r"\sum_{k=1}^n k", r"\frac{n^2}{2}"), (r"\{1,2\}", r"\{1,x\}"), ("x<2", "y>3"))
+
+
+@cache
+def prepare() -> None:
+    """Import the library and use every part of it once, because the first use of a part takes up to half a second."""
+    for gold, answer in _WARM_UP:
+        is_equal(gold, answer)
+
+
 def run_within(seconds: float, function: Callable[[], bool | None], what: str) -> bool | None:
-    """Call a function, and break it off when the time is over.
+    """Call a function, and break it off when it has used so much time of the CPU.
+
+    It is no time of the clock, so that a busy machine decides as an idle one does; for that, the pool has its deadline.
 
     Raises:
         TimeoutError: the time was over; names `what`.
@@ -66,18 +78,18 @@ def run_within(seconds: float, function: Callable[[], bool | None], what: str) -
         if armed:
             raise _OutOfTime
 
-    previous = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_SECONDS)
-    start = time.monotonic()
+    previous = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds, REPEAT_SECONDS)
+    start = time.process_time()
     try:
         result = function()
     except _OutOfTime:
         raise TimeoutError(f"no verdict within {seconds:g} s on the answer {what}") from None
     finally:
         armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-    if not result and time.monotonic() - start >= seconds:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, previous)
+    if not result and time.process_time() - start >= seconds:
         raise TimeoutError(f"no verdict within {seconds:g} s on the answer {what}")
     return result
 
@@ -86,16 +98,32 @@ def is_equal(gold: str, answer: str) -> bool:
     """Decide whether two cleaned expressions are equal; what cannot be parsed, or is too hard, is equal to nothing."""
     if is_too_hard(gold) or is_too_hard(answer) or _has_words(gold) or _has_words(answer):
         return False
+    if _differ_in_case(gold, answer):
+        return False
     ours = _parse(gold)
     theirs = _parse(answer)
-    if ours is None or theirs is None or _asks_more(theirs, ours):
+    if ours is None or theirs is None:
         return False
     sympy = load_library().sympy
+    relation = sympy.core.relational.Relational
+    if isinstance(ours, relation) and isinstance(theirs, relation):
+        return _compare_relations(ours, theirs)
+    if any(
+        isinstance(one, relation) and isinstance(other, sympy.Expr) for one, other in ((ours, theirs), (theirs, ours))
+    ):
+        return False  # x+y=3 is not 3
     if isinstance(ours, sympy.Expr) and isinstance(theirs, sympy.Expr):
         verdict = _compare_expressions(ours, theirs, read_number(gold), read_number(answer))
         if verdict is not None:
             return verdict
     return _verify(ours, theirs)
+
+
+def _differ_in_case(gold: str, answer: str) -> bool:
+    """Tell whether the variables differ in case alone, which the parser does not see."""
+    ours = set(re.sub(r"\\[A-Za-z]+|[^A-Za-z]", "", gold))
+    theirs = set(re.sub(r"\\[A-Za-z]+|[^A-Za-z]", "", answer))
+    return ours != theirs and {name.lower() for name in ours} == {name.lower() for name in theirs}
 
 
 def _verify(gold: Any, answer: Any) -> bool:
@@ -116,14 +144,7 @@ def _verify(gold: Any, answer: Any) -> bool:
 
 def _has_words(text: str) -> bool:
     """Tell whether a text is no formula: the parser would take its letters for variables, and "1 2" for a sum."""
-    digits_apart = any(before.isdigit() and after.isdigit() for before, _, after in zip(text, text[1:], text[2:]) if _ == " ")
-    return r"\text" in text or digits_apart or ":" in text
-
-
-def _asks_more(answer: Any, gold: Any) -> bool:
-    """Tell whether the answer is an equation in its own variables, as in x+y=3, though the gold one is a value."""
-    sympy = load_library().sympy
-    return isinstance(answer, sympy.Eq) and not isinstance(gold, sympy.core.relational.Relational)
+    return r"\text" in text or ":" in text or re.search(r"(?<!_)\d \d", text) is not None
 
 
 @lru_cache(maxsize=1024)
@@ -146,11 +167,13 @@ def _parse(text: str) -> Any:
 
 
 def _in_exact_terms(parsed: Any) -> Any:
-    """Write decimals as fractions, and the letter i as the imaginary unit."""
+    """Write decimals as fractions, the letter i as the imaginary unit, and f(x) as a variable of its own."""
     sympy = load_library().sympy
     if not isinstance(parsed, sympy.Basic):
         return parsed
     terms = {value: sympy.Rational(str(value)) for value in parsed.atoms(sympy.Float)}
+    functions = parsed.atoms(sympy.core.function.AppliedUndef)
+    terms |= {function: sympy.Symbol(str(function), real=True) for function in functions}
     terms |= {symbol: sympy.I for symbol in parsed.free_symbols if symbol.name == "i"}
     return parsed.xreplace(terms) if terms else parsed
 
@@ -212,9 +235,11 @@ def _agree(one: Any, other: Any) -> bool:
 
 def _compare_at_points(gold: Any, answer: Any, variables: list[Any]) -> bool | None:
     """Compare at a few points; None where too few of them have a real value on both sides."""
-    if len(variables) > MOST_VARIABLES:
+    sympy = load_library().sympy
+    with_bound_variables = (sympy.Sum, sympy.Product, sympy.Integral)
+    if gold.has(*with_bound_variables) or answer.has(*with_bound_variables):
         return None
-    is_complex = gold.has(load_library().sympy.I) or answer.has(load_library().sympy.I)
+    is_complex = gold.has(sympy.I) or answer.has(sympy.I)
     agreements = 0
     for point in _points(variables):
         one = _value(gold, point)
@@ -229,11 +254,41 @@ def _compare_at_points(gold: Any, answer: Any, variables: list[Any]) -> bool | N
     return True if agreements >= 3 else None
 
 
+def _compare_relations(gold: Any, answer: Any) -> bool:
+    """Tell whether two equations or inequalities say the same: their differences have a constant ratio.
+
+    A negative ratio turns an inequality around.
+    """
+    sympy = load_library().sympy
+    is_equation = isinstance(gold, (sympy.Eq, sympy.Ne))
+    one = gold.lhs - gold.rhs
+    other = answer.lhs - answer.rhs
+    if is_equation:  # multiplied by their denominators
+        one = sympy.together(one).as_numer_denom()[0]
+        other = sympy.together(other).as_numer_denom()[0]
+    ratios = []
+    for point in _points(sorted(one.free_symbols | other.free_symbols, key=str)):
+        numerator = _value(one, point)
+        denominator = _value(other, point)
+        if numerator is not None and denominator is not None and denominator != 0:
+            ratios.append(numerator / denominator)
+    if (
+        len(ratios) < 3
+        or not all(_agree(ratio, ratios[0]) for ratio in ratios)
+        or not ratios[0].is_real
+        or ratios[0] == 0
+    ):
+        return False
+    kind = type(gold) if is_equation or ratios[0] > 0 else type(gold.reversed)
+    return type(answer) is kind
+
+
 def _points(variables: list[Any]) -> list[dict[Any, Any]]:
     """Return points of unrelated fractions: two of positive ones, two of mixed signs, two of integers."""
-    rational = load_library().sympy.Rational
-    primes = [3, 7, 11, 17, 23, 31]
+    sympy = load_library().sympy
+    rational = sympy.Rational
+    primes = [sympy.prime(index + 2) for index in range(len(variables))]
     fractions = [[rational(prime + 2 * row, 13 + 6 * row) for prime in primes] for row in (0, 1)]
     mixed = [[rational(prime * (-1) ** (index + row), 19) for index, prime in enumerate(primes)] for row in (0, 1)]
     integers = [[rational(prime + row) for prime in primes] for row in (2, 5)]
-    return [dict(zip(variables, row, strict=False)) for row in (*fractions, *mixed, *integers)]
+    return [dict(zip(variables, row, strict=True)) for row in (*fractions, *mixed, *integers)]

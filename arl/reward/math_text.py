@@ -59,7 +59,9 @@ _TEXT_MACRO = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|mbox|hbox|emph|mathrm|operatorname\*?)\s*\{([^{}]*)\}"
 )
 _STYLE_MACRO = re.compile(r"\\(?:mathbf|mathit|mathsf|boldsymbol|bm|underline)\s*\{([^{}]*)\}")
-_NAMED_FUNCTION = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|lg|exp|det|gcd|lcm|max|min")
+_DOUBLED_BACKSLASH = re.compile(r"\\\\(?=[A-Za-z])")  # of data that was escaped twice; in a matrix it ends a row
+_FUNCTIONS = "(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|lg|exp"
+_NAMED_FUNCTION = re.compile(rf"{_FUNCTIONS}|det|gcd|lcm|max|min")
 
 # Each pair is replaced in this order.
 _REWRITES = [
@@ -68,7 +70,7 @@ _REWRITES = [
         (r"\s+", " "),  # first, because patterns with spaces at both ends are slow on long runs
         (r"\\(?:left|right)\s*\.", ""),
         (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])", ""),
-        (r"(?<=\d)(?:\{,\}|,\s*\\!|\\,|\\!)\s*(?=\d{3})", ""),  # separators of thousands that cannot be a list
+        (r"(?<=\d) ?(?:\{ ?, ?\}|,\s*\\!|\\,|\\!)\s*(?=\d{3})", ""),  # separators of thousands that cannot be a list
         (r"\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\})|\\degree(?![A-Za-z])", ""),
         (r"(?<!\\)\\[()\[\]]|\\?\$", ""),  # math delimiters and dollar signs
         (r"\\%", "%"),
@@ -97,17 +99,21 @@ _REWRITES = [
         (r"\\(?:approxeq|simeq)(?![A-Za-z])", r"\\approx "),
         (r"(?<![A-Za-z\\])pi(?![A-Za-z])", r"\\pi "),
         (r"(?<![A-Za-z\\])sqrt(?![A-Za-z])", r"\\sqrt "),
+        (rf"(?<![A-Za-z\\])({_FUNCTIONS})(?=[ ({{\d\\^_])", r"\\\1"),
         (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"\\sqrt\s*(\d+|[A-Za-z](?![A-Za-z]))", r"\\sqrt{\1}"),
         (r"\^\s*\(([^()]*)\)", r"^{\1}"),
+        (r"\\frac\s*(\\[a-z]+)\s*(?=\d|\{)", r"\\frac{\1}"),
         (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
         (r"\\frac\s*(\d|[A-Za-z])\s*(?=\{)", r"\\frac{\1}"),
         (r"\\frac\s*(\{[^{}]*\})\s*(\d|[A-Za-z])", r"\\frac\1{\2}"),
-        (r"\s*([-=+*/^_(){}\[\],;:<>|&!%'])\s*", r"\1"),
+        (r"\s*([-=+*/^_(){}\[\];:<>|&!%'])\s*", r"\1"),
+        (r"\s*,(?! \d{3}(?!\d)) ?", ","),  # "32, 349" lists two numbers, "32,349" is one
+        (r"\\log_\{?e\}?(?![A-Za-z])", r"\\ln"),
         (r"([_^])\{(\w)\}", r"\1\2"),
         (r"\s+", " "),
         (r" (?=\\)", ""),
-        (r"(?<=\d) (?=[A-Za-z](?![A-Za-z]))|(?<=[A-Za-z]) (?=\d)", ""),
+        (r"(?<=\d) (?=[A-Za-z](?![A-Za-z]))|(?<=[A-Za-z])(?<!_[A-Za-z]) (?=\d)", ""),
         (r"(?<![A-Za-z])(\\[A-Za-z]+) (?![A-Za-z])", r"\1"),
     ]
 ]
@@ -125,6 +131,8 @@ def clean(answer: str) -> str:
     text = _to_ascii(answer)
     text = _STYLE_MACRO.sub(r"{\1}", text)
     text = _TEXT_MACRO.sub(_one_text_macro, text)
+    if r"\begin" not in text:
+        text = _DOUBLED_BACKSLASH.sub(r"\\", text)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     return _trim(text)
@@ -176,7 +184,7 @@ def _trim(text: str) -> str:
     before = None
     while before != text:
         before = text
-        text = text.strip(" .,;:").removesuffix("\\\\").removeprefix("\\\\")
+        text = text.lstrip(" ,;:").rstrip(" .,;:").removesuffix("\\\\").removeprefix("\\\\")
     return text
 
 

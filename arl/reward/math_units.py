@@ -42,9 +42,12 @@ _UNITS = {spelling: unit for unit, spellings in _SPELLINGS.items() for spelling 
 _AMOUNT = r"[-+]?(?:\d|\.\d|\\frac|\\sqrt|\\pi|\().*"
 _IN_TEXT = re.compile(rf"({_AMOUNT}?)\\text\{{([^{{}}]*)\}}(?:\^\{{?\d\}}?|/\\text\{{[^{{}}]*\}})*")
 _BARE = re.compile(r"([-+]?[\d.,/ ]*\d%?)( ?)([A-Za-z][A-Za-z.'/ -]*)(?:\^\{?\d\}?)?")
-_LEADING_TEXT = re.compile(r"\\text\{[^{}]*\}:?(?=[-+\d.(\\])")
-_LEADING_WORDS = re.compile(r"(?:about|approximately|exactly|only|a total of|usd|rs\.?|us) ?(?=[-+\d.\\])", re.IGNORECASE)
-_NO_UNITS = set(["and", "or", "not", "to", "is", "mod", "choose", "if", "where", "for", "sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "arcsin", "arccos", "arctan"])
+_LEADING_TEXT = re.compile(r"\\text\{(?!\(?[A-Z][).:]*\})[^{}]*\}:?(?=[-+\d.(\\])")
+_LEADING_WORDS = re.compile(
+    r"(?:about|approximately|exactly|only|a total of|usd|rs\.?|us) ?(?=[-+\d.\\])", re.IGNORECASE
+)
+_NO_UNITS = {"and", "or", "not", "to", "is", "mod", "choose", "if", "where", "for"}
+_NO_UNITS |= {"sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "arcsin", "arccos", "arctan"}
 _LONG_WORD = 5  # letters that are no product of variables, though no space is before them
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from arl.clock import deadline
 from arl.config.imports import import_function
-from arl.config.recipe import Recipe, Sync
+from arl.config.recipe import Recipe, Reward, Sync
 from arl.data.prompt_format import recipe_format
 from arl.data.text_codec import TextCodec
 from arl.data.tokenizer import load_codec
@@ -20,17 +20,18 @@ from arl.engine.base import Engine
 from arl.errors import InputError
 from arl.launch.address import new_key
 from arl.launch.launchers import make_launcher
+from arl.reward.shaping import Shaping
 from arl.rollout.episodes import Episodes, Rewards
 from arl.run.engines import EngineServers, connect_engines
 from arl.run.failures import explain_deaths, reported_failures
 from arl.run.preflight import Plan, preflight
-from arl.run.rewards import open_rewards
+from arl.run.rewards import evaluation_scorer, open_rewards
 from arl.tasks.registry import env_name
 from arl.types import Accuracy, Problem, StartingVersions, WeightUpdate
 
 
 def make_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
-    """Build the episodes of the recipe's training groups."""
+    """Build the episodes of the recipe's training groups; their rewards are shaped as its section `reward` says."""
     return Episodes(
         engine,
         codec,
@@ -39,17 +40,18 @@ def make_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, 
         rollout=recipe.rollout,
         seed=recipe.seed,
         max_length=plan.max_length,
+        shaping=Shaping.of(recipe.reward),
     )
 
 
 def held_out_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
-    """Build the episodes of an evaluation: one per problem, at its temperature."""
+    """Build the episodes of an evaluation: one per problem, at its temperature, with rewards that are not shaped."""
     changes = {
         "group_size": 1,
         "temperature": recipe.eval.temperature,
     }
     rollout = recipe.rollout.model_copy(update=changes)
-    evaluation = recipe.model_copy(update={"rollout": rollout})
+    evaluation = recipe.model_copy(update={"rollout": rollout, "reward": Reward()})
     return make_episodes(evaluation, plan, engine, codec, rewards)
 
 
@@ -100,7 +102,7 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
         reported_failures(),
         make_launcher(recipe, logs) as launcher,
         explain_deaths(launcher),
-        open_rewards(recipe, logs) as rewards,
+        open_rewards(recipe, logs, _say) as rewards,
     ):
         servers = EngineServers(
             recipe=recipe,
@@ -110,7 +112,8 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
             key=new_key(),
         )
         async with connect_engines(servers, await servers.start_all(), _say) as engine:
-            accuracies = await _evaluate_each(recipe, plan, models, engine, rewards)
+            scorer = evaluation_scorer(recipe, rewards)
+            accuracies = await _evaluate_each(recipe, plan, models, engine, scorer)
     shutil.rmtree(logs)  # after a failure they are kept, because the message names them
     return accuracies
 

@@ -67,7 +67,9 @@ def read_samples(run: Path, wanted: Wanted) -> Shown:
             raise InputError(f"--problem {wanted.problem}: no episode of it is in a complete file of {run}")
     matching = [sample for sample in map(_sample, rows) if _matches(sample, wanted.outcome)]
     if not matching:
-        raise InputError(f"--{wanted.outcome}: none of the {len(rows)} episodes found is; leave it out, or choose another --step")
+        raise InputError(
+            f"--{wanted.outcome}: none of the {len(rows)} episodes found is; leave it out, or choose another --step"
+        )
     return Shown(matching[: wanted.count], _coverage(run, newest))
 
 

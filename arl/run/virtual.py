@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 import torch
 import torch.distributed as dist
 
-from arl.config.imports import import_function
 from arl.config.recipe import Recipe
 from arl.config.worlds import VIRTUAL
 from arl.data.prompt_format import recipe_format
@@ -21,8 +20,8 @@ from arl.data.tokenizer import load_codec
 from arl.engine.backend import find_in_process_backend
 from arl.engine.router import Router
 from arl.launch.devices import hidden_devices
-from arl.reward.pool import InlineRewards
-from arl.run.rewards import reward_name
+from arl.rollout.episodes import Rewards
+from arl.run.rewards import evaluation_scorer, inline_rewards, training_scorer
 from arl.run.world import Parts, Start, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.train.in_process import InProcessTrainer
@@ -49,7 +48,9 @@ class VirtualWorld:
         directory = start.origin.directory
         plan = start.origin.plan
         versions = start.versions
-        rewards = TimedRewards(inline_rewards(recipe), recipe.virtual.reward, recipe.reward.workers)
+        rewards = inline_rewards(recipe, directory / "logs", start.display.note)
+        idle = asyncio.Semaphore(recipe.reward.workers)
+        cost = recipe.virtual.reward
         with publication_directory(recipe, start.model, directory, plan.lags, plan.transport) as publications:
             trainer = InProcessTrainer(recipe, versions, publications, directory / "logs", plan.lags)
             async with open_engines(recipe, versions) as engine:
@@ -58,14 +59,10 @@ class VirtualWorld:
                     engine=engine,
                     trainer=trainer,
                     codec=load_codec(versions.model, recipe_format(recipe.data)),
-                    rewards=rewards,
+                    rewards=TimedRewards(training_scorer(recipe, rewards), cost, idle),
+                    held_out_rewards=TimedRewards(evaluation_scorer(recipe, rewards), cost, idle),
                     num_restarts=lambda: engine.restarts,
                 )
-
-
-def inline_rewards(recipe: Recipe) -> InlineRewards:
-    """Call the recipe's reward function in this process."""
-    return InlineRewards(import_function(reward_name(recipe), "reward.function"))
 
 
 @contextlib.asynccontextmanager
@@ -84,13 +81,13 @@ class TimedRewards:
 
     Args:
         seconds: virtual, of one call of the reward function.
-        workers: groups that are scored at a time.
+        idle: as many as there are workers; each scores one group at a time.
     """
 
-    def __init__(self, rewards: InlineRewards, seconds: float, workers: int) -> None:
+    def __init__(self, rewards: Rewards, seconds: float, idle: asyncio.Semaphore) -> None:
         self._rewards = rewards
         self._seconds = seconds
-        self._idle = asyncio.Semaphore(workers)
+        self._idle = idle
 
     async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
         """See Rewards."""

@@ -24,7 +24,7 @@ from arl.run.engines import EngineServers, connect_engines
 from arl.run.failures import explain_deaths
 from arl.run.gc_pacing import rare_collections
 from arl.run.ranks import open_trainer
-from arl.run.rewards import open_rewards
+from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.world import Parts, Start, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.sync.verify import refuse_other_tensors
@@ -86,7 +86,7 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> A
                 refuse_other_tensors(trainer.tensors, Path(versions.served))
 
             async with (
-                open_rewards(recipe, launcher.logs) as rewards,
+                open_rewards(recipe, launcher.logs, start.display.note) as rewards,
                 connect_engines(servers, started, start.display.note, trainer) as engine,
             ):
                 yield recipe_parts(
@@ -94,7 +94,8 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> A
                     engine=engine,
                     trainer=trainer,
                     codec=codec,
-                    rewards=rewards,
+                    rewards=training_scorer(recipe, rewards),
+                    held_out_rewards=evaluation_scorer(recipe, rewards),
                     ready=ready,
                     num_restarts=lambda: engine.restarts,
                 )

@@ -189,13 +189,20 @@ def recipe_parts(
     trainer: Trainer,
     codec: TextCodec,
     rewards: Rewards,
+    held_out_rewards: Rewards | None = None,
     **others: Any,
 ) -> Parts:
-    """Make the parts that follow from the recipe; `others` are further fields of Parts, and win."""
+    """Make the parts that follow from the recipe.
+
+    Args:
+        rewards: of training episodes.
+        held_out_rewards: of an evaluation's episodes; None: the same.
+        others: further fields of Parts, which win.
+    """
     recipe = start.recipe
     plan = start.origin.plan
     episodes = make_episodes(recipe, plan, engine, codec, rewards)
-    held_out = held_out_episodes(recipe, plan, engine, codec, rewards)
+    held_out = held_out_episodes(recipe, plan, engine, codec, held_out_rewards or rewards)
 
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
         return await evaluate(held_out, problems, f"eval{version}")

@@ -24,7 +24,8 @@ class SplitSource(Struct, frozen=True):
     """Say what one side of a task holds, for `arl tasks`."""
 
     problems: int
-    where: str  # "generated", a path, or what is missing and how to fetch it
+    where: str  # "generated", a path, or the command that fetches what is missing
+    licence: str = ""  # of the problems; empty: arl's own
 
 
 class RewardFunction(Protocol):

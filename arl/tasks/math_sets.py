@@ -153,7 +153,7 @@ AIME24 = Source(
     prompt="problem",
     answer="answer",
     problems=30,
-    licence="of the Mathematical Association of America; not stated",
+    licence="no licence stated",
 )
 AIME25 = Source(
     local="aime25/test",
@@ -210,7 +210,7 @@ class MathSet(Task):
     def split_source(cls, split: Split) -> SplitSource | None:
         """Say where the files of this side are."""
         source = cls._source(split)
-        return None if source is None else SplitSource(source.problems, source.where())
+        return None if source is None else SplitSource(source.problems, source.where(), source.licence)
 
     @classmethod
     def _source(cls, split: Split) -> Source | None:

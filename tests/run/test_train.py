@@ -36,15 +36,16 @@ eval: {problems: 32}
 """
 
 REWARDS = """\
-import os
-
-scored = 0
+import glob, os
 
 def length(problem, response):
-    global scored
-    scored += 1
-    if os.path.exists(gate := f"gate-{scored}"):
-        open(gate).close()  # waits until the test has opened it
+    # Workers call this in several processes, so the number of scores so far is the size of a file.
+    scored = os.path.getsize("scored") if os.path.exists("scored") else 0
+    for gate in glob.glob("gate-*"):
+        if scored + 1 >= int(gate.removeprefix("gate-")):
+            open(gate).close()  # waits until the test has opened it
+    with open("scored", "a") as file:
+        file.write("x")
     return len(response.text)
 
 def broken(problem, response):
@@ -72,6 +73,7 @@ class Command:
         cache = {"ARL_CACHE": str(directory / "cache")} if recipe is None else {}
         (directory / "recipe.yaml").write_text(recipe or RECIPE)
         (directory / "mine.py").write_text(REWARDS)
+        (directory / "scored").unlink(missing_ok=True)
         for number in gates:
             os.mkfifo(directory / f"gate-{number}")
         self._gates: list[int] = []  # opened

@@ -300,7 +300,7 @@ class RecordedGroups:
             await self._wait(recorded)
         finally:
             self._engine.opened(-1)
-            self.tokens_generated += sum(int(t.loss_mask.sum()) for t in recorded.group.trajectories)
+            self.tokens_generated += sum(t.num_sampled for t in recorded.group.trajectories)
         return recorded.group.trajectories
 
     async def _wait(self, recorded: RecordedGroup) -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.errors import DataError, InputError
 from arl.run.problem_sets import run_problems
-from arl.types import FAILED, Accuracy, Problem, Trajectory, TrajectoryGroup
+from arl.types import FAILED, NOT_SAMPLED, Accuracy, Problem, Trajectory, TrajectoryGroup
 
 Span = tuple[float, float]  # clock seconds: (begin, end)
 _TOKENS = {
@@ -50,9 +50,9 @@ class RecordedGroup(Struct, frozen=True):
 
     @property
     def versions(self) -> tuple[int, int]:
-        """Return the oldest and the newest version that sampled a token of it."""
-        trajectories = self.group.trajectories
-        sampled = np.concatenate([t.policy_versions[t.loss_mask] for t in trajectories])
+        """Return the oldest and the newest version that sampled a token of it, in the loss or not."""
+        versions = np.concatenate([t.policy_versions for t in self.group.trajectories])
+        sampled = versions[versions != NOT_SAMPLED]
         return int(sampled.min()), int(sampled.max())
 
 

@@ -37,8 +37,9 @@ from arl.run.replay.recorded import (
     RecordedSchedule,
 )
 from arl.run.replay.replay_plan import Replay, plan_replay
+from arl.run.rewards import evaluation_scorer, inline_rewards
 from arl.run.train import train_in
-from arl.run.virtual import inline_rewards, open_engines, repeatable
+from arl.run.virtual import open_engines, repeatable
 from arl.run.world import Cut, Parts, Start, recipe_filter, recipe_lease
 from arl.sync.publication_directory import publication_directory
 from arl.train.base import Trainer
@@ -213,10 +214,11 @@ def make_rules(plan: Replay) -> Rules:
 async def _measure(start: Start, model: Path, problems: Sequence[Problem], version: int) -> Accuracy:
     """Measure the accuracy of `model`, which is `version`, on engines that really generate."""
     recipe = start.recipe
-    rewards = inline_rewards(recipe)
+    rewards = inline_rewards(recipe, start.origin.directory / "logs", start.display.note)
+    scorer = evaluation_scorer(recipe, rewards)
     async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
         codec = load_codec(str(model), recipe_format(recipe.data))
-        episodes = held_out_episodes(recipe, start.origin.plan, engine, codec, rewards)
+        episodes = held_out_episodes(recipe, start.origin.plan, engine, codec, scorer)
         return await evaluate(episodes, problems, f"eval{version}")
 
 

@@ -1,0 +1,186 @@
+"""Reward functions for tests, some honest; `obey` does what the response says, among it the worst things."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from arl.types import Problem, Response
+
+HANG = 613.0  # seconds, longer than any test
+
+
+def length(problem: Problem, response: Response) -> float:
+    return float(len(response.text))
+
+
+def parts(problem: Problem, response: Response) -> dict[str, float]:
+    return {"correct": float(response.text == problem.answer), "format": 1.0}
+
+
+def obey(problem: Problem, response: Response) -> Any:
+    """Do what the response says; metadata["directory"] is where to leave notes."""
+    return DEEDS[response.text.split()[0]](problem, response)
+
+
+def _tries(problem: Problem) -> Path:
+    return Path(problem.metadata["directory"]) / "tries"
+
+
+def _honest(problem: Problem, response: Response) -> float:
+    return 1.0
+
+
+def _raise(problem: Problem, response: Response) -> float:
+    raise ValueError("cannot judge\nthis")
+
+
+def _raise_once(problem: Problem, response: Response) -> float:
+    """Fail at the first try of each response."""
+    note = _tries(problem).with_name(response.text.replace(" ", "-"))
+    if not note.exists():
+        note.touch()
+        raise ValueError("not yet")
+    return 0.5
+
+
+def _hang(problem: Problem, response: Response) -> float:
+    if problem.metadata:
+        with _tries(problem).open("a") as file:
+            file.write("x")
+    time.sleep(HANG)
+    return 1.0
+
+
+def _burn(problem: Problem, response: Response) -> float:
+    while True:
+        pass
+
+
+def _hang_through_signals(problem: Problem, response: Response) -> float:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
+    return _hang(problem, response)
+
+
+def _exit(problem: Problem, response: Response) -> float:
+    os._exit(9)
+
+
+def _system_exit(problem: Problem, response: Response) -> float:
+    sys.exit("good-bye")
+
+
+def _segfault(problem: Problem, response: Response) -> float:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return 1.0
+
+
+def _alarm(problem: Problem, response: Response) -> float:
+    """Count on an alarm in the main thread, as math-verify does, and leave one behind."""
+
+    def stop(number: int, frame: object) -> None:
+        raise TimeoutError("an alarm of its own")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    try:
+        time.sleep(HANG)
+    except TimeoutError:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, 3.0)
+    return 0.25
+
+
+def _memory(problem: Problem, response: Response) -> float:
+    hoard = []
+    while True:
+        hoard.append(bytearray(1 << 24))
+
+
+def _fork(problem: Problem, response: Response) -> float:
+    """Return twice, and leave sleepers behind in the same and in another session."""
+    if os.fork() == 0:
+        return 1000.0
+    for new_session in (False, True):
+        _start_sleeper(new_session)
+    return 0.75
+
+
+def _start_sleeper(new_session: bool) -> None:
+    command = [sys.executable, "-S", "-c", f"import time; time.sleep({HANG})"]
+    subprocess.Popen(command, start_new_session=new_session)
+
+
+def _leave_and_hang(problem: Problem, response: Response) -> float:
+    _start_sleeper(new_session=True)
+    return _hang(problem, response)
+
+
+def _shout(problem: Problem, response: Response) -> float:
+    print("loud" * (1 << 18))
+    return 1.0
+
+
+def _close_everything(problem: Problem, response: Response) -> float:
+    os.closerange(0, 1024)
+    return 1.0
+
+
+def _write_everywhere(problem: Problem, response: Response) -> float:
+    """Write nonsense to every file descriptor that can be written to."""
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, b"\0\0\0\x01garbage")
+        except OSError:
+            continue
+    return 1.0
+
+
+def _kill_worker(problem: Problem, response: Response) -> float:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(HANG)
+    return 1.0
+
+
+def _descriptors(problem: Problem, response: Response) -> float:
+    """Return how many sockets a started program inherits."""
+    script = (
+        "import os; found = [f'/proc/self/fd/{n}' for n in (0, *range(3, 64))]; "
+        "print(sum('socket' in os.readlink(name) for name in found if os.path.exists(name)))"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, check=True, close_fds=False)
+    return float(done.stdout)
+
+
+DEEDS: dict[str, Callable[[Problem, Response], Any]] = {
+    "honest": _honest,
+    "raise": _raise,
+    "raise-once": _raise_once,
+    "hang": _hang,
+    "burn": _burn,
+    "hang-through-signals": _hang_through_signals,
+    "exit": _exit,
+    "system-exit": _system_exit,
+    "segfault": _segfault,
+    "alarm": _alarm,
+    "memory": _memory,
+    "fork": _fork,
+    "leave-and-hang": _leave_and_hang,
+    "shout": _shout,
+    "close-everything": _close_everything,
+    "write-everywhere": _write_everywhere,
+    "kill-worker": _kill_worker,
+    "descriptors": _descriptors,
+    "nan": lambda problem, response: float("nan"),
+    "text": lambda problem, response: "very good",
+    "nothing": lambda problem, response: None,
+    "no-parts": lambda problem, response: {},
+    "many-parts": lambda problem, response: {f"part {i}": 1.0 for i in range(100_000)},
+    "complex": lambda problem, response: 1j,
+    "huge-integer": lambda problem, response: 10**400,
+}
