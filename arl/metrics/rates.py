@@ -18,7 +18,7 @@ class Meters(Struct, frozen=True):
     busy_seconds: float  # of the engines
     tokens_generated: int  # by episodes that have ended
     restarts: int  # of engines
-    reward_wait_seconds: float = 0.0  # from the end of an episode to its grade: for each group the longest
+    reward_wait_seconds: float = 0.0  # of groups, from the end of their last episode to their grades
 
 
 class RatesState(Struct, frozen=True):

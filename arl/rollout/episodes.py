@@ -63,7 +63,6 @@ class Episodes:
         self._max_length = max_length
         self._shaping = shaping
         self.tokens_generated = 0  # by episodes that have ended
-        self.reward_wait_seconds = 0.0  # from the end of a group's episodes to their grades, summed over groups
         self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
         self.num_graded_groups = 0  # that waited for a reward function
         self.reward_wait_seconds = 0.0  # clock seconds that they waited for it, from the end of their last episode
