@@ -10,7 +10,7 @@ from msgspec import Struct
 from arl.data.text_codec import TextCodec
 from arl.metrics.ended_groups import is_right
 from arl.metrics.episode_table import EpisodeRow, advantage_of, group_rows, split_tokens
-from arl.types import TRAINED, Batch, StepResult
+from arl.types import NOT_SAMPLED, TRAINED, Batch, StepResult
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ def _samples(rows: Sequence[EpisodeRow], codec: TextCodec) -> list[Sample]:
 
 def _sample(row: EpisodeRow, prompt: str, response: str) -> Sample:
     trajectory = row.trajectory
-    versions = trajectory.policy_versions[trajectory.loss_mask].tolist()
+    versions = [version for version in trajectory.policy_versions.tolist() if version != NOT_SAMPLED]
     assert row.trained_at is not None, "trackers are shown trained episodes"
     return Sample(
         fate=row.fate,

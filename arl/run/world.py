@@ -65,6 +65,8 @@ class MeteredGroups(Groups, Protocol):
     """By episodes that have ended."""
     reward_wait_seconds: float
     """Clock seconds from the end of a group's last episode to its grades, summed over groups."""
+    num_graded_groups: int
+    """Groups in that sum."""
 
 
 def _zero() -> int:

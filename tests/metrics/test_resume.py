@@ -26,9 +26,10 @@ class Work:
     tokens = 0
     restarts = 0
     wait_seconds = 0.0
+    graded_groups = 0
 
     def meters(self) -> Meters:
-        return Meters(self.busy_seconds, self.tokens, self.restarts, self.wait_seconds)
+        return Meters(self.busy_seconds, self.tokens, self.restarts, self.wait_seconds, self.graded_groups)
 
 
 AFTER_STEP = 0.2  # seconds
@@ -56,6 +57,7 @@ class Process:
         self._work.tokens += 10
         self._work.restarts += 2
         self._work.wait_seconds += 0.5
+        self._work.graded_groups += 1
         self.recorder.group_finished(BATCH.groups[0])
         self.recorder.swapped(SwapReport(version, 0.125, 0.25))
         self.recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
@@ -65,6 +67,7 @@ class Process:
         self._work.busy_seconds += 0.1
         self._work.tokens += 3
         self._work.wait_seconds += 0.25
+        self._work.graded_groups += 1
 
 
 def until_cut(directory: Path, steps: int) -> tuple[Recorder, RecorderState]:
@@ -133,7 +136,7 @@ def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     assert [r["tokens/generated"] for r in records] == [10, 13, 13, 13]
     assert [r["tokens/generated_total"] for r in records] == [10, 23, 36, 49]
     assert [r["tokens/trained_total"] for r in records] == [8, 16, 24, 32]
-    assert [r["reward/wait_seconds"] for r in records] == [0.5, 0.75, 0.75, 0.75]  # one scored group a step
+    assert [r["reward/wait_seconds"] for r in records] == [0.5, 0.375, 0.375, 0.375]
     assert [r["idle/engine"] for r in records] == pytest.approx([1 - 0.3 / 0.7] + 3 * [1 - 0.4 / 0.9])
 
 
