@@ -57,7 +57,8 @@ def choose_samples(batch: Batch, result: StepResult, count: int, codec: TextCode
     """Choose `count` episodes of a step, spread over its groups and over the places in a group."""
     tokens = split_tokens(batch, result.tokens)
     rows = []
-    for i in range(min(count, len(batch.groups))):
+    count = min(count, sum(len(group.trajectories) for group in batch.groups))
+    for i in range(count):
         place = i * len(batch.groups) // count
         group = batch.groups[place]
         of_group = group_rows(group, TRAINED, batch.version, tokens[place])
