@@ -22,7 +22,7 @@ class Deadlines(Section):
     generate: Seconds = 600.0
     """An engine that produces nothing for an open request: it is killed, and started again."""
     reward: Seconds = 10.0
-    """Scoring one response; the responses of a group share the sum. A group that takes longer has failed."""
+    """Scoring one response. A call that takes longer is killed, and made once more: see reward.on_error."""
     shutdown: Seconds = 10.0
     """A process that was asked to exit, before it is killed."""
 

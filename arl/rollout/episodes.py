@@ -69,9 +69,6 @@ class Episodes:
         self._top_k = top_k
         self.tokens_generated = 0  # by episodes that have ended
         self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
-        self.num_graded_groups = 0  # that waited for a reward function
-        self.reward_wait_seconds = 0.0  # clock seconds that they waited for it, from the end of their last episode
-        self.num_ungraded = 0  # episodes that were graded 0 because of an error
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """Open the sessions of group `name`. What they sample depends only on (seed, name) and the weights.
@@ -117,8 +114,6 @@ class Episodes:
             began = now()
             scored = await self._rewards.score(problem, [responses[i] for i in unscored])
             self.reward_wait_seconds += now() - began
-            self.num_graded_groups += 1
-            self.num_ungraded += sum(bool(grade.error) for grade in scored)
             grades.update(zip(unscored, scored, strict=True))
         return [grades[i] for i in range(len(responses))]
 

@@ -243,6 +243,7 @@ def read_meters(parts: Parts) -> Meters:
         tokens_generated=parts.groups.tokens_generated,
         restarts=parts.num_restarts(),
         reward_wait_seconds=parts.groups.reward_wait_seconds,
+        graded_groups=parts.groups.num_graded_groups,
     )
 
 
