@@ -13,9 +13,9 @@ class Deadlines(Section):
     Most of them end the run. An engine that misses one is first restarted, as often as engine.max_restarts allows.
     """
 
-    startup: Seconds = 120.0
+    startup: Seconds = 600.0
     """A process, from its start until it is ready."""
-    step: Seconds = 600.0
+    step: Seconds = 1800.0
     """One training step, and the wait for a batch."""
     swap: Seconds = 60.0
     """One weight publication and one swap."""
