@@ -188,3 +188,4 @@ class Accuracy(Struct, frozen=True):
     mean_reward: float
     problems: int
     version: int
+    suite: str = "held_out"

@@ -109,6 +109,7 @@ METRICS: dict[str, Metric] = {
     "eval/held_out/problems": Metric("problems", "problems in that mean"),
 }
 
+OF_SUITE = "eval/"  # begins eval/<suite>/<metric>, which every suite defines as held_out does
 OF_OBJECTIVE = "objective/"  # begins the names of what a user's objective logs, which it defines itself
 EVALUATION = frozenset(name for name in METRICS if name.startswith("eval/"))
 ONCE_LOST = frozenset(  # each is logged from the first such group on
@@ -119,6 +120,14 @@ MEASURED = frozenset({"time/proximal_s", "time/train_s", "hardware/mfu", "hardwa
 # A metric that is undefined for a step is left out of its record: under naive ppo there is no behavior weight, with all
 # advantages 0 no token was computed, with all updates skipped there is no loss, without loss tokens there is no age.
 EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_LOST - ON_KNOWN_DEVICES
+
+
+def is_defined(name: str) -> bool:
+    """Return whether a metric is defined: here, by the user's objective, or for another suite than held_out."""
+    if name.startswith(OF_SUITE):
+        _, _, metric = name.removeprefix(OF_SUITE).rpartition("/")
+        return f"{OF_SUITE}held_out/{metric}" in METRICS
+    return name in METRICS or name.startswith(OF_OBJECTIVE)
 
 
 def number(record: Record, name: str) -> float:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from arl.errors import InputError
-from arl.metrics.names import METRICS, OF_OBJECTIVE, Record
+from arl.metrics.names import Record, is_defined
 from arl.types import TrajectoryGroup
 
 _COLUMNS = pa.schema(
@@ -83,7 +83,7 @@ class MetricsFile:
 
     def write(self, record: Record) -> None:
         """Append one record, whose metrics must all be defined."""
-        undefined = {name for name in record if name not in METRICS and not name.startswith(OF_OBJECTIVE)}
+        undefined = {name for name in record if not is_defined(name)}
         assert not undefined, f"undefined metrics: {undefined}"
         self._file.write(json.dumps(record) + "\n")
 

@@ -89,6 +89,7 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path]) -> list[Accura
         "train": recipe.train.model_copy(update={"ranks": 1}),
         "rollout": recipe.rollout.model_copy(update={"lag": None}),  # nothing is trained
         "sync": Sync(),  # models are files
+        "eval": recipe.eval.model_copy(update={"every": 0}),
     }
     recipe = recipe.model_copy(update=changes)
     plan = preflight(recipe)

@@ -7,8 +7,9 @@ There are no threads, no other processes and no random order, so two runs of one
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,12 @@ from arl.engine.backend import find_in_process_backend
 from arl.engine.router import Router
 from arl.launch.devices import hidden_devices
 from arl.reward.pool import InlineRewards
+from arl.run.evaluate import evaluate, held_out_episodes
+from arl.run.evaluations_in_place import InPlaceEvaluations
+from arl.run.failures import reported_failures
+from arl.run.preflight import Plan
 from arl.run.rewards import reward_name
+from arl.run.scoreboard import Scoreboard
 from arl.run.world import Parts, Start, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.train.in_process import InProcessTrainer
@@ -58,6 +64,7 @@ class VirtualWorld:
                     trainer=trainer,
                     codec=load_codec(versions.model),
                     rewards=rewards,
+                    make_evaluations=evaluations_in_place(start, trainer.save_model),
                     num_restarts=lambda: engine.restarts,
                 )
 
@@ -74,6 +81,32 @@ async def open_engines(recipe: Recipe, versions: StartingVersions) -> AsyncItera
     async with contextlib.AsyncExitStack() as stack:
         opened = [backend.open_in_process(recipe, versions) for _ in range(recipe.engine.replicas)]
         yield Router([await stack.enter_async_context(engine) for engine in opened])
+
+
+def evaluations_in_place(start: Start, save: Callable[[Path], None]) -> Callable[[Scoreboard], InPlaceEvaluations]:
+    """Return what makes the evaluations of a run in one process; `save` writes the trainer's weights."""
+    recipe = start.recipe
+    plan = start.origin.plan
+
+    def make(board: Scoreboard) -> InPlaceEvaluations:
+        return InPlaceEvaluations(
+            start.origin.directory,
+            recipe,
+            save,
+            lambda model, version: measure_in_process(recipe, plan, model, version),
+            board,
+            start.display.note,
+        )
+
+    return make
+
+
+async def measure_in_process(recipe: Recipe, plan: Plan, model: Path, version: int) -> Accuracy:
+    """Measure the accuracy of `model`, which is `version`, on held-out problems, on engines that really generate."""
+    rewards = inline_rewards(recipe)
+    async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
+        episodes = held_out_episodes(recipe, plan, engine, load_codec(str(model)), rewards)
+        return await evaluate(episodes, plan.held_out, f"eval{version}")
 
 
 class TimedRewards:

@@ -10,20 +10,24 @@ A server that dies is replaced (arl.engine.supervisor). A rank that dies ends th
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from arl.config.worlds import WALL
+from arl.data.text_codec import TextCodec
 from arl.data.tokenizer import load_codec
 from arl.launch.address import new_key
 from arl.launch.base import Launcher
 from arl.launch.launchers import make_launcher
 from arl.run.engines import EngineServers, connect_engines
+from arl.run.evaluation_replica import open_replica
+from arl.run.evaluations import BackgroundEvaluations
 from arl.run.failures import explain_deaths
 from arl.run.gc_pacing import rare_collections
 from arl.run.ranks import open_trainer
 from arl.run.rewards import open_rewards
+from arl.run.scoreboard import Scoreboard
 from arl.run.world import Parts, Start, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.sync.verify import refuse_other_tensors
@@ -94,6 +98,27 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> A
                     codec=codec,
                     rewards=rewards,
                     ready=ready,
+                    make_evaluations=_evaluations(start, servers, codec),
                     num_restarts=lambda: engine.restarts,
                 )
         await trainer.stop()
+
+
+def _evaluations(
+    start: Start, servers: EngineServers, codec: TextCodec
+) -> Callable[[Scoreboard], BackgroundEvaluations]:
+    """Return what makes the evaluations of a run: checkpoints are measured on one more server like the run's."""
+    recipe = start.recipe
+    plan = start.origin.plan
+
+    def make(board: Scoreboard) -> BackgroundEvaluations:
+        return BackgroundEvaluations(
+            start.origin.directory,
+            recipe,
+            start.origin.version,
+            lambda: open_replica(recipe, plan, servers, codec),
+            board,
+            start.display.note,
+        )
+
+    return make

@@ -25,8 +25,7 @@ from arl.rollout.base import Admission
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import Filter, keep_all
 from arl.run.checkpoint import next_checkpoint
-from arl.run.evaluate import evaluate, held_out_episodes
-from arl.run.failures import reported_failures
+from arl.run.evaluations import Evaluations
 from arl.run.replay.recorded import (
     PacedTrainer,
     RecordedEngine,
@@ -37,7 +36,7 @@ from arl.run.replay.recorded import (
 )
 from arl.run.replay.replay_plan import Replay, plan_replay
 from arl.run.train import train_in
-from arl.run.virtual import inline_rewards, open_engines, repeatable
+from arl.run.virtual import evaluations_in_place, measure_in_process, repeatable
 from arl.run.world import Cut, Parts, Start, recipe_filter, recipe_lease
 from arl.sync.publication_directory import publication_directory
 from arl.train.base import Trainer
@@ -74,7 +73,9 @@ class ReplayWorld:
         problems = start.origin.plan.held_out
         if recorded is not None or not problems:
             return recorded
-        return clock.run(lambda: _measure(start, start.model, problems, version=0), virtual=True)
+        return clock.run(
+            lambda: measure_in_process(start.recipe, start.origin.plan, start.model, version=0), virtual=True
+        )
 
     @contextlib.asynccontextmanager
     async def open(self, start: Start) -> AsyncIterator[Parts]:
@@ -86,18 +87,19 @@ class ReplayWorld:
         with publication_directory(recipe, start.model, directory, lags, transport) as publications:
             yield self._parts(start, self._make_trainer(start, publications))
 
-    def _parts(self, start: Start, trainer: PacedTrainer) -> Parts:
+    def _parts(self, start: Start, learning: InProcessTrainer) -> Parts:
         plan = self._plan
         recording = plan.recording
+        trainer = PacedTrainer(learning, recording.step_seconds if plan.paced else ())
         engine = RecordedEngine(recording.loaded, start.recipe.virtual.load)
         models = SavedModels(start.origin.directory / "checkpoints", start.recipe, trainer)
         rules = make_rules(plan)
 
         async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
-            return await _measure(start, models.path(version), problems, version)
+            return await measure_in_process(start.recipe, start.origin.plan, models.path(version), version)
 
-        def make_checkpoints(cut: Cut) -> SavedModels:
-            del cut  # only models are saved
+        def make_checkpoints(cut: Cut, evaluations: Evaluations) -> SavedModels:
+            del cut, evaluations  # only models are saved, and evaluations save their own
             return models
 
         groups = RecordedGroups(
@@ -121,22 +123,21 @@ class ReplayWorld:
             steps=len(recording.step_seconds),
             display=QuietDisplay(start.display),
             make_checkpoints=make_checkpoints,
+            make_evaluations=evaluations_in_place(start, learning.save_model),
             evaluate=measure,
             data_may_end=True,
             activity="replaying",
         )
 
-    def _make_trainer(self, start: Start, publications: Path) -> PacedTrainer:
-        """Make a trainer whose steps take either their recorded time (`paced`) or the time of the cost model."""
+    def _make_trainer(self, start: Start, publications: Path) -> InProcessTrainer:
+        """Make a trainer whose steps take the time of the cost model, or none where they are `paced` as recorded."""
         recipe = start.recipe
-        paced = self._plan.paced
-        if paced:
+        if self._plan.paced:
             free_steps = recipe.virtual.model_copy(update={"train_step": 0.0})
             recipe = recipe.model_copy(update={"virtual": free_steps})
         versions = StartingVersions(str(start.model))
         logs = start.origin.directory / "logs"
-        trainer = InProcessTrainer(recipe, versions, publications, logs, start.origin.plan.lags)
-        return PacedTrainer(trainer, self._plan.recording.step_seconds if paced else ())
+        return InProcessTrainer(recipe, versions, publications, logs, start.origin.plan.lags)
 
 
 class SavedModels:
@@ -165,6 +166,9 @@ class SavedModels:
         """See Checkpoints."""
         del state
         await self._trainer.saved()
+
+    async def prune(self) -> None:
+        """See Checkpoints. All models are kept."""
 
 
 class QuietDisplay:
@@ -205,15 +209,6 @@ def make_rules(plan: Replay) -> Rules:
         # A group that was dropped cannot be generated again.
         rollout=rollout.model_copy(update={"max_requeues": 0}),
     )
-
-
-async def _measure(start: Start, model: Path, problems: Sequence[Problem], version: int) -> Accuracy:
-    """Measure the accuracy of `model`, which is `version`, on engines that really generate."""
-    recipe = start.recipe
-    rewards = inline_rewards(recipe)
-    async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
-        episodes = held_out_episodes(recipe, start.origin.plan, engine, load_codec(str(model)), rewards)
-        return await evaluate(episodes, problems, f"eval{version}")
 
 
 def _patient(deadlines: Deadlines, patience: float) -> Deadlines:
