@@ -36,7 +36,7 @@ LENGTH = 128  # tokens, with the prompt
 
 
 class Pair(Struct, frozen=True):
-    """Seconds of one checkpoint with a step beside its writing, and of a step alone."""
+    """Hold the seconds of one checkpoint with a step beside its writing, and of a step alone."""
 
     copy: float
     step_while_writing: float

@@ -1,4 +1,4 @@
-"""The commands of `arl bench`: each prints one JSON document. Heavy imports live inside them."""
+"""Define the commands of `arl bench`: each prints one JSON document. Heavy imports live inside them."""
 
 from collections.abc import Callable
 from pathlib import Path

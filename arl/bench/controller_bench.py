@@ -43,7 +43,7 @@ WARM = 0.1  # of a run: its memory is compared from here on
 
 
 class Run(Struct, frozen=True):
-    """One run of the controller from its start to its end."""
+    """Hold one run of the controller from its start to its end."""
 
     concurrent: int  # the staleness gate keeps at least so many episodes open, except at the beginning and the end
     mean_open: float  # episodes, as the engine saw them
@@ -146,6 +146,7 @@ def _make_start(problems_per_step: int, steps: int) -> Start:
         training=[Problem(str(i)) for i in range(NUM_PROBLEMS)],
         held_out=[],
         max_length=1024,
+        context=1024,
         placement=Placement(engines=[], ranks=[]),
         transport="memory",
         trainer_bytes=None,

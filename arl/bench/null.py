@@ -1,4 +1,4 @@
-"""A world whose engine, trainer and rewards cost next to nothing: what is measured is the controller. Torch-free.
+"""Build a world whose engine, trainer and rewards cost next to nothing, to measure the controller. Torch-free.
 
 problems ─► Controller ─► Episodes ─► Session ─► Router ─► NullEngine
               ▲  │                       └► NullRewards

@@ -57,7 +57,7 @@ Publish = Callable[[], Awaitable[tuple[WeightUpdate, float]]]  # the next versio
 
 
 class Swap(Struct, frozen=True):
-    """Seconds of one version on its way to the engine."""
+    """Hold the seconds of one version on its way to the engine."""
 
     publish: float
     swap: float

@@ -17,7 +17,7 @@ from arl.errors import RecipeError
 
 
 class ChosenSection(Section):
-    """A section that is replaced by an object of the class that its `kind` names.
+    """Stand for a section that is replaced by an object of the class that its `kind` names.
 
     A direct subclass is one seam: its ClassVars without a value are what a class must declare. The class that `BASE`
     names inherits from it and adds the abstract methods. Subclasses of that are the implementations.

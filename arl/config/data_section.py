@@ -1,32 +1,106 @@
 """Define the recipe's sections about problems: where they come from, and how a tiny model is taught to answer them."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from arl.config.imports import import_attribute
-from arl.config.section import OpenFraction, Positive, Section
+from arl.config.prompt_template import template_fields
+from arl.config.section import Fraction, OpenFraction, Positive, Section, Tokens
 from arl.errors import RecipeError
 
 TASKS: Mapping[str, str] = {
     "running_checksum": "arl.tasks.running_checksum:RunningChecksum",
     "long_tail": "arl.tasks.long_tail:LongTail",
+    "arithmetic": "arl.tasks.arithmetic:Arithmetic",
+    "gsm8k": "arl.tasks.math_sets:Gsm8k",
+    "math": "arl.tasks.math_sets:Math",
+    "math500": "arl.tasks.math_sets:Math500",
+    "aime24": "arl.tasks.math_sets:Aime24",
+    "aime25": "arl.tasks.math_sets:Aime25",
+    "amc23": "arl.tasks.math_sets:Amc23",
 }
-"""Built-in tasks: short name -> module:attribute."""
+"""Built-in tasks: short name -> module:attribute. `arl tasks` lists them."""
+
+OF_FILES = ("eval_path", "eval_fraction", "columns", "template", "malformed")
+"""Fields that describe files, and have no meaning beside data.task."""
+
+EVAL_FRACTION = 0.1
+
+
+class Columns(Section):
+    """Say which columns of a file hold what. `outer.inner` names a column inside a struct."""
+
+    prompt: str = "prompt"
+    """The question: text, or a list of chat messages (role, content)."""
+    answer: str | None = None
+    """What the reward compares with. None: the column `answer`, and an empty text where a row has none."""
+
+
+class PassRate(Section):
+    """Keep the training problems that a model solved at a measured rate."""
+
+    file: str
+    """Parquet of `arl eval`, with the columns problem_id and correct; a problem has one row for each sample."""
+    min: Fraction = 0.0
+    """Smallest rate to keep."""
+    max: Fraction = 1.0
+    """Largest rate to keep."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "PassRate":
+        if self.min > self.max:
+            raise ValueError(
+                f"data.pass_rate.min {self.min} exceeds data.pass_rate.max {self.max}: nothing would be kept"
+            )
+        return self
 
 
 class Data(Section):
-    """Say which problems to use: those of a task, or those of a file."""
+    """Say which problems to use, those of a task or those of files, and how they become prompts."""
 
     task: str | None = None
-    """A task that brings its own problems and reward: running_checksum, long_tail, or yours as `module:attribute`."""
+    """A task that brings its own problems and reward: see `arl tasks`, or yours as `module:attribute`."""
     options: dict[str, Any] = Field(default={}, validate_default=True)
     """The task's own settings; each task declares them in its Options."""
     path: str | None = None
-    """Or a jsonl file; one object a line with `prompt` (text or chat messages) and `answer`."""
-    eval_fraction: OpenFraction = 0.1
-    """path: share of the problems that is held out for evaluation, chosen by a hash of each problem's content."""
+    """Or files: jsonl or parquet, as a path, a glob, or hf://datasets/OWNER/REPO/FILE on the Hugging Face hub."""
+    eval_path: str | None = None
+    """path: files with the problems of the evaluation, instead of a share of `path`."""
+    eval_fraction: OpenFraction | None = Field(default=None, validate_default=True)
+    """path: share of the problems that is held out for evaluation, chosen by a hash of each problem's content; 0.1
+    where no eval_path is given."""
+    columns: Columns = Columns()
+    """path: the columns of the files. All others become metadata of the problem."""
+    template: str | None = None
+    """path: the prompt, as text with {column} fields, in place of columns.prompt. Braces that are text are doubled."""
+    malformed: Literal["fail", "skip"] = "fail"
+    """path: what a row that is no problem does: it ends the start, or it is left out and counted."""
+    system: str = ""
+    """System prompt. Needs a tokenizer with a chat template."""
+    suffix: str = ""
+    """Text after each question, as in "\\nPut the answer in \\\\boxed{}."; tasks bring their own."""
+    chat_template: bool = True
+    """Whether a text prompt becomes a user's message where the tokenizer has a chat template. false: it stays text."""
+    deduplicate: bool | None = Field(default=None, validate_default=True)
+    """Whether training problems with an equal question are used once. True for files; tasks decide for themselves."""
+    overlap: Literal["refuse", "drop"] = "refuse"
+    """What a training problem does that also occurs in the evaluation or in a suite of eval.suites: it ends the start,
+    or it is left out and counted."""
+    max_prompt_tokens: Tokens | None = None
+    """Leave out training problems with longer prompts, counted. None: a prompt that does not fit ends the start."""
+    pass_rate: PassRate | None = None
+    """Leave out training problems that are too easy or too hard for a model, by what `arl eval` measured."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prompt_as_the_task_does(cls, values: Any) -> Any:
+        """Fill in what the task declares, where the recipe is silent."""
+        task = values.get("task") if isinstance(values, dict) else None
+        if not isinstance(task, str):
+            return values
+        return {**task_data(task), **values}
 
     @field_validator("options")
     @classmethod
@@ -39,17 +113,45 @@ class Data(Section):
             return {}
         return task_options(task).model_validate(options).model_dump(mode="json")
 
+    @field_validator("eval_fraction")
+    @classmethod
+    def _hold_out(cls, fraction: float | None, info: ValidationInfo) -> float | None:
+        from_one_source = info.data.get("path") is not None and info.data.get("eval_path") is None
+        return EVAL_FRACTION if fraction is None and from_one_source else fraction
+
+    @field_validator("template")
+    @classmethod
+    def _readable(cls, template: str | None) -> str | None:
+        if template is not None and not template_fields(template):
+            raise ValueError("names no column, so that every prompt would be the same; write {question}, for instance")
+        return template
+
+    @field_validator("deduplicate")
+    @classmethod
+    def _files_once(cls, deduplicate: bool | None, info: ValidationInfo) -> bool:
+        return info.data.get("path") is not None if deduplicate is None else deduplicate
+
     @model_validator(mode="after")
     def _one_source(self) -> "Data":
         if (self.task is None) == (self.path is None):
             raise ValueError("data: give exactly one of data.task and data.path")
-        default = type(self).model_fields["eval_fraction"].default
-        if self.task is not None and self.eval_fraction != default:
+        if self.task is not None:
+            self._refuse_fields_of_files()
+        if self.eval_path is not None and self.eval_fraction is not None:
             raise ValueError(
-                f"data.eval_fraction {self.eval_fraction}: only with data.path, since a task divides its own problems; "
-                "see data.options"
+                f"data.eval_fraction {self.eval_fraction}: data.eval_path {self.eval_path} holds the problems of the "
+                "evaluation; give one of the two"
             )
         return self
+
+    def _refuse_fields_of_files(self) -> None:
+        for name in OF_FILES:
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"data.{name} {value}: only with data.path, since a task divides and reads its own problems; "
+                    "see data.options"
+                )
 
 
 def task_options(task: str) -> type[Section]:
@@ -69,6 +171,15 @@ def task_evaluation(task: str) -> Mapping[str, Any]:
         ValueError: nothing has this name.
     """
     declared: Mapping[str, Any] = getattr(_imported(task), "evaluation", {})
+    return declared
+
+
+def task_data(task: str) -> Mapping[str, Any]:
+    """Import what a task declares for the section `data`, such as its suffix; nothing where there is no such task."""
+    try:
+        declared: Mapping[str, Any] = getattr(_imported(task), "prompting", {})
+    except ValueError:  # the validator of the options says that there is no such task
+        return {}
     return declared
 
 

@@ -114,7 +114,7 @@ def check_seam(found: object, what: str, protocol: type, example: str) -> None:
 
 
 class _Part(NamedTuple):
-    """One public part of a seam: a method with its signature, without `self`; or an attribute."""
+    """Describe one public part of a seam: a method with its signature, without `self`; or an attribute."""
 
     name: str
     signature: inspect.Signature | None

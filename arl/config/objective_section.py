@@ -14,7 +14,7 @@ FILLED = ("proximal_logprobs",)  # what the trainer computes today
 
 
 class ObjectiveSection(ChosenSection):
-    """Settings and declarations of an objective; arl.train.algorithms.objective defines what it computes."""
+    """Declare an objective and its settings; arl.train.algorithms.objective defines what it computes."""
 
     SECTION: ClassVar[str] = "objective"
     DEFAULT: ClassVar[str] = "decoupled_ppo"
@@ -63,7 +63,7 @@ class ObjectiveSection(ChosenSection):
 
 
 class AdvantageSection(ChosenSection):
-    """Settings and declarations of an advantage; arl.train.algorithms.advantage defines what it computes."""
+    """Declare an advantage and its settings; arl.train.algorithms.advantage defines what it computes."""
 
     SECTION: ClassVar[str] = "advantage"
     DEFAULT: ClassVar[str] = "grpo"

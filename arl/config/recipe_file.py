@@ -4,15 +4,16 @@ text ─► nodes (line of every key) ─► values ─► `--set` overrides ─
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from arl.config.chosen_section import ChosenSection
-from arl.config.data_section import task_options
+from arl.config.data_section import OF_FILES, task_options
 from arl.config.recipe import Recipe
 from arl.config.section import inner_sections
 from arl.errors import RecipeError
@@ -26,7 +27,7 @@ ALTERNATIVES: list[tuple[Key, ...]] = [
 ]
 """Fields that take each other's place. An override of one replaces the file's value of the others."""
 
-OF_ANOTHER_FIELD: dict[Key, Key] = {("data", "options"): ("data", "task")}
+OF_ANOTHER_FIELD: dict[Key, Key] = {("data", name): ("data", "task") for name in ("options", *OF_FILES)}
 """Fields whose content belongs to the value of another field. An override of the latter drops the file's content."""
 
 
@@ -39,6 +40,25 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     node, values = _read(path)
     lines = _lines(node, (), path)
     places = {key: f"{path}:{line}" for key, line in lines.items()}
+    return make_recipe(values, overrides, path, places)
+
+
+def make_recipe(
+    values: dict[str, Any],
+    overrides: Sequence[str],
+    path: Path,
+    places: Mapping[Key, str] = MappingProxyType({}),
+) -> Recipe:
+    """Apply `a.b=x` overrides to the values of a recipe, in order, and validate.
+
+    Args:
+        path: where the values come from, for messages.
+        places: file and line of every key, for messages.
+
+    Raises:
+        RecipeError: see `load_recipe`.
+    """
+    places = dict(places)
     parsed = [_parse_override(override) for override in overrides]
     _make_room(values, parsed)
     for override, (key, value) in zip(overrides, parsed, strict=True):

@@ -37,7 +37,8 @@ BOUNDS: Mapping[str, str] = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 def reference() -> str:
     """Write the whole page."""
     parts = [HEADER, *_sections("", Recipe)]
-    parts += [_table(f"`data.options` of task `{task}`", "data.options.", task_options(task)) for task in TASKS]
+    with_options = [task for task in TASKS if task_options(task).model_fields]
+    parts += [_table(f"`data.options` of task `{task}`", "data.options.", task_options(task)) for task in with_options]
     return "\n".join(parts)
 
 

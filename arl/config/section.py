@@ -24,7 +24,7 @@ Cost = Annotated[NonNegativeFloat, Unit("virtual seconds")]
 
 
 class Section(BaseModel):
-    """A frozen part of a recipe. Unknown keys are refused; the docstring below each field describes it."""
+    """Hold a frozen part of a recipe. Unknown keys are refused; the docstring below each field describes it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 

@@ -35,7 +35,7 @@ class WorldTraits:
 
     @property
     def time_unit(self) -> str:
-        """The unit of the seconds that people read."""
+        """Return the unit of the seconds that people read."""
         return "virtual s" if self.virtual_time else "s"
 
 

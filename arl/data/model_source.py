@@ -5,16 +5,10 @@ model.path ─► a directory ─► taken
           └─► a repo id ─► in the cache? does the hub answer within seconds? ─► neither: refused, saying all three
 """
 
-import http.client
-import os
-import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
 
+from arl.data.hub import go_offline, hub_refusal
 from arl.errors import DataError
-
-HUB_SECONDS = 5.0  # for one HEAD request; libraries retry for a minute
 
 
 def check_model_source(path: str) -> None:
@@ -30,13 +24,13 @@ def check_model_source(path: str) -> None:
         return
     if _is_local(path):
         raise DataError(f"model.path {path}: there is no directory {Path(path).absolute()}{_siblings(Path(path))}")
-    from huggingface_hub import constants
+    from huggingface_hub import constants, hf_hub_url
 
     cached = _is_cached(path)
     if cached and constants.HF_HUB_OFFLINE:
         return
-    refusal = _ask_hub(path)
-    if not refusal:
+    refusal = hub_refusal(hf_hub_url(path, "config.json"))
+    if refusal is None:
         return
     if not cached:
         raise DataError(
@@ -44,8 +38,7 @@ def check_model_source(path: str) -> None:
             f"{constants.HF_HUB_CACHE}; {constants.ENDPOINT}: {refusal}. Give a directory, or run "
             f"`hf download {path}` where there is a network"
         )
-    constants.HF_HUB_OFFLINE = True  # otherwise each file would wait for the hub's retries
-    os.environ["HF_HUB_OFFLINE"] = "1"  # for the processes of the run
+    go_offline()
 
 
 def _is_cached(repo_id: str) -> bool:
@@ -76,40 +69,3 @@ def _siblings(path: Path) -> str:
         return f", nor {parent}"
     names = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
     return f"; {parent} has {', '.join(names[-8:]) or 'no directories'}"
-
-
-def _ask_hub(repo_id: str) -> str:
-    """Ask the hub for the model's config. Return what is wrong; empty if nothing is.
-
-    A thread asks, because looking up the hub's address has no deadline of its own.
-    """
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        return "not asked, because HF_HUB_OFFLINE is set"
-    answers: list[str] = []
-    asking = threading.Thread(target=lambda: answers.append(_head(repo_id)), daemon=True)
-    asking.start()
-    asking.join(HUB_SECONDS)
-    return answers[0] if answers else f"no answer within {HUB_SECONDS:g} s"
-
-
-def _head(repo_id: str) -> str:
-    """Send the request of `_ask_hub`."""
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
-
-    request = urllib.request.Request(
-        hf_hub_url(repo_id, "config.json"),
-        method="HEAD",
-        headers=build_hf_headers(),
-    )
-    try:
-        urllib.request.urlopen(request, timeout=HUB_SECONDS).close()
-    except urllib.error.HTTPError as error:
-        if error.code in (401, 403):
-            return f"answers {error.code}: no such model, or one that needs a login (`hf auth login`)"
-        return f"answers {error.code} {error.reason}"
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        return f"cannot be reached ({error})"
-    return ""

@@ -1,64 +1,158 @@
-"""Load problems, from a task or a jsonl file, and hand the training ones out, each epoch in its own shuffle.
+"""Load problems, from a task or from files, and hand the training ones out, each epoch in its own shuffle.
 
-task or jsonl ─► load_problems ─► held out | training ─► ProblemOrder ─► one problem after another, epoch after epoch
+task or files ─► candidates ─► held out | training ─► filters ─► ProblemSets ─► ProblemOrder ─► one problem after
+                                                                                 another, epoch after epoch
 """
 
 import random
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
 
 from arl.config.recipe import Data
-from arl.data.jsonl import read_jsonl
+from arl.data.problem_filters import (
+    as_candidates,
+    by_pass_rate,
+    without_long_prompts,
+    without_overlap,
+    without_repeats,
+)
+from arl.data.row_problems import Candidate, RowReader, file_candidates
+from arl.data.source_files import find_files
 from arl.errors import DataError
 from arl.tasks.base import is_held_out
-from arl.tasks.registry import open_task
+from arl.tasks.registry import open_suite, open_task
 from arl.types import Problem
 
 
-def load_problems(data: Data, seed: int) -> tuple[list[Problem], list[Problem]]:
-    """Load or make (training, held out), in the order of the file or of the task.
+class ProblemSets(Struct, frozen=True):
+    """Hold the problems of a run."""
+
+    training: list[Problem]
+    held_out: list[Problem]
+    suites: dict[str, list[Problem]] = {}  # name of a task -> the problems of its evaluation
+    notes: tuple[str, ...] = ()  # what was left out, and how many
+
+
+class _Split(Struct, frozen=True):
+    """Hold both sides before the filters."""
+
+    training: list[Candidate]
+    held_out: list[Candidate]
+    notes: list[str]
+
+
+def load_problems(
+    data: Data,
+    seed: int,
+    suites: Sequence[str] = (),
+    count_tokens: Callable[[Problem], int] | None = None,
+) -> ProblemSets:
+    """Load or make the problems, in the order of the files or of the task, and filter those for training.
+
+    Args:
+        seed: of a task that draws its problems.
+        suites: names of tasks whose evaluation must not overlap with the training problems.
+        count_tokens: tokens of a problem's prompt; needed with data.max_prompt_tokens.
 
     Raises:
-        DataError: no such file, a line that is no problem, or no problem to train on.
+        DataError: no such file, a row that is no problem, nothing to train on, or an overlap that is to be refused.
+        RecipeError: a suite is no task.
     """
-    if data.task is not None:
-        task = open_task(data)
-        training = list(task.problems("training", seed))
-        held_out = list(task.problems("evaluation", seed))
-    else:
-        assert data.path is not None
-        rows = read_jsonl(Path(data.path), field="data.path")
-        problems = [_problem(row, place) for place, row in rows]
-        training = [problem for problem in problems if not is_held_out(problem, data.eval_fraction)]
-        held_out = [problem for problem in problems if is_held_out(problem, data.eval_fraction)]
+    split = _of_task(data, seed) if data.task is not None else _of_files(data)
+    measured = {name: as_candidates(load_suite(name), name) for name in suites}
+    own = {"the problems of the evaluation": split.held_out}
+    evaluations = own | {f"the suite {name}": candidates for name, candidates in measured.items()}
+    training, notes = _filtered(split, evaluations, data, count_tokens)
     if not training:
+        said = "".join(f"; {note}" for note in notes)
         raise DataError(
-            f"{data.path or data.task}: {len(held_out)} problems leave none to train on; give more, or hold out fewer"
+            f"{data.path or data.task}: {len(split.held_out)} problems are held out and leave none to train on; give "
+            f"more, hold out fewer, or filter less{said}"
         )
-    return training, held_out
-
-
-def _problem(row: Any, place: str) -> Problem:
-    """Make a problem of one line of a file; `place` names the line in messages."""
-    prompt = row.get("prompt") if isinstance(row, dict) else None
-    if not prompt or not (isinstance(prompt, str) or _is_chat(prompt)):
-        raise DataError(f"{place}: needs a non-empty `prompt`, text or a list of chat messages (role, content)")
-    answer = row.get("answer")
-    return Problem(
-        prompt,
-        answer="" if answer is None else str(answer),
-        metadata={key: value for key, value in row.items() if key not in ("prompt", "answer")},
+    return ProblemSets(
+        training=_problems(training),
+        held_out=_problems(split.held_out),
+        suites={name: _problems(candidates) for name, candidates in measured.items()},
+        notes=tuple(notes),
     )
 
 
-def _is_chat(prompt: Any) -> bool:
-    return isinstance(prompt, list) and all(_is_message(part) for part in prompt)
+def load_suite(name: str) -> list[Problem]:
+    """Return all problems of a suite: those of a task's evaluation, with the task's default options.
+
+    Raises:
+        RecipeError: no task has this name; offers the nearest.
+        DataError: its files are missing, or it has no problem.
+    """
+    problems = list(open_suite(name).problems("evaluation", seed=0))
+    if not problems:
+        raise DataError(f"eval.suites {name}: has no problem in its evaluation; leave it out")
+    return problems
 
 
-def _is_message(part: Any) -> bool:
-    if not isinstance(part, dict):
-        return False
-    return isinstance(part.get("role"), str) and isinstance(part.get("content"), str)
+def _of_task(data: Data, seed: int) -> _Split:
+    assert data.task is not None
+    task = open_task(data)
+    return _Split(
+        training=as_candidates(task.problems("training", seed), data.task),
+        held_out=as_candidates(task.problems("evaluation", seed), data.task),
+        notes=[],
+    )
+
+
+def _of_files(data: Data) -> _Split:
+    assert data.path is not None
+    candidates, notes = _read(data, data.path, "data.path")
+    if data.eval_path is not None:
+        held_out, more = _read(data, data.eval_path, "data.eval_path")
+        return _Split(candidates, held_out, notes + more)
+    assert data.eval_fraction is not None
+    if data.deduplicate:  # before the split, which could put one question on both sides
+        candidates, repeats = without_repeats(candidates)
+        notes = notes + repeats
+    return _Split(
+        training=[each for each in candidates if not is_held_out(each.problem, data.eval_fraction)],
+        held_out=[each for each in candidates if is_held_out(each.problem, data.eval_fraction)],
+        notes=notes,
+    )
+
+
+def _read(data: Data, spec: str, field: str) -> tuple[list[Candidate], list[str]]:
+    return file_candidates(
+        find_files(spec, field),
+        RowReader(data.columns, data.template),
+        field,
+        skip_malformed=data.malformed == "skip",
+    )
+
+
+def _filtered(
+    split: _Split,
+    evaluations: Mapping[str, Sequence[Candidate]],
+    data: Data,
+    count_tokens: Callable[[Problem], int] | None,
+) -> tuple[list[Candidate], list[str]]:
+    """Return the training candidates that pass every filter, and all notes."""
+    kept = split.training
+    notes = list(split.notes)
+    if data.deduplicate:
+        kept, more = without_repeats(kept)
+        notes += more
+    kept, more = without_overlap(kept, evaluations, drop=data.overlap == "drop")
+    notes += more
+    if data.max_prompt_tokens is not None:
+        assert count_tokens is not None
+        kept, more = without_long_prompts(kept, data.max_prompt_tokens, count_tokens)
+        notes += more
+    if data.pass_rate is not None:
+        kept, more = by_pass_rate(kept, data.pass_rate)
+        notes += more
+    return kept, notes
+
+
+def _problems(candidates: Sequence[Candidate]) -> list[Problem]:
+    return [candidate.problem for candidate in candidates]
 
 
 class ProblemOrder:

@@ -2,14 +2,25 @@
 
 from transformers import PreTrainedTokenizerBase
 
+from arl.data.prompt_format import PromptFormat, PromptRenderer
 from arl.errors import DataError
 from arl.types import Problem
 
+PLAIN = PromptFormat()
+
 
 class HuggingFaceCodec:
-    """Implement TextCodec with a Hugging Face tokenizer."""
+    """Implement TextCodec with a Hugging Face tokenizer.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    Args:
+        tokenizer: the model's own.
+        prompts: how problems become prompts.
+
+    Raises:
+        DataError: the tokenizer has no eos_token, or cannot make prompts of this format.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompts: PromptFormat = PLAIN) -> None:
         self._tokenizer = tokenizer
         eos = tokenizer.eos_token_id
         if eos is None:
@@ -18,23 +29,25 @@ class HuggingFaceCodec:
             )
         self.stop_token_ids: tuple[int, ...] = (eos,)
         self.vocab_size = len(tokenizer)
+        self.prompts = PromptRenderer(tokenizer, prompts)
+
+    def with_format(self, prompts: PromptFormat) -> "HuggingFaceCodec":
+        """Return a codec of the same tokenizer that makes prompts of another format, such as a suite's."""
+        return HuggingFaceCodec(self._tokenizer, prompts)
+
+    @property
+    def chat_template(self) -> str | None:
+        """Return the template of chat messages; None: the model has none."""
+        template = self._tokenizer.chat_template
+        return template if template is None or isinstance(template, str) else str(template)
 
     def encode_problem(self, problem: Problem) -> tuple[int, ...]:
-        """Encode text as it stands, and chat messages with the model's template, ready for the answer.
+        """Return the ids of a whole prompt, ready for the answer; see arl.data.prompt_format.
 
         Raises:
-            DataError: chat messages, and a tokenizer without a template.
+            DataError: chat messages, and no chat template.
         """
-        if isinstance(problem.prompt, str):
-            return tuple(self._tokenizer(problem.prompt)["input_ids"])
-        if self._tokenizer.chat_template is None:
-            raise DataError(f"problem {problem.id} is chat messages, but the tokenizer has no chat template: use text")
-        ids = self._tokenizer.apply_chat_template(
-            problem.prompt,
-            add_generation_prompt=True,
-            return_dict=False,
-        )
-        return tuple(ids)
+        return self.prompts.token_ids(problem)
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
@@ -43,15 +56,16 @@ class HuggingFaceCodec:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
 
-def load_codec(path: str) -> HuggingFaceCodec:
+def load_codec(path: str, prompts: PromptFormat = PLAIN) -> HuggingFaceCodec:
     """Load the tokenizer of a model.
 
     Raises:
-        DataError: none can be loaded from there.
+        DataError: none can be loaded from there, or it cannot make prompts of this format.
     """
     from transformers import AutoTokenizer  # importing it takes seconds, so only this path does
 
     try:
-        return HuggingFaceCodec(AutoTokenizer.from_pretrained(path))
+        tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
         raise DataError(f"model.path {path}: no tokenizer can be loaded from there ({error})") from error
+    return HuggingFaceCodec(tokenizer, prompts)

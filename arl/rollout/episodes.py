@@ -34,6 +34,7 @@ class Episodes:
     Args:
         seed: of the recipe; what an episode samples depends on it.
         max_length: tokens of one trajectory that model and trainer hold.
+        top_p, top_k: see SamplingParams; other than the defaults for evaluations only.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class Episodes:
         rollout: Rollout,
         seed: int,
         max_length: int,
+        top_p: float = 1.0,
+        top_k: int = -1,
     ) -> None:
         self._engine = engine
         self._codec = codec
@@ -53,6 +56,8 @@ class Episodes:
         self._rollout = rollout
         self._seed = seed
         self._max_length = max_length
+        self._top_p = top_p
+        self._top_k = top_k
         self.tokens_generated = 0  # by episodes that have ended
         self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
 
@@ -98,6 +103,8 @@ class Episodes:
         sampling = SamplingParams(
             max_new_tokens=self._rollout.max_new_tokens,
             temperature=self._rollout.temperature,
+            top_p=self._top_p,
+            top_k=self._top_k,
             stop_token_ids=self._codec.stop_token_ids,
             seed=int.from_bytes(digest, "big") >> 1,  # fits a signed 64-bit integer
         )

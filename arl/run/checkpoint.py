@@ -5,7 +5,7 @@
                           weights/vM                                   versions that engines serve, or still need
                           run.msgpack                                  controller, metrics, clock: a RunState
                           manifest.json                                bytes and sha256 of every other file
-    checkpoints/best      a link to the best one by eval.best, which is never removed: see arl.run.scoreboard
+    checkpoints/best      a link to the best one by eval.best, which is never removed: see arl.run.evaluation.scoreboard
 
 copy (the trainer waits) ─► cut, one instant of the controller ─► in the background: write, checksum, sync, rename,
                                                                    remove the oldest
@@ -32,8 +32,8 @@ from arl.errors import DataError
 from arl.metrics.recorder_state import RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
 from arl.rollout.controller_state import ControllerState
-from arl.run.evaluations import Evaluations, NoEvaluations
-from arl.run.scoreboard import BEST
+from arl.run.evaluation.during import Evaluations, NoEvaluations
+from arl.run.evaluation.scoreboard import BEST
 from arl.train.base import Trainer
 from arl.types import Accuracy, WeightUpdate
 

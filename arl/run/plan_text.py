@@ -19,6 +19,9 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "world", f"{recipe.world}, {recipe.mode}"
     yield "model", _model(recipe)
     yield "problems", _problems(recipe, plan)
+    for note in plan.left_out:
+        yield "left out", note
+    yield "prompts", plan.prompts
     yield "steps", _steps(recipe, plan)
     yield "tokens", _tokens(recipe, plan)
     yield "staleness", _staleness(recipe)
@@ -41,7 +44,8 @@ def _model(recipe: Recipe) -> str:
 
 def _problems(recipe: Recipe, plan: Plan) -> str:
     source = recipe.data.task or recipe.data.path
-    return f"{source}: {len(plan.training):,} for training, {len(plan.held_out):,} held out for evaluation"
+    suites = "".join(f", {len(problems):,} of the suite {name}" for name, problems in plan.suites.items())
+    return f"{source}: {len(plan.training):,} for training, {len(plan.held_out):,} held out for evaluation{suites}"
 
 
 def _steps(recipe: Recipe, plan: Plan) -> str:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
 from arl.data.model_source import check_model_source
-from arl.data.problems import load_problems
+from arl.data.prompt_format import recipe_format
 from arl.engine.backend import probe_backend
 from arl.errors import DataError, InputError
 from arl.launch.launchers import make_launcher
@@ -19,6 +19,10 @@ from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
+from arl.run.evaluation.measure import measured_suites
+from arl.run.evaluation.suite import Suite, held_out_suite
+from arl.run.evaluation.suite_prompts import check_prompts
+from arl.run.problem_sets import run_problems
 from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
 from arl.sync.choose import choose_transport
@@ -28,6 +32,7 @@ from arl.train.algorithms.trial import try_algorithms
 from arl.types import Problem, Transport
 
 LONGEST_PROMPTS = 16  # by characters; the longest by tokens is among them in practice
+EXAMPLE_CHARACTERS = 120  # of a prompt, in the plan
 
 
 class Plan(Struct, frozen=True):
@@ -36,14 +41,21 @@ class Plan(Struct, frozen=True):
     training: list[Problem]
     held_out: list[Problem]
     max_length: int  # of a trajectory, tokens
+    context: int  # of the model, tokens
     placement: Placement
     transport: Transport
     trainer_bytes: int | None  # weights, gradients and moments of one rank; None: a tiny model's
     lags: np.ndarray | None  # (steps, P) int32, versions: see arl.rollout.lag_table; None: staleness is bounded instead
+    suites: dict[str, list[Problem]] = {}  # name of a suite -> its problems
+    measured: list[Suite] = []  # during training
+    left_out: tuple[str, ...] = ()  # notes about problems that are not used
+    prompts: str = ""  # how problems become prompts, with the beginning of one
 
     def sha256(self, steps: int) -> str:
-        """Hash what files and tasks gave: the problems of both splits, and the lags of the first `steps` steps."""
+        """Hash what files and tasks gave: the problems of all sets, and the lags of the first `steps` steps."""
         digest = hashlib.sha256(msgspec.msgpack.encode((self.training, self.held_out)))
+        if self.suites:
+            digest.update(msgspec.msgpack.encode(self.suites))
         if self.lags is not None:
             digest.update(self.lags[:steps].tobytes())
         return digest.hexdigest()
@@ -62,13 +74,21 @@ def preflight(recipe: Recipe) -> Plan:
     try_algorithms(recipe)
     check_trackers(recipe)
     lags = load_lags(recipe)
-    training, held_out = load_problems(recipe.data, recipe.seed)
-    if recipe.eval.problems and not held_out:
+    problems = run_problems(recipe)
+    if recipe.eval.problems and not problems.held_out:
         raise DataError(
             "eval.problems: no problem is held out; hold out more (data.eval_fraction, or the task's options), or set "
             "eval.problems to 0"
         )
-    max_length = check_lengths(recipe, training + held_out)
+    max_length = check_lengths(recipe, problems.training + problems.held_out)
+    limits = starting_limits(recipe)
+    evaluated = held_out_suite(recipe, problems.held_out[: recipe.eval.problems])
+    if recipe.eval.max_new_tokens is not None and evaluated.problems:
+        check_prompts(evaluated, starting_codec(recipe), limits)
+    measured = measured_suites(recipe, evaluated.problems)
+    for suite in measured:
+        prompts = recipe_format(suite.recipe.data)
+        check_prompts(suite, starting_codec(recipe).with_format(prompts), limits)
     launcher = make_launcher(recipe, recipe.run_directory / "logs")
     placement = place(recipe, launcher.nodes[0])
     on_gpus = bool(placement.ranks[0].devices)
@@ -82,14 +102,30 @@ def preflight(recipe: Recipe) -> Plan:
     trainer_bytes = _check_model(recipe, on_gpus)
     probe_backend(recipe)
     return Plan(
-        training=training,
-        held_out=held_out[: recipe.eval.problems],
+        training=problems.training,
+        held_out=list(evaluated.problems),
         max_length=max_length,
+        context=limits.context,
         placement=placement,
         transport=transport,
         trainer_bytes=trainer_bytes,
         lags=lags,
+        suites=problems.suites,
+        measured=measured,
+        left_out=problems.notes,
+        prompts=_describe_prompts(recipe, problems.training[0]),
     )
+
+
+def _describe_prompts(recipe: Recipe, problem: Problem) -> str:
+    prompts = starting_codec(recipe).prompts
+    beginning = prompts.text(problem)[:EXAMPLE_CHARACTERS]
+    return f"{prompts.describe()}; one begins {beginning!r}"
+
+
+def _beginning(problem: Problem) -> str:
+    text = problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1]["content"]
+    return text[:EXAMPLE_CHARACTERS]
 
 
 def _check_named_objects(recipe: Recipe) -> None:
@@ -135,10 +171,10 @@ def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:
     vocab_size, context = starting_limits(recipe)
     capacity = recipe.train.capacity
     by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
-    longest = by_length[-LONGEST_PROMPTS:]
-    prompts = [codec.encode_problem(problem) for problem in longest]
-    prompt = max(len(ids) for ids in prompts)
-    largest = max(max(ids) for ids in [*prompts, codec.stop_token_ids])
+    encoded = {codec.encode_problem(problem): problem for problem in by_length[-LONGEST_PROMPTS:]}
+    longest = max(encoded, key=len)
+    prompt = len(longest)
+    largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids])
     if largest >= vocab_size:
         raise InputError(
             f"model.path {recipe.model.path}: its tokenizer makes id {largest}, and the model's ids run from 0 to "
@@ -147,7 +183,11 @@ def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:
     sampled = recipe.rollout.max_new_tokens
     what = f"a prompt of {prompt} tokens and rollout.max_new_tokens {sampled}, {prompt + sampled} in all"
     if prompt + sampled > context:
-        raise InputError(f"{what}, exceed the model's context of {context}: lower rollout.max_new_tokens")
+        raise InputError(
+            f"{what}, exceed the model's context of {context}: lower rollout.max_new_tokens, or leave out long prompts "
+            f"of training with data.max_prompt_tokens {max(context - sampled, 1)}. The longest is problem "
+            f"{encoded[longest].id}, {_beginning(encoded[longest])!r}"
+        )
     if prompt + sampled > capacity:
         raise InputError(
             f"train.capacity {capacity}: a micro-batch must hold the longest trajectory, {what}: raise train.capacity "

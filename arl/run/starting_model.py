@@ -22,6 +22,7 @@ from msgspec import Struct
 from arl.clock import deadline
 from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits, model_limits
+from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import RecipeError
 from arl.launch.base import Command, Launcher, Resources
@@ -57,11 +58,16 @@ def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
 
     Raises:
         DataError: no tokenizer at model.path.
-        RecipeError: model.tiny, and a task without a vocabulary of characters.
+        RecipeError: model.tiny, and a task without a vocabulary of characters, or a suffix.
     """
     if recipe.model.path is not None:
-        return load_codec(recipe.model.path)
-    return HuggingFaceCodec(character_tokenizer(task_characters(recipe)))
+        return load_codec(recipe.model.path, recipe_format(recipe.data))
+    tokenizer = character_tokenizer(task_characters(recipe))
+    if recipe.data.suffix:
+        raise RecipeError(
+            f"data.suffix {recipe.data.suffix!r}: a model.tiny is taught its task's prompts as they are; leave it out"
+        )
+    return HuggingFaceCodec(tokenizer, recipe_format(recipe.data))
 
 
 def task_characters(recipe: Recipe) -> str:

@@ -21,7 +21,6 @@ from pathlib import Path
 from time import perf_counter
 
 from arl import clock
-from arl.clock import deadline
 from arl.config.recipe import Recipe
 from arl.errors import RunError
 from arl.launch.launchers import make_launcher
@@ -35,11 +34,11 @@ from arl.rollout.controller import Controller
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.segment import Segment
 from arl.run.checkpoint import RunState, load_state, next_checkpoint
-from arl.run.evaluations import NoEvaluations, SteppedObserver
+from arl.run.evaluation.during import NoEvaluations, SteppedObserver
+from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.failures import explain_deaths, reported_failures
 from arl.run.outcome import Outcome, summarize
 from arl.run.resume import Origin, begin
-from arl.run.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.starting_model import starting_model
 from arl.run.world import Cut, Parts, Start, World, make_world, open_world
 from arl.types import Accuracy, Problem
@@ -242,8 +241,7 @@ class SegmentRun:
         problems: Sequence[Problem] = self.start.origin.plan.held_out
         if not problems:
             return None
-        async with deadline(self.start.recipe.deadlines.step, "controller", f"the evaluation {when}"):
-            accuracy = await parts.evaluate(problems, version)
+        accuracy = await parts.evaluate(problems, version)
         reward = f"{accuracy.mean_reward:.3f}"
         self.start.display.note(f"accuracy {when}: {reward} on {accuracy.problems} held-out problems")
         return accuracy

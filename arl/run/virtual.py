@@ -1,4 +1,4 @@
-"""The world of virtual time: engines, trainer and rewards really compute, in this process, and cost virtual seconds.
+"""Run in virtual time: engines, trainer and rewards really compute, in this process, and cost virtual seconds.
 
     operation ─► computed at once, when it starts ─► sleep what it costs (recipe section `virtual`) ─► takes effect
 
@@ -17,17 +17,20 @@ import torch.distributed as dist
 from arl.config.imports import import_function
 from arl.config.recipe import Recipe
 from arl.config.worlds import VIRTUAL
+from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
 from arl.engine.backend import find_in_process_backend
 from arl.engine.router import Router
 from arl.launch.devices import hidden_devices
 from arl.reward.pool import InlineRewards
-from arl.run.evaluate import evaluate, held_out_episodes
-from arl.run.evaluations_in_place import InPlaceEvaluations
+from arl.rollout.episodes import Rewards
+from arl.run.evaluation.in_place import InPlaceEvaluations
+from arl.run.evaluation.measure import measure_suites
+from arl.run.evaluation.scoreboard import Scoreboard
+from arl.run.evaluation.suite import Suite
 from arl.run.failures import reported_failures
 from arl.run.preflight import Plan
 from arl.run.rewards import reward_name
-from arl.run.scoreboard import Scoreboard
 from arl.run.world import Parts, Start, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.train.in_process import InProcessTrainer
@@ -62,7 +65,7 @@ class VirtualWorld:
                     start,
                     engine=engine,
                     trainer=trainer,
-                    codec=load_codec(versions.model),
+                    codec=load_codec(versions.model, recipe_format(recipe.data)),
                     rewards=rewards,
                     make_evaluations=evaluations_in_place(start, trainer.save_model),
                     num_restarts=lambda: engine.restarts,
@@ -93,7 +96,7 @@ def evaluations_in_place(start: Start, save: Callable[[Path], None]) -> Callable
             start.origin.directory,
             recipe,
             save,
-            lambda model, version: measure_in_process(recipe, plan, model, version),
+            lambda model, version: measure_in_process(recipe, plan, plan.measured, model, version),
             board,
             start.display.note,
         )
@@ -101,12 +104,17 @@ def evaluations_in_place(start: Start, save: Callable[[Path], None]) -> Callable
     return make
 
 
-async def measure_in_process(recipe: Recipe, plan: Plan, model: Path, version: int) -> Accuracy:
-    """Measure the accuracy of `model`, which is `version`, on held-out problems, on engines that really generate."""
-    rewards = inline_rewards(recipe)
+async def measure_in_process(
+    recipe: Recipe, plan: Plan, suites: Sequence[Suite], model: Path, version: int
+) -> list[Accuracy]:
+    """Measure `model`, which is `version`, on `suites`, with engines and rewards of their own in this process."""
+
+    async def rewards_of(suite: Suite) -> Rewards:
+        return inline_rewards(suite.recipe)
+
     async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
-        episodes = held_out_episodes(recipe, plan, engine, load_codec(str(model)), rewards)
-        return await evaluate(episodes, plan.held_out, f"eval{version}")
+        codec = load_codec(str(model))
+        return await measure_suites(suites, version, engine, codec, rewards_of, plan.context, recipe.deadlines.step)
 
 
 class TimedRewards:

@@ -1,4 +1,4 @@
-"""The world of processes on the wall clock.
+"""Open the world of processes on the wall clock.
 
     engine servers  ∥  trainer ranks  ∥  reward workers        started together, each with its share of the devices
           │                  │                  │
@@ -15,19 +15,19 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from arl.config.worlds import WALL
-from arl.data.text_codec import TextCodec
-from arl.data.tokenizer import load_codec
+from arl.data.prompt_format import recipe_format
+from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.launch.address import new_key
 from arl.launch.base import Launcher
 from arl.launch.launchers import make_launcher
 from arl.run.engines import EngineServers, connect_engines
-from arl.run.evaluation_replica import open_replica
-from arl.run.evaluations import BackgroundEvaluations
+from arl.run.evaluation.during import BackgroundEvaluations
+from arl.run.evaluation.replica import open_replica
+from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
 from arl.run.gc_pacing import rare_collections
 from arl.run.ranks import open_trainer
 from arl.run.rewards import open_rewards
-from arl.run.scoreboard import Scoreboard
 from arl.run.world import Parts, Start, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.sync.verify import refuse_other_tensors
@@ -79,7 +79,8 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> A
     async with open_trainer(
         recipe, versions, weights, plan.placement.ranks, launcher, key, plan.lags, plan.transport
     ) as trainer:
-        codec = load_codec(versions.model)  # takes a second, while the processes start
+        prompts = recipe_format(recipe.data)
+        codec = load_codec(versions.model, prompts)  # takes a second, while the processes start
         async with asyncio.TaskGroup() as tasks:
             trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
 
@@ -105,7 +106,7 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> A
 
 
 def _evaluations(
-    start: Start, servers: EngineServers, codec: TextCodec
+    start: Start, servers: EngineServers, codec: HuggingFaceCodec
 ) -> Callable[[Scoreboard], BackgroundEvaluations]:
     """Return what makes the evaluations of a run: checkpoints are measured on one more server like the run's."""
     recipe = start.recipe

@@ -1,4 +1,4 @@
-"""The world seam: open everything that a segment of a run is made of.
+"""Define the world seam: open everything that a segment of a run is made of.
 
     recipe.world ─► make_world ─► World.open(start) ─► Parts ─► arl.run.train: Recorder, Controller, evaluations
 
@@ -29,16 +29,18 @@ from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease
 from arl.rollout.controller_state import ControllerState
-from arl.rollout.episodes import Rewards
+from arl.rollout.episodes import Episodes, Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.lease import NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
 from arl.run.checkpoint import RunCheckpoints, RunState
-from arl.run.evaluate import evaluate, held_out_episodes, make_episodes
-from arl.run.evaluations import Evaluations, NoEvaluations
+from arl.run.evaluation.during import Evaluations, NoEvaluations
+from arl.run.evaluation.held_out import measure_held_out
+from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
+from arl.run.preflight import Plan
 from arl.run.resume import Origin
-from arl.run.scoreboard import CHECKPOINTS, Scoreboard
+from arl.tasks.registry import env_name
 from arl.train.base import Trainer
 from arl.types import Accuracy, Problem, StartingVersions
 
@@ -200,11 +202,10 @@ def recipe_parts(
     """Make the parts that follow from the recipe; `others` are further fields of Parts, and win."""
     recipe = start.recipe
     plan = start.origin.plan
-    episodes = make_episodes(recipe, plan, engine, codec, rewards)
-    held_out = held_out_episodes(recipe, plan, engine, codec, rewards)
+    episodes = _training_episodes(recipe, plan, engine, codec, rewards)
 
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
-        return await evaluate(held_out, problems, f"eval{version}")
+        return await measure_held_out(recipe, problems, version, engine, codec, rewards, plan.context)
 
     def checkpoints(cut: Cut, evaluations: Evaluations) -> RunCheckpoints:
         directory = start.origin.directory / CHECKPOINTS
@@ -226,6 +227,18 @@ def recipe_parts(
         "num_diverged": lambda: episodes.num_diverged,
     }
     return Parts(engine=engine, trainer=trainer, **(parts | others))
+
+
+def _training_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
+    return Episodes(
+        engine,
+        codec,
+        rewards,
+        env=import_function(env_name(recipe), "rollout.env"),
+        rollout=recipe.rollout,
+        seed=recipe.seed,
+        max_length=plan.max_length,
+    )
 
 
 def _admission(start: Start) -> Admission:

@@ -20,6 +20,14 @@ from arl.types import Problem, Response
 Split = Literal["training", "evaluation"]
 
 
+class SplitSource(Struct, frozen=True):
+    """Say what one side of a task holds, for `arl tasks`."""
+
+    problems: int
+    where: str  # "generated", a path, or the command that fetches what is missing
+    licence: str = ""  # of the problems; empty: arl's own
+
+
 class RewardFunction(Protocol):
     """Score one response.
 
@@ -48,6 +56,18 @@ class EnvFunction(Protocol):
     """
 
     async def __call__(self, problem: Problem, session: Any) -> float | None: ...
+
+
+class ExtractFunction(Protocol):
+    """Return the answer in a response, in a form in which equal answers are equal strings; empty: there is none.
+
+    def extract(response: Response) -> str:
+        return response.text.rpartition("####")[2].strip()
+
+    It is called in the controller's process, so it must be quick on any text.
+    """
+
+    def __call__(self, response: Response) -> str: ...
 
 
 class Demonstration(NamedTuple):
@@ -108,11 +128,18 @@ class Task(Protocol):
     env: ClassVar[EnvFunction | None] = None
     """A static method that drives an episode, where `rollout.env` is not given. None: a single turn."""
 
+    extract: ClassVar[ExtractFunction | None] = None
+    """A static method that finds the answer in a response, for the majority votes of an evaluation. None: the answer is
+    the whole response, without the space around it."""
+
     reward_weights: ClassVar[Mapping[str, float]] = {}
     """Weights of the named parts of its reward, where `reward.weights` is not given. A part without one counts 1."""
 
     evaluation: ClassVar[Mapping[str, Any]] = {}
     """Defaults of the recipe's `eval` section for this task, as in {"temperature": 0.6}."""
+
+    prompting: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of the recipe's `data` section for this task, as in {"suffix": "\\nPut the answer in \\\\boxed{}."}."""
 
     @abstractmethod
     def __init__(self, options: Any) -> None:
@@ -126,6 +153,12 @@ class Task(Protocol):
     @abstractmethod
     def reward(problem: Problem, response: Response) -> float | dict[str, float]:
         """Score one response, where `reward.function` is not given; see RewardFunction."""
+
+    @classmethod
+    def split_source(cls, split: Split) -> SplitSource | None:
+        """Say what this side holds, and where it is; None: the task has no such side. Downloads nothing."""
+        made = cls(cls.Options()).problems(split, seed=0)
+        return SplitSource(len(made), "generated")
 
     def warmup(self) -> Sequence[WarmupStage]:
         """Return the stages that teach a tiny model before RL. None by default: the task demonstrates nothing."""

@@ -29,7 +29,7 @@ SENDERS = "senders"  # role of the thread that waits for Join
 
 
 class _Message(Struct, frozen=True, tag=True):
-    """Every message names its type, so that a union of them can be decoded."""
+    """Name the type of a message, so that a union of them can be decoded."""
 
 
 class Hello(_Message, frozen=True):

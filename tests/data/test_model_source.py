@@ -9,7 +9,7 @@ from threading import Event, Thread
 import pytest
 from huggingface_hub import constants
 
-from arl.data import model_source
+from arl.data import hub
 from arl.data.model_source import check_model_source
 from arl.errors import DataError
 
@@ -51,7 +51,7 @@ def silent_hub(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[Event]:
     url = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setattr(constants, "ENDPOINT", url)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
-    monkeypatch.setattr(model_source, "HUB_SECONDS", 0.2)
+    monkeypatch.setattr(hub, "HUB_SECONDS", 0.2)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield asked

@@ -1,25 +1,39 @@
-"""Problems keep their side of the split and their order."""
+"""Problems keep their side of the split and their order, and bad files are refused by line."""
 
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Data
-from arl.data.problems import ProblemOrder, load_problems
+from arl.data.problems import ProblemOrder, ProblemSets, load_problems
 from arl.errors import DataError
 from arl.tasks.base import is_held_out
 from arl.tasks.running_checksum import RunningChecksum, demonstrate, draw_problem
 from arl.types import Problem, Response
 
 
+def write(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def numbered(count: int, **fields: Any) -> list[dict[str, Any]]:
+    return [{"prompt": f"question {i}", "answer": i, **fields} for i in range(count)]
+
+
+def everything(sets: ProblemSets) -> list[Problem]:
+    return sets.training + sets.held_out
+
+
 def test_no_content_is_on_both_sides_whatever_the_seed() -> None:
     sides = [load_problems(Data(task="running_checksum", options={"size": 4000}), seed) for seed in (0, 1)]
-    training = {p.prompt for t, _ in sides for p in t}
-    held_out = {p.prompt for _, h in sides for p in h}
+    training = {p.prompt for side in sides for p in side.training}
+    held_out = {p.prompt for side in sides for p in side.held_out}
     assert not training & held_out
     assert 0.07 < len(held_out) / (len(training) + len(held_out)) < 0.13
 
@@ -40,17 +54,16 @@ def test_a_worked_demonstration_is_rewarded_and_a_slip_may_not_be(seed: int) -> 
     worked = demonstrate(problem, rng)
     assert RunningChecksum.reward(problem, Response(worked)) == 1.0
     assert RunningChecksum.reward(problem, Response(worked, truncated=True)) == 0.0
-    assert RunningChecksum.reward(problem, Response(f"{worked}#{problem.answer}")) == 0.0
+    assert RunningChecksum.reward(problem, Response(worked + "#" + problem.answer)) == 0.0
     assert len(worked.partition("#")[0]) == len(str(problem.prompt).rstrip(".="))
 
 
 def test_jsonl_problems_keep_their_extra_fields(tmp_path: Path) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text("\n".join(json.dumps({"prompt": f"{i}?", "answer": i, "level": 2}) for i in range(50)))
-    training, held_out = load_problems(Data(path=str(path)), seed=0)
-    assert len(training) + len(held_out) == 50
-    assert training[0].metadata == {"level": 2}
-    assert training[0].answer == str(training[0].prompt).removesuffix("?")
+    path = write(tmp_path / "p.jsonl", numbered(50, level=2))
+    sets = load_problems(Data(path=path), seed=0)
+    assert len(everything(sets)) == 50
+    assert sets.training[0].metadata == {"level": 2}
+    assert sets.training[0].answer == str(sets.training[0].prompt).removeprefix("question ")
 
 
 def test_a_line_separator_inside_a_string_ends_no_line(tmp_path: Path) -> None:
@@ -58,38 +71,70 @@ def test_a_line_separator_inside_a_string_ends_no_line(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     rows = [{"prompt": f"{i}\u2028\u0085?", "answer": str(i)} for i in range(9)]
     path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
-    training, held_out = load_problems(Data(path=str(path)), seed=0)
-    assert {p.prompt for p in training + held_out} == {row["prompt"] for row in rows}
+    sets = load_problems(Data(path=str(path)), seed=0)
+    assert {p.prompt for p in everything(sets)} == {row["prompt"] for row in rows}
 
 
 @pytest.mark.parametrize("row", [{"prompt": "x"}, {"prompt": "x", "answer": None}])
 def test_a_problem_without_an_answer_has_an_empty_one(tmp_path: Path, row: dict[str, str | None]) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text(json.dumps(row))
-    training, held_out = load_problems(Data(path=str(path), eval_fraction=0.001), seed=0)
-    assert [p.answer for p in training + held_out] == [""]
+    path = write(tmp_path / "p.jsonl", [row])
+    sets = load_problems(Data(path=path, eval_fraction=0.001), seed=0)
+    assert [p.answer for p in everything(sets)] == [""]
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "leave none to train on"),
+        ("", "p.jsonl: is empty"),
         ('{"prompt": "x"}\nnonsense', "p.jsonl:2: not JSON"),
-        ('{"question": "x"}', "p.jsonl:1: needs a non-empty `prompt`"),
-        ('{"prompt": ""}', "p.jsonl:1: needs a non-empty `prompt`"),
+        ('{"prompt": "x"}\n[1]', "p.jsonl:2: is list, and must be one JSON object"),
+        ('{"promt": "x"}', "p.jsonl:1: no column prompt, which data.columns.prompt names; did you mean promt"),
+        ('{"question": "x"}', "p.jsonl:1: no column prompt, which data.columns.prompt names; it has question"),
+        ('{"prompt": " "}', "p.jsonl:1: column prompt is ' ', and must be text"),
+        ('{"prompt": [{"role": "user"}]}', "p.jsonl:1: column prompt is .* list of chat messages"),
     ],
 )
-def test_a_bad_problem_file_is_refused_by_line(tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_bad_problem_file_is_refused_by_line_and_column(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "p.jsonl").write_text(text)
     with pytest.raises(DataError, match=complaint):
         load_problems(Data(path=str(tmp_path / "p.jsonl")), seed=0)
 
 
-def test_a_missing_problem_file_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"absent\.jsonl: cannot be read"):
-        load_problems(Data(path=str(tmp_path / "absent.jsonl")), seed=0)
+def test_malformed_rows_can_be_left_out_and_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "x"}\nnonsense\n{"prompt": 3}\n{"prompt": "y"}')
+    sets = load_problems(Data(path=str(path), malformed="skip", eval_fraction=0.001), seed=0)
+    assert [p.prompt for p in sets.training] == ["x", "y"]
+    (note,) = sets.notes
+    assert note.startswith(f"2 of 4 rows of data.path are malformed and left out: {path}:2: not JSON")
+
+
+def test_a_file_of_malformed_rows_alone_is_refused_even_where_they_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text("a\nb")
+    with pytest.raises(DataError, match=r"none of its 2 rows is a problem; the first: .*p\.jsonl:1: not JSON"):
+        load_problems(Data(path=str(tmp_path / "p.jsonl"), malformed="skip"), seed=0)
 
 
 def test_the_split_is_decided_by_content_alone() -> None:
     assert is_held_out(Problem("x", "1"), 0.999)
     assert is_held_out(Problem("x", "1"), 0.5) == is_held_out(Problem("x", "1", {"extra": 1}), 0.5)
+
+
+@given(st.sets(st.text("abcxyz", min_size=1), min_size=2), st.randoms(use_true_random=False), st.floats(0.05, 0.95))
+def test_every_problem_is_on_one_side_in_whatever_order_the_file_has_them(
+    questions: set[str], rng: random.Random, fraction: float
+) -> None:
+    def held_out(rows: list[str]) -> set[str]:
+        return {row for row in rows if is_held_out(Problem(row), fraction)}
+
+    shuffled = rng.sample(sorted(questions), len(questions))
+    assert held_out(shuffled) == held_out(sorted(questions))
+
+
+@pytest.mark.parametrize("count", [1, 7, 30])
+def test_an_evaluation_file_is_used_whole_however_small_it_is(tmp_path: Path, count: int) -> None:
+    training = write(tmp_path / "train.jsonl", numbered(9))
+    held_out = write(tmp_path / "test.jsonl", [{"prompt": f"test {i}"} for i in range(count)])
+    sets = load_problems(Data(path=training, eval_path=held_out), seed=0)
+    assert len(sets.training) == 9
+    assert [p.prompt for p in sets.held_out] == [f"test {i}" for i in range(count)]

@@ -269,7 +269,7 @@ def assert_everything_was_trained_once(command: Command, steps: int) -> None:
     groups = {row["group_id"]: row["problem_id"] for row in rows}
     assert len(rows) == steps * 4 * 4 == 4 * len(groups)
     assert max(r["trained_at"] - min(v for v in r["policy_versions"] if v >= 0) for r in rows) <= 2
-    order = ProblemOrder(load_problems(load_recipe(command.run / "recipe.yaml").data, 0)[0], 0)
+    order = ProblemOrder(load_problems(load_recipe(command.run / "recipe.yaml").data, 0).training, 0)
     assert sorted(groups.values()) == sorted(next(order).id for _ in range(steps * 4))
 
 

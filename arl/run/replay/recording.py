@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
-from arl.data.problems import load_problems
 from arl.errors import DataError, InputError
+from arl.run.problem_sets import run_problems
 from arl.types import FAILED, Accuracy, Problem, Trajectory, TrajectoryGroup
 
 Span = tuple[float, float]  # clock seconds: (begin, end)
@@ -122,8 +122,7 @@ def _median(seconds: list[float]) -> float:
 
 
 def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
-    training, _ = load_problems(recipe.data, recipe.seed)
-    problems = {problem.id: problem for problem in training}
+    problems = {problem.id: problem for problem in run_problems(recipe).training}
     rows: dict[int, list[dict[str, Any]]] = {}
     for path in sorted((run / "trajectories").glob("*.parquet")):
         for row in _rows(path):

@@ -18,6 +18,7 @@ from pathlib import Path
 from arl import clock
 from arl.config.recipe import Deadlines, Recipe, Rollout
 from arl.config.worlds import VIRTUAL
+from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary
@@ -25,7 +26,8 @@ from arl.rollout.base import Admission
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import Filter, keep_all
 from arl.run.checkpoint import next_checkpoint
-from arl.run.evaluations import Evaluations
+from arl.run.evaluation.during import Evaluations
+from arl.run.evaluation.suite import held_out_suite
 from arl.run.replay.recorded import (
     PacedTrainer,
     RecordedEngine,
@@ -73,9 +75,7 @@ class ReplayWorld:
         problems = start.origin.plan.held_out
         if recorded is not None or not problems:
             return recorded
-        return clock.run(
-            lambda: measure_in_process(start.recipe, start.origin.plan, start.model, version=0), virtual=True
-        )
+        return clock.run(lambda: _measure(start, start.model, version=0), virtual=True)
 
     @contextlib.asynccontextmanager
     async def open(self, start: Start) -> AsyncIterator[Parts]:
@@ -96,7 +96,8 @@ class ReplayWorld:
         rules = make_rules(plan)
 
         async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
-            return await measure_in_process(start.recipe, start.origin.plan, models.path(version), version)
+            del problems  # they are the plan's
+            return await _measure(start, models.path(version), version)
 
         def make_checkpoints(cut: Cut, evaluations: Evaluations) -> SavedModels:
             del cut, evaluations  # only models are saved, and evaluations save their own
@@ -105,7 +106,7 @@ class ReplayWorld:
         groups = RecordedGroups(
             recording.groups,
             engine,
-            codec=load_codec(str(start.model)),
+            codec=load_codec(str(start.model), recipe_format(start.recipe.data)),
             trainer=trainer,
             patience=plan.patience,
             bound=None if plan.as_recorded else start.recipe.rollout.staleness,
@@ -209,6 +210,15 @@ def make_rules(plan: Replay) -> Rules:
         # A group that was dropped cannot be generated again.
         rollout=rollout.model_copy(update={"max_requeues": 0}),
     )
+
+
+async def _measure(start: Start, model: Path, version: int) -> Accuracy:
+    """Measure the accuracy of `model`, which is `version`, on held-out problems, on engines that really generate."""
+    recipe = start.recipe
+    plan = start.origin.plan
+    suite = held_out_suite(recipe, plan.held_out)
+    (accuracy,) = await measure_in_process(recipe, plan, [suite], model, version)
+    return accuracy
 
 
 def _patient(deadlines: Deadlines, patience: float) -> Deadlines:

@@ -95,7 +95,7 @@ def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(
 
     runs = []
     first = 0.5 if num_runs == FEW else 0.0  # a few are killed where there is a checkpoint to resume from
-    part = (0.9 - first) / num_runs  # beside other work a run has ended before a kill at its very end
+    part = (1.0 - first) / num_runs
     for i in range(num_runs):
         kills = [somewhere(first + i * part, first + (i + 1) * part)]
         if i == num_runs - 1:

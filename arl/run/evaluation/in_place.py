@@ -8,24 +8,24 @@ eval.every equals the run without it to the last bit, but for the records of the
 
 import shutil
 import threading
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.errors import leaves
-from arl.run.scoreboard import CHECKPOINTS, Scoreboard
+from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.types import Accuracy
 
 PREFIX = "model_"  # of a directory below checkpoints/ that holds weights alone, from which no run is resumed
-Measure = Callable[[Path, int], Awaitable[Accuracy]]
+Measure = Callable[[Path, int], Awaitable[Sequence[Accuracy]]]
 
 
 class InPlaceEvaluations:
     """Implements Evaluations without any wait.
 
-    The last version is evaluated by the run itself, after training.
+    Held-out problems of the last version are evaluated by the run itself, after training.
 
     Args:
         run: directory of the run.
@@ -59,19 +59,27 @@ class InPlaceEvaluations:
 
     def stepped(self, version: int) -> None:
         """See Evaluations."""
-        if version % self._recipe.eval.every or version == self._recipe.train.steps or self._board.measured(version):
+        if not self._measures(version):
             return
         self._checkpoints.mkdir(exist_ok=True)
         model = self._checkpoints / f"{PREFIX}{version}"
         self._save(model)
         try:
-            accuracy = in_own_loop(lambda: self._measure(model, version))
+            accuracies = in_own_loop(lambda: self._measure(model, version))
         except Exception as error:  # whatever it is, an evaluation does not end a run
             cause = next(leaves(error))
             self._note(f"version {version} is not evaluated: {type(cause).__name__}: {cause}")
         else:
-            self._board.add(model, [accuracy])
+            self._board.add(model, accuracies)
         self._remove_others()
+
+    def _measures(self, version: int) -> bool:
+        evaluation = self._recipe.eval
+        if self._board.measured(version):
+            return False
+        if version == self._recipe.train.steps:
+            return not evaluation.only_held_out
+        return version % evaluation.every == 0
 
     def saved(self, version: int) -> None:
         """See Evaluations. The weights were saved when the step was finished."""
@@ -91,14 +99,14 @@ class InPlaceEvaluations:
                 shutil.rmtree(model)
 
 
-def in_own_loop(main: Callable[[], Awaitable[Accuracy]]) -> Accuracy:
+def in_own_loop(main: Callable[[], Awaitable[Sequence[Accuracy]]]) -> Sequence[Accuracy]:
     """Run `main` to its end on a virtual clock of its own, while the caller's event loop stands still.
 
     A thread, because a thread has at most one running loop; only one of the two computes at any time.
     """
-    outcome: Future[Accuracy] = Future()
+    outcome: Future[Sequence[Accuracy]] = Future()
 
-    async def measured() -> Accuracy:
+    async def measured() -> Sequence[Accuracy]:
         return await main()
 
     def work() -> None:

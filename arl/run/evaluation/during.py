@@ -21,7 +21,7 @@ from arl.clock import deadline
 from arl.config.recipe import Recipe
 from arl.errors import RewardError, RunError, leaves
 from arl.rollout.base import Observer
-from arl.run.scoreboard import CHECKPOINTS, Scoreboard
+from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.types import Accuracy, Batch, StepResult
 
 MAX_WAITING = 2  # each holds the disk of one checkpoint
@@ -90,7 +90,7 @@ class NoEvaluations:
 
 
 class Measure(Protocol):
-    """Measure versions on an engine of its own. See arl.run.evaluation_replica."""
+    """Measure versions on an engine of its own. See arl.run.evaluation.replica."""
 
     async def measure(self, version: int, model: Path) -> Sequence[Accuracy]:
         """Return the accuracy of the weights in directory `model` on every suite.

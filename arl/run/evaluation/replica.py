@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from arl.config.recipe import Deadlines, Recipe
-from arl.data.text_codec import TextCodec
+from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.base import ReplicaEngine
 from arl.errors import RunError
 from arl.launch.base import Process, Resources
 from arl.launch.child import NICENESS
-from arl.reward.pool import RewardPool
 from arl.rollout.episodes import Rewards
 from arl.run.engines import EngineServers
-from arl.run.evaluate import evaluate, held_out_episodes
+from arl.run.evaluation.measure import measure_suites
+from arl.run.evaluation.suite import Suite
 from arl.run.preflight import Plan
 from arl.run.rewards import open_rewards
 from arl.types import Accuracy, StartingVersions, WeightUpdate
@@ -30,7 +30,7 @@ PATIENCE = 10  # times as long as in training: the deadline of a reward at the l
 
 @contextlib.asynccontextmanager
 async def open_replica(
-    recipe: Recipe, plan: Plan, servers: EngineServers, codec: TextCodec
+    recipe: Recipe, plan: Plan, servers: EngineServers, codec: HuggingFaceCodec
 ) -> AsyncIterator["EvaluationReplica"]:
     """Yield what measures checkpoints. Nothing is started before the first one; everything ends with the context.
 
@@ -47,7 +47,7 @@ async def open_replica(
 class EvaluationReplica:
     """Implements Measure; see `open_replica`."""
 
-    def __init__(self, recipe: Recipe, plan: Plan, servers: EngineServers, codec: TextCodec) -> None:
+    def __init__(self, recipe: Recipe, plan: Plan, servers: EngineServers, codec: HuggingFaceCodec) -> None:
         resources = plan.placement.evaluation
         assert resources is not None, "placed with eval.every"
         self._resources: Resources = resources
@@ -58,7 +58,7 @@ class EvaluationReplica:
         self._opened = AsyncExitStack()
         self._process: Process | None = None
         self._engine: ReplicaEngine | None = None
-        self._rewards: Rewards | None = None
+        self._rewards: dict[str, Rewards] = {}  # by suite
 
     async def measure(self, version: int, model: Path) -> Sequence[Accuracy]:
         """See Measure."""
@@ -66,12 +66,15 @@ class EvaluationReplica:
             self._engine = await self._start(version, model)
         else:
             await self._engine.update_weights(WeightUpdate(version, str(model)))
-        if self._rewards is None:
-            self._rewards = await self._opened.enter_async_context(self._pool())
-        episodes = held_out_episodes(self._recipe, self._plan, self._engine, self._codec, self._rewards)
-        accuracy = await evaluate(episodes, self._plan.held_out, f"eval{version}")
-        assert accuracy.version == version, f"the replica served version {accuracy.version} as {version}"
-        return [accuracy]
+        return await measure_suites(
+            self._plan.measured,
+            version,
+            self._engine,
+            self._codec,
+            self._rewards_of,
+            self._plan.context,
+            patience=self._recipe.deadlines.evaluation,
+        )
 
     @property
     def makes_way(self) -> bool:
@@ -89,7 +92,7 @@ class EvaluationReplica:
         process = self._process
         self._opened = AsyncExitStack()
         self._engine = None
-        self._rewards = None
+        self._rewards = {}
         self._process = None
         try:
             if process is not None:
@@ -98,12 +101,18 @@ class EvaluationReplica:
             with contextlib.suppress(RunError):  # the client of a server that is gone
                 await opened.aclose()
 
-    def _pool(self) -> RewardPool:
-        """Make reward workers of the same priority as the engine."""
-        reward = self._recipe.reward
-        environment = {**reward.environment, NICENESS: str(self._resources.niceness)}
-        niced = reward.model_copy(update={"environment": environment})
-        return open_rewards(self._recipe.model_copy(update={"reward": niced}), self._servers.launcher.logs)
+    async def _rewards_of(self, suite: Suite) -> Rewards:
+        """Return the reward workers of a suite, which have the priority of the engine."""
+        if suite.name not in self._rewards:
+            reward = suite.recipe.reward
+            environment = {**reward.environment, NICENESS: str(self._resources.niceness)}
+            changes: dict[str, object] = {
+                "reward": reward.model_copy(update={"environment": environment}),
+                "deadlines": self._recipe.deadlines,
+            }
+            pool = open_rewards(suite.recipe.model_copy(update=changes), self._servers.launcher.logs)
+            self._rewards[suite.name] = await self._opened.enter_async_context(pool)
+        return self._rewards[suite.name]
 
     async def _start(self, version: int, model: Path) -> ReplicaEngine:
         """Start a server with the weights of `model`, and connect to it."""

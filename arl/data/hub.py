@@ -1,0 +1,74 @@
+"""Ask the Hugging Face hub with a deadline, so that a machine without a network waits seconds and not minutes."""
+
+import http.client
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import TypeVar
+
+from msgspec import Struct
+
+T = TypeVar("T")
+
+HUB_SECONDS = 5.0  # for one request; libraries retry for a minute
+
+
+class Refusal(Struct, frozen=True):
+    """Say why the hub cannot give something."""
+
+    cause: str  # as in "answers 404 Not Found"
+    answered: bool  # the hub is there, and said no
+
+    def __str__(self) -> str:
+        return self.cause
+
+
+def hub_refusal(url: str, method: str = "HEAD") -> Refusal | None:
+    """Ask the hub for an address, and read no body. Return what is wrong; None if nothing is.
+
+    A thread asks, because looking up the hub's address has no deadline of its own.
+    """
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return Refusal("not asked, because HF_HUB_OFFLINE is set", answered=False)
+    answers: list[Refusal | None] = []
+    if not within(HUB_SECONDS, lambda: answers.append(_ask(url, method))):
+        return Refusal(f"no answer within {HUB_SECONDS:g} s", answered=False)
+    return answers[0]
+
+
+def go_offline() -> None:
+    """Keep this process and its children from asking the hub again: each file would wait for the hub's retries."""
+    from huggingface_hub import constants
+
+    constants.HF_HUB_OFFLINE = True
+    os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def within(seconds: float, call: Callable[[], object]) -> bool:
+    """Call a function that must not raise in a thread. Return whether it has ended within `seconds`."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def _ask(url: str, method: str) -> Refusal | None:
+    """Send the request of `hub_refusal`."""
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    request = urllib.request.Request(url, method=method, headers=build_hf_headers())
+    try:
+        urllib.request.urlopen(request, timeout=HUB_SECONDS).close()
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 403):
+            cause = f"answers {error.code}: no such repository, or one that needs a login (`hf auth login`)"
+        else:
+            cause = f"answers {error.code} {error.reason}"
+        return Refusal(cause, answered=True)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return Refusal(f"cannot be reached ({error})", answered=False)
+    return None

@@ -1,0 +1,162 @@
+"""Find the files of a Hugging Face data set: on the hub, which is asked first, or in the cache of earlier downloads.
+
+hf://datasets/owner/repo/glob ─► does the hub answer within seconds? ─► yes: download what the cache lacks
+                                                                    └─► no: the cache ─► not there: refused,
+                                                                        with the command that fetches it
+"""
+
+import contextlib
+import fnmatch
+import re
+import shlex
+from pathlib import Path
+
+from msgspec import Struct
+
+from arl.data.hub import Refusal, go_offline, hub_refusal, within
+from arl.errors import DataError
+
+PREFIX = "hf://"
+DOWNLOAD_SECONDS = 3600.0  # for all files of one pattern
+_NOTATION = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^/]+))?/(?P<pattern>.+)")
+_PIECE = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")  # as in train-00000-of-00002.parquet
+
+
+class HubFiles(Struct, frozen=True):
+    """Name files of a data set on the hub."""
+
+    repo: str  # owner/name
+    pattern: str  # path in the repository; may hold * and ?
+    revision: str = "main"
+
+    def __str__(self) -> str:
+        at = "" if self.revision == "main" else f"@{self.revision}"
+        return f"{PREFIX}datasets/{self.repo}{at}/{self.pattern}"
+
+    @property
+    def fetch_command(self) -> str:
+        """Return the shell command that puts the files into the cache."""
+        revision = [] if self.revision == "main" else ["--revision", self.revision]
+        words = ["hf", "download", "--repo-type", "dataset", self.repo, *revision, "--include", self.pattern]
+        return shlex.join(words)
+
+
+def parse_hub_files(spec: str, field: str) -> HubFiles:
+    """Read the notation of huggingface_hub, as in `hf://datasets/openai/gsm8k/main/train-*.parquet`.
+
+    Raises:
+        DataError: another form.
+    """
+    found = _NOTATION.fullmatch(spec)
+    if found is None:
+        raise DataError(
+            f"{field} {spec}: write it as hf://datasets/OWNER/REPO/FILE, where FILE may be a glob, "
+            "as in hf://datasets/openai/gsm8k/main/train-*.parquet"
+        )
+    return HubFiles(found["repo"], found["pattern"], found["revision"] or "main")
+
+
+def fetch_hub_files(source: HubFiles, field: str) -> list[Path]:
+    """Return the files, after downloading those that the cache lacks. Without a hub, the cache alone is looked at.
+
+    Raises:
+        DataError: they are nowhere; says what the hub and the cache said, and the command that fetches them.
+    """
+    refusal = _refusal(source)
+    if refusal is None:
+        return _download(source, field)
+    cached = cached_hub_files(source)
+    if not cached:
+        raise DataError(_missing(source, field, refusal))
+    if not refusal.answered:
+        go_offline()
+    return cached
+
+
+def cached_hub_files(source: HubFiles) -> list[Path]:
+    """Return the files if the cache holds all of them, else none. Asks nobody."""
+    from huggingface_hub import snapshot_download
+
+    with contextlib.suppress(OSError, ValueError):  # not cached, or only in part
+        found = snapshot_download(
+            source.repo,
+            repo_type="dataset",
+            revision=source.revision,
+            allow_patterns=source.pattern,
+            local_files_only=True,
+        )
+        files = _matching(Path(found), source.pattern)
+        return files if not missing_pieces(files) else []
+    return []
+
+
+def missing_pieces(files: list[Path]) -> list[str]:
+    """Return the names that are missing between files named like train-00000-of-00002.parquet."""
+    names = {str(file) for file in files}
+    missing = set()
+    for name in names:
+        piece = _PIECE.fullmatch(name)
+        if piece is None:
+            continue
+        stem, _, count, suffix = piece.groups()
+        missing |= {f"{stem}-{i:05d}-of-{count}{suffix}" for i in range(int(count))} - names
+    return sorted(missing)
+
+
+def _refusal(source: HubFiles) -> Refusal | None:
+    from huggingface_hub import constants
+
+    return hub_refusal(f"{constants.ENDPOINT}/api/datasets/{source.repo}", method="GET")
+
+
+def _download(source: HubFiles, field: str) -> list[Path]:
+    from huggingface_hub import snapshot_download
+
+    results: list[str | Exception] = []
+
+    def download() -> None:
+        try:
+            found = snapshot_download(
+                source.repo,
+                repo_type="dataset",
+                revision=source.revision,
+                allow_patterns=source.pattern,
+            )
+            results.append(str(found))
+        except Exception as error:  # raised again below, in the thread that waits
+            results.append(error)
+
+    if not within(DOWNLOAD_SECONDS, download):
+        raise DataError(f"{field} {source}: not downloaded within {DOWNLOAD_SECONDS:g} s; run `{source.fetch_command}`")
+    (result,) = results
+    if isinstance(result, Exception):
+        raise DataError(f"{field} {source}: the download failed ({result}); try `{source.fetch_command}`") from result
+    files = _matching(Path(result), source.pattern)
+    if not files:
+        raise DataError(f"{field} {source}: {source.repo} has no such file{_present(source)}")
+    return files
+
+
+def _matching(snapshot: Path, pattern: str) -> list[Path]:
+    files = [path for path in snapshot.rglob("*") if path.is_file()]
+    return sorted(path for path in files if fnmatch.fnmatchcase(str(path.relative_to(snapshot)), pattern))
+
+
+def _present(source: HubFiles) -> str:
+    """Say which files the repository has."""
+    from huggingface_hub import HfApi
+
+    with contextlib.suppress(OSError, ValueError):  # the message is complete without them
+        names = HfApi().list_repo_files(source.repo, repo_type="dataset", revision=source.revision)
+        tables = sorted(name for name in names if name.endswith((".jsonl", ".json", ".parquet")))
+        return f"; it has {', '.join(tables[:8]) or 'no jsonl and no parquet'}{', …' if len(tables) > 8 else ''}"
+    return ""
+
+
+def _missing(source: HubFiles, field: str, refusal: Refusal) -> str:
+    from huggingface_hub import constants
+
+    return (
+        f"{field} {source}: not found. Not in the Hugging Face cache {constants.HF_HUB_CACHE}; {constants.ENDPOINT}: "
+        f"{refusal}. Where there is a network, run `{source.fetch_command}`"
+    )

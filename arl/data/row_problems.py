@@ -1,0 +1,170 @@
+"""Make problems of the rows of files, by the columns and the template that the recipe gives.
+
+row ─► columns.prompt, or the template with its fields ─► prompt
+   ├─► columns.answer                                 ─► answer
+   └─► all other columns                              ─► metadata
+"""
+
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from arl.config.data_section import Columns
+from arl.config.prompt_template import fill_template, template_fields
+from arl.data.question_key import prompt_key, question_key
+from arl.data.table_rows import Row, column_names, read_rows, value_at
+from arl.errors import DataError
+from arl.types import Problem
+
+DEFAULT_ANSWER = "answer"
+
+
+class Candidate(Struct, frozen=True):
+    """Hold a problem on its way into a split."""
+
+    problem: Problem
+    key: str  # of the question: see arl.data.question_key
+    place: str  # where it comes from, for messages
+
+
+class MalformedRow(Exception):
+    """A row is no problem: it lacks a column, or a column holds something else."""
+
+
+class RowReader:
+    """Turn rows into problems.
+
+    Args:
+        columns: what the file's columns hold.
+        template: the prompt, with {column} fields; None: columns.prompt is the prompt.
+    """
+
+    def __init__(self, columns: Columns, template: str | None) -> None:
+        self._columns = columns
+        self._template = template
+        self._fields = [] if template is None else template_fields(template)
+
+    def candidate(self, row: Row) -> Candidate:
+        """Return the problem of a row.
+
+        Raises:
+            MalformedRow: says the column and what is wrong with it.
+        """
+        if row.malformed:
+            raise MalformedRow(row.malformed)
+        prompt: str | list[dict[str, str]]
+        if self._template is None:
+            prompt = _prompt(_required(row, self._columns.prompt, "columns.prompt"), self._columns.prompt)
+            key = prompt_key(prompt)
+        else:
+            texts = {name: _text(_required(row, name, "template"), name) for name in self._fields}
+            prompt = fill_template(self._template, texts)
+            key = question_key(" ".join(texts.values()))
+        problem = Problem(prompt, self._answer(row), self._metadata(row))
+        return Candidate(problem, key, row.place)
+
+    def _answer(self, row: Row) -> str:
+        column = self._columns.answer
+        if column is None:
+            value = row.values.get(DEFAULT_ANSWER)
+            return "" if value is None else _as_answer(value)
+        value = _required(row, column, "columns.answer")
+        if value is None:
+            raise MalformedRow(f"column {column} is null, and must hold the answer")
+        return _as_answer(value)
+
+    def _metadata(self, row: Row) -> dict[str, Any]:
+        prompt = self._columns.prompt if self._template is None else None
+        used = {prompt, self._columns.answer or DEFAULT_ANSWER}
+        return {name: value for name, value in row.values.items() if name not in used}
+
+
+def file_candidates(
+    files: Sequence[Path],
+    reader: RowReader,
+    field: str,
+    skip_malformed: bool = False,
+) -> tuple[list[Candidate], list[str]]:
+    """Read the problems of files. Returns them with a note if malformed rows were left out.
+
+    Args:
+        field: the recipe field that names the files, for messages.
+        skip_malformed: leave out rows that are no problems, instead of raising.
+
+    Raises:
+        DataError: a file cannot be read, a row is malformed, or no row is a problem.
+    """
+    candidates: list[Candidate] = []
+    malformed: list[str] = []
+    for row in _rows(files, field):
+        try:
+            candidates.append(reader.candidate(row))
+        except MalformedRow as error:
+            malformed.append(f"{row.place}: {error}")
+            if not skip_malformed:
+                raise DataError(
+                    f"{malformed[0]}. Mend the row, or leave such rows out with data.malformed: skip"
+                ) from error
+    if not candidates:
+        rows = (
+            f"none of its {len(malformed):,} rows is a problem; the first: {malformed[0]}" if malformed else "is empty"
+        )
+        raise DataError(f"{field} {files[0]}: {rows}")
+    if not malformed:
+        return candidates, []
+    count = len(candidates) + len(malformed)
+    return candidates, [f"{len(malformed):,} of {count:,} rows of {field} are malformed and left out: {malformed[0]}"]
+
+
+def _rows(files: Sequence[Path], field: str) -> Iterator[Row]:
+    for file in files:
+        yield from read_rows(file, field)
+
+
+def _required(row: Row, column: str, setting: str) -> Any:
+    try:
+        return value_at(row.values, column)
+    except KeyError as error:
+        names = column_names(row.values)
+        close = difflib.get_close_matches(column, names, n=1)
+        meant = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:12]) or 'none'}"
+        raise MalformedRow(f"no column {column}, which data.{setting} names; {meant}") from error
+
+
+def _prompt(value: Any, column: str) -> str | list[dict[str, str]]:
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, list) and value and all(_is_message(part) for part in value):
+        return [{"role": part["role"], "content": part["content"]} for part in value]
+    raise MalformedRow(
+        f"column {column} is {_shortened(value)}, and must be text or a list of chat messages (role, content), "
+        "and not empty"
+    )
+
+
+def _is_message(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("role"), str) and isinstance(part.get("content"), str)
+
+
+def _text(value: Any, column: str) -> str:
+    """Return a value as it stands in a prompt."""
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    raise MalformedRow(f"column {column} is {_shortened(value)}, and must be text or a number, not empty")
+
+
+def _as_answer(value: Any) -> str:
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,251 @@
+"""Pose short sums and word problems, from a file that comes with arl: every path runs without any data set.
+
+    arithmetic.jsonl ─► training and evaluation problems, 48 of each
+    demonstrations   ─► other problems of the same kinds, worked ─► warm-up of a tiny model
+
+    prompt  Eva has 27 pens and gets 45. How many now?
+    worked  7+5=12; 2+4+1=7; \\boxed{72}
+    blurted \\boxed{72}                          the habit that RL must remove
+
+`python -m arl.tasks.arithmetic` writes the file again. The warm-up has two stages, as that of the running checksum: the
+first teaches to work a problem digit by digit, and the second installs bad habits, for RL to remove.
+"""
+
+import json
+import random
+import string
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, ClassVar, NamedTuple
+
+from arl.config.data_section import Columns
+from arl.config.imports import import_function
+from arl.config.section import Fraction, NonNegative, PositiveFloat, Section, Steps, Unit
+from arl.data.row_problems import RowReader, file_candidates
+from arl.tasks.base import Demonstration, Split, SplitSource, Task, WarmupStage
+from arl.tasks.math_sets import GRADER, VOTE
+from arl.types import Problem, Response
+
+FILE = Path(__file__).with_name("arithmetic.jsonl")
+PROBLEMS_PER_KIND = 16  # in the file, both sides together
+NAMES = ("Ann", "Ben", "Eva", "Kim", "Leo", "Mia", "Sam", "Tom")
+THINGS = ("cups", "eggs", "figs", "hats", "keys", "nuts", "pens", "toys")
+
+
+class Exercise(NamedTuple):
+    """Hold a problem with its working."""
+
+    question: str
+    working: tuple[str, ...]  # steps, each with its result after the last `=`
+    answer: str
+
+
+def add(rng: random.Random) -> Exercise:
+    """Ask for a sum of two numbers of two digits."""
+    first, second = _two_summands(rng)
+    return Exercise(f"{first} + {second} = ?", _added(first, second), str(first + second))
+
+
+def subtract(rng: random.Random) -> Exercise:
+    """Ask for a difference of two numbers of two digits."""
+    first, second = _two_summands(rng)
+    total = first + second
+    return Exercise(f"{total} - {first} = ?", _subtracted(total, first), str(second))
+
+
+def get_more(rng: random.Random) -> Exercise:
+    """Tell of somebody who gets more."""
+    first, second = _two_summands(rng)
+    question = f"{rng.choice(NAMES)} has {first} {rng.choice(THINGS)} and gets {second}. How many now?"
+    return Exercise(question, _added(first, second), str(first + second))
+
+
+def give_away(rng: random.Random) -> Exercise:
+    """Tell of somebody who gives some away."""
+    first, second = _two_summands(rng)
+    total = first + second
+    question = f"{rng.choice(NAMES)} has {total} {rng.choice(THINGS)} and gives {first} away. How many now?"
+    return Exercise(question, _subtracted(total, first), str(second))
+
+
+def add_fractions(rng: random.Random) -> Exercise:
+    """Ask for a sum of two fractions with one prime denominator, below 1."""
+    denominator = rng.choice((5, 7, 11, 13))
+    first = rng.randint(1, denominator - 2)
+    second = rng.randint(1, denominator - 1 - first)
+    top = first + second
+    question = f"{first}/{denominator} + {second}/{denominator} = ?"
+    return Exercise(question, (f"{first}+{second}={top}",), f"\\frac{{{top}}}{{{denominator}}}")
+
+
+def add_units(rng: random.Random) -> Exercise:
+    """Ask for a length in centimeters."""
+    meters = rng.randint(2, 9)
+    centimeters = rng.randint(11, 99)
+    question = f"How many cm are {meters} m and {centimeters} cm?"
+    return Exercise(question, (f"{meters}*100={meters}00",), f"{100 * meters + centimeters} cm")
+
+
+KINDS: Mapping[str, Callable[[random.Random], Exercise]] = {
+    "sum": add,
+    "difference": subtract,
+    "get more": get_more,
+    "give away": give_away,
+    "fractions": add_fractions,
+    "units": add_units,
+}
+
+
+def _two_summands(rng: random.Random) -> tuple[int, int]:
+    """Draw two numbers of two digits with a sum of two digits."""
+    first = rng.randint(10, 89)
+    return first, rng.randint(10, 99 - first)
+
+
+def _added(first: int, second: int) -> tuple[str, str]:
+    """Add as on paper: the units, then the tens with the carry."""
+    units = first % 10 + second % 10
+    tens = first // 10 + second // 10 + units // 10
+    return f"{first % 10}+{second % 10}={units}", f"{first // 10}+{second // 10}+{units // 10}={tens}"
+
+
+def _subtracted(total: int, taken: int) -> tuple[str, str]:
+    """Subtract as on paper: the units, with ten more where it takes them, then the tens."""
+    borrow = int(total % 10 < taken % 10)
+    units = total % 10 + 10 * borrow
+    tens = total // 10 - taken // 10 - borrow
+    return f"{units}-{taken % 10}={units - taken % 10}", f"{total // 10}-{taken // 10}-{borrow}={tens}"
+
+
+class ArithmeticOptions(Section):
+    """The two stages of the warm-up."""
+
+    skill_accuracy: Fraction = 0.8
+    """Warm-up, first stage: ends when sampled accuracy on fresh problems reaches this."""
+    skill_steps: Steps = 800
+    """Warm-up, first stage: fails if the accuracy is not reached in so many optimizer steps."""
+    skill_learning_rate: PositiveFloat = 2e-3
+    """Warm-up, first stage: peak; 50 steps of ramp, then linear to 10 % at skill_steps."""
+    habit_steps: Annotated[NonNegative, Unit("steps")] = 50
+    """Warm-up, second stage: optimizer steps on bad habits."""
+    habit_learning_rate: PositiveFloat = 1e-3
+    """Warm-up, second stage: constant."""
+    blurt: Fraction = 0.6
+    """Warm-up, second stage: share of demonstrations that give a random answer, without working."""
+    slip: Fraction = 0.1
+    """Warm-up, second stage: chance of a random digit in place of each digit of the answer."""
+
+
+class Arithmetic(Task):
+    """Solve short sums and word problems of a file that comes with arl."""
+
+    Options = ArithmeticOptions
+    characters = string.digits + string.ascii_letters + " +-*/=?;.,\\{}"
+    reward_weights: ClassVar[Mapping[str, float]] = {"format": 0.0}
+
+    def __init__(self, options: ArithmeticOptions) -> None:
+        self._options = options
+        self._problems = shipped_problems()
+        self._shipped = {problem.prompt for problem in self._problems}
+
+    def problems(self, split: Split, seed: int) -> list[Problem]:
+        """Return one side of the file, in its order."""
+        return [problem for problem in self._problems if problem.metadata["split"] == split]
+
+    @staticmethod
+    def reward(problem: Problem, response: Response) -> float | dict[str, float]:
+        """Grade the answer as mathematics: parts `correct` and `format`, of which the weights count the first alone."""
+        graded: float | dict[str, float] = import_function(GRADER, "data.task")(problem, response)
+        return graded
+
+    @staticmethod
+    def extract(response: Response) -> str:
+        """Return the answer in a response, spelled as all that equal it."""
+        answer: str = import_function(VOTE, "data.task")(response)
+        return answer
+
+    @classmethod
+    def split_source(cls, split: Split) -> SplitSource | None:
+        """Say that the file comes with arl."""
+        made = cls(cls.Options()).problems(split, seed=0)
+        return SplitSource(len(made), f"comes with arl: {FILE}")
+
+    def warmup(self) -> Sequence[WarmupStage]:
+        options = self._options
+        skill = WarmupStage(
+            name="learning to work problems",
+            demonstrate=partial(self._demonstrate, blurt=0.0, slip=0.0),
+            ask=self._ask,
+            steps=options.skill_steps,
+            learning_rate=options.skill_learning_rate,
+            target_accuracy=options.skill_accuracy,
+        )
+        habits = WarmupStage(
+            name="with bad habits",
+            demonstrate=partial(self._demonstrate, blurt=options.blurt, slip=options.slip),
+            ask=self._ask,
+            steps=options.habit_steps,
+            learning_rate=options.habit_learning_rate,
+            schedule="constant",
+        )
+        return [skill, habits]
+
+    def _demonstrate(self, rng: random.Random, count: int, blurt: float, slip: float) -> list[Demonstration]:
+        exercises = [self._fresh(rng) for _ in range(count)]
+        return [Demonstration(as_problem(each), demonstrate(each, rng, blurt, slip)) for each in exercises]
+
+    def _ask(self, rng: random.Random, count: int) -> list[Problem]:
+        return [as_problem(self._fresh(rng)) for _ in range(count)]
+
+    def _fresh(self, rng: random.Random) -> Exercise:
+        """Draw an exercise that is not in the file."""
+        while True:
+            exercise = rng.choice(list(KINDS.values()))(rng)
+            if exercise.question not in self._shipped:
+                return exercise
+
+
+def as_problem(exercise: Exercise) -> Problem:
+    """Return what is asked, without the working."""
+    return Problem(exercise.question, exercise.answer)
+
+
+def demonstrate(exercise: Exercise, rng: random.Random, blurt: float = 0.0, slip: float = 0.0) -> str:
+    """Write a response to learn from: worked, or blurted with chance `blurt`; digits of the answer slip by chance."""
+    is_blurted = rng.random() < blurt
+    chance = 1.0 if is_blurted else slip
+    answer = "".join(_slipped(character, rng, chance) for character in exercise.answer)
+    steps = () if is_blurted else exercise.working
+    return "; ".join((*steps, f"\\boxed{{{answer}}}"))
+
+
+def _slipped(character: str, rng: random.Random, chance: float) -> str:
+    return rng.choice(string.digits) if character.isdecimal() and rng.random() < chance else character
+
+
+def shipped_problems() -> list[Problem]:
+    """Read the file: both sides, each problem with its kind and split in the metadata."""
+    reader = RowReader(Columns(prompt="question", answer="answer"), template=None)
+    candidates, _ = file_candidates([FILE], reader, "task arithmetic")
+    return [candidate.problem for candidate in candidates]
+
+
+def make_file(path: Path) -> None:
+    """Write the problems that come with arl."""
+    rng = random.Random("arithmetic")
+    questions = set()
+    with path.open("w", encoding="utf-8") as file:
+        for kind, draw in KINDS.items():
+            for i in range(PROBLEMS_PER_KIND):
+                exercise = draw(rng)
+                while exercise.question in questions:
+                    exercise = draw(rng)
+                questions.add(exercise.question)
+                split = "training" if i % 2 == 0 else "evaluation"
+                row = {"question": exercise.question, "answer": exercise.answer, "kind": kind, "split": split}
+                print(json.dumps(row), file=file)
+
+
+if __name__ == "__main__":
+    make_file(FILE)

@@ -1,0 +1,270 @@
+"""Provide the problem sets of mathematics that papers report: GSM8K, MATH, AIME and AMC.
+
+    $ARL_DATA/gsm8k/train.jsonl (or .parquet) ─► there? ─► taken
+                                              └─► no    ─► the Hugging Face hub, or its cache: arl.data.hub_files
+
+Each set is one class, which says where its sides are. The answers are graded by arl.reward.math_grader.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import Struct
+
+from arl.config.data_section import Columns
+from arl.config.imports import import_function
+from arl.config.section import Section
+from arl.data.hub_files import HubFiles, cached_hub_files, fetch_hub_files
+from arl.data.row_problems import Candidate, RowReader, file_candidates
+from arl.errors import DataError
+from arl.tasks.base import Split, SplitSource, Task
+from arl.types import Problem, Response
+
+GRADER = "arl.reward.math_grader:score"
+VOTE = "arl.reward.math_grader:vote"
+SUFFIX = "\nReason step by step, and put the final answer in \\boxed{}."
+
+
+def as_it_is(answer: str) -> str:
+    """Return an answer that its column holds alone."""
+    return answer
+
+
+def after_hashes(solution: str) -> str:
+    """Return what follows the last `####` of a solution, without commas; empty where there is no mark.
+
+    >>> after_hashes("Half of 2,468 is 1,234.\\n#### 1,234")
+    '1234'
+    """
+    _, mark, answer = solution.rpartition("####")
+    return answer.strip().replace(",", "") if mark else ""
+
+
+def last_boxed(solution: str) -> str:
+    r"""Return what the last \boxed{…} of a solution holds; empty where there is none, or where it does not end.
+
+    >>> last_boxed(r"So $x = \boxed{\frac{1}{2}}$.")
+    '\\frac{1}{2}'
+    """
+    _, mark, rest = solution.rpartition("\\boxed")
+    if not mark:
+        return ""
+    if not rest.lstrip().startswith("{"):  # \boxed 5
+        return rest.split("$")[0].strip()
+    rest = rest.lstrip()
+    depth = 0
+    for i, character in enumerate(rest):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return rest[1:i].strip()
+    return ""
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """Say where one side of a set is, and what its columns hold."""
+
+    local: str  # below $ARL_DATA, without suffix: gsm8k/train
+    hub: HubFiles
+    prompt: str  # column
+    answer: str  # column
+    read_answer: Callable[[str], str] = as_it_is
+    problems: int
+    licence: str
+
+    def local_file(self) -> Path | None:
+        """Return the file below $ARL_DATA, if it is there."""
+        if not os.environ.get("ARL_DATA"):
+            return None
+        base = Path(os.environ["ARL_DATA"]) / self.local
+        files = [base.with_name(base.name + suffix) for suffix in (".jsonl", ".parquet")]
+        return next((file for file in files if file.is_file()), None)
+
+    def load(self, task: str) -> list[Problem]:
+        """Return the problems, after fetching them if need be.
+
+        Raises:
+            DataError: the files are nowhere, or a row is not what it was.
+        """
+        field = f"task {task}"
+        local = self.local_file()
+        files = self._fetched(field) if local is None else [local]
+        reader = RowReader(Columns(prompt=self.prompt, answer=self.answer), template=None)
+        candidates, _ = file_candidates(files, reader, field)
+        return [self._with_answer(candidate) for candidate in candidates]
+
+    def where(self) -> str:
+        """Say where the files are, without asking the hub."""
+        local = self.local_file()
+        if local is not None:
+            return str(local)
+        cached = cached_hub_files(self.hub)
+        return f"cached in {cached[0].parent}" if cached else f"missing: {self.hub.fetch_command}"
+
+    def _fetched(self, field: str) -> list[Path]:
+        try:
+            return fetch_hub_files(self.hub, field)
+        except DataError as error:
+            raise DataError(f"{error}, or let ARL_DATA name a folder that holds {self.local}.jsonl") from error
+
+    def _with_answer(self, candidate: Candidate) -> Problem:
+        answer = self.read_answer(candidate.problem.answer)
+        if not answer:
+            raise DataError(f"{candidate.place}: column {self.answer} holds no answer where this set has it")
+        return msgspec.structs.replace(candidate.problem, answer=answer)
+
+
+GSM8K_TRAIN = Source(
+    local="gsm8k/train",
+    hub=HubFiles("openai/gsm8k", "main/train-*.parquet"),
+    prompt="question",
+    answer="answer",
+    read_answer=after_hashes,
+    problems=7473,
+    licence="MIT",
+)
+GSM8K_TEST = msgspec.structs.replace(
+    GSM8K_TRAIN,
+    local="gsm8k/test",
+    hub=HubFiles("openai/gsm8k", "main/test-*.parquet"),
+    problems=1319,
+)
+MATH_TRAIN = Source(
+    local="math/train",
+    hub=HubFiles("EleutherAI/hendrycks_math", "*/train-*.parquet"),  # one folder a subject
+    prompt="problem",
+    answer="solution",
+    read_answer=last_boxed,
+    problems=7500,
+    licence="MIT",
+)
+MATH500 = Source(
+    local="math500/test",
+    hub=HubFiles("HuggingFaceH4/MATH-500", "test.jsonl"),
+    prompt="problem",
+    answer="answer",
+    problems=500,
+    licence="MIT",
+)
+AIME24 = Source(
+    local="aime24/test",
+    hub=HubFiles("HuggingFaceH4/aime_2024", "data/train-*.parquet"),  # its only split
+    prompt="problem",
+    answer="answer",
+    problems=30,
+    licence="no licence stated",
+)
+AIME25 = Source(
+    local="aime25/test",
+    hub=HubFiles("math-ai/aime25", "test.jsonl"),
+    prompt="problem",
+    answer="answer",
+    problems=30,
+    licence="Apache-2.0",
+)
+AMC23 = Source(
+    local="amc23/test",
+    hub=HubFiles("math-ai/amc23", "test-*.parquet"),
+    prompt="question",
+    answer="answer",
+    problems=40,
+    licence="Apache-2.0",
+)
+
+
+class MathSet(Task):
+    """Pose the problems of a published set. The answer is graded as mathematics, not as text."""
+
+    training: ClassVar[Source | None] = None
+    evaluation_source: ClassVar[Source]
+    name: ClassVar[str]
+
+    prompting: ClassVar[Mapping[str, Any]] = {"suffix": SUFFIX, "deduplicate": True}
+    reward_weights: ClassVar[Mapping[str, float]] = {"format": 0.0}
+
+    def __init__(self, options: Section) -> None:
+        del options  # there are none
+
+    def problems(self, split: Split, seed: int) -> list[Problem]:
+        """Return all problems of one side, in the order of the files.
+
+        Raises:
+            DataError: the set is for evaluation alone, or its files are missing.
+        """
+        source = self._source(split)
+        if source is None:
+            raise DataError(
+                f"data.task {self.name}: is for evaluation alone, and has no problems to train on. Train on math or "
+                f"gsm8k, and name {self.name} in eval.suites"
+            )
+        return source.load(self.name)
+
+    @staticmethod
+    def reward(problem: Problem, response: Response) -> float | dict[str, float]:
+        """Grade the answer: parts `correct` and `format`, of which the weights count the first alone."""
+        graded: float | dict[str, float] = import_function(GRADER, "data.task")(problem, response)
+        return graded
+
+    @staticmethod
+    def extract(response: Response) -> str:
+        """Return the answer in a response, spelled as all that equal it."""
+        answer: str = import_function(VOTE, "data.task")(response)
+        return answer
+
+    @classmethod
+    def split_source(cls, split: Split) -> SplitSource | None:
+        """Say where the files of this side are."""
+        source = cls._source(split)
+        return None if source is None else SplitSource(source.problems, source.where(), source.licence)
+
+    @classmethod
+    def _source(cls, split: Split) -> Source | None:
+        return cls.training if split == "training" else cls.evaluation_source
+
+
+class Gsm8k(MathSet):
+    """Solve word problems of grade school, whose answers are whole numbers."""
+
+    name = "gsm8k"
+    training = GSM8K_TRAIN
+    evaluation_source = GSM8K_TEST
+
+
+class Math(MathSet):
+    """Solve competition problems of MATH; the evaluation is MATH-500."""
+
+    name = "math"
+    training = MATH_TRAIN
+    evaluation_source = MATH500
+    # The splits are others' work: a question that is in both of them should not end every run on this task.
+    prompting: ClassVar[Mapping[str, Any]] = {**MathSet.prompting, "overlap": "drop"}
+
+
+class Math500(MathSet):
+    """Measure on the 500 test problems of MATH that papers report."""
+
+    name = "math500"
+    evaluation_source = MATH500
+
+
+class Aime24(MathSet):
+    """Measure on the 30 problems of AIME 2024, whose answers are integers from 0 to 999."""
+
+    name = "aime24"
+    evaluation_source = AIME24
+
+
+class Aime25(MathSet):
+    """Measure on the 30 problems of AIME 2025, whose answers are integers from 0 to 999."""
+
+    name = "aime25"
+    evaluation_source = AIME25
+
+
+class Amc23(MathSet):
+    """Measure on 40 problems of AMC 12 of 2023, whose answers are numbers."""
+
+    name = "amc23"
+    evaluation_source = AMC23

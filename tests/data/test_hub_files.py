@@ -1,0 +1,157 @@
+"""Files of a data set are downloaded once, found in the cache without a network, and named when they are nowhere."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from arl.config.recipe import Data
+from arl.data.hub_files import cached_hub_files, missing_pieces, parse_hub_files
+from arl.data.problems import load_problems
+from arl.data.source_files import find_files
+from arl.errors import DataError
+from tests.data.fake_hub import FakeHub
+
+REPO = "someone/sums"
+SPEC = f"hf://datasets/{REPO}/main/train-*.jsonl"
+FETCH = f"hf download --repo-type dataset {REPO} --include 'main/train-*.jsonl'"
+
+
+def rows(first: int, count: int) -> bytes:
+    lines = [json.dumps({"prompt": f"{i} + 1?", "answer": str(i + 1)}) for i in range(first, first + count)]
+    return "\n".join(lines).encode()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make an empty Hugging Face cache, and let nobody answer at the hub's address."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    point_to("http://127.0.0.1:9", monkeypatch)
+    return tmp_path / "hub"
+
+
+def point_to(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    template = url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
+@pytest.fixture
+def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """Serve a data set of two training files and one for tests."""
+    files = {
+        "main/train-00000-of-00002.jsonl": rows(0, 20),
+        "main/train-00001-of-00002.jsonl": rows(20, 20),
+        "main/test-00000-of-00001.jsonl": rows(40, 5),
+        "README.md": b"# Sums",
+    }
+    with FakeHub(REPO, files).serving() as serving:
+        point_to(serving.url, monkeypatch)
+        yield serving
+
+
+def test_the_files_of_a_glob_are_downloaded_and_no_others(hub: FakeHub) -> None:
+    found = find_files(SPEC, "data.path")
+    assert [path.name for path in found] == ["train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"]
+    assert sorted(hub.fetched) == ["main/train-00000-of-00002.jsonl", "main/train-00001-of-00002.jsonl"]
+
+
+def test_problems_of_a_data_set_have_separate_files_for_training_and_evaluation(hub: FakeHub) -> None:
+    sets = load_problems(Data(path=SPEC, eval_path=f"hf://datasets/{REPO}/main/test-*.jsonl"), seed=0)
+    assert len(sets.training) == 40
+    assert [problem.answer for problem in sets.held_out] == ["41", "42", "43", "44", "45"]
+
+
+def test_nothing_is_downloaded_twice(hub: FakeHub) -> None:
+    first = find_files(SPEC, "data.path")
+    fetched = list(hub.fetched)
+    assert find_files(SPEC, "data.path") == first
+    assert hub.fetched == fetched
+
+
+def test_cached_files_are_used_where_the_hub_does_not_answer(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    online = find_files(SPEC, "data.path")
+    point_to("http://127.0.0.1:9", monkeypatch)
+    assert find_files(SPEC, "data.path") == online
+    assert constants.HF_HUB_OFFLINE is True  # so that later files do not wait for it again
+
+
+def test_an_offline_process_asks_no_hub(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    online = find_files(SPEC, "data.path")
+    asked = hub.requests
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert find_files(SPEC, "data.path") == online
+    assert hub.requests == asked
+
+
+def test_a_cache_with_a_part_of_the_files_is_none(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = parse_hub_files(SPEC, "data.path")
+    (one, other) = find_files(SPEC, "data.path")
+    assert cached_hub_files(whole) == [one, other]
+    other.unlink()
+    assert cached_hub_files(whole) == []
+    point_to("http://127.0.0.1:9", monkeypatch)
+    with pytest.raises(DataError, match="not found"):
+        find_files(SPEC, "data.path")
+
+
+def test_what_is_nowhere_is_refused_with_the_command_that_fetches_it(cache: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        find_files(SPEC, "data.path")
+    message = str(caught.value)
+    assert message.startswith(f"data.path {SPEC}: not found. Not in the Hugging Face cache {cache}; http://127.0.0.1:9")
+    assert "cannot be reached" in message
+    assert f"`{FETCH}`" in message
+
+
+def test_a_repository_that_the_hub_does_not_have_is_refused(hub: FakeHub) -> None:
+    with pytest.raises(DataError, match="answers 404"):
+        find_files("hf://datasets/someone/absent/train.jsonl", "data.path")
+
+
+def test_a_file_that_the_repository_lacks_is_refused_beside_those_it_has(hub: FakeHub) -> None:
+    with pytest.raises(DataError, match=r"has no such file; it has main/test-00000-of-00001.jsonl, main/train-0000"):
+        find_files(f"hf://datasets/{REPO}/validation.jsonl", "data.path")
+
+
+@pytest.mark.parametrize("spec", ["hf://datasets/gsm8k", "hf://openai/gsm8k/x.jsonl", "hf://datasets/a/b", "hf://"])
+def test_another_notation_is_refused_with_an_example(spec: str) -> None:
+    with pytest.raises(DataError, match="write it as hf://datasets/OWNER/REPO/FILE"):
+        find_files(spec, "data.path")
+
+
+def test_a_revision_is_part_of_the_notation() -> None:
+    source = parse_hub_files("hf://datasets/a/b@v1.0/data/x.jsonl", "data.path")
+    assert (source.repo, source.revision, source.pattern) == ("a/b", "v1.0", "data/x.jsonl")
+    assert source.fetch_command == "hf download --repo-type dataset a/b --revision v1.0 --include data/x.jsonl"
+
+
+def test_pieces_that_are_missing_between_others_are_named() -> None:
+    present = [Path(f"train-{i:05d}-of-00003.parquet") for i in (0, 2)]
+    assert missing_pieces(present) == ["train-00001-of-00003.parquet"]
+
+
+def test_a_mirror_of_the_hub_is_named_by_the_environment(hub: FakeHub, tmp_path: Path) -> None:
+    probe = f"from arl.data.source_files import find_files; print(*find_files({SPEC!r}, 'data.path'), sep='\\n')"
+    home = tmp_path / "home"
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
+    environment.pop("HF_HUB_CACHE", None)
+    done = subprocess.run(
+        [sys.executable, "-c", probe],
+        env=environment,
+        check=False,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    paths = [Path(line) for line in done.stdout.splitlines()]
+    assert len(paths) == 2
+    assert all(path.is_file() and path.is_relative_to(home) for path in paths)

@@ -1,0 +1,186 @@
+"""Training problems are left out for a stated reason, and are counted; overlap with an evaluation is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.config.recipe import Data
+from arl.data.problem_filters import without_overlap, without_repeats
+from arl.data.problems import ProblemSets, load_problems
+from arl.data.question_key import question_key
+from arl.data.row_problems import Candidate
+from arl.errors import DataError, RecipeError
+from arl.tasks.base import Split, Task
+from arl.types import Problem, Response
+
+HARD = "tests.data.test_problem_filters:HardQuestions"
+
+
+class HardQuestions(Task):
+    """A suite of thirty questions."""
+
+    def __init__(self, options: Any) -> None:
+        del options
+
+    def problems(self, split: Split, seed: int) -> list[Problem]:
+        return [] if split == "training" else [Problem(f"hard question {i}") for i in range(30)]
+
+    @staticmethod
+    def reward(problem: Problem, response: Response) -> float:
+        return 0.0
+
+
+class NothingToMeasure(HardQuestions):
+    def problems(self, split: Split, seed: int) -> list[Problem]:
+        return []
+
+
+def write(path: Path, prompts: list[str]) -> str:
+    path.write_text("\n".join(json.dumps({"prompt": prompt, "answer": "1"}) for prompt in prompts))
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """Write ten training questions and three of an evaluation."""
+    return {
+        "path": write(tmp_path / "train.jsonl", [f"question {i}" for i in range(10)]),
+        "eval_path": write(tmp_path / "test.jsonl", [f"test {i}" for i in range(3)]),
+    }
+
+
+def load(files: dict[str, str], suites: tuple[str, ...] = (), **data: Any) -> ProblemSets:
+    return load_problems(Data(**files, **data), 0, suites, count_tokens=lambda problem: len(str(problem.prompt)))
+
+
+def prompts(sets: ProblemSets) -> list[str]:
+    return [str(problem.prompt) for problem in sets.training]
+
+
+def test_an_equal_question_is_trained_once(files: dict[str, str], tmp_path: Path) -> None:
+    files["path"] = write(tmp_path / "train.jsonl", ["What is it?", "Other", "what is  it", "WHAT IS IT."])
+    sets = load(files)
+    assert prompts(sets) == ["What is it?", "Other"]
+    assert sets.notes == (f'2 repeated questions left out (data.deduplicate), as {files["path"]}:3 "what is it"',)
+    assert len(load(files, deduplicate=False).training) == 4
+
+
+def test_repeats_are_left_out_before_a_file_is_divided(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.jsonl", [f"{mark}question {i}" for i in range(60) for mark in ("", " ", "A ", "a ")])
+    sets = load({"path": path}, eval_fraction=0.5)
+    assert len(sets.training) + len(sets.held_out) == 120
+    keys = [question_key(str(problem.prompt)) for problem in sets.training + sets.held_out]
+    assert len(set(keys)) == 120
+
+
+@pytest.mark.parametrize(("field", "name"), [("eval_path", "the problems of the evaluation"), ("suite", "the suite")])
+def test_training_problems_of_an_evaluation_are_refused_with_their_number_and_an_example(
+    files: dict[str, str], tmp_path: Path, field: str, name: str
+) -> None:
+    shared = ["Hard question 7", "hard  question 9."] if field == "suite" else ["TEST 1", "test 2?"]
+    files["path"] = write(tmp_path / "train.jsonl", ["question", *shared])
+    suites = (HARD,) if field == "suite" else ()
+    with pytest.raises(DataError) as caught:
+        load(files, suites)
+    message = str(caught.value)
+    assert message.startswith(f"data.overlap refuse: 2 of 3 training problems also occur in {name}")
+    assert f'{files["path"]}:2 "{shared[0]}"' in message
+    assert "data.overlap: drop" in message
+
+
+def test_training_problems_of_an_evaluation_can_be_left_out_and_are_counted(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    files["path"] = write(tmp_path / "train.jsonl", ["test 1", "question", "hard question 3"])
+    sets = load(files, (HARD,), overlap="drop")
+    assert prompts(sets) == ["question"]
+    assert len(sets.notes) == 2
+    assert all("1 of 3 training problems also occur in" in note for note in sets.notes)
+
+
+def test_the_template_does_not_hide_an_overlap(files: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(json.dumps({"question": "hard question 3"}))
+    with pytest.raises(DataError, match="also occur in the suite"):
+        load({"path": files["path"]}, (HARD,), template="Q: {question}\nA:", eval_fraction=1e-9)
+
+
+@given(st.lists(st.text("ab .", min_size=1)), st.lists(st.text("ab .", min_size=1)))
+def test_what_stays_occurs_once_and_in_no_evaluation(training: list[str], evaluation: list[str]) -> None:
+    candidates = [Candidate(Problem(text), question_key(text), "p") for text in training]
+    measured = [Candidate(Problem(text), question_key(text), "e") for text in evaluation]
+    once, _ = without_repeats(candidates)
+    kept, _ = without_overlap(once, {"the suite": measured}, drop=True)
+    keys = [candidate.key for candidate in kept]
+    assert len(set(keys)) == len(keys)
+    assert set(keys) == {each.key for each in candidates} - {each.key for each in measured}
+
+
+def test_long_prompts_are_left_out_and_counted(files: dict[str, str], tmp_path: Path) -> None:
+    files["path"] = write(tmp_path / "train.jsonl", ["short", "somewhat longer", "x" * 99])
+    sets = load(files, max_prompt_tokens=15)
+    assert prompts(sets) == ["short", "somewhat longer"]
+    assert sets.notes == ("1 prompts longer than data.max_prompt_tokens 15 left out",)
+
+
+def results(path: Path, correct: dict[str, list[float]]) -> str:
+    rows = [
+        {"problem_id": Problem(prompt, "1").id, "sample": i, "correct": value}
+        for prompt, values in correct.items()
+        for i, value in enumerate(values)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return str(path)
+
+
+def test_problems_stay_whose_measured_pass_rate_is_in_the_range(files: dict[str, str], tmp_path: Path) -> None:
+    measured = {"question 1": [0, 0, 0, 0], "question 2": [0, 1, 0, 1], "question 3": [1, 1, 1, 1]}
+    file = results(tmp_path / "suite.parquet", measured)
+    sets = load(files, pass_rate={"file": file, "min": 0.1, "max": 0.9})
+    assert prompts(sets) == ["question 2"]
+    assert sets.notes == (f"2 problems with a pass rate outside 0.1 … 0.9 left out, and 7 that {file} did not measure",)
+
+
+def test_a_file_that_measured_other_problems_is_refused(files: dict[str, str], tmp_path: Path) -> None:
+    file = results(tmp_path / "suite.parquet", {"another question": [1.0]})
+    with pytest.raises(DataError, match=r"measured 1 problems, and none of the 10 training problems"):
+        load(files, pass_rate={"file": file})
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "there is no file .* `arl eval` writes it"),
+        ([{"problem_id": "a"}], "row 1: needs the columns problem_id and correct"),
+        ([{"problem_id": "a", "correct": "yes"}], "row 1: needs the columns problem_id and correct"),
+    ],
+)
+def test_a_file_without_pass_rates_is_refused(
+    files: dict[str, str], tmp_path: Path, content: list[dict[str, Any]] | None, complaint: str
+) -> None:
+    path = tmp_path / "suite.parquet"
+    if content is not None:
+        pq.write_table(pa.Table.from_pylist(content), path)
+    with pytest.raises(DataError, match=complaint):
+        load(files, pass_rate={"file": str(path)})
+
+
+def test_filters_that_leave_nothing_are_refused_with_what_they_left_out(files: dict[str, str]) -> None:
+    with pytest.raises(DataError, match=r"leave none to train on; .*10 prompts longer than data\.max_prompt_tokens 1"):
+        load(files, max_prompt_tokens=1)
+
+
+def test_a_suite_has_all_problems_of_its_evaluation(files: dict[str, str]) -> None:
+    assert len(load(files, (HARD,)).suites[HARD]) == 30
+
+
+def test_a_suite_that_does_not_exist_or_is_empty_is_refused(files: dict[str, str]) -> None:
+    with pytest.raises(RecipeError, match=r"eval\.suites 'aime26': did you mean aime2"):
+        load(files, ("aime26",))
+    with pytest.raises(DataError, match="has no problem in its evaluation"):
+        load(files, ("tests.data.test_problem_filters:NothingToMeasure",))

@@ -1,0 +1,168 @@
+"""Columns of jsonl and parquet files become problems, as the recipe maps them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from arl.config.prompt_template import fill_template, template_fields
+from arl.config.recipe import Data
+from arl.data.problems import load_problems
+from arl.errors import DataError
+from arl.types import Problem
+
+NESTED = [
+    {
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{i} + 1?"}],
+        "reward_model": {"ground_truth": str(i + 1), "style": "rule"},
+        "level": i,
+    }
+    for i in range(6)
+]
+
+
+def parquet(path: Path, rows: list[dict[str, Any]]) -> str:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return str(path)
+
+
+def jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return str(path)
+
+
+def training(**data: Any) -> list[Problem]:
+    return load_problems(Data(eval_fraction=1e-9, **data), seed=0).training
+
+
+@pytest.mark.parametrize("write", [parquet, jsonl])
+def test_columns_are_mapped_and_the_others_become_metadata(tmp_path: Path, write: Any) -> None:
+    path = write(tmp_path / f"p.{write.__name__}", [{"question": "1 + 1?", "solution": "2", "level": 3}])
+    (problem,) = training(path=path, columns={"prompt": "question", "answer": "solution"})
+    assert problem == Problem("1 + 1?", "2", {"level": 3})
+
+
+@pytest.mark.parametrize("write", [parquet, jsonl])
+def test_columns_inside_structs_and_lists_of_chat_messages_are_read(tmp_path: Path, write: Any) -> None:
+    path = write(tmp_path / f"p.{write.__name__}", NESTED)
+    problems = training(path=path, columns={"prompt": "messages", "answer": "reward_model.ground_truth"})
+    assert [problem.answer for problem in problems] == ["1", "2", "3", "4", "5", "6"]
+    assert problems[2].prompt == NESTED[2]["messages"]
+    assert problems[2].metadata["level"] == 2
+
+
+def test_an_item_of_a_list_is_a_column_as_well(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "p.jsonl", [{"prompt": "?", "answers": ["7", "8"]}])
+    assert training(path=path, columns={"answer": "answers.1"})[0].answer == "8"
+
+
+def test_all_files_of_a_glob_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    jsonl(tmp_path / "b.jsonl", [{"prompt": "second"}])
+    parquet(tmp_path / "c.parquet", [{"prompt": "third"}])
+    jsonl(tmp_path / "a.jsonl", [{"prompt": "first"}])
+    assert [problem.prompt for problem in training(path=f"{tmp_path}/*")] == ["first", "second", "third"]
+
+
+def test_a_template_takes_columns_and_keeps_braces_that_are_text(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "p.parquet", [{"question": "1 + 1?", "extra": {"unit": "cm"}, "answer": "2", "n": 4}])
+    template = "{question} In {extra.unit}, {n} digits.\nPut the answer in \\boxed{{}}."
+    (problem,) = training(path=path, template=template)
+    assert problem.prompt == "1 + 1? In cm, 4 digits.\nPut the answer in \\boxed{}."
+    assert problem.answer == "2"
+    assert problem.metadata["question"] == "1 + 1?"
+
+
+def test_fields_are_replaced_once() -> None:
+    assert fill_template("{a}{b}", {"a": "{b}", "b": "x"}) == "{b}x"
+    assert template_fields("{a} {{b}} {c.d}") == ["a", "c.d"]
+
+
+@pytest.mark.parametrize(
+    ("template", "complaint"),
+    [
+        ("Solve it.", "names no column"),
+        ("{question} \\boxed{}", "write {{}} for braces that are text"),
+        ("{question!r}", "a field is the name of a column alone"),
+        ("{question:>9}", "a field is the name of a column alone"),
+        ("{question} \\boxed{", "write {{ and }} for braces that are text"),
+    ],
+)
+def test_a_template_that_cannot_be_read_is_refused_with_the_recipe(template: str, complaint: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Data(path="p.jsonl", template=template)
+    assert complaint in str(caught.value)
+
+
+ROW = {"question": "1 + 1?", "answer": "2", "extra": {"unit": "cm"}}
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ({}, "no column prompt, which data.columns.prompt names; it has question, answer, extra, extra.unit"),
+        ({"columns": {"prompt": "qestion"}}, "no column qestion, .* did you mean question"),
+        ({"columns": {"prompt": "question", "answer": "anwser"}}, "no column anwser, which data.columns.answer names"),
+        ({"template": "{questoin}"}, "no column questoin, which data.template names; did you mean question"),
+        ({"template": "{question} {extra.unti}"}, "no column extra.unti, .* did you mean extra.unit"),
+        ({"template": "{extra}"}, "column extra is {'unit': 'cm'}, and must be text or a number"),
+        ({"columns": {"prompt": "extra"}}, "column extra is .* and must be text or a list of chat messages"),
+    ],
+)
+def test_a_column_that_is_missing_or_something_else_is_named_with_file_and_row(
+    tmp_path: Path, data: dict[str, Any], complaint: str
+) -> None:
+    path = parquet(tmp_path / "p.parquet", [ROW])
+    with pytest.raises(DataError, match=rf"p\.parquet row 1: {complaint}"):
+        training(path=path, **data)
+
+
+def test_a_null_answer_of_a_mapped_column_is_malformed(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "p.parquet", [{"prompt": "a", "gold": "1"}, {"prompt": "b", "gold": None}])
+    with pytest.raises(DataError, match=r"row 2: column gold is null"):
+        training(path=path, columns={"answer": "gold"})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("p.parquet", b"PAR1 nonsense", "cannot be read as parquet"),
+        ("p.jsonl", b"\xff\xfe{}", "cannot be read as text"),
+        ("p.csv", b"a,b", "p.csv is not .jsonl, .json, .parquet"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_even_where_malformed_rows_are_left_out(
+    tmp_path: Path, name: str, content: bytes, complaint: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        training(path=str(tmp_path / name), malformed="skip")
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        ("absent.jsonl", r"there is no file .*absent\.jsonl; .* has here\.jsonl"),
+        ("absent/x.jsonl", "nor a directory"),
+        ("*.parquet", "matches no file"),
+        (".", "is a directory; give a file, or a glob"),
+        ("part-00000-of-00002.jsonl", r"1 pieces are missing, as .*part-00001-of-00002\.jsonl"),
+    ],
+)
+def test_files_that_are_not_there_are_named(tmp_path: Path, spec: str, complaint: str) -> None:
+    jsonl(tmp_path / "here.jsonl", [ROW])
+    jsonl(tmp_path / "part-00000-of-00002.jsonl", [ROW])
+    for field in ("path", "eval_path"):
+        files = {"path": f"{tmp_path}/here.jsonl"} | {field: f"{tmp_path}/{spec}"}
+        with pytest.raises(DataError, match=f"data.{field} .*{complaint}"):
+            load_problems(Data(columns={"prompt": "question"}, **files), seed=0)
+
+
+def test_an_empty_evaluation_file_is_refused(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "p.jsonl", [{"prompt": "x"}])
+    empty = parquet(tmp_path / "empty.parquet", [{"prompt": "x"}][:0])
+    with pytest.raises(DataError, match=r"data\.eval_path .*empty\.parquet: is empty"):
+        load_problems(Data(path=path, eval_path=empty), seed=0)
