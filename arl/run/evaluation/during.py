@@ -167,7 +167,7 @@ class BackgroundEvaluations:
 
     def saved(self, version: int) -> None:
         """See Evaluations. Of too many that wait, the oldest is left out, because the newest says most."""
-        if not self.due(version) or self._board.measured(version):
+        if not self.due(version) or version in self.waiting or self._board.measured(version):
             return
         self._queue.append(version)
         if len(self._queue) > MAX_WAITING:
