@@ -118,6 +118,36 @@ def tasks() -> None:
 
 
 @command(app)
+def samples(
+    run: Annotated[Path, typer.Argument(help="Directory of a run, living, finished or killed.", metavar="RUN")],
+    step: Annotated[
+        int | None, typer.Option(help="As in metrics.jsonl. Default: the newest in a complete file.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Episodes to show.")] = 4,
+    right: Annotated[bool, typer.Option("--right", help="Only those that are right.")] = False,
+    wrong: Annotated[bool, typer.Option("--wrong", help="Only those that are wrong.")] = False,
+    truncated: Annotated[bool, typer.Option("--truncated", help="Only those that their budget ended.")] = False,
+    problem: Annotated[str | None, typer.Option(help="Only those of this problem_id, lost ones too.")] = None,
+) -> None:
+    """Show episodes of a run: prompt, response, answer, reward, age, advantage."""
+    from rich.console import Console
+
+    from arl.errors import InputError
+    from arl.metrics.sample_panels import draw
+    from arl.run.samples import Outcome, Wanted, read_samples
+
+    outcomes: dict[Outcome, bool] = {"right": right, "wrong": wrong, "truncated": truncated}
+    chosen = [outcome for outcome, is_chosen in outcomes.items() if is_chosen]
+    if len(chosen) > 1:
+        raise InputError("--right, --wrong and --truncated: give one of them at most")
+    shown = read_samples(run, Wanted(count, step, problem, *chosen))
+    console = Console(highlight=False)
+    for sample in shown.samples:
+        console.print(draw(sample))
+    console.print(shown.coverage, markup=False, soft_wrap=True)
+
+
+@command(app)
 def doctor(
     recipe: Annotated[
         Path | None, typer.Argument(help="Also check whether this one can start.", metavar="RECIPE")

@@ -119,6 +119,11 @@ class Trajectory(Struct, frozen=True):
     reward_parts: dict[str, float] = {}  # see Grade.parts
     reward_error: str = ""  # see Grade.error
 
+    @property
+    def num_sampled(self) -> int:
+        """Return how many tokens the policy sampled, in the loss or not."""
+        return int((self.policy_versions != NOT_SAMPLED).sum())
+
 
 class TrajectoryGroup(Struct, frozen=True):
     """Hold the G episodes of one problem when the group ended: finished and rewarded, or lost with what it had."""
@@ -139,11 +144,25 @@ class Batch(Struct, frozen=True):
     groups: tuple[TrajectoryGroup, ...]  # (P,)
 
 
+class TrainedTokens(Struct, frozen=True):
+    """Hold what a step computed of the T loss tokens of its batch: one trajectory's after the other's, in its order.
+
+    `current_logprobs` are those of the forward that computed the token's loss. Its weights have made the updates of the
+    step's earlier minibatches, and not yet that of the token's own.
+    """
+
+    advantages: np.ndarray  # (T,) float32
+    per_token: bool  # whether they differ from token to token; else a trajectory has one
+    current_logprobs: np.ndarray | None = None  # (T,) float32, NaN where the trajectory was left out
+    proximal_logprobs: np.ndarray | None = None  # (T,) likewise; None: the objective needs none
+
+
 class StepResult(Struct, frozen=True):
     """Report one finished training step."""
 
     version: int  # v + 1
     metrics: dict[str, float]
+    tokens: TrainedTokens | None = None  # None: the run records no trajectories
 
 
 class WeightUpdate(Struct, frozen=True):

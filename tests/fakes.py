@@ -134,6 +134,9 @@ class NullCodec:
     def decode(self, token_ids: tuple[int, ...]) -> str:
         return " ".join(map(str, token_ids))
 
+    def decode_all(self, sequences: Sequence[Sequence[int]], special_tokens: bool = False) -> list[str]:
+        return [self.decode(tuple(sequence)) for sequence in sequences]
+
 
 class NullRewards:
     """Scores by a function of the problem, which may raise."""

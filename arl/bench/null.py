@@ -185,6 +185,10 @@ class NullCodec:
         """See TextCodec."""
         return ""
 
+    def decode_all(self, sequences: Sequence[Sequence[int]], special_tokens: bool = False) -> list[str]:
+        """See TextCodec."""
+        return [""] * len(sequences)
+
 
 class NullRewards:
     """Implements Rewards: every response gets 1."""

@@ -122,10 +122,20 @@ class Recipe(Section):
         cap = self.rollout.max_groups
         if cap is not None and cap < per_step:
             raise ValueError(f"rollout.max_groups {cap} can never fill a step of {per_step} problems")
+        self._possible_to_shape()
         if self._known_world().one_process:
             self._possible_in_one_process()
         self.eval.refuse_impossible()
         return self
+
+    def _possible_to_shape(self) -> None:
+        overlong = self.reward.overlong
+        budget = self.rollout.max_new_tokens
+        if overlong is not None and overlong.buffer >= budget:
+            raise ValueError(
+                f"reward.overlong.buffer {overlong.buffer}: the penalty would begin before the first token; give fewer "
+                f"tokens than rollout.max_new_tokens {budget}"
+            )
 
     def _possible_to_start_from(self) -> None:
         if self.model.tiny is not None and self.data.task is None:

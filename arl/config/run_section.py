@@ -80,6 +80,10 @@ class Output(Section):
     """The project there; the run has the name of its directory."""
     trackers: tuple[str, ...] = ()
     """More trackers, each `module:attribute`, called with an arl.metrics.base.TrackedRun: see docs/extending.md."""
+    samples_every: NonNegative = 20
+    """Steps between tables of a few episodes that trackers are shown, wandb too; 0: none. `arl samples` needs none."""
+    samples: Positive = 4
+    """Episodes in such a table."""
 
     @field_validator("wandb", mode="before")
     @classmethod

@@ -1,5 +1,6 @@
 """Declare what the controller needs of a tokenizer, without importing one."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from arl.types import Problem
@@ -18,3 +19,6 @@ class TextCodec(Protocol):
 
     def decode(self, token_ids: tuple[int, ...]) -> str:
         """Return the text without special tokens."""
+
+    def decode_all(self, sequences: Sequence[Sequence[int]], special_tokens: bool = False) -> list[str]:
+        """Return the text of each sequence, with or without special tokens. Threads may call it too."""

@@ -1,5 +1,8 @@
 """Turn text into token ids and back, with the model's own tokenizer and chat template."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from transformers import PreTrainedTokenizerBase
 
 from arl.data.prompt_format import PromptFormat, PromptRenderer
@@ -54,6 +57,16 @@ class HuggingFaceCodec:
 
     def decode(self, token_ids: tuple[int, ...]) -> str:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    def decode_all(self, sequences: Sequence[Sequence[int]], special_tokens: bool = False) -> list[str]:
+        """See TextCodec. Most tokenizers do it without holding the interpreter's lock."""
+        ids = [list(sequence) for sequence in sequences]
+        tokenizer: Any = self._tokenizer
+        if tokenizer.is_fast and not tokenizer.clean_up_tokenization_spaces:
+            texts: list[str] = tokenizer.backend_tokenizer.decode_batch(ids, skip_special_tokens=not special_tokens)
+        else:
+            texts = tokenizer.batch_decode(ids, skip_special_tokens=not special_tokens)
+        return texts
 
 
 def load_codec(path: str, prompts: PromptFormat = PLAIN) -> HuggingFaceCodec:

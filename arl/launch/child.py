@@ -21,20 +21,28 @@ RUN_KEY = "ARL_RUN_KEY"  # secret of the run, which a process must know to be se
 CANNOT_START = 127  # exit code, as a shell's
 _PR_SET_PDEATHSIG = 1
 _AUTOGROUP = "/proc/self/autogroup"
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent() -> None:
-    """Ask the kernel (Linux) to send SIGKILL to this process when its parent dies.
+    """Ask the kernel (Linux) to send SIGKILL to this process when its launcher dies.
+
+    Raises:
+        SystemExit: the launcher has died before the request was made.
+    """
+    parent = os.environ.get(PARENT)
+    if parent is not None:
+        die_with(int(parent))
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to send SIGKILL to this process when its parent, which is process `parent`, dies.
 
     Raises:
         SystemExit: the parent has died before the request was made.
     """
-    parent = os.environ.get(PARENT)
-    if parent is None:
-        return
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != int(parent):
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
         raise SystemExit(f"the parent process {parent} is gone")
 
 
@@ -50,6 +58,21 @@ def make_way() -> None:
     now = os.nice(niceness)
     with contextlib.suppress(OSError), open(_AUTOGROUP, "w") as group:  # an error: a kernel without autogroups
         group.write(str(now))
+
+
+def outlive_parent() -> None:
+    """Ask the kernel to leave this process alone when its parent dies, because it has work to do then."""
+    _prctl(_PR_SET_PDEATHSIG, 0)
+
+
+def adopt_orphans() -> None:
+    """Ask the kernel to make this process the parent of those descendants whose own parent dies."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
 
 
 def leave(code: int) -> NoReturn:

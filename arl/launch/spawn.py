@@ -41,3 +41,23 @@ def signal_all(process: asyncio.subprocess.Process, number: signal.Signals) -> N
     """Send a signal to a spawned process and to what it started in its session, if anything is left of them."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
+
+
+def kill_session(process: asyncio.subprocess.Process) -> None:
+    """Kill a spawned process with everything in its session: also what has made a process group of its own."""
+    signal_all(process, signal.SIGKILL)
+    for pid in _session_members(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _session_members(session: int) -> list[int]:
+    """List the processes of a session."""
+    members = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            stat = (directory / "stat").read_text()
+            fields = stat.rpartition(")")[2].split()  # after the name: state, parent, group, session
+            if int(fields[3]) == session:
+                members.append(int(directory.name))
+    return members

@@ -65,7 +65,7 @@ class Population(Struct, frozen=True):
 
     def plus(self, group: TrajectoryGroup) -> "Population":
         """Return the population with one more group."""
-        lengths = [int(t.loss_mask.sum()) for t in group.trajectories]
+        lengths = [t.num_sampled for t in group.trajectories]
         rewards = [t.reward for t in group.trajectories if not math.isnan(t.reward)]
         length = fmean(lengths) if any(lengths) else None
         reward = fmean(rewards) if rewards else None

@@ -1,12 +1,13 @@
 """Define the seam of trackers: services or files that mirror metrics.jsonl."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
 from arl.metrics.names import Record
+from arl.metrics.sample import Sample
 
 
 class TrackedRun(Struct, frozen=True):
@@ -40,6 +41,20 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Finish, because the run has ended or is interrupted. A resumed run makes the tracker anew."""
+
+
+class SampleTracker(Tracker, Protocol):
+    """Also show episodes: a tracker with this third method is given some of every `output.samples_every`-th step.
+
+    A tracker without it is complete, too, and is given none. Example, a method of the CsvTracker above:
+
+        def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
+            for sample in samples:
+                print(step, sample.reward, repr(sample.response), sep=",", file=self._file)
+    """
+
+    def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
+        """Take `output.samples` trained episodes of a step, after its record was logged."""
 
 
 class TrackerFactory(Protocol):

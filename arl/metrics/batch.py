@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from arl.metrics.names import Record
+from arl.metrics.ended_groups import is_right
+from arl.metrics.names import Record, part_metric
 from arl.types import Batch, Trajectory
 
 
@@ -72,13 +73,36 @@ def rollout_metrics(batch: Batch) -> Record:
     """Compute rewards and lengths of the trajectories that the step trains."""
     trajectories = _trajectories(batch)
     rewards = np.array([trajectory.reward for trajectory in trajectories])
-    lengths = np.array([int(trajectory.loss_mask.sum()) for trajectory in trajectories])
+    lengths = np.array([trajectory.num_sampled for trajectory in trajectories])
+    num_loss_tokens = sum(int(trajectory.loss_mask.sum()) for trajectory in trajectories)
     truncated = [trajectory.truncated for trajectory in trajectories]
-    return {
+    record: Record = {
         "reward/trained_mean": float(rewards.mean()),
         "reward/trained_std": float(rewards.std()),
         "length/mean": float(lengths.mean()),
+        "length/p50": float(np.percentile(lengths, 50)),
         "length/p99": float(np.percentile(lengths, 99)),
+        "length/max": int(lengths.max()),
         "truncated": float(np.mean(truncated)),
-        "tokens/trained": int(lengths.sum()),
+        "tokens/trained": num_loss_tokens,
     }
+    return record | _lengths_by_outcome(trajectories, lengths) | _part_means(trajectories)
+
+
+def _lengths_by_outcome(trajectories: Sequence[Trajectory], lengths: np.ndarray) -> Record:
+    right = np.array([is_right(trajectory.reward, trajectory.reward_parts) for trajectory in trajectories])
+    record: Record = {}
+    if right.any():
+        record["length/right_mean"] = float(lengths[right].mean())
+    if not right.all():
+        record["length/wrong_mean"] = float(lengths[~right].mean())
+    return record
+
+
+def _part_means(trajectories: Sequence[Trajectory]) -> Record:
+    """Compute reward/<part>, in the order in which parts are first named."""
+    values: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        for part, value in trajectory.reward_parts.items():
+            values.setdefault(part, []).append(value)
+    return {part_metric(part): float(np.mean(numbers)) for part, numbers in values.items()}

@@ -1,6 +1,7 @@
 """Define every metric once, by formula and unit. A test fails on one logged but not defined, or never logged.
 
 B trajectories of the step's batch; v is the version before the step; Δ is "since the previous step's end".
+An episode is right if the part `correct` of its reward is ≥ 0.5; without such a part, if its reward is.
 """
 
 from typing import NamedTuple
@@ -20,15 +21,31 @@ METRICS: dict[str, Metric] = {
     "step": Metric("steps", "v + 1: training steps finished"),
     "policy_version": Metric("versions", "the trainer's version after the step; equals step"),
     "time_s": Metric("s", "clock time since the run's first admission"),
+    "epochs": Metric("epochs", "problems handed out so far / training problems"),
     # ---- what was rolled out
     "reward/generated_mean": Metric(
         "reward", "mean over the scored episodes of groups that ended, Δ: before the filter; absent if none ended"
     ),
+    "reward/errors": Metric("episodes", "scored episodes that got 0 because grading failed, in groups that ended, Δ"),
+    "reward/wait_seconds": Metric(
+        "s", "time that groups waited from the end of their episodes to their grades, Δ / groups scored, Δ"
+    ),
     "reward/trained_mean": Metric("reward", "mean over B of the episode reward: after the filter"),
     "reward/trained_std": Metric("reward", "standard deviation over B of the episode reward: after the filter"),
     "length/mean": Metric("tokens", "mean over B of sampled tokens"),
+    "length/p50": Metric("tokens", "median over B of sampled tokens"),
     "length/p99": Metric("tokens", "99th percentile over B of sampled tokens"),
+    "length/max": Metric("tokens", "max over B of sampled tokens"),
+    "length/right_mean": Metric("tokens", "mean of sampled tokens over the right trajectories of B; absent if none is"),
+    "length/wrong_mean": Metric("tokens", "mean of sampled tokens over the wrong trajectories of B; absent if none is"),
     "truncated": Metric("fraction", "trajectories that the budget or the context ended, not the policy or the env / B"),
+    # ---- groups that ended, Δ, before the filter: shares of those whose episodes were all scored; absent if none was
+    "groups/all_right": Metric("fraction", "groups of right episodes only / groups"),
+    "groups/all_wrong": Metric("fraction", "groups without a right episode / groups"),
+    "groups/mixed": Metric("fraction", "groups with right and wrong episodes / groups"),
+    "groups/pass_at_g": Metric("fraction", "groups with a right episode / groups: pass@G"),
+    "groups/equal_rewards": Metric("fraction", "groups of equal rewards, from which GRPO learns nothing / groups"),
+    "groups/rejection_rate": Metric("fraction", "groups that the filter or the env rejected / all that ended, Δ"),
     # ---- how old it was
     "staleness/max": Metric("versions", "max over B of staleness, the oldest token_age of a trajectory"),
     "staleness/mean": Metric("versions", "mean over B of staleness"),
@@ -47,6 +64,8 @@ METRICS: dict[str, Metric] = {
     # ---- how much, how fast
     "tokens/generated": Metric("tokens", "sampled tokens of episodes that ended, Δ"),
     "tokens/trained": Metric("tokens", "loss tokens of the batch, zero advantages included"),
+    "tokens/generated_total": Metric("tokens", "sum of tokens/generated since the start"),
+    "tokens/trained_total": Metric("tokens", "sum of tokens/trained since the start"),
     "throughput/trained_tokens_per_s": Metric("tokens/s", "tokens/trained / Δ time"),
     "idle/trainer": Metric("fraction", "time the trainer waited for its batch / Δ time"),
     "idle/engine": Metric("fraction", "1 − time with a request open and no pause / Δ time"),
@@ -109,25 +128,34 @@ METRICS: dict[str, Metric] = {
     "eval/held_out/problems": Metric("problems", "problems in that mean"),
 }
 
-OF_SUITE = "eval/"  # begins eval/<suite>/<metric>, which every suite defines as held_out does
+AXES = ("step", "policy_version", "time_s", "epochs", "tokens/generated_total", "tokens/trained_total")
 OF_OBJECTIVE = "objective/"  # begins the names of what a user's objective logs, which it defines itself
-EVALUATION = frozenset(name for name in METRICS if name.startswith("eval/"))
+OF_PART = "reward/"  # begins reward/<part>: mean over the trajectories of B whose reward names that part, unweighted
+OF_EVALUATION = "eval/"
+EVALUATION = frozenset(name for name in METRICS if name.startswith(OF_EVALUATION))
 ONCE_LOST = frozenset(  # each is logged from the first such group on
     f"audit/{quantity}_{loss}" for quantity in ("length", "reward") for loss in ("rejected", "failed", "dropped")
 )
 ON_KNOWN_DEVICES = frozenset({"hardware/mfu"})
 MEASURED = frozenset({"time/proximal_s", "time/train_s", "hardware/mfu", "hardware/tflops", "hardware/memory_gb"})
 # A metric that is undefined for a step is left out of its record: under naive ppo there is no behavior weight, with all
-# advantages 0 no token was computed, with all updates skipped there is no loss, without loss tokens there is no age.
+# advantages 0 no token was computed, with all updates skipped there is no loss, without loss tokens there is no age,
+# without a wrong episode they have no length.
 EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_LOST - ON_KNOWN_DEVICES
 
 
 def is_defined(name: str) -> bool:
-    """Return whether a metric is defined: here, by the user's objective, or for another suite than held_out."""
-    if name.startswith(OF_SUITE):
-        _, _, metric = name.removeprefix(OF_SUITE).rpartition("/")
-        return f"{OF_SUITE}held_out/{metric}" in METRICS
-    return name in METRICS or name.startswith(OF_OBJECTIVE)
+    """Return whether a metric is defined: here, by the user's objective, by a part of the reward, or for any suite."""
+    if name.startswith(OF_EVALUATION):  # every suite has what held_out has
+        _, _, metric = name.removeprefix(OF_EVALUATION).rpartition("/")
+        return f"{OF_EVALUATION}held_out/{metric}" in METRICS
+    return name in METRICS or name.startswith((OF_OBJECTIVE, OF_PART))
+
+
+def part_metric(part: str) -> str:
+    """Return the name under which a part of the reward is logged; one that arl itself logs gets an underscore."""
+    name = f"{OF_PART}{part}"
+    return f"{name}_" if name in METRICS else name
 
 
 def number(record: Record, name: str) -> float:

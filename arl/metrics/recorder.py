@@ -7,20 +7,27 @@ cut ─► RecorderState ─► a resumed run appends to the same files
 """
 
 import contextlib
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from msgspec import Struct
+
 from arl.clock import now
+from arl.data.text_codec import TextCodec
 from arl.metrics.base import TrackerMaker
 from arl.metrics.batch import Ages, rollout_metrics
-from arl.metrics.names import Record, number
+from arl.metrics.ended_groups import EndedGroups
+from arl.metrics.episode_table import group_rows, split_tokens
+from arl.metrics.names import Record
+from arl.metrics.rates import Meters, Rates, RatesState
 from arl.metrics.recorder_state import RecorderState
-from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES, MetricsFile, TraceFile, TrajectoryFiles
+from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES, MetricsFile, TraceFile
+from arl.metrics.sample import choose_samples
 from arl.metrics.tracker_thread import TrackerThread
+from arl.metrics.trajectory_files import TrajectoryFiles
 from arl.types import REJECTED, TRAINED, Accuracy, Batch, StepResult, SwapReport, TrajectoryGroup
 
 
@@ -37,6 +44,16 @@ class Display(Protocol):
         """Show one line about anything else. Threads may call it too."""
 
 
+class SamplePlan(Struct, frozen=True):
+    """Say which episodes trackers are shown."""
+
+    every: int = 0  # steps; 0: none
+    count: int = 0  # episodes of such a step
+
+
+NO_SAMPLES = SamplePlan()
+
+
 class Recorder:
     """Implement the controller's Observer.
 
@@ -44,10 +61,12 @@ class Recorder:
         directory: of the run.
         trajectories: whether to write them.
         trackers: see arl.metrics.base; each one runs in a thread of its own.
-        busy_seconds: of the engines in this process; read at every step.
-        tokens_generated: in this process; read at every step.
-        restarts: of engines, in this process; read at every step.
+        meters: of this process; read at every step.
         admitted: groups, since the start of the run; read at every step.
+        epochs: over the training problems, since the start of the run; read at every step.
+        codec: turns tokens into text, for trajectory files and trackers.
+        samples: which episodes trackers are shown.
+        threaded: write trajectory files in a thread; in virtual time everything happens at once.
         restored: the place that the files of `directory` are cut back to; recording goes on from there.
     """
 
@@ -58,31 +77,31 @@ class Recorder:
         trackers: Sequence[TrackerMaker],
         display: Display,
         *,
-        busy_seconds: Callable[[], float],
-        tokens_generated: Callable[[], int],
-        restarts: Callable[[], int],
+        meters: Callable[[], Meters],
         admitted: Callable[[], int],
+        epochs: Callable[[], float],
+        codec: TextCodec | None = None,
+        samples: SamplePlan = NO_SAMPLES,
+        threaded: bool = False,
         restored: RecorderState | None = None,
     ) -> None:
-        at = restored or RecorderState(now(), now())
+        at = restored or RecorderState(now(), RatesState(now()))
         self._start = at.start
-        self._last_step = at.last_step
-        self._busy_seconds = busy_seconds
-        self._tokens_generated = tokens_generated
+        self._rates = Rates(meters, at.rates)
         self._admitted = admitted
-        self._last_busy = busy_seconds() - at.busy_seconds
-        self._last_tokens = tokens_generated() - at.tokens_generated
+        self._epochs = epochs
+        self._codec = codec
+        self._samples = samples
         self._last_swap = at.last_swap
-        self._num_scored = at.num_scored
-        self._sum_of_rewards = at.sum_of_rewards
-        self._restarts = restarts
-        self._restarts_before = at.restarts
+        self._ended = at.ended  # since the last step
         self.selection = at.selection
         self.token_ages = Counter(at.token_ages)  # age -> trained tokens of that age
         self.num_spanning = at.num_spanning  # trained trajectories sampled by two or more versions
         self._metrics = MetricsFile(directory / METRICS_FILE, at.metrics_bytes)
         self._trace = TraceFile(directory / TRACE_FILE, at.trace_bytes)
-        self._trajectories = TrajectoryFiles(directory / TRAJECTORIES, at.num_files) if trajectories else None
+        self._trajectories: TrajectoryFiles | None = None
+        if trajectories:
+            self._trajectories = TrajectoryFiles(directory / TRAJECTORIES, at.num_files, codec, threaded)
         self._display = display
         self._trackers = [TrackerThread(maker, display.note) for maker in trackers]
         self.records = self._metrics.read()
@@ -97,7 +116,7 @@ class Recorder:
             for tracker in self._trackers:
                 sinks.callback(tracker.close)
             if self._trajectories:
-                sinks.callback(self._trajectories.flush)
+                sinks.callback(self._trajectories.close)
             sinks.callback(self._trace.close)
             sinks.callback(self._metrics.close)
 
@@ -107,41 +126,49 @@ class Recorder:
         return now() - self._start
 
     def cut(self) -> RecorderState:
-        """Write everything up to this instant to the files, and return what a checkpoint keeps."""
+        """Begin to write everything up to this instant to the files, and return what a checkpoint keeps.
+
+        The files hold it when `settle` has returned.
+        """
         if self._trajectories:
             self._trajectories.flush()
         return RecorderState(
             start=self._start,
-            last_step=self._last_step,
-            busy_seconds=self._busy_seconds() - self._last_busy,
-            tokens_generated=self._tokens_generated() - self._last_tokens,
+            rates=self._rates.state(),
             metrics_bytes=self._metrics.cut(),
             trace_bytes=self._trace.cut(),
             num_files=self._trajectories.num_files if self._trajectories else 0,
             last_swap=self._last_swap,
-            num_scored=self._num_scored,
-            sum_of_rewards=self._sum_of_rewards,
+            ended=self._ended,
             selection=self.selection,
             token_ages=dict(self.token_ages),
             num_spanning=self.num_spanning,
-            restarts=self._restarts_before + self._restarts(),
         )
+
+    def settle(self) -> None:
+        """Wait until the files hold everything up to the last `cut`. May be called in any thread.
+
+        Raises:
+            RunError: they cannot be written.
+        """
+        if self._trajectories:
+            self._trajectories.settle()
 
     # ---- events
 
     def group_finished(self, group: TrajectoryGroup) -> None:
         """Count a group that waits in the buffer."""
         self.selection = self.selection.finished(group)
-        self._add_rewards(group)
+        self._ended = self._ended.plus(group)
         arrived = self.selection.generated.groups - self.selection.num_lost
         self._trace.count("groups arrived", now(), groups=arrived)
 
     def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
         """Count a group that is not trained. Rejected ones are not shown: a filter may reject hundreds."""
         self.selection = self.selection.lost(group, fate)
-        self._add_rewards(group)
+        self._ended = self._ended.plus(group, fate)
         if self._trajectories:
-            self._trajectories.write(group, fate, None)
+            self._trajectories.write(group_rows(group, fate, None))
         if fate != REJECTED:
             why = f": {type(cause).__name__}: {cause}" if cause else ""
             self._display.lost(f"problem {group.problem.id}: group {fate}{why}")
@@ -166,17 +193,21 @@ class Recorder:
         for group in batch.groups:
             self.selection = self.selection.trained_on(group)
         record: Record = {"step": result.version, "policy_version": result.version, "time_s": self.seconds}
+        record["epochs"] = self._epochs()
         record |= rollout_metrics(batch)
-        record |= self._generated_rewards()
+        record |= self._ended.metrics()
         record |= ages.metrics()
         record |= result.metrics
-        record |= self._engine_metrics()
+        record["sync/seconds"] = self._last_swap.seconds
+        record["sync/pause_seconds"] = self._last_swap.pause_seconds
         record |= self.selection.metrics(self._admitted())
-        record |= self._rates(number(record, "tokens/trained"), waited)
+        record |= self._rates.end_step(sum(ages.tokens), waited, self._ended.scored)
+        self._ended = EndedGroups()
         self._write(record)
+        self._show_samples(batch, result)
         if self._trajectories:
-            for group in batch.groups:
-                self._trajectories.write(group, TRAINED, batch.version)
+            for group, tokens in zip(batch.groups, split_tokens(batch, result.tokens), strict=True):
+                self._trajectories.write(group_rows(group, TRAINED, batch.version, tokens))
             self._trajectories.end_step()
         self._display.step(record)
 
@@ -201,47 +232,15 @@ class Recorder:
         for tracker in self._trackers:
             tracker.log(record)
 
+    def _show_samples(self, batch: Batch, result: StepResult) -> None:
+        plan = self._samples
+        if plan.every and result.version % plan.every == 0 and self._trackers and self._codec is not None:
+            samples = choose_samples(batch, result, plan.count, self._codec)
+            for tracker in self._trackers:
+                tracker.log_samples(result.version, samples)
+
     def _trace_step(self, batch: Batch, result: StepResult, waited: float) -> None:
-        begun = self._last_step
+        begun = self._rates.last_step
         got_batch = begun + waited
         self._trace.span("trainer", "wait for batch", begun, got_batch)
         self._trace.span("trainer", f"step {batch.version}", got_batch, now(), version=result.version)
-
-    def _add_rewards(self, group: TrajectoryGroup) -> None:
-        """Count the scored episodes of a group that has ended."""
-        rewards = [t.reward for t in group.trajectories if not math.isnan(t.reward)]
-        self._num_scored += len(rewards)
-        self._sum_of_rewards += sum(rewards)
-
-    def _generated_rewards(self) -> Record:
-        """Compute the mean reward since the last step, before the filter."""
-        if not self._num_scored:
-            return {}
-        mean = self._sum_of_rewards / self._num_scored
-        self._num_scored = 0
-        self._sum_of_rewards = 0.0
-        return {"reward/generated_mean": mean}
-
-    def _engine_metrics(self) -> Record:
-        return {
-            "sync/seconds": self._last_swap.seconds,
-            "sync/pause_seconds": self._last_swap.pause_seconds,
-            "engines/restarts": self._restarts_before + self._restarts(),
-        }
-
-    def _rates(self, trained: float, waited: float) -> Record:
-        """Compute what is measured since the last step, and count from this step on."""
-        at = now()
-        elapsed = max(at - self._last_step, 1e-9)
-        busy = self._busy_seconds()
-        generated = self._tokens_generated()
-        rates: Record = {
-            "tokens/generated": generated - self._last_tokens,
-            "throughput/trained_tokens_per_s": trained / elapsed,
-            "idle/trainer": min(waited / elapsed, 1.0),
-            "idle/engine": max(1.0 - (busy - self._last_busy) / elapsed, 0.0),
-        }
-        self._last_step = at
-        self._last_busy = busy
-        self._last_tokens = generated
-        return rates

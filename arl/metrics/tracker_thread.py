@@ -1,6 +1,6 @@
 """Run a tracker in a thread of its own, so that it can neither end nor delay the run.
 
-    recorder ─► log: a queue ─► thread: make the tracker ─► tracker.log, record after record ─► tracker.close
+    recorder ─► log, log_samples: a queue ─► thread: make the tracker ─► its log and log_samples, in order ─► its close
 
 A tracker that raises is dropped with one line. So is one that spends more than CALL_SECONDS in one call, or does not
 finish within CLOSE_SECONDS at the end. The thread is a daemon: one that hangs does not keep the process from exiting.
@@ -9,13 +9,22 @@ finish within CLOSE_SECONDS at the end. The thread is a daemon: one that hangs d
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeGuard
 
-from arl.metrics.base import Tracker, TrackerMaker
+from arl.metrics.base import SampleTracker, Tracker, TrackerMaker
 from arl.metrics.names import Record
+from arl.metrics.sample import Sample
+
+Call = Callable[[Tracker], None]
 
 CALL_SECONDS = 120.0  # for one call, the first one included, which may have to find out that there is no network
 CLOSE_SECONDS = 30.0  # at the end, for all that is left to log, and for `close`
+
+
+def takes_samples(tracker: object) -> TypeGuard[SampleTracker]:
+    """Return whether a tracker, or its class, has the method for episodes."""
+    return hasattr(tracker, "log_samples")
 
 
 class TrackerThread:
@@ -38,7 +47,7 @@ class TrackerThread:
         self._note = note
         self._call_seconds = call_seconds
         self._close_seconds = close_seconds
-        self._records: queue.SimpleQueue[Record | None] = queue.SimpleQueue()  # None: the run has ended
+        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()  # None: the run has ended
         self._busy_since: float | None = time.monotonic()  # start of the call in progress; it is made first
         self._lock = threading.Lock()
         self._dropped = False
@@ -47,33 +56,46 @@ class TrackerThread:
 
     def log(self, record: Record) -> None:
         """Queue a record, and drop a tracker that hangs."""
+        kept = dict(record)
+        self._put(lambda tracker: tracker.log(kept))
+
+    def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
+        """Queue episodes, for a tracker that takes them."""
+
+        def show(tracker: Tracker) -> None:
+            if takes_samples(tracker):
+                tracker.log_samples(step, samples)
+
+        self._put(show)
+
+    def _put(self, call: Call) -> None:
         since = self._busy_since
         if since is not None and time.monotonic() - since > self._call_seconds:
             self._drop(f"one call has taken more than {self._call_seconds:g} s")
         if not self._dropped:
-            self._records.put(dict(record))
+            self._calls.put(call)
 
     def close(self) -> None:
         """Let the tracker finish, within its deadline."""
         if self._dropped:
             return
-        self._records.put(None)
+        self._calls.put(None)
         self._thread.join(self._close_seconds)
         if self._thread.is_alive():
             self._drop(f"it did not finish within {self._close_seconds:g} s after the end of the run")
 
     def _run(self) -> None:
-        """Pass records on to the tracker, until the run ends or the tracker fails.
+        """Make the calls of the tracker, until the run ends or the tracker fails.
 
-        Consumes records; waits for the queue; unblocked by `log` and `close`.
+        Consumes calls; waits for the queue; unblocked by `log`, `log_samples` and `close`.
         """
         try:
             tracker = self._maker.make()
             self._require(tracker)
             self._busy_since = None
-            while not self._dropped and (record := self._records.get()) is not None:
+            while not self._dropped and (call := self._calls.get()) is not None:
                 self._busy_since = time.monotonic()
-                tracker.log(record)
+                call(tracker)
                 self._busy_since = None
             tracker.close()
         except BaseException as error:  # a user's code or a service may fail in any way, and even call sys.exit

@@ -13,7 +13,8 @@ from pathlib import Path
 from arl.config.imports import check_seam, import_seam
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
-from arl.metrics.base import TrackedRun, Tracker, TrackerFactory, TrackerMaker
+from arl.metrics.base import SampleTracker, TrackedRun, Tracker, TrackerFactory, TrackerMaker
+from arl.metrics.tracker_thread import takes_samples
 from arl.metrics.wandb_tracker import WandbTracker, refuse_without_key
 
 EXAMPLE = "arl.metrics.wandb_tracker:WandbTracker"
@@ -61,5 +62,6 @@ def _import_tracker(name: str) -> TrackerFactory:
         raise RecipeError("output.trackers 'wandb': it is built in; set output.wandb to online or offline instead")
     factory: TrackerFactory = import_seam(name, "output.trackers", TrackerFactory, EXAMPLE)
     if isinstance(factory, type):
-        check_seam(factory, f"output.trackers {name!r}", Tracker, EXAMPLE)
+        seam = SampleTracker if takes_samples(factory) else Tracker
+        check_seam(factory, f"output.trackers {name!r}", seam, EXAMPLE)
     return factory

@@ -1,5 +1,8 @@
 """Mirror metrics.jsonl to Weights & Biases.
 
+record ─► a row of wandb's history ─► charts over `step`, evaluations over `policy_version`: the version measured
+samples ─► a table
+
 online ─► does its server answer? ─► online
                               └─ no ─► offline, said in one line; `wandb sync` uploads the run later
 """
@@ -9,15 +12,21 @@ import http.client
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from arl.errors import InputError
 from arl.metrics.base import TrackedRun
-from arl.metrics.names import Record, number
+from arl.metrics.names import AXES, METRICS, OF_EVALUATION, OF_OBJECTIVE, Record
+from arl.metrics.sample import Sample
 
 ANSWER_SECONDS = 5.0  # for the server's first answer
 START_SECONDS = 30.0  # for wandb to register the run
+COLUMNS = (  # of the table of samples
+    *("step", "problem_id", "prompt", "response", "answer", "reward", "parts", "error", "advantage", "length", "age"),
+    "truncated",
+)
 
 
 class WandbTracker:
@@ -48,7 +57,7 @@ class WandbTracker:
 
     def _init(self, run: TrackedRun, mode: str) -> Any:
         place = str(run.directory.resolve())
-        return self._wandb.init(
+        started = self._wandb.init(
             project=run.config["output"]["wandb_project"],
             name=run.name,
             id=hashlib.sha256(place.encode()).hexdigest()[:16],
@@ -58,11 +67,23 @@ class WandbTracker:
             mode=mode,
             settings=self._wandb.Settings(silent=True, init_timeout=START_SECONDS),
         )
+        for axis in AXES:
+            started.define_metric(axis)
+        for pattern in _patterns():
+            axis = "policy_version" if pattern.startswith(OF_EVALUATION) else "step"
+            started.define_metric(pattern, step_metric=axis)
+        return started
 
     def log(self, record: Record) -> None:
-        """See Tracker."""
+        """See Tracker. Gives wandb no step, because it drops a record whose step is older than the last one's."""
         shown = {name: self._shown(value) for name, value in record.items()}
-        self._run.log(shown, step=int(number(record, "step")))
+        self._run.log(shown)
+
+    def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
+        """See SampleTracker. Each table takes the place of the one before; wandb keeps all of them, by step."""
+        rows = [[_cell(getattr(sample, name)) for name in COLUMNS] for sample in samples]
+        table = self._wandb.Table(columns=list(COLUMNS), data=rows)
+        self._run.log({"samples": table, "step": step})
 
     def close(self) -> None:
         """See Tracker."""
@@ -73,6 +94,18 @@ class WandbTracker:
             return value
         edges = list(range(len(value) + 1))
         return self._wandb.Histogram(np_histogram=(value, edges))
+
+
+def _patterns() -> list[str]:
+    """Return patterns of all names but those of axes. No two match one name, because wandb may take either."""
+    names = [*METRICS, OF_OBJECTIVE, "samples"]
+    rooms = {f"{name.partition('/')[0]}/*" if "/" in name else name for name in names}
+    return sorted(rooms - set(AXES))
+
+
+def _cell(value: Any) -> Any:
+    """Write named numbers as text, because cells of one column have one type."""
+    return ", ".join(f"{name} {number:g}" for name, number in value.items()) if isinstance(value, dict) else value
 
 
 def is_reachable(url: str) -> bool:

@@ -1,128 +1,100 @@
-"""Score groups in worker processes, each call with a deadline; replace a worker that hangs or dies.
+"""Have worker processes call reward functions, one response a call, and replace a worker that hangs or dies.
 
-    score(problem, responses) ─► an idle worker ─► Verdict ─► grades
-                                     │
-                                     └ it hangs or dies ─► RewardError, and a new worker in its place
+    Scorer ─► call(function, problem, responses) ─► queue ─► a worker with room ─► Verdict of each response
+                                                                  │
+                                                                  └ lost: replaced; its calls are made once more
 
-Workers run on the controller's machine, because each shares a socket with it.
+A response is graded on its own: one that makes the function hang or die costs its own episode at most. How a worker
+achieves that is in arl.reward.worker. Workers run on the controller's machine, because each shares a socket with it.
 """
 
 import asyncio
-import signal
-import socket
-import sys
+import itertools
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import msgspec
-
 from arl.clock import deadline
-from arl.errors import DeadlineError, RewardError
-from arl.launch.spawn import signal_all, spawn
-from arl.reward.worker import Job, Score, Verdict, frame, score_all
-from arl.types import Grade, Problem, Response
+from arl.errors import ProcessDied
+from arl.reward.messages import Answer, Call, Settings, Verdict
+from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer
+from arl.reward.ungraded import UngradedLog
+from arl.reward.worker_link import WorkerLink
+from arl.types import Problem, Response
 
-_verdicts = msgspec.msgpack.Decoder(Verdict)
+GRACE = 10.0  # seconds beyond a call's deadline in which a worker that owes an answer must say something
+LOST = "the worker process died"
+MOST_LOSSES = 3  # workers that a call may lose, because another call may have been at fault
 
 
-class _Worker:
-    """Hold one worker process and the socket to it."""
+@dataclass(eq=False)
+class _Pending:
+    """Hold a call until its verdict is known."""
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self._process = process
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def start(cls, function: str, environment: Mapping[str, str], log: Path) -> "_Worker":
-        """Start a worker that imports `function`; its output is added to `log`."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            reader, writer = await asyncio.open_connection(sock=ours)
-            try:
-                with log.open("ab") as output:
-                    process = await spawn(
-                        (sys.executable, "-m", "arl.reward.worker", function),
-                        environment,
-                        stdin=theirs.fileno(),
-                        output=output.fileno(),
-                    )
-            except BaseException:
-                writer.close()
-                raise
-        return cls(process, reader, writer)
-
-    async def read(self) -> bytes:
-        """Return the next frame.
-
-        Raises:
-            IncompleteReadError: the process has ended.
-        """
-        size = int.from_bytes(await self._reader.readexactly(4), "big")
-        return await self._reader.readexactly(size)
-
-    async def ask(self, job: Job) -> Verdict:
-        """Send a job and return the answer."""
-        self._writer.write(frame(job))
-        await self._writer.drain()
-        return _verdicts.decode(await self.read())
-
-    async def end(self) -> None:
-        """Kill the process with everything that it started, and reap it."""
-        signal_all(self._process, signal.SIGKILL)
-        self._writer.close()
-        await self._process.wait()
+    call: Call
+    verdict: asyncio.Future[Verdict]
+    num_lost: int = 0  # workers that were lost while they had it
 
 
 class RewardPool:
-    """Keep `workers` processes that import `function` and score one group at a time each.
+    """Keep `workers` processes that have imported `functions`.
 
         pool = RewardPool(
-            "my_rewards:score",
+            ["my_rewards:score"],
             workers=4,
             timeout=10.0,
+            memory_gb=4.0,
             startup=120.0,
             log=logs / "reward.log",
             environment={},
+            ungraded=UngradedLog(logs / "reward.log", print),
         )
         async with pool:
-            grades = await pool.score(problem, responses)
+            grades = await pool.scorer("my_rewards:score").score(problem, responses)
 
     Args:
-        function: module:function.
-        workers: processes.
-        timeout: seconds for one call of the function.
-        startup: seconds for a new worker to import it.
+        functions: module:function of each that may be called.
+        workers: processes. Each makes one call at a time, and up to four more that take long.
+        timeout: seconds for one call.
+        memory_gb: that one call may allocate.
+        startup: seconds for a new worker to import the functions.
         log: file for the output of all workers.
         environment: variables that are added to those of this process.
+        ungraded: keeps a record of episodes without a grade.
 
-    Raises (from score):
-        RewardError: the function raised, hung past its time, killed its process, or returned no finite number.
+    Raises (from entering it, and from every call once a lost worker cannot be replaced):
+        ProcessDied: a worker cannot be started, or died while it imported the functions.
+        DeadlineError: it did not import them in time.
     """
 
     def __init__(
         self,
-        function: str,
+        functions: Sequence[str],
         *,
         workers: int,
         timeout: float,
+        memory_gb: float,
         startup: float,
         log: Path,
         environment: Mapping[str, str],
+        ungraded: UngradedLog,
     ) -> None:
-        self._function = function
+        self._functions = list(dict.fromkeys(functions))
+        self._settings = Settings(tuple(self._functions), timeout, memory_gb)
         self._num_workers = workers
-        self._timeout = timeout
         self._startup = startup
         self._log = log
         self._environment = environment
-        self._idle: asyncio.Queue[_Worker | Exception] = asyncio.Queue()  # an exception: a worker is not replaced
-        self._all: set[_Worker] = set()
-        self._replacements: set[asyncio.Task[None]] = set()
+        self._ungraded = ungraded
+        self._ids = itertools.count(1)
+        self._pending: dict[int, _Pending] = {}
+        self._queue: deque[_Pending] = deque()
+        self._workers: set[WorkerLink] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: Exception | None = None  # why a worker could not be replaced
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -136,98 +108,139 @@ class RewardPool:
         except BaseException:
             await self._end_all()
             raise
+        self._start_task(self._watch(), "reward watch")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._closed = True
-        await self._end_all()  # ends as well the wait of a replacement whose worker has just been started
-        await asyncio.gather(*self._replacements)
         await self._end_all()
 
-    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
-        """Score the responses of one group.
+    def scorer(self, function: str, weights: Mapping[str, float] = NO_WEIGHTS, on_error: OnError = "zero") -> Scorer:
+        """Make a scorer of one of the functions; see Scorer."""
+        return Scorer(self, function, weights, on_error, self._ungraded)
 
-        Raises:
-            RewardError: see the class.
-        """
-        # This wait needs no deadline: a busy worker is back within its time, and a lost one is replaced.
-        worker = await self._idle.get()
-        if isinstance(worker, Exception):
-            self._idle.put_nowait(worker)  # every waiting caller must get it
-            raise worker
-        job = Job(problem, list(responses))
-        try:
-            verdict = await self._ask(worker, job)
-        except BaseException:
-            self._replace(worker)  # its socket may hold half an answer
-            raise
-        self._idle.put_nowait(worker)
-        if verdict.error:
-            raise RewardError(f"{self._function} on problem {problem.id}: {verdict.error}")
-        return verdict.grades
+    async def call(self, function: str, problem: Problem, responses: Sequence[Response]) -> list[Verdict]:
+        """Call `function`, which is one of `functions`, on each response, and return the verdicts in their order."""
+        index = self._functions.index(function)
+        if self._failure is not None:
+            raise self._failure
+        loop = asyncio.get_running_loop()
+        made = []
+        for response in responses:
+            call = Call(next(self._ids), index, problem, response)
+            made.append(_Pending(call, loop.create_future()))
+        self._pending.update((pending.call.id, pending) for pending in made)
+        self._queue.extend(made)
+        self._dispatch()
+        # These waits need no deadline: every worker that owes something is watched, and a lost one is replaced.
+        return await asyncio.gather(*(pending.verdict for pending in made))
 
-    async def _ask(self, worker: _Worker, job: Job) -> Verdict:
-        place = f"{self._function} on problem {job.problem.id}"
-        seconds = self._timeout * len(job.responses)
-        try:
-            async with deadline(seconds, "reward worker", place):
-                return await worker.ask(job)
-        except DeadlineError as error:
-            calls = f"{len(job.responses)} calls of {self._timeout:g} s each (deadlines.reward)"
-            raise RewardError(f"{place}: no answer in the time of {calls}") from error
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise RewardError(f"{place}: its process died; see {self._log}") from error
+    def _dispatch(self) -> None:
+        """Send waiting calls to the workers that have the fewest."""
+        while self._queue:
+            worker = min(self._workers, key=lambda worker: len(worker.unreleased), default=None)
+            if worker is None or not worker.has_room:
+                return
+            pending = self._queue.popleft()
+            if pending.verdict.done():  # its group was canceled
+                del self._pending[pending.call.id]
+            else:
+                worker.send(pending.call)
 
-    def _replace(self, worker: _Worker) -> None:
-        replacement = asyncio.create_task(self._exchange(worker), name="new reward worker")
-        self._replacements.add(replacement)
-        replacement.add_done_callback(self._replacements.discard)
+    def _take(self, worker: WorkerLink, answer: Answer) -> None:
+        del worker
+        if answer.verdict is not None:
+            self._settle(self._pending.pop(answer.id), answer.verdict)
+        self._dispatch()
 
-    async def _exchange(self, worker: _Worker) -> None:
+    def _settle(self, pending: _Pending, verdict: Verdict) -> None:
+        if not pending.verdict.done():
+            pending.verdict.set_result(verdict)
+
+    # ---- workers
+
+    def _lose(self, worker: WorkerLink) -> None:
+        """Replace a worker whose connection has closed, and make its calls once more."""
+        if worker not in self._workers:
+            return  # it was still starting
+        worker.stop_listening()
+        self._workers.discard(worker)
+        for call_id in sorted(worker.owed, reverse=True):
+            pending = self._pending[call_id]
+            pending.num_lost += 1
+            if pending.num_lost < MOST_LOSSES:
+                self._queue.appendleft(pending)
+            else:
+                del self._pending[call_id]
+                self._settle(pending, Verdict(error=LOST))
+        self._start_task(self._replace(worker), "new reward worker")
+
+    async def _replace(self, worker: WorkerLink) -> None:
         """End a worker and start another one in its place, unless the pool is closed."""
-        await worker.end()
-        self._all.discard(worker)
+        await worker.end(at_once=True)
         try:
             if not self._closed:
                 await self._add_worker()
-        except Exception as error:  # whatever it is, a caller that waits for a worker must get it
-            self._idle.put_nowait(error)
+                self._dispatch()
+        except Exception as error:  # whatever it is, those that wait for a worker must get it
+            self._fail_all(error)
+
+    def _fail_all(self, error: Exception) -> None:
+        self._failure = error
+        for pending in self._pending.values():
+            if not pending.verdict.done():
+                pending.verdict.set_exception(error)
+        self._pending.clear()
+        self._queue.clear()
 
     async def _add_worker(self) -> None:
-        """Start a worker, and hand it out when it has imported the function."""
+        """Start a worker, and use it when it has imported the functions."""
+        names = ", ".join(self._functions)
         try:
-            worker = await _Worker.start(self._function, self._environment, self._log)
+            worker = await WorkerLink.start(self._settings, self._environment, self._log, self._take, self._lose)
         except OSError as error:
-            raise RewardError(f"{self._function}: a reward worker cannot be started ({error})") from error
-        self._all.add(worker)
+            raise ProcessDied(f"a reward worker for {names} cannot be started ({error})") from error
         try:
-            async with deadline(self._startup, "reward pool", f"a worker to import {self._function}"):
-                assert await worker.read() == b"", "a new worker sends an empty frame"
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise RewardError(f"{self._function}: a worker died at its start; see {self._log}") from error
-        self._idle.put_nowait(worker)
+            async with deadline(self._startup, "reward pool", f"a worker to import {names}"):
+                is_ready = await worker.is_ready
+        except BaseException:
+            await worker.end(at_once=True)
+            raise
+        if not is_ready:
+            await worker.end(at_once=True)
+            raise ProcessDied(f"a reward worker for {names} died at its start; see {self._log}")
+        if self._closed:
+            await worker.end(at_once=True)
+        else:
+            self._workers.add(worker)
+
+    async def _watch(self) -> None:
+        """Replace workers that owe answers and say nothing.
+
+        A worker speaks at least once in the time of a call, because then the call that has run longest ends or is
+        given up. Unblocked by the clock alone.
+        """
+        patience = self._settings.timeout + GRACE
+        while True:
+            await asyncio.sleep(patience / 4)
+            at = asyncio.get_running_loop().time()
+            for worker in list(self._workers):
+                if worker.owed and at - worker.last_heard > patience:
+                    self._lose(worker)
 
     async def _end_all(self) -> None:
-        for worker in list(self._all):
-            await worker.end()
+        self._closed = True
+        for task in self._tasks:
+            if task.get_name() == "reward watch":
+                task.cancel()
+        ends = [worker.end() for worker in self._workers]
+        for worker in self._workers:
+            worker.stop_listening()
+        self._workers.clear()
+        await asyncio.gather(*ends, *self._tasks, return_exceptions=True)
 
-
-class InlineRewards:
-    """Call the function in this process: for virtual time, where there are no others."""
-
-    def __init__(self, function: Score) -> None:
-        self._function = function
-
-    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
-        """Score the responses of one group.
-
-        Raises:
-            RewardError: the function raised, or returned no finite number.
-        """
-        job = Job(problem, list(responses))
-        verdict = score_all(self._function, job)
-        if verdict.error:
-            raise RewardError(f"problem {problem.id}: {verdict.error}")
-        return verdict.grades
+    def _start_task(self, work: "asyncio._CoroutineLike[None]", name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

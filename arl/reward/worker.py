@@ -1,82 +1,260 @@
-"""Run one reward worker process: read jobs from a socket, call the reward function, and write the scores back.
+"""Run one reward worker process: it imports the reward functions once, and has lanes call them.
 
-    python -m arl.reward.worker module:function        frames of 4-byte length + msgpack, both ways
+    python -m arl.reward.worker SETTINGS            the socket to the controller is file descriptor 0
 
-The socket is file descriptor 0, so that whatever the function prints goes to the log.
+    calls ─► front lane ─► answered
+                 │
+                 └ takes long, and another call waits ─► left behind: it goes on aside, niced, and a new front lane
+                       takes the other call            ├ no place aside: killed, and begun again when one is free
+                                                       └ deadline passed, or died: killed, tried once more, then error
+
+So a call that hangs delays the others by the short time after which it is left behind, and not by its deadline. That
+time adapts: it is five times the median of the calls that were answered, and at least 50 ms.
 """
 
+import contextlib
+import math
+import os
+import selectors
 import socket
+import statistics
 import sys
 import traceback
-from collections.abc import Callable
-from typing import BinaryIO
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
-from msgspec import Struct
 
 from arl.config.imports import import_function
-from arl.reward.grading import make_grade
-from arl.types import Grade, Problem, Response
+from arl.launch.child import adopt_orphans, outlive_parent
+from arl.reward.grading import RewardCallable
+from arl.reward.lane import READ_BYTES, Lane, LaneError, Orphans, freeze_imports
+from arl.reward.messages import READY, Answer, Call, FrameReader, Settings, Verdict, frame
 
-# A RewardFunction of arl.tasks.base, whose import would double the time that a worker takes to start.
-Score = Callable[[Problem, Response], float | dict[str, float]]
-
-
-class Job(Struct, frozen=True):
-    """Hold the responses of one group."""
-
-    problem: Problem
-    responses: list[Response]
-
-
-class Verdict(Struct, frozen=True):
-    """Answer a job: a grade for each response, or an error."""
-
-    grades: list[Grade] = []
-    error: str = ""  # why there are no grades
+MOST_ASIDE = 4  # lanes of a worker that go on aside
+FIRST_PATIENCE = 0.25  # seconds until a call is left behind, as long as none was answered
+LEAST_PATIENCE = 0.05
+PATIENCE_IN_MEDIANS = 5.0
+REMEMBERED = 32  # durations of answered calls
+CALLS_PER_REAPING = 64
+TRIES = 2
 
 
-def score_all(function: Score, job: Job) -> Verdict:
-    """Call `function` on every response; an exception or a score that is no finite number becomes the error."""
-    grades: list[Grade] = []
-    for response in job.responses:
-        try:
-            result = function(job.problem, response)
-            grades.append(make_grade(result, {}))
-        except Exception:  # the user's code may raise anything
-            return Verdict(error=traceback.format_exc())
-    return Verdict(grades)
+class Worker:
+    """Distribute the calls of one controller over lanes.
 
-
-def frame(message: Struct) -> bytes:
-    """Encode a message behind its length."""
-    body = msgspec.msgpack.encode(message)
-    return len(body).to_bytes(4, "big") + body
-
-
-def serve(function: Score, jobs: BinaryIO, verdicts: BinaryIO) -> None:
-    """Score job after job until the controller closes the socket.
-
-    Consumes jobs; waits for the next one; unblocked by it, or by the end of the input, which ends the loop.
+    Args:
+        functions: by the index in Call.function.
+        controller: the socket on which calls arrive.
     """
-    decoder = msgspec.msgpack.Decoder(Job)
-    verdicts.write(bytes(4))  # an empty frame reports that the function is imported
-    verdicts.flush()
-    while header := jobs.read(4):
-        size = int.from_bytes(header, "big")
-        job = decoder.decode(jobs.read(size))
-        verdict = score_all(function, job)
-        verdicts.write(frame(verdict))
-        verdicts.flush()
+
+    def __init__(self, functions: Sequence[RewardCallable], settings: Settings, controller: socket.socket) -> None:
+        self._functions = functions
+        self._settings = settings
+        self._controller = controller
+        self._frames = FrameReader()
+        self._waiting: deque[Call] = deque()  # for the front lane
+        self._put_off: deque[Call] = deque()  # for a place aside
+        self._tries: dict[int, int] = {}  # call id -> failed tries
+        self._front: Lane | None = None
+        self._aside: list[Lane] = []
+        self._seconds: deque[float] = deque(maxlen=REMEMBERED)  # of answered calls
+        self._selector = selectors.DefaultSelector()
+        self._orphans = Orphans()
+        self._num_answers = 0
+        self._ended = False
+
+    def serve(self) -> None:
+        """Serve calls until the controller closes the connection or dies, and kill every lane.
+
+        Consumes calls and answers. Waits for either. Unblocked by them, by a call that is to be left behind, and by a
+        call whose deadline passes.
+        """
+        self._selector.register(self._controller, selectors.EVENT_READ, self._take_calls)
+        self._tell(Answer(READY))
+        try:
+            while not self._ended:
+                for key, _ in self._selector.select(self._seconds_to_wait()):
+                    on_event: Callable[[], None] = key.data
+                    on_event()
+                self._keep_time()
+                self._start_calls()
+        finally:
+            for lane in self._lanes():
+                lane.kill()
+            self._orphans.kill([])
+
+    # ---- the controller
+
+    def _take_calls(self) -> None:
+        try:
+            data = self._controller.recv(READ_BYTES)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._ended = True
+        for body in self._frames.feed(data):
+            self._waiting.append(msgspec.msgpack.decode(body, type=Call))
+
+    def _tell(self, answer: Answer) -> None:
+        try:
+            self._controller.sendall(frame(answer))
+        except ConnectionError:
+            self._ended = True
+
+    # ---- calls
+
+    def _start_calls(self) -> None:
+        while self._put_off and len(self._aside) < MOST_ASIDE:
+            lane = self._new_lane()
+            lane.make_nice()
+            self._aside.append(lane)
+            self._begin(lane, self._put_off.popleft())
+        if self._waiting and (self._front is None or self._front.call is None):
+            self._front = self._front or self._new_lane()
+            self._begin(self._front, self._waiting.popleft())
+
+    def _begin(self, lane: Lane, call: Call) -> None:
+        lane.begin(call)
+        self._watch(lane)
+
+    def _on_event(self, lane: Lane) -> None:
+        if lane.wants_to_send:
+            lane.send()
+            self._watch(lane)
+        try:
+            answer = lane.receive()
+        except LaneError as error:
+            self._fail(lane, str(error), again=self._waiting if lane is self._front else self._put_off)
+            return
+        if answer is None:
+            return
+        assert answer.verdict is not None
+        if answer.verdict.error:
+            self._fail(lane, answer.verdict, again=self._waiting if lane is self._front else self._put_off)
+        else:
+            self._succeed(lane, answer)
+
+    def _succeed(self, lane: Lane, answer: Answer) -> None:
+        self._seconds.append(lane.seconds)
+        lane.call = None
+        self._tries.pop(answer.id, None)
+        self._tell(answer)
+        if lane is not self._front:
+            self._discard(lane)
+        self._num_answers += 1
+        if self._num_answers % CALLS_PER_REAPING == 0:
+            self._orphans.reap(self._pids())
+
+    def _fail(self, lane: Lane, cause: str | Verdict, again: deque[Call]) -> None:
+        """Discard the lane of a failed call; the call is tried again in `again`, or its error is the answer."""
+        call = lane.call
+        self._discard(lane)
+        if call is None:
+            return  # it died between two calls
+        self._tries[call.id] = self._tries.get(call.id, 0) + 1
+        if self._tries[call.id] < TRIES:
+            again.appendleft(call)
+            return
+        del self._tries[call.id]
+        self._tell(Answer(call.id, Verdict(error=cause) if isinstance(cause, str) else cause))
+
+    # ---- time
+
+    def _keep_time(self) -> None:
+        """Fail calls whose deadline has passed, and leave the front lane's call behind if it takes long."""
+        cause = f"no answer in {self._settings.timeout:g} s (deadlines.reward)"
+        for lane in self._lanes():
+            if lane.call is not None and lane.seconds >= self._settings.timeout:
+                if lane is self._front:
+                    self._tell(Answer(lane.call.id))  # it is tried again aside
+                self._fail(lane, cause, again=self._put_off)
+        front = self._front
+        if front is None or front.call is None or not self._waiting:
+            return
+        if front.seconds >= self._patience():
+            self._leave_behind(front, front.call)
+
+    def _leave_behind(self, front: Lane, call: Call) -> None:
+        self._tell(Answer(call.id))
+        if len(self._aside) < MOST_ASIDE:
+            front.make_nice()
+            self._aside.append(front)
+            self._front = None
+        else:
+            self._discard(front)
+            self._put_off.append(call)
+
+    def _patience(self) -> float:
+        """Return the seconds after which a call is left behind."""
+        if not self._seconds:
+            return FIRST_PATIENCE
+        return max(LEAST_PATIENCE, PATIENCE_IN_MEDIANS * statistics.median(self._seconds))
+
+    def _seconds_to_wait(self) -> float | None:
+        """Return the time to the next deadline, or to the end of patience; None: no call runs."""
+        left = math.inf
+        for lane in self._lanes():
+            if lane.call is not None:
+                limit = self._settings.timeout
+                if lane is self._front and self._waiting:
+                    limit = min(limit, self._patience())
+                left = min(left, limit - lane.seconds)
+        return None if left == math.inf else max(left, 0.0)
+
+    # ---- lanes
+
+    def _lanes(self) -> list[Lane]:
+        return [*self._aside] if self._front is None else [self._front, *self._aside]
+
+    def _pids(self) -> Iterator[int]:
+        return (lane.pid for lane in self._lanes())
+
+    def _new_lane(self) -> Lane:
+        connections = [self._controller, *(lane.connection for lane in self._lanes())]
+        lane = Lane.fork(self._functions, self._settings.memory_gb, connections)
+        self._selector.register(lane.connection, selectors.EVENT_READ, lambda: self._on_event(lane))
+        return lane
+
+    def _watch(self, lane: Lane) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if lane.wants_to_send else 0)
+        self._selector.modify(lane.connection, events, lambda: self._on_event(lane))
+
+    def _discard(self, lane: Lane) -> None:
+        self._selector.unregister(lane.connection)
+        if lane is self._front:
+            self._front = None
+        else:
+            self._aside.remove(lane)
+        lane.kill()
+        self._orphans.kill(self._pids())
 
 
 def main() -> None:
-    """Serve the function that the command line names."""
-    controller = socket.socket(fileno=0)
-    function = import_function(sys.argv[1], "reward.function")
-    with controller.makefile("rb") as jobs, controller.makefile("wb") as verdicts:
-        serve(function, jobs, verdicts)
+    """Serve the functions that the command line names."""
+    settings = msgspec.json.decode(sys.argv[1], type=Settings)
+    controller = socket.socket(fileno=os.dup(0))  # a copy that no process started from here inherits
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    functions = []
+    for name in settings.functions:
+        function = import_function(name, "reward.function")
+        functions.append(function)
+        prepare = getattr(function, "prepare", None)
+        if prepare is not None:
+            prepare()
+    freeze_imports()
+    adopt_orphans()
+    outlive_parent()  # the end of the connection ends this process, which then kills what lanes have started
+    Worker(functions, settings, controller).serve()
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception:
+        traceback.print_exc()
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(1)

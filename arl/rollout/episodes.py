@@ -1,6 +1,6 @@
 """Run the G episodes of one problem and score them.
 
-Problem ─► open: prompt ids ─► G sessions ─► run: an env drives each ─► rewards of the group ─► G trajectories
+Problem ─► open: prompt ids ─► G sessions ─► run: an env drives each ─► grades ─► shaped ─► G trajectories
 """
 
 import asyncio
@@ -9,10 +9,15 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+import numpy as np
+
+from arl.clock import now
 from arl.config.recipe import Rollout
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.errors import RewardError
+from arl.reward.shaping import UNSHAPED, Shaping, shaped_grade
 from arl.rollout.env import Env, Session
 from arl.types import Grade, Problem, Response, SamplingParams, Trajectory, Turn
 
@@ -24,7 +29,8 @@ class Rewards(Protocol):
         """Return one grade per response.
 
         Raises:
-            RewardError: the function raised, hung or returned something else.
+            RewardError: an episode has no grade, and its group is to be lost.
+            RunError: an episode has no grade, and the run is to end.
         """
 
 
@@ -34,6 +40,7 @@ class Episodes:
     Args:
         seed: of the recipe; what an episode samples depends on it.
         max_length: tokens of one trajectory that model and trainer hold.
+        shaping: of rewards that are trained; the default leaves them as they are, as an evaluation does.
         top_p, top_k: see SamplingParams; other than the defaults for evaluations only.
     """
 
@@ -46,6 +53,7 @@ class Episodes:
         rollout: Rollout,
         seed: int,
         max_length: int,
+        shaping: Shaping = UNSHAPED,
         top_p: float = 1.0,
         top_k: int = -1,
     ) -> None:
@@ -56,10 +64,14 @@ class Episodes:
         self._rollout = rollout
         self._seed = seed
         self._max_length = max_length
+        self._shaping = shaping
         self._top_p = top_p
         self._top_k = top_k
         self.tokens_generated = 0  # by episodes that have ended
         self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
+        self.num_graded_groups = 0  # that waited for a reward function
+        self.reward_wait_seconds = 0.0  # clock seconds that they waited for it, from the end of their last episode
+        self.num_ungraded = 0  # episodes that were graded 0 because of an error
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """Open the sessions of group `name`. What they sample depends only on (seed, name) and the weights.
@@ -79,17 +91,44 @@ class Episodes:
 
         Raises:
             EngineError, RewardError, Rejected, or whatever the env raised: one failed episode fails its group.
+            RunError: see Rewards.
         """
         async with asyncio.TaskGroup() as tasks:
             episodes = [tasks.create_task(self._drive(problem, session)) for session in sessions]
         own_rewards = [episode.result() for episode in episodes]
-        unscored = [i for i, reward in enumerate(own_rewards) if reward is None]
+        responses = [session.seen_by_reward() for session in sessions]
+        grades = await self._grade(problem, responses, own_rewards)
+        return tuple(map(self._trajectory, sessions, responses, grades))
+
+    async def _grade(
+        self,
+        problem: Problem,
+        responses: Sequence[Response],
+        own_rewards: Sequence[float | None],
+    ) -> list[Grade]:
+        """Return the grades of all episodes: what the env gave, and where it gave none, what the reward function does.
+
+        Args:
+            own_rewards: what the env gave each episode.
+        """
         grades = {i: Grade(reward) for i, reward in enumerate(own_rewards) if reward is not None}
+        unscored = [i for i in range(len(responses)) if i not in grades]
         if unscored:
-            responses = [sessions[i].seen_by_reward() for i in unscored]
-            scored = await self._rewards.score(problem, responses)
+            began = now()
+            scored = await self._rewards.score(problem, [responses[i] for i in unscored])
+            self.reward_wait_seconds += now() - began
+            self.num_graded_groups += 1
+            self.num_ungraded += sum(bool(grade.error) for grade in scored)
             grades.update(zip(unscored, scored, strict=True))
-        return tuple(session.trajectory(grades[i]) for i, session in enumerate(sessions))
+        return [grades[i] for i in range(len(responses))]
+
+    def _trajectory(self, session: Session, response: Response, grade: Grade) -> Trajectory:
+        """Return the trajectory of a graded episode, as training is to see it."""
+        trajectory = session.trajectory(shaped_grade(grade, response, self._shaping))
+        if self._shaping.masks(response):
+            nothing = np.zeros_like(trajectory.loss_mask)
+            trajectory = msgspec.structs.replace(trajectory, loss_mask=nothing)
+        return trajectory
 
     def _session(
         self,

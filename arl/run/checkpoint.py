@@ -19,7 +19,7 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -57,6 +57,16 @@ class RunState(Struct, frozen=True):
     recorder: RecorderState
 
 
+class Cut(Protocol):
+    """Take the state of the whole run at one instant."""
+
+    def __call__(self, state: ControllerState) -> RunState:
+        """Return the state of the run, given the controller's."""
+
+    def settle(self) -> None:
+        """Wait until the files that the last state counts on are complete. Called in a thread."""
+
+
 class _File(Struct, frozen=True):
     bytes: int
     sha256: str
@@ -66,7 +76,7 @@ class RunCheckpoints:
     """Write the controller's checkpoints as `output` says, and remove old ones.
 
     Args:
-        cut: returns the state of the whole run at this instant, given the controller's.
+        cut: takes the state of the whole run.
         in_use: the checkpoint that this run was resumed from. It is not removed, because engines that are restarted
             load their weights from it.
         evaluations: want checkpoints of their own, and need them until they are measured.
@@ -78,7 +88,7 @@ class RunCheckpoints:
         recipe: Recipe,
         engine: Engine,
         trainer: Trainer,
-        cut: Callable[[ControllerState], RunState],
+        cut: Cut,
         in_use: Path | None = None,
         evaluations: Evaluations | None = None,
     ) -> None:
@@ -129,6 +139,7 @@ class RunCheckpoints:
         what = f"writing the checkpoint of version {version}"
         async with deadline(self._recipe.deadlines.step, "controller", what):
             await self._trainer.saved()
+            await self._off_the_loop(self._cut.settle)
             final = self._directory / f"step_{version}"
             await self._off_the_loop(_write_state, self._partial(version), final, state)
             self._evaluations.saved(version)

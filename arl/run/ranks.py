@@ -50,6 +50,7 @@ async def open_trainer(
         recipe.deadlines,
         host=launcher.host,
         published=versions.older,
+        records=recipe.output.trajectories,
     )
     async with (
         client as trainer,

@@ -34,6 +34,7 @@ FREE = (
     "eval.every",
     "output.directory",
     "output.keep_checkpoints",
+    "output.samples",
     "output.trackers",
     "output.wandb",
     "rollout.failure_window",

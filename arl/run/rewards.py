@@ -1,11 +1,28 @@
-"""Find the reward function of a recipe and open its worker pool."""
+"""Find the reward functions of a recipe, and open what calls them: worker processes, or this process in virtual time.
 
+recipe ─► open_rewards, inline_rewards ─► training_scorer, evaluation_scorer ─► Episodes
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
+from arl.config.imports import import_function
 from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.reward.pool import RewardPool
-from arl.tasks.registry import task_part
+from arl.reward.scorer import NO_WEIGHTS, InlineRewards, OnError, Scorer
+from arl.reward.ungraded import UngradedLog
+from arl.tasks.registry import task_class, task_part
+
+LOG = "reward.log"
+
+
+class Scorers(Protocol):
+    """Make scorers of reward functions: a RewardPool, or InlineRewards."""
+
+    def scorer(self, function: str, weights: Mapping[str, float] = NO_WEIGHTS, on_error: OnError = "zero") -> Scorer:
+        """See arl.reward.scorer.Scorer."""
 
 
 def reward_name(recipe: Recipe) -> str:
@@ -21,13 +38,61 @@ def reward_name(recipe: Recipe) -> str:
     return task_part(recipe.data.task, "reward")
 
 
-def open_rewards(recipe: Recipe, directory: Path) -> RewardPool:
-    """Make the pool of reward workers, which start when it is entered; they log to `directory`/reward.log."""
+def reward_weights(recipe: Recipe) -> Mapping[str, float]:
+    """Return the weights of the reward's named parts: the recipe's, or the task's where its own function scores."""
+    if recipe.reward.weights is not None:
+        return recipe.reward.weights
+    if recipe.reward.function is None and recipe.data.task is not None:
+        return task_class(recipe.data.task).reward_weights
+    return {}
+
+
+def open_rewards(
+    recipe: Recipe,
+    directory: Path,
+    note: Callable[[str], None],
+    others: Sequence[str] = (),
+) -> RewardPool:
+    """Make the pool of reward workers, which start when it is entered; they log to `directory`/reward.log.
+
+    Args:
+        note: shows a line on the console.
+        others: functions that may be called beside the recipe's own.
+    """
+    log = directory / LOG
     return RewardPool(
-        reward_name(recipe),
+        [reward_name(recipe), *others],
         workers=recipe.reward.workers,
         timeout=recipe.deadlines.reward,
+        memory_gb=recipe.reward.memory_gb,
         startup=recipe.deadlines.startup,
-        log=directory / "reward.log",
+        log=log,
         environment=recipe.reward.environment,
+        ungraded=UngradedLog(log, note),
     )
+
+
+def inline_rewards(
+    recipe: Recipe,
+    directory: Path,
+    note: Callable[[str], None],
+    others: Sequence[str] = (),
+) -> InlineRewards:
+    """Call the same functions in this process; see `open_rewards`."""
+    names = [reward_name(recipe), *others]
+    functions = {name: import_function(name, "reward.function") for name in names}
+    return InlineRewards(functions, UngradedLog(directory / LOG, note))
+
+
+def training_scorer(recipe: Recipe, rewards: Scorers) -> Scorer:
+    """Return the scorer of training episodes."""
+    return rewards.scorer(reward_name(recipe), reward_weights(recipe), recipe.reward.on_error)
+
+
+def evaluation_scorer(recipe: Recipe, rewards: Scorers) -> Scorer:
+    """Return the scorer of an evaluation by the recipe's own function.
+
+    With reward.on_error drop an episode without a grade counts 0, because an evaluation has every problem in its mean.
+    """
+    on_error: OnError = "zero" if recipe.reward.on_error == "drop" else recipe.reward.on_error
+    return rewards.scorer(reward_name(recipe), reward_weights(recipe), on_error)

@@ -26,7 +26,8 @@ from arl.errors import RunError
 from arl.launch.launchers import make_launcher
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import number
-from arl.metrics.recorder import Recorder
+from arl.metrics.rates import Meters
+from arl.metrics.recorder import Recorder, SamplePlan
 from arl.metrics.summary import Summary
 from arl.metrics.trackers import make_trackers
 from arl.rollout.base import Checkpoints, Observer
@@ -151,10 +152,12 @@ class SegmentRun:
             recipe.output.trajectories,
             make_trackers(recipe, directory, self.start.display.note),
             parts.display,
-            busy_seconds=lambda: parts.engine.busy_seconds,
-            tokens_generated=lambda: parts.groups.tokens_generated,
-            restarts=parts.num_restarts,
+            meters=lambda: read_meters(parts),
             admitted=lambda: controller.ledger.admitted,
+            epochs=lambda: parts.problems.position / len(self.start.origin.plan.training),
+            codec=parts.codec,
+            samples=SamplePlan(recipe.output.samples_every, recipe.output.samples),
+            threaded=not recipe.world_traits.virtual_time,
             restored=None if state is None else state.recorder,
         ) as recorder:
             if before is not None and state is None:
@@ -219,18 +222,7 @@ class SegmentRun:
     def _cutter(self, recorder: Recorder, before: Accuracy | None) -> Cut:
         recipe = self.start.recipe
         inputs = self.start.origin.plan.sha256(recipe.train.steps)
-
-        def cut(state: ControllerState) -> RunState:
-            return RunState(
-                recipe=recipe.model_dump(mode="json"),
-                inputs=inputs,
-                time=clock.now(),
-                before=before,
-                controller=state,
-                recorder=recorder.cut(),
-            )
-
-        return cut
+        return _RecordedCut(recipe, inputs, before, recorder)
 
     async def _evaluate_after(self, parts: Parts, version: int) -> Accuracy | None:
         if not self.is_last:
@@ -245,6 +237,39 @@ class SegmentRun:
         reward = f"{accuracy.mean_reward:.3f}"
         self.start.display.note(f"accuracy {when}: {reward} on {accuracy.problems} held-out problems")
         return accuracy
+
+
+@dataclass(frozen=True)
+class _RecordedCut:
+    """Implement Cut with the recorder of a segment."""
+
+    recipe: Recipe
+    inputs: str
+    before: Accuracy | None
+    recorder: Recorder
+
+    def __call__(self, state: ControllerState) -> RunState:
+        return RunState(
+            recipe=self.recipe.model_dump(mode="json"),
+            inputs=self.inputs,
+            time=clock.now(),
+            before=self.before,
+            controller=state,
+            recorder=self.recorder.cut(),
+        )
+
+    def settle(self) -> None:
+        self.recorder.settle()
+
+
+def read_meters(parts: Parts) -> Meters:
+    """Read what this process has counted since the world was opened."""
+    return Meters(
+        busy_seconds=parts.engine.busy_seconds,
+        tokens_generated=parts.groups.tokens_generated,
+        restarts=parts.num_restarts(),
+        reward_wait_seconds=parts.groups.reward_wait_seconds,
+    )
 
 
 def make_segment(start: Start, parts: Parts, until: int, observer: Observer, checkpoints: Checkpoints) -> Segment:

@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from arl.config.imports import import_function
 from arl.config.recipe import Recipe
 from arl.config.worlds import VIRTUAL
 from arl.data.prompt_format import recipe_format
@@ -22,15 +21,13 @@ from arl.data.tokenizer import load_codec
 from arl.engine.backend import find_in_process_backend
 from arl.engine.router import Router
 from arl.launch.devices import hidden_devices
-from arl.reward.pool import InlineRewards
 from arl.rollout.episodes import Rewards
 from arl.run.evaluation.in_place import InPlaceEvaluations
 from arl.run.evaluation.measure import measure_suites
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.evaluation.suite import Suite
 from arl.run.failures import reported_failures
-from arl.run.preflight import Plan
-from arl.run.rewards import reward_name
+from arl.run.rewards import evaluation_scorer, inline_rewards, training_scorer
 from arl.run.world import Parts, Start, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.train.in_process import InProcessTrainer
@@ -57,7 +54,9 @@ class VirtualWorld:
         directory = start.origin.directory
         plan = start.origin.plan
         versions = start.versions
-        rewards = TimedRewards(inline_rewards(recipe), recipe.virtual.reward, recipe.reward.workers)
+        rewards = inline_rewards(recipe, directory / "logs", start.display.note)
+        idle = asyncio.Semaphore(recipe.reward.workers)
+        cost = recipe.virtual.reward
         with publication_directory(recipe, start.model, directory, plan.lags, plan.transport) as publications:
             trainer = InProcessTrainer(recipe, versions, publications, directory / "logs", plan.lags)
             async with open_engines(recipe, versions) as engine:
@@ -66,15 +65,11 @@ class VirtualWorld:
                     engine=engine,
                     trainer=trainer,
                     codec=load_codec(versions.model, recipe_format(recipe.data)),
-                    rewards=rewards,
+                    rewards=TimedRewards(training_scorer(recipe, rewards), cost, idle),
+                    held_out_rewards=TimedRewards(evaluation_scorer(recipe, rewards), cost, idle),
                     make_evaluations=evaluations_in_place(start, trainer.save_model),
                     num_restarts=lambda: engine.restarts,
                 )
-
-
-def inline_rewards(recipe: Recipe) -> InlineRewards:
-    """Call the recipe's reward function in this process."""
-    return InlineRewards(import_function(reward_name(recipe), "reward.function"))
 
 
 @contextlib.asynccontextmanager
@@ -88,15 +83,13 @@ async def open_engines(recipe: Recipe, versions: StartingVersions) -> AsyncItera
 
 def evaluations_in_place(start: Start, save: Callable[[Path], None]) -> Callable[[Scoreboard], InPlaceEvaluations]:
     """Return what makes the evaluations of a run in one process; `save` writes the trainer's weights."""
-    recipe = start.recipe
-    plan = start.origin.plan
 
     def make(board: Scoreboard) -> InPlaceEvaluations:
         return InPlaceEvaluations(
             start.origin.directory,
-            recipe,
+            start.recipe,
             save,
-            lambda model, version: measure_in_process(recipe, plan, plan.measured, model, version),
+            lambda model, version: measure_in_process(start, start.origin.plan.measured, model, version),
             board,
             start.display.note,
         )
@@ -104,17 +97,15 @@ def evaluations_in_place(start: Start, save: Callable[[Path], None]) -> Callable
     return make
 
 
-async def measure_in_process(
-    recipe: Recipe, plan: Plan, suites: Sequence[Suite], model: Path, version: int
-) -> list[Accuracy]:
+async def measure_in_process(start: Start, suites: Sequence[Suite], model: Path, version: int) -> list[Accuracy]:
     """Measure `model`, which is `version`, on `suites`, with engines and rewards of their own in this process."""
-
-    async def rewards_of(suite: Suite) -> Rewards:
-        return inline_rewards(suite.recipe)
-
+    recipe = start.recipe
+    context = start.origin.plan.context
+    functions = [suite.reward for suite in suites]
+    rewards = inline_rewards(recipe, start.origin.directory / "logs", start.display.note, functions)
+    codec = load_codec(str(model))
     async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
-        codec = load_codec(str(model))
-        return await measure_suites(suites, version, engine, codec, rewards_of, plan.context, recipe.deadlines.step)
+        return await measure_suites(suites, version, engine, codec, rewards, context, recipe.deadlines.step)
 
 
 class TimedRewards:
@@ -124,13 +115,13 @@ class TimedRewards:
 
     Args:
         seconds: virtual, of one call of the reward function.
-        workers: groups that are scored at a time.
+        idle: as many as there are workers; each scores one group at a time.
     """
 
-    def __init__(self, rewards: InlineRewards, seconds: float, workers: int) -> None:
+    def __init__(self, rewards: Rewards, seconds: float, idle: asyncio.Semaphore) -> None:
         self._rewards = rewards
         self._seconds = seconds
-        self._idle = asyncio.Semaphore(workers)
+        self._idle = idle
 
     async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
         """See Rewards."""

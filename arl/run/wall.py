@@ -27,7 +27,7 @@ from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
 from arl.run.gc_pacing import rare_collections
 from arl.run.ranks import open_trainer
-from arl.run.rewards import open_rewards
+from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.world import Parts, Start, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.sync.verify import refuse_other_tensors
@@ -89,7 +89,7 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> A
                 refuse_other_tensors(trainer.tensors, Path(versions.served))
 
             async with (
-                open_rewards(recipe, launcher.logs) as rewards,
+                open_rewards(recipe, launcher.logs, start.display.note) as rewards,
                 connect_engines(servers, started, start.display.note, trainer) as engine,
             ):
                 yield recipe_parts(
@@ -97,7 +97,8 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> A
                     engine=engine,
                     trainer=trainer,
                     codec=codec,
-                    rewards=rewards,
+                    rewards=training_scorer(recipe, rewards),
+                    held_out_rewards=evaluation_scorer(recipe, rewards),
                     ready=ready,
                     make_evaluations=_evaluations(start, servers, codec),
                     num_restarts=lambda: engine.restarts,
@@ -117,7 +118,7 @@ def _evaluations(
             start.origin.directory,
             recipe,
             start.origin.version,
-            lambda: open_replica(recipe, plan, servers, codec),
+            lambda: open_replica(recipe, plan, servers, codec, start.display.note),
             board,
             start.display.note,
         )

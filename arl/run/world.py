@@ -27,14 +27,15 @@ from arl.engine.base import Engine
 from arl.errors import RecipeError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
+from arl.reward.shaping import Shaping
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease
-from arl.rollout.controller_state import ControllerState
 from arl.rollout.episodes import Episodes, Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.lease import NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
-from arl.run.checkpoint import RunCheckpoints, RunState
+from arl.run.checkpoint import Cut as Cut
+from arl.run.checkpoint import RunCheckpoints
 from arl.run.evaluation.during import Evaluations, NoEvaluations
 from arl.run.evaluation.held_out import measure_held_out
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
@@ -45,9 +46,6 @@ from arl.train.base import Trainer
 from arl.types import Accuracy, Problem, StartingVersions
 
 EXAMPLE = WORLDS["virtual"]
-
-Cut = Callable[[ControllerState], RunState]
-"""Returns the state of the whole run at this instant, given the controller's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +64,12 @@ class Start:
 
 
 class MeteredGroups(Groups, Protocol):
-    """Extend Groups by a count of the tokens that they generate."""
+    """Extend Groups by what they count since the world was opened."""
 
     tokens_generated: int
+    """By episodes that have ended."""
+    reward_wait_seconds: float
+    """From the end of a group's episodes to their grades, summed over groups."""
 
 
 def _zero() -> int:
@@ -109,6 +110,8 @@ class Parts:
     """Makes what evaluates while training goes on; only called with eval.every."""
     ready: Callable[[], Awaitable[None]] = _at_once
     """Returns when training can begin. Evaluation can begin as soon as the world is open."""
+    codec: TextCodec | None = None
+    """Turns tokens into the text that the run's files hold; None: they hold none."""
     num_restarts: Callable[[], int] = _zero
     """Counts the engines that were restarted since the world was opened."""
     num_diverged: Callable[[], int] = _zero
@@ -197,15 +200,23 @@ def recipe_parts(
     trainer: Trainer,
     codec: TextCodec,
     rewards: Rewards,
+    held_out_rewards: Rewards | None = None,
     **others: Any,
 ) -> Parts:
-    """Make the parts that follow from the recipe; `others` are further fields of Parts, and win."""
+    """Make the parts that follow from the recipe.
+
+    Args:
+        rewards: of training episodes.
+        held_out_rewards: of an evaluation's episodes; None: the same.
+        others: further fields of Parts, which win.
+    """
     recipe = start.recipe
     plan = start.origin.plan
     episodes = _training_episodes(recipe, plan, engine, codec, rewards)
+    graded = held_out_rewards or rewards
 
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
-        return await measure_held_out(recipe, problems, version, engine, codec, rewards, plan.context)
+        return await measure_held_out(recipe, problems, version, engine, codec, graded, plan.context)
 
     def checkpoints(cut: Cut, evaluations: Evaluations) -> RunCheckpoints:
         directory = start.origin.directory / CHECKPOINTS
@@ -222,6 +233,7 @@ def recipe_parts(
         "deadlines": recipe.deadlines,
         "steps": recipe.train.steps,
         "display": start.display,
+        "codec": codec,
         "make_checkpoints": checkpoints,
         "evaluate": measure,
         "num_diverged": lambda: episodes.num_diverged,
@@ -238,6 +250,7 @@ def _training_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCo
         rollout=recipe.rollout,
         seed=recipe.seed,
         max_length=plan.max_length,
+        shaping=Shaping.of(recipe.reward),
     )
 
 

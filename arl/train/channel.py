@@ -21,6 +21,7 @@ from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.sync.buckets import TensorSpec
 from arl.train.packer import Shard
+from arl.train.trained_tokens import TokenLogprobs
 from arl.types import Transport, WeightUpdate
 
 ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank: where the controller listens
@@ -87,6 +88,7 @@ class Step(_Message, frozen=True):
 class Stepped(_Message, frozen=True):
     version: int
     metrics: dict[str, float]
+    logprobs: TokenLogprobs | None = None  # of the loss tokens whose places the shard knows
 
 
 class Published(_Message, frozen=True):

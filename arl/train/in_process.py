@@ -20,6 +20,8 @@ from arl.sync.published_versions import kept_versions
 from arl.sync.virtual_publisher import VirtualPublisher
 from arl.train.learner import Learner
 from arl.train.packer import Packing, pack_batch
+from arl.train.token_log import TokenLog
+from arl.train.trained_tokens import trained_tokens
 from arl.types import Batch, StartingVersions, StepResult, WeightUpdate
 
 
@@ -27,7 +29,7 @@ class InProcessTrainer:
     """Implements Trainer with one Learner of world size 1.
 
     Args:
-        recipe: its sections `train`, `objective` and `advantage`, and the costs in `virtual`, are used.
+        recipe: its sections `train`, `objective`, `advantage` and `output`, and the costs in `virtual`, are used.
         versions: the model and version to begin with, and older versions that are published already.
         publications: directory in which weights are published.
         logs: directory for the shard of a step that cannot be trained.
@@ -51,6 +53,7 @@ class InProcessTrainer:
             recipe.advantage,
             ranks=1,
             flops=model_flops(versions.model),
+            records=recipe.output.trajectories,
         )
         self._learner = Learner(
             self._model,
@@ -83,7 +86,8 @@ class InProcessTrainer:
         """
         costs = self._costs
         (shard,), packing = pack_batch(batch, self._packing)
-        computed = self._learner.step(shard)
+        log = TokenLog()
+        computed = self._learner.step(shard, log)
         version = self._learner.version
         state = self._learner.snapshot()
         seconds = costs.train_step + costs.trained_token * packing["tokens/trained"]
@@ -93,7 +97,8 @@ class InProcessTrainer:
         metrics = {name: value for name, value in computed.items() if name not in MEASURED}
         metrics["time/train_s"] = seconds
         metrics["sync/blocking_seconds"] = costs.snapshot + (now() - written)
-        return StepResult(version, metrics | packing)
+        tokens = trained_tokens(batch, [shard], [log.logprobs()], self._packing)
+        return StepResult(version, metrics | packing, tokens)
 
     async def weights(self, version: int) -> WeightUpdate:
         """See Trainer."""

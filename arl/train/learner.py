@@ -28,6 +28,7 @@ from arl.train.rendezvous import init_ranks
 from arl.train.schedule import schedule_of
 from arl.train.sharded_model import ShardedModel, Update
 from arl.train.step_totals import StepTotals
+from arl.train.token_log import CURRENT, PROXIMAL, TokenLog
 
 MOST_SKIPPED = 3  # updates in a row
 
@@ -70,8 +71,11 @@ class Learner:
         if resumed:
             self.sharded.load_optimizer(Path(path))
 
-    def step(self, shard: Shard) -> dict[str, float]:
+    def step(self, shard: Shard, log: TokenLog | None = None) -> dict[str, float]:
         """Train on `shard` and become version + 1. Every rank calls it with its own shard of one step.
+
+        Args:
+            log: receives the log-probabilities of every loss token whose place the shard knows.
 
         Returns:
             Metrics reduced over ranks, the same on each rank except for the times. The objective's metrics are over
@@ -88,7 +92,7 @@ class Learner:
         middle = time.perf_counter()
         totals = StepTotals(self.sharded.device, self.objective)
         for minibatch, logprobs in zip(shard.minibatches, proximal, strict=True):
-            update = self._minibatch(minibatch, logprobs, totals)
+            update = self._minibatch(minibatch, logprobs, totals, log)
             if self._skipped_in_a_row == MOST_SKIPPED:
                 raise TrainerError(self._give_up(shard, update))
         metrics = totals.metrics()
@@ -136,7 +140,7 @@ class Learner:
 
     def _proximal_pass(self, minibatches: Sequence[Minibatch]) -> list[list[Tensor] | None]:
         """Compute proximal_logprobs of every scored position, (M,) per micro-batch; None where none are needed."""
-        if "proximal_logprobs" not in self.objective.needed_columns:
+        if PROXIMAL not in self.objective.needed_columns:
             return [None] * len(minibatches)
         found: list[list[Tensor] | None] = [None]
         with torch.no_grad():
@@ -145,13 +149,19 @@ class Learner:
                 found.append([logprob for logprob, _ in scored])
         return found
 
-    def _minibatch(self, minibatch: Minibatch, proximal: list[Tensor] | None, totals: StepTotals) -> Update:
+    def _minibatch(
+        self,
+        minibatch: Minibatch,
+        proximal: list[Tensor] | None,
+        totals: StepTotals,
+        log: TokenLog | None,
+    ) -> Update:
         """Run forward and backward of every micro-batch, then one optimizer update. Collective."""
         loss_sum = torch.zeros((), device=self.sharded.device)
         num_micro_batches = len(minibatch.micro_batches)
         for i, batch in enumerate(minibatch.micro_batches):
             center = None if proximal is None else proximal[i]
-            loss = self._policy_loss(batch, center, minibatch, totals)
+            loss = self._policy_loss(batch, center, minibatch, totals, log)
             self.sharded.backward(loss, last=i + 1 == num_micro_batches)
             loss_sum += loss.detach()
         rate = self._schedule.rate(self._updates)
@@ -170,8 +180,9 @@ class Learner:
         proximal: Tensor | None,
         minibatch: Minibatch,
         totals: StepTotals,
+        log: TokenLog | None = None,
     ) -> Tensor:
-        """Compute the loss of a micro-batch, (), and add its token statistics to `totals`.
+        """Compute the loss of a micro-batch, (), and add its token statistics to `totals` and `log`.
 
         Args:
             proximal: (M,) of its scored positions; None: the current ones serve, if the objective asks for them.
@@ -179,8 +190,9 @@ class Learner:
         num_terms = self._num_terms(minibatch)
         columns = self._columns(batch)
         score_of = columns.pop("loss_scores")
-        names = tuple(self.objective.metrics)
-        needs_proximal = "proximal_logprobs" in self.objective.needed_columns
+        needs_proximal = PROXIMAL in self.objective.needed_columns
+        logged = (CURRENT, PROXIMAL) if needs_proximal else (CURRENT,)
+        names = (*self.objective.metrics, *(logged if batch.places is not None else ()))
 
         def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
             """Compute the loss of the tokens whose score is among `rows`: equal continuations share a score."""
@@ -189,16 +201,17 @@ class Learner:
             current = logprob.index_select(0, own)
             given = {name: column[first:end] for name, column in columns.items()}
             if needs_proximal and proximal is None:  # the weights are still those before the step
-                given["proximal_logprobs"] = current.detach()
+                given[PROXIMAL] = current.detach()
             elif proximal is not None:
-                given["proximal_logprobs"] = proximal[rows].index_select(0, own)
+                given[PROXIMAL] = proximal[rows].index_select(0, own)
             tokens = TokenColumns(
                 current_logprobs=current,
                 version=self.version,
                 **given,
             )
             loss, per_token = self.objective.loss(tokens)
-            kept = tuple(per_token[name] for name in names)
+            found = {**given, CURRENT: current.detach(), **per_token}
+            kept = tuple(found[name] for name in names)
             return loss / max(1, num_terms), kept
 
         if self.objective.scope == "sequence":
@@ -208,6 +221,8 @@ class Learner:
             loss, entropy, kept = self.sharded.policy_loss(batch, row_loss)
         per_token = dict(zip(names, kept, strict=True))
         totals.add(per_token, entropy.index_select(0, score_of))
+        if log is not None:
+            log.add(batch, per_token)
         return loss
 
     def _num_terms(self, minibatch: Minibatch) -> int:
@@ -226,7 +241,7 @@ class Learner:
             "sequences": batch.sequences,
         }
         for name in self.objective.needed_columns:
-            if name == "proximal_logprobs":  # comes from this rank's own weights
+            if name == PROXIMAL:  # comes from this rank's own weights
                 continue
             array = getattr(batch, name)
             assert array is not None, f"nothing filled the column {name}"

@@ -3,6 +3,8 @@
 Batch ─► EpisodeColumns ─► Advantage.compute ─► LossSequence for each trajectory, group by group
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec import Struct
 
@@ -21,10 +23,11 @@ class LossSequence(Struct, frozen=True):
     advantages: np.ndarray  # (n,) float32
     reference_logprobs: np.ndarray | None = None  # (n,) float32, of a frozen model; None: nothing computes them yet
     values: np.ndarray | None = None  # (n,) float32, a critic's; None: nothing computes them yet
+    places: np.ndarray | None = None  # (n,) int32, of each loss token among those of the step; None: nobody asks
 
 
-def loss_sequences(batch: Batch, advantage: Advantage) -> list[list[LossSequence]]:
-    """Build the loss sequences of a batch, group by group.
+def loss_sequences(batch: Batch, advantage: Advantage, places: bool = False) -> list[list[LossSequence]]:
+    """Build the loss sequences of a batch, group by group; with `places`, number its loss tokens.
 
     Raises:
         InputError: the advantage returned another shape than it declares, or a number that is not finite.
@@ -40,7 +43,8 @@ def loss_sequences(batch: Batch, advantage: Advantage) -> list[list[LossSequence
         num_loss_tokens=np.array(num_loss_tokens, np.int64),
     )
     per_token = advantages_per_token(advantage, episodes)
-    sequences = list(map(_loss_sequence, trajectories, loss_at, per_token))
+    places_of = _places(num_loss_tokens) if places else [None] * len(trajectories)
+    sequences = list(map(_loss_sequence, trajectories, loss_at, per_token, places_of))
     groups = []
     for size in group_sizes:
         groups.append(sequences[:size])
@@ -70,7 +74,18 @@ def advantages_per_token(advantage: Advantage, episodes: EpisodeColumns) -> list
     return np.split(numbers, np.cumsum(lengths)[:-1])
 
 
-def _loss_sequence(trajectory: Trajectory, loss_at: np.ndarray, advantages: np.ndarray) -> LossSequence:
+def _places(lengths: Sequence[int]) -> list[np.ndarray]:
+    """Number the loss tokens of a step: for each trajectory, (n,) int32 of its own."""
+    numbers = np.arange(sum(lengths), dtype=np.int32)
+    return np.split(numbers, np.cumsum(lengths)[:-1])
+
+
+def _loss_sequence(
+    trajectory: Trajectory,
+    loss_at: np.ndarray,
+    advantages: np.ndarray,
+    places: np.ndarray | None,
+) -> LossSequence:
     assert not len(loss_at) or loss_at[0] > 0, "the first token of a trajectory is never sampled"
     versions = trajectory.policy_versions[loss_at]
     assert (versions != NOT_SAMPLED).all(), "a loss token that no policy sampled"
@@ -80,4 +95,5 @@ def _loss_sequence(trajectory: Trajectory, loss_at: np.ndarray, advantages: np.n
         behavior_logprobs=trajectory.behavior_logprobs[loss_at],
         policy_versions=versions,
         advantages=advantages,
+        places=places,
     )

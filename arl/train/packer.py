@@ -44,6 +44,7 @@ class MicroBatch(Struct, frozen=True, kw_only=True):
     sequences: np.ndarray  # (N,) int32, the trajectory of each loss token, 0, 1, … in this pack
     reference_logprobs: np.ndarray | None = None  # (N,) float32; None: the batch carries none
     values: np.ndarray | None = None  # (N,) float32; None: the batch carries none
+    places: np.ndarray | None = None  # (N,) int32, of each loss token among those of the step; None: nobody asks
 
 
 class Minibatch(Struct, frozen=True):
@@ -70,6 +71,7 @@ class Packing(Struct, frozen=True, kw_only=True):
     advantage: Advantage
     leaves_out_zeros: bool  # the objective says that advantage 0 means gradient 0
     flops: Flops = BY_TOKENS  # of the model, by which micro-batches are balanced over ranks
+    records: bool = False  # the run writes what is computed of each token: see arl.train.trained_tokens
 
     @classmethod
     def of(
@@ -80,6 +82,7 @@ class Packing(Struct, frozen=True, kw_only=True):
         *,
         ranks: int,
         flops: Flops = BY_TOKENS,
+        records: bool = False,
     ) -> Self:
         """Read the packing from the sections of a recipe."""
         assert isinstance(advantage, Advantage), "the recipe has checked it"
@@ -90,6 +93,7 @@ class Packing(Struct, frozen=True, kw_only=True):
             advantage=advantage,
             leaves_out_zeros=objective.zero_advantage_is_zero_gradient,
             flops=flops,
+            records=records,
         )
 
 
@@ -106,7 +110,7 @@ def pack_batch(batch: Batch, packing: Packing) -> tuple[tuple[Shard, ...], dict[
         raise InputError(
             f"train.minibatches {packing.minibatches} must divide the {len(batch.groups)} groups of a step"
         )
-    groups = loss_sequences(batch, packing.advantage)
+    groups = loss_sequences(batch, packing.advantage, places=packing.records)
     packed = []  # [minibatch][rank]
     for m in range(packing.minibatches):
         own = groups[m :: packing.minibatches]
@@ -229,6 +233,7 @@ def _join(sequences: list[LossSequence]) -> MicroBatch:
         sequences=indices[by_score],
         reference_logprobs=_joined_column([s.reference_logprobs for s in sequences], by_score),
         values=_joined_column([s.values for s in sequences], by_score),
+        places=_joined_column([s.places for s in sequences], by_score, np.int32),
     )
 
 
@@ -236,13 +241,17 @@ def _joined(arrays: list[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
     return np.concatenate([np.empty(0, dtype), *arrays]).astype(dtype)
 
 
-def _joined_column(arrays: list[np.ndarray | None], by_score: np.ndarray) -> np.ndarray | None:
-    """Join a column that all sequences have, (N,) float32; return None if none has it."""
+def _joined_column(
+    arrays: list[np.ndarray | None],
+    by_score: np.ndarray,
+    dtype: type[np.generic] = np.float32,
+) -> np.ndarray | None:
+    """Join a column that all sequences have, (N,); return None if none has it."""
     filled = [array for array in arrays if array is not None]
     if not filled:
         return None
     assert len(filled) == len(arrays), "a column is there for all sequences or for none"
-    joined = _joined(filled, np.float32)
+    joined = _joined(filled, dtype)
     in_order: np.ndarray = joined[by_score]
     return in_order
 

@@ -126,7 +126,10 @@ class Rank:
         print(f"{clock} {who} at version {self.learner.version}: {what}", flush=True)
 
     def _step(self, message: Step) -> Stepped:
-        metrics = self.learner.step(message.shard)
+        from arl.train.token_log import TokenLog
+
+        log = TokenLog()
+        metrics = self.learner.step(message.shard, log)
         start = time.perf_counter()
         state = self.learner.snapshot()
         if self._init.takes_turns:
@@ -134,7 +137,7 @@ class Rank:
         if self._publisher is not None:
             self._publisher.publish(self.learner.version, state)
         metrics["sync/blocking_seconds"] = time.perf_counter() - start
-        return Stepped(self.learner.version, metrics)
+        return Stepped(self.learner.version, metrics, log.logprobs())
 
     def _save(self, message: Save) -> Copied:
         state = self.learner.sharded.training_state()

@@ -46,6 +46,7 @@ from arl.train.channel import (
 from arl.train.packer import Packing, pack_batch
 from arl.train.rank_connections import TRAINER, RankConnections
 from arl.train.rank_watch import RankWatch
+from arl.train.trained_tokens import trained_tokens
 from arl.train.waits import Answers, Waits, set_if_waiting
 from arl.types import Batch, StepResult, WeightUpdate
 
@@ -71,6 +72,7 @@ class TrainerClient:
         deadlines: of a start, a step, a publication and the end.
         host: address to listen on.
         published: version -> directory of versions that are older than init's and published already.
+        records: report what is computed of each token, for the trajectory files.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class TrainerClient:
         *,
         host: str,
         published: Mapping[int, str] | None = None,
+        records: bool = False,
     ) -> None:
         self._init = init
         self._num_ranks = ranks
@@ -94,6 +97,7 @@ class TrainerClient:
             advantage,
             ranks=ranks,
             flops=model_flops(init.model_path),
+            records=records,
         )
         self._version = init.version
         known = {**(published or {}), init.version: init.model_path}
@@ -174,7 +178,9 @@ class TrainerClient:
         answers = await self._ask(steps, Stepped, self._deadlines.step)
         self._version += 1
         assert {answer.version for answer in answers} == {self._version}
-        return StepResult(self._version, answers[0].metrics | packing)
+        of_ranks = [answer.logprobs for answer in answers]
+        tokens = trained_tokens(batch, shards, of_ranks, self._packing)
+        return StepResult(self._version, answers[0].metrics | packing, tokens)
 
     async def weights(self, version: int) -> WeightUpdate:
         """See Trainer.

@@ -2,18 +2,23 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from arl import clock
+from arl.metrics.base import TrackerMaker
 from arl.metrics.console import step_line
+from arl.metrics.episode_table import group_rows
 from arl.metrics.names import EVALUATION, EVERY_STEP, METRICS, ONCE_LOST, Record
-from arl.metrics.recorder import Recorder
-from arl.metrics.run_files import TrajectoryFiles
+from arl.metrics.rates import Meters
+from arl.metrics.recorder import Recorder, SamplePlan
+from arl.metrics.sample import Sample
+from arl.metrics.trajectory_files import TrajectoryFiles
 from arl.types import (
     FAILED,
     REJECTED,
@@ -22,9 +27,11 @@ from arl.types import (
     Problem,
     StepResult,
     SwapReport,
+    TrainedTokens,
     Trajectory,
     TrajectoryGroup,
 )
+from tests.fakes import NullCodec
 
 
 def trajectory(versions: list[int], reward: float, truncated: bool = False, prompt: int = 2) -> Trajectory:
@@ -82,10 +89,9 @@ def idle_recorder(
         trajectories,
         [],
         Silent(),
-        busy_seconds=lambda: 0.0,
-        tokens_generated=tokens_generated,
-        restarts=lambda: 0,
+        meters=lambda: Meters(busy_seconds=0.0, tokens_generated=tokens_generated(), restarts=0),
         admitted=admitted,
+        epochs=lambda: 0.25,
     )
 
 
@@ -185,8 +191,8 @@ def test_every_trajectory_can_be_read_back_with_its_fate(run: Path) -> None:
 def test_groups_lost_in_their_thousands_do_not_pile_up(tmp_path: Path) -> None:
     files = TrajectoryFiles(tmp_path, 0)
     for _ in range(5000):
-        files.write(FAILED_GROUP, REJECTED, None)
-    files.flush()
+        files.write(group_rows(FAILED_GROUP, REJECTED, None))
+    files.close()
     sizes = [pq.read_metadata(path).num_rows for path in sorted(tmp_path.iterdir())]
     assert sizes == [4096, 4096, 10_000 - 2 * 4096]
 
@@ -227,6 +233,114 @@ def test_the_generated_reward_is_of_the_step_and_before_the_filter(tmp_path: Pat
     records = clock.run(main)
     assert [record["reward/generated_mean"] for record in records] == [0.75, 0.5]
     assert [record["reward/trained_mean"] for record in records] == [0.5, 0.5]
+
+
+def graded(group_id: int, *correct: float, reward: float = 0.0, error: str = "") -> TrajectoryGroup:
+    """Make a group of episodes of 3, 4, … tokens, whose rewards name the part `correct`, and two more."""
+    episodes = [
+        msgspec.structs.replace(
+            trajectory([3] * (3 + i), reward),
+            reward_parts={"correct": value, "format": 1.0, "errors": 0.5},
+            reward_error=error,
+        )
+        for i, value in enumerate(correct)
+    ]
+    return TrajectoryGroup(group_id, Problem("a"), tuple(episodes), 3, 0.0, 3, 0.0)
+
+
+def test_right_and_wrong_groups_are_shares_of_those_that_were_scored(tmp_path: Path) -> None:
+    mixed, right, wrong = graded(0, 0.0, 1.0), graded(1, 1.0, 0.5), graded(2, 0.0, 0.4, error="no answer in time")
+
+    async def main() -> list[Record]:
+        with idle_recorder(tmp_path, admitted=lambda: 9) as recorder:
+            recorder.group_finished(mixed)
+            recorder.group_lost(right, REJECTED, None)
+            recorder.group_lost(wrong, REJECTED, None)
+            recorder.group_lost(FAILED_GROUP, FAILED, None)  # one episode of it was not scored
+            recorder.step_finished(Batch(3, (mixed,)), StepResult(4, {}), waited=0.0)
+            recorder.step_finished(Batch(4, (wrong,)), StepResult(5, {}), waited=0.0)
+            return recorder.records
+
+    first, second = clock.run(main)
+    shares = [first[f"groups/{name}"] for name in ("all_right", "all_wrong", "mixed", "equal_rewards")]
+    assert shares == [1 / 3, 1 / 3, 1 / 3, 1.0]
+    assert (first["groups/pass_at_g"], first["groups/rejection_rate"]) == (2 / 3, 2 / 4)
+    assert (first["reward/errors"], second["reward/errors"]) == (2, 0)
+    assert (first["length/right_mean"], first["length/wrong_mean"]) == (4.0, 3.0)
+    assert "length/right_mean" not in second
+    assert not {"groups/mixed", "groups/rejection_rate", "reward/generated_mean"} & second.keys()
+    assert first["epochs"] == 0.25
+
+
+def test_parts_of_the_reward_are_logged_by_name_and_take_no_name_of_arls_own(tmp_path: Path) -> None:
+    batch = Batch(3, (graded(0, 0.0, 1.0), BATCH.groups[0]))  # the second group's reward names no part
+
+    async def main() -> Record:
+        with idle_recorder(tmp_path, admitted=lambda: 9) as recorder:
+            recorder.step_finished(batch, StepResult(4, {}), waited=0.0)
+            return recorder.records[0]
+
+    record = clock.run(main)
+    assert (record["reward/correct"], record["reward/format"]) == (0.5, 1.0)
+    assert (record["reward/errors"], record["reward/errors_"]) == (0, 0.5)
+
+
+def test_without_a_part_correct_the_reward_itself_says_what_is_right(tmp_path: Path) -> None:
+    async def main() -> Record:
+        with idle_recorder(tmp_path, admitted=lambda: 9) as recorder:
+            for group in BATCH.groups:
+                recorder.group_finished(group)
+            recorder.step_finished(BATCH, StepResult(4, {}), waited=0.0)
+            return recorder.records[0]
+
+    record = clock.run(main)
+    assert (record["groups/mixed"], record["groups/pass_at_g"], record["groups/equal_rewards"]) == (1.0, 1.0, 0.0)
+    assert (record["length/p50"], record["length/max"]) == (2.0, 3)
+    assert (record["length/right_mean"], record["length/wrong_mean"]) == (2.5, 1.5)
+
+
+class Watching:
+    """A tracker that keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[int, list[Sample]]] = []
+
+    def log(self, record: Record) -> None: ...
+
+    def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
+        self.shown.append((step, list(samples)))
+
+    def close(self) -> None: ...
+
+
+def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None:
+    tracker = Watching()
+    tokens = TrainedTokens(np.array([1, 1, 1, -1, 0.5, 0.5, -0.5, -0.5], np.float32), per_token=False)
+
+    async def main() -> None:
+        recorder = Recorder(
+            tmp_path,
+            False,
+            [TrackerMaker("mine", lambda: tracker)],
+            Silent(),
+            meters=lambda: Meters(0.0, 0, 0),
+            admitted=lambda: 9,
+            epochs=lambda: 0.0,
+            codec=NullCodec(),
+            samples=SamplePlan(every=2, count=2),
+        )
+        with recorder:
+            for version in (3, 4, 5):
+                batch = msgspec.structs.replace(BATCH, version=version)
+                recorder.step_finished(batch, StepResult(version + 1, {}, tokens), waited=0.0)
+
+    clock.run(main)
+    assert [step for step, _ in tracker.shown] == [4, 6]
+    first, second = tracker.shown[0][1]
+    assert (first.group_id, first.sample, second.group_id, second.sample) == (0, 0, 1, 1)
+    assert (first.prompt, first.response, first.advantage) == ("0 1", "2 3 4", 1.0)
+    assert (first.oldest_version, first.newest_version, first.age, first.length) == (1, 2, 2, 3)
+    assert (second.advantage, second.truncated, second.is_right) == (-0.5, True, False)
 
 
 def test_the_trace_is_what_perfetto_reads(run: Path) -> None:

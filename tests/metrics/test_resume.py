@@ -11,6 +11,7 @@ import pytest
 
 from arl import clock
 from arl.errors import InputError
+from arl.metrics.rates import Meters
 from arl.metrics.recorder import Recorder
 from arl.metrics.recorder_state import RecorderState
 from arl.types import FAILED, StepResult, SwapReport
@@ -23,6 +24,10 @@ class Work:
     busy_seconds = 0.0
     tokens = 0
     restarts = 0
+    wait_seconds = 0.0
+
+    def meters(self) -> Meters:
+        return Meters(self.busy_seconds, self.tokens, self.restarts, self.wait_seconds)
 
 
 AFTER_STEP = 0.2  # seconds
@@ -38,10 +43,9 @@ class Process:
             True,
             [],
             Silent(),
-            busy_seconds=lambda: self._work.busy_seconds,
-            tokens_generated=lambda: self._work.tokens,
-            restarts=lambda: self._work.restarts,
+            meters=self._work.meters,
             admitted=lambda: 100,
+            epochs=lambda: self._work.tokens / 100,
             restored=restored,
         )
 
@@ -50,6 +54,7 @@ class Process:
         self._work.busy_seconds += 0.3
         self._work.tokens += 10
         self._work.restarts += 2
+        self._work.wait_seconds += 0.5
         self.recorder.group_finished(BATCH.groups[0])
         self.recorder.swapped(SwapReport(version, 0.125, 0.25))
         self.recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
@@ -58,6 +63,7 @@ class Process:
         await asyncio.sleep(AFTER_STEP)
         self._work.busy_seconds += 0.1
         self._work.tokens += 3
+        self._work.wait_seconds += 0.25
 
 
 def until_cut(directory: Path, steps: int) -> tuple[Recorder, RecorderState]:
@@ -80,7 +86,7 @@ def go_on(directory: Path, restored: RecorderState) -> Recorder:
                 await process.step(version)
         return process.recorder
 
-    return clock.run(main, virtual=True, start=restored.last_step + AFTER_STEP)
+    return clock.run(main, virtual=True, start=restored.rates.last_step + AFTER_STEP)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -124,6 +130,9 @@ def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     assert [r["audit/groups_in_flight"] for r in records] == [97, 94, 91, 88]
     assert [r["time_s"] for r in records] == pytest.approx([0.7, 1.6, 2.5, 3.4])
     assert [r["tokens/generated"] for r in records] == [10, 13, 13, 13]
+    assert [r["tokens/generated_total"] for r in records] == [10, 23, 36, 49]
+    assert [r["tokens/trained_total"] for r in records] == [8, 16, 24, 32]
+    assert [r["reward/wait_seconds"] for r in records] == [0.5, 0.75, 0.75, 0.75]  # one scored group a step
     assert [r["idle/engine"] for r in records] == pytest.approx([1 - 0.3 / 0.7] + 3 * [1 - 0.4 / 0.9])
 
 

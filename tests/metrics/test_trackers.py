@@ -1,10 +1,12 @@
 """A tracker mirrors the metrics of a run, and can neither end nor delay it."""
 
+import fnmatch
+import json
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +18,12 @@ from arl.config.recipe import Recipe
 from arl.errors import InputError, RecipeError
 from arl.metrics import wandb_tracker
 from arl.metrics.base import TrackedRun, TrackerMaker
-from arl.metrics.names import Record
+from arl.metrics.names import AXES, METRICS, Record
+from arl.metrics.sample import Sample
 from arl.metrics.tracker_thread import TrackerThread
 from arl.metrics.trackers import check_trackers, make_trackers
 from arl.metrics.wandb_tracker import WandbTracker
+from tests.metrics import wandb_file
 
 
 def recipe(**output: Any) -> Recipe:
@@ -111,7 +115,7 @@ def inits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             raise wandb.errors.CommError("permission denied")
         logged: list[dict[str, Any]] = []
         files = str(arguments["dir"] / "wandb" / "offline-run-1" / "files")
-        return SimpleNamespace(log=lambda record, step: logged.append(record | {"at": step}), logged=logged, dir=files)
+        return SimpleNamespace(log=logged.append, define_metric=lambda *_, **__: None, logged=logged, dir=files)
 
     monkeypatch.setattr(wandb, "init", init)
     return calls
@@ -126,8 +130,77 @@ def test_wandb_is_given_histograms_of_the_counts(inits: list[dict[str, Any]], tm
     tracker.log({"step": 3, "token_age/histogram": [4, 2]})
     logged = tracker._run.logged
     histogram = logged[0].pop("token_age/histogram")
-    assert logged == [{"step": 3, "at": 3}]
+    assert logged == [{"step": 3}]
     assert (histogram.histogram, histogram.bins) == ([4, 2], [0, 1, 2])
+
+
+SAMPLE = Sample(
+    fate="trained",
+    step=3,
+    group_id=7,
+    sample=0,
+    problem_id="4c81b2de2c0b",
+    prompt="2 + 2 =",
+    response="5",
+    answer="4",
+    reward=0.0,
+    parts={"correct": 0.0, "format": 1.0},
+    advantage=-0.5,
+    length=2,
+    oldest_version=1,
+    newest_version=2,
+    truncated=False,
+)
+
+
+def test_what_wandb_writes_holds_late_evaluations_their_axis_and_tables_of_samples(tmp_path: Path) -> None:
+    """Nothing stands in for wandb here: it writes its file, which is read back."""
+    tracker = WandbTracker(tracked(tmp_path, "offline", lambda _: None))
+    for step in (1, 2, 3):
+        tracker.log({"step": step, "policy_version": step, "loss": 0.5 * step})
+    tracker.log({"step": 1, "policy_version": 1, "eval/held_out/accuracy": 0.75})
+    tracker.log_samples(3, [SAMPLE])
+    tracker.log({"step": 4, "policy_version": 4, "loss": 2.0})
+    tracker.close()
+    rows = wandb_file.history(tmp_path)
+    assert [row["loss"] for row in rows if "loss" in row] == [0.5, 1.0, 1.5, 2.0]
+    (evaluation,) = [row for row in rows if "eval/held_out/accuracy" in row]
+    assert (evaluation["policy_version"], evaluation["eval/held_out/accuracy"]) == (1, 0.75)
+    axes = wandb_file.axes(tmp_path)
+    assert {axes[name] for name in AXES} == {""}
+    assert (axes["eval/*"], axes["reward/*"], axes["loss"], axes["samples"]) == ("policy_version", *["step"] * 3)
+    (shown,) = [row for row in rows if "samples.path" in row]
+    (file,) = tmp_path.glob(f"wandb/offline-run-*/files/{shown['samples.path']}")
+    table = json.loads(file.read_text())
+    found = dict(zip(table["columns"], table["data"][0], strict=True))
+    assert (found["prompt"], found["response"], found["parts"]) == ("2 + 2 =", "5", "correct 0, format 1")
+    assert (found["age"], found["advantage"], shown["step"]) == (1, -0.5, 3)
+
+
+def test_every_metric_has_one_axis_at_wandb() -> None:
+    patterns = wandb_tracker._patterns()
+    for name in [*METRICS, "reward/correct", "objective/penalty", "samples"]:
+        matching = [pattern for pattern in patterns if fnmatch.fnmatchcase(name, pattern)]
+        assert len(matching) == 1 or name in AXES, name
+
+
+class Showing(Remembering):
+    """Keep samples, too."""
+
+    def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
+        self.records.append({"shown at": step})
+
+
+def test_only_a_tracker_that_has_the_method_is_shown_samples() -> None:
+    notes: list[str] = []
+    for tracker in (Remembering(), Showing()):
+        thread = TrackerThread(TrackerMaker("mine", lambda made=tracker: made), notes.append)  # type: ignore[misc]
+        thread.log({"step": 3})
+        thread.log_samples(3, [SAMPLE])
+        thread.close()
+        expected = [{"step": 3}, {"shown at": 3}] if isinstance(tracker, Showing) else [{"step": 3}]
+        assert tracker.records == expected
+    assert not notes
 
 
 def test_the_wandb_run_has_the_name_of_the_run_directory(inits: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -187,6 +260,12 @@ class WrongLog(NoClose):
     def close(self) -> None: ...
 
 
+class WrongSamples(NoClose):
+    def close(self) -> None: ...
+
+    def log_samples(self, samples: Sequence[Sample]) -> None: ...
+
+
 class NoRun:
     def log(self, record: Record) -> None: ...
 
@@ -202,6 +281,7 @@ class NoRun:
         (f"{__name__}:Absent", "has no"),
         (f"{__name__}:NoClose", r"lacks the method close\(\); see .*WandbTracker for a complete one"),
         (f"{__name__}:WrongLog", r"log\(self\).* cannot be called as log\(record\)"),
+        (f"{__name__}:WrongSamples", r"log_samples\(self, .* cannot be called as log_samples\(step, samples\)"),
         (f"{__name__}:NoRun", r"NoRun\(\) cannot be called as NoRun\(run\)"),
     ],
 )

@@ -1,164 +1,186 @@
-r"""Answers that are made to hang a grader, fill its memory, or confuse it: drawn from families, by a seed."""
+"""Reward functions for tests, some honest; `obey` does what the response says, among it the worst things."""
 
-import random
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-Family = Callable[[random.Random], str]
-LONG = 100_000  # characters
+from arl.types import Problem, Response
 
-
-def _nested(draw: random.Random) -> str:
-    opening, closing = draw.choice([("(", ")"), ("[", "]"), ("{", "}"), (r"\{", r"\}"), (r"\left(", r"\right)")])
-    depth = draw.choice([20, 200, 2_000, 20_000])
-    return opening * depth + "1" + closing * draw.choice([depth, depth - 1, 0])
+HANG = 613.0  # seconds, longer than any test
 
 
-def _nested_command(draw: random.Random) -> str:
-    command = draw.choice([r"\sqrt{", r"\frac{1}{", r"\sin(", r"\boxed{", r"\text{", r"2^{", r"|"])
-    depth = draw.choice([5, 15, 100, 3_000])
-    closing = {"(": ")", "{": "}"}.get(command[-1], command)
-    return command * depth + "1" + closing * depth
+def length(problem: Problem, response: Response) -> float:
+    return float(len(response.text))
 
 
-def _tower(draw: random.Random) -> str:
-    base = draw.randint(2, 99)
-    height = draw.randint(2, 9)
-    return f"{base}^{{" * height + str(base) + "}" * height
+def parts(problem: Problem, response: Response) -> dict[str, float]:
+    return {"correct": float(response.text == problem.answer), "format": 1.0}
 
 
-def _huge_power(draw: random.Random) -> str:
-    base = draw.choice(["2", "10", "x", "(x+1)", "(x+y+z)", r"\pi", "1.0000001", r"\left(1+\sqrt{2}\right)", "e", "i"])
-    return f"{base}^{{{draw.choice([5_000, 10**4, 10**6, 10**9, 10**20, 10**300])}}}"
+def obey(problem: Problem, response: Response) -> Any:
+    """Do what the response says; metadata["directory"] is where to leave notes."""
+    return DEEDS[response.text.split()[0]](problem, response)
 
 
-def _factorial(draw: random.Random) -> str:
-    number = draw.choice(["3000", "99999", "(10^9)", "(2^{40})", "10^{9}", "((5!)!)", "20!", "(x^{99})", "170!!"])
-    return number + "!" * draw.randint(1, 5)
+def _tries(problem: Problem) -> Path:
+    return Path(problem.metadata["directory"]) / "tries"
 
 
-def _long_text(draw: random.Random) -> str:
-    piece = draw.choice(["1", "9,", "x+", " ", "\\", "$", "#### ", r"\boxed{", r"\frac{1}{2}+", "a=", "-", "1/", "answer is ", "\0"])
-    return (piece * (LONG // len(piece)))[:LONG]
+def _honest(problem: Problem, response: Response) -> float:
+    return 1.0
 
 
-def _digits(draw: random.Random) -> str:
-    zero = draw.choice("0０٠०๐𝟎𝟘")
-    digits = "".join(chr(ord(zero) + draw.randrange(10)) for _ in range(draw.choice([3, 50, 5_000])))
-    return draw.choice(["", "-", "−", "."]) + digits + draw.choice(["", "%", "/0", "e999999999", "!", "_7", "²³⁴"])
+def _raise(problem: Problem, response: Response) -> float:
+    raise ValueError("cannot judge\nthis")
 
 
-def _no_number(draw: random.Random) -> str:
-    return draw.choice(["nan", "NaN", "inf", "-inf", r"\frac{0}{0}", r"\frac{1}{0}", "0^0", "0^{-1}", r"\log 0", "1e400", "zoo"])
+def _raise_once(problem: Problem, response: Response) -> float:
+    """Fail at the first try of each response."""
+    note = _tries(problem).with_name(response.text.replace(" ", "-"))
+    if not note.exists():
+        note.touch()
+        raise ValueError("not yet")
+    return 0.5
 
 
-def _boxes(draw: random.Random) -> str:
-    depth = draw.randint(1, 400)
-    return r"\boxed{" * depth + draw.choice(["5", "", "}", "{", r"\boxed"]) + "}" * draw.randint(0, depth + 2)
+def _hang(problem: Problem, response: Response) -> float:
+    if problem.metadata:
+        with _tries(problem).open("a") as file:
+            file.write("x")
+    time.sleep(HANG)
+    return 1.0
 
 
-def _code(draw: random.Random) -> str:
-    return draw.choice(
-        [
-            "__import__('os').system('sleep 100')",
-            "().__class__.__bases__[0].__subclasses__()",
-            "exec('while True: pass')",
-            "lambda: 0",
-            "import os; os._exit(1)",
-            "eval(input())",
-            "[0]*10**12",
-            r"\input{/etc/passwd}",
-            r"\def\a{\a\a}\a",
-            "'; DROP TABLE answers; --",
-        ]
+def _burn(problem: Problem, response: Response) -> float:
+    while True:
+        pass
+
+
+def _hang_through_signals(problem: Problem, response: Response) -> float:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
+    return _hang(problem, response)
+
+
+def _exit(problem: Problem, response: Response) -> float:
+    os._exit(9)
+
+
+def _system_exit(problem: Problem, response: Response) -> float:
+    sys.exit("good-bye")
+
+
+def _segfault(problem: Problem, response: Response) -> float:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return 1.0
+
+
+def _alarm(problem: Problem, response: Response) -> float:
+    """Count on an alarm in the main thread, as math-verify does, and leave one behind."""
+
+    def stop(number: int, frame: object) -> None:
+        raise TimeoutError("an alarm of its own")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    try:
+        time.sleep(HANG)
+    except TimeoutError:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, 3.0)
+    return 0.25
+
+
+def _memory(problem: Problem, response: Response) -> float:
+    hoard = []
+    while True:
+        hoard.append(bytearray(1 << 24))
+
+
+def _fork(problem: Problem, response: Response) -> float:
+    """Return twice, and leave sleepers behind in the same and in another session."""
+    if os.fork() == 0:
+        return 1000.0
+    for new_session in (False, True):
+        _start_sleeper(new_session)
+    return 0.75
+
+
+def _start_sleeper(new_session: bool) -> None:
+    command = [sys.executable, "-S", "-c", f"import time; time.sleep({HANG})"]
+    subprocess.Popen(command, start_new_session=new_session)
+
+
+def _leave_and_hang(problem: Problem, response: Response) -> float:
+    _start_sleeper(new_session=True)
+    return _hang(problem, response)
+
+
+def _shout(problem: Problem, response: Response) -> float:
+    print("loud" * (1 << 18))
+    return 1.0
+
+
+def _close_everything(problem: Problem, response: Response) -> float:
+    os.closerange(0, 1024)
+    return 1.0
+
+
+def _write_everywhere(problem: Problem, response: Response) -> float:
+    """Write nonsense to every file descriptor that can be written to."""
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, b"\0\0\0\x01garbage")
+        except OSError:
+            continue
+    return 1.0
+
+
+def _kill_worker(problem: Problem, response: Response) -> float:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(HANG)
+    return 1.0
+
+
+def _descriptors(problem: Problem, response: Response) -> float:
+    """Return how many sockets a started program inherits."""
+    script = (
+        "import os; found = [f'/proc/self/fd/{n}' for n in (0, *range(3, 64))]; "
+        "print(sum('socket' in os.readlink(name) for name in found if os.path.exists(name)))"
     )
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, check=True, close_fds=False)
+    return float(done.stdout)
 
 
-def _control(draw: random.Random) -> str:
-    characters = ["\0", "\x1b[2J", "\u202e", "\u200b", "\ud7ff", "\ufeff", "\r", "\x7f", "\u2028", "5", "̸", "𒐫"]
-    return "".join(draw.choices(characters, k=draw.choice([5, 500, 5_000])))
-
-
-def _loops(draw: random.Random) -> str:
-    size = draw.choice(["1000", "10^9", "10^{12}", r"\infty", "999999"])
-    return draw.choice(
-        [
-            rf"\sum_{{k=1}}^{{{size}}} \frac{{1}}{{k^2+k+1}}",
-            rf"\prod_{{k=1}}^{{{size}}} (k^2+1)",
-            rf"\binom{{{size}}}{{{size}-7}}",
-            rf"\binom{{10^9}}{{5\cdot 10^8}}",
-            rf"\int_0^{{{size}}} e^{{-x^4}} \sin(x^3) dx",
-            rf"\lim_{{n\to\infty}} n^{{{size}}} \sin(\frac{{1}}{{n}})",
-            rf"\gcd({size}!, {size})",
-            rf"{size} \bmod 7^{{{size}}}",
-        ]
-    )
-
-
-def _products(draw: random.Random) -> str:
-    count = draw.choice([10, 40, 150, 2_000])
-    factors = [f"(x^{draw.randint(1, 99)}+{draw.randint(1, 99)}y)" for _ in range(count)]
-    return draw.choice(["", r"\cdot "]).join(factors)
-
-
-def _roots(draw: random.Random) -> str:
-    terms = [rf"\sqrt[{draw.randint(2, 9)}]{{{draw.randint(2, 10**6)}+\sqrt{{{draw.randint(2, 99)}}}}}" for _ in range(draw.choice([2, 6, 12]))]
-    return "+".join(terms)
-
-
-def _matrix(draw: random.Random) -> str:
-    size = draw.choice([2, 10, 60])
-    row = " & ".join(draw.choice(["1", "x^{99}", r"\frac{1}{x}", r"\sqrt{2}"]) for _ in range(size))
-    power = draw.choice(["", "^{-1}", "^{100}", "^{100000}", "!"])
-    return r"\begin{pmatrix}" + r"\\".join([row] * size) + r"\end{pmatrix}" + power
-
-
-def _lists(draw: random.Random) -> str:
-    count = draw.choice([5, 70, 3_000])
-    items = [draw.choice([r"\sqrt{%d}", r"%d\pi", "x=%d", r"\pm %d", "x^%d"]) % draw.randint(1, 99) for _ in range(count)]
-    return draw.choice([r"\{%s\}", "(%s)", "%s", "[%s)"]) % ",".join(items)
-
-
-def _relations(draw: random.Random) -> str:
-    return draw.choice(
-        [
-            r"x^{17}+x^{5}+\sin x<\cos(x^3)",
-            r"\sin(\cos(\tan x))=e^{x^{x}}",
-            r"|x^{9}-|y^{9}-|z|||\geq\sqrt{x+y}",
-            "1<2<3<x<y<5",
-            r"x\in\{y:y\in x\}",
-            "x=x=x=x=x",
-            r"(x,y)\in\mathbb{R}^2, x^{99}+y^{99}=1",
-        ]
-    )
-
-
-FAMILIES: tuple[Family, ...] = (
-    _nested,
-    _nested_command,
-    _tower,
-    _huge_power,
-    _factorial,
-    _long_text,
-    _digits,
-    _no_number,
-    _boxes,
-    _code,
-    _control,
-    _loops,
-    _products,
-    _roots,
-    _matrix,
-    _lists,
-    _relations,
-)
-
-
-def hostile_responses(count: int, seed: int) -> list[str]:
-    """Draw responses from all families in turn, most of them as the content of a box."""
-    draw = random.Random(seed)
-    responses = []
-    for index in range(count):
-        answer = FAMILIES[index % len(FAMILIES)](draw)
-        frame = draw.choice([r"So it is \boxed{%s}.", "#### %s", "The answer is $%s$.", "%s"])
-        responses.append(frame.replace("%s", answer))
-    return responses
+DEEDS: dict[str, Callable[[Problem, Response], Any]] = {
+    "honest": _honest,
+    "raise": _raise,
+    "raise-once": _raise_once,
+    "hang": _hang,
+    "burn": _burn,
+    "hang-through-signals": _hang_through_signals,
+    "exit": _exit,
+    "system-exit": _system_exit,
+    "segfault": _segfault,
+    "alarm": _alarm,
+    "memory": _memory,
+    "fork": _fork,
+    "leave-and-hang": _leave_and_hang,
+    "shout": _shout,
+    "close-everything": _close_everything,
+    "write-everywhere": _write_everywhere,
+    "kill-worker": _kill_worker,
+    "descriptors": _descriptors,
+    "nan": lambda problem, response: float("nan"),
+    "text": lambda problem, response: "very good",
+    "nothing": lambda problem, response: None,
+    "no-parts": lambda problem, response: {},
+    "many-parts": lambda problem, response: {f"part {i}": 1.0 for i in range(100_000)},
+    "complex": lambda problem, response: 1j,
+    "huge-integer": lambda problem, response: 10**400,
+}

@@ -1,109 +1,267 @@
-"""Check reward workers as real processes that really die."""
+"""Check reward workers as real processes, with functions that really hang and die."""
 
 import asyncio
 import os
-import subprocess
-import sys
-import time
+import signal
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+import psutil
 import pytest
 
-from arl.errors import RewardError
-from arl.reward.pool import InlineRewards, RewardPool
+from arl.errors import DeadlineError, ProcessDied
+from arl.reward.pool import RewardPool
+from arl.reward.ungraded import UngradedLog
 from arl.types import Grade, Problem, Response
 from tests.processes import MARK, left_behind
+from tests.reward import hostile
 
-HERE = __name__
-
-
-def half(problem: Problem, response: Response) -> float:
-    return 0.5 if response.text == "half" else float(len(response.text))
-
-
-def noisy(problem: Problem, response: Response) -> float:
-    print("prints must not reach the protocol", flush=True)
-    return float(response.truncated)
+T = TypeVar("T")
+OBEY = f"{hostile.__name__}:obey"
+LENGTH = f"{hostile.__name__}:length"
+PATIENT = 60.0  # seconds; a deadline that no honest call meets, however busy the machine
 
 
-def misbehaving(problem: Problem, response: Response) -> float:
-    if response.text == "raise":
-        raise ValueError("cannot judge this")
-    if response.text == "hang":
-        time.sleep(3600)
-    if response.text == "die":
-        os._exit(9)
-    if response.text == "nan":
-        return float("nan")
-    return 1.0
-
-
-def pool_of(function: str, directory: Path, *, workers: int = 1, timeout: float = 20.0) -> RewardPool:
+def pool_of(
+    directory: Path,
+    *functions: str,
+    workers: int = 1,
+    timeout: float = PATIENT,
+    memory_gb: float = 1.0,
+    note: Callable[[str], None] = lambda text: None,
+) -> RewardPool:
+    log = directory / "reward.log"
     return RewardPool(
-        f"{HERE}:{function}",
+        functions or (OBEY, LENGTH),
         workers=workers,
         timeout=timeout,
+        memory_gb=memory_gb,
         startup=60.0,
-        log=directory / "reward.log",
+        log=log,
         environment={},
+        ungraded=UngradedLog(log, note),
     )
 
 
-def score(function: str, tmp_path: Path, *responses: str, timeout: float = 20.0) -> list[float]:
-    async def main() -> list[float]:
-        async with pool_of(function, tmp_path, timeout=timeout) as pool:
-            grades = await pool.score(Problem("?"), [Response(text, truncated=True) for text in responses])
-            return [grade.reward for grade in grades]
+def with_pool(pool: RewardPool, work: Callable[[RewardPool], Coroutine[None, None, T]]) -> T:
+    async def main() -> T:
+        async with asyncio.timeout(240), pool:
+            return await work(pool)
 
     return asyncio.run(main())
 
 
-def test_scores_come_back_in_order(tmp_path: Path) -> None:
-    assert score("half", tmp_path, "half", "", "abc") == [0.5, 0.0, 3.0]
+def problem_in(directory: Path) -> Problem:
+    return Problem("?", metadata={"directory": str(directory)})
 
 
-def test_what_a_reward_prints_goes_to_the_log(tmp_path: Path) -> None:
-    assert score("noisy", tmp_path, "x", "y") == [1.0, 1.0]
-    assert "prints must not reach" in (tmp_path / "reward.log").read_text()
+def obey(pool: RewardPool, directory: Path, *commands: str) -> list[Grade]:
+    """Have the pool grade one episode for each command."""
+    responses = [Response(command) for command in commands]
+    return with_pool(pool, lambda pool: pool.scorer(OBEY).score(problem_in(directory), responses))
+
+
+def test_grades_come_back_in_the_order_of_the_responses(tmp_path: Path) -> None:
+    async def work(pool: RewardPool) -> list[list[Grade]]:
+        scorer = pool.scorer(LENGTH)
+        groups = [[Response("x" * i), Response(""), Response("abc")] for i in range(40)]
+        return await asyncio.gather(*(scorer.score(Problem("?"), responses) for responses in groups))
+
+    grades = with_pool(pool_of(tmp_path, workers=2), work)
+    assert grades == [[Grade(float(i)), Grade(0.0), Grade(3.0)] for i in range(40)]
+
+
+def test_one_pool_calls_several_functions_each_with_its_own_weights(tmp_path: Path) -> None:
+    parts = f"{hostile.__name__}:parts"
+    problem = Problem("?", answer="yes")
+
+    async def work(pool: RewardPool) -> list[Grade]:
+        plain = await pool.scorer(LENGTH).score(problem, [Response("yes")])
+        named = await pool.scorer(parts).score(problem, [Response("yes")])
+        weighted = await pool.scorer(parts, {"format": 0.0, "correct": 2.0}).score(problem, [Response("no")])
+        return [*plain, *named, *weighted]
+
+    both = {"correct": 1.0, "format": 1.0}
+    expected = [Grade(3.0), Grade(2.0, both), Grade(0.0, {"correct": 0.0, "format": 1.0})]
+    assert with_pool(pool_of(tmp_path, LENGTH, parts), work) == expected
 
 
 @pytest.mark.parametrize(
-    ("response", "complaint"),
-    [("raise", "cannot judge this"), ("nan", "return a finite number"), ("die", "its process died")],
+    ("command", "cause"),
+    [
+        ("raise", "ValueError: cannot judge this (_raise, line "),
+        ("system-exit", "SystemExit: good-bye (_system_exit, line "),
+        ("exit", "its process exited with code 9"),
+        ("segfault", "its process died with SIGSEGV"),
+        ("memory", "MemoryError (_memory, line "),
+        ("close-everything", "it closed the file descriptors of its process"),
+        ("write-everywhere", "something else wrote to the lane's connection"),
+        ("nan", "ValueError: the reward is nan: return a finite number"),
+        ("text", "ValueError: the reward is 'very good': return a finite number"),
+        ("nothing", "ValueError: the reward is None: return a finite number"),
+        ("no-parts", "ValueError: the reward has no parts"),
+        ("many-parts", "too long an answer"),
+        ("complex", "ValueError: the reward is 1j: return a finite number"),
+        ("huge-integer", "ValueError: the reward is 1000"),
+    ],
 )
-def test_a_reward_that_raises_dies_or_returns_no_number_is_an_error_not_a_zero(
-    tmp_path: Path, response: str, complaint: str
+def test_a_response_that_breaks_its_grader_is_graded_0_with_the_cause_and_the_others_are_graded(
+    tmp_path: Path, command: str, cause: str
 ) -> None:
-    with pytest.raises(RewardError, match=complaint):
-        score("misbehaving", tmp_path, "fine", response)
+    before, broken, after = obey(pool_of(tmp_path, memory_gb=0.25), tmp_path, "honest", command, "honest")
+    assert (before, after) == (Grade(1.0), Grade(1.0))
+    assert broken.reward == 0
+    assert broken.error.startswith(cause)
 
 
-def test_a_hung_worker_is_replaced_and_the_next_group_is_scored(tmp_path: Path) -> None:
-    async def main() -> list[Grade]:
-        async with pool_of("misbehaving", tmp_path, timeout=3.0) as pool:
-            with pytest.raises(RewardError, match=r"no answer in the time of 1 calls of 3 s each \(deadlines.reward\)"):
-                await pool.score(Problem("?"), [Response("hang")])
-            return await pool.score(Problem("?"), [Response("fine")])
-
-    assert asyncio.run(main()) == [Grade(1.0)]
+@pytest.mark.parametrize(("command", "reward"), [("alarm", 0.25), ("fork", 0.75), ("shout", 1.0), ("raise-once", 0.5)])
+def test_strange_functions_that_do_answer_are_graded_and_so_are_those_after_them(
+    tmp_path: Path, command: str, reward: float
+) -> None:
+    grades = obey(pool_of(tmp_path), tmp_path, command, "honest", f"{command} again")
+    assert [grade.reward for grade in grades] == [reward, 1.0, reward]
 
 
-def forking(problem: Problem, response: Response) -> float:
-    """Leave a child behind that holds the worker's socket, and hangs."""
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(613)"], pass_fds=(0,))
-    return misbehaving(problem, response)
+@pytest.mark.parametrize("command", ["hang", "burn", "hang-through-signals"])
+def test_a_response_that_hangs_is_graded_0_after_two_deadlines(tmp_path: Path, command: str) -> None:
+    hung, honest = obey(pool_of(tmp_path, timeout=1.0), tmp_path, command, "honest")
+    assert hung == Grade(0.0, {}, "no answer in 1 s (deadlines.reward)")
+    assert honest == Grade(1.0)
 
 
-def test_a_hung_worker_goes_with_everything_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_call_is_made_twice_and_not_more_often(tmp_path: Path) -> None:
+    obey(pool_of(tmp_path, timeout=1.0), tmp_path, "hang", "honest")
+    assert (tmp_path / "tries").read_text() == "xx"
+
+
+def test_honest_answers_pass_many_hanging_ones_whose_deadline_never_comes(tmp_path: Path) -> None:
+    """More hang than a worker has places aside, and were asked for first; a deadline is longer than the test."""
+
+    async def work(pool: RewardPool) -> list[Grade]:
+        hanging = [Response("hang"), Response("burn")] * 6
+        poisoned = asyncio.create_task(pool.scorer(OBEY).score(Problem("poisoned"), hanging))
+        honest = await pool.scorer(OBEY).score(Problem("honest"), [Response("honest")] * 20)
+        assert not poisoned.done()
+        poisoned.cancel()
+        return honest
+
+    assert with_pool(pool_of(tmp_path, timeout=3600.0), work) == [Grade(1.0)] * 20
+
+
+def test_more_hanging_answers_than_places_aside_all_end_as_errors(tmp_path: Path) -> None:
+    grades = obey(pool_of(tmp_path, timeout=0.5), tmp_path, *["hang"] * 7, *["honest"] * 20)
+    assert [bool(grade.error) for grade in grades] == [True] * 7 + [False] * 20
+
+
+def test_what_a_call_has_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sleeper that it starts has left its session, and the pool is still open."""
     monkeypatch.setenv(MARK, str(tmp_path))
-    with pytest.raises(RewardError, match="no answer in the time"):
-        score("forking", tmp_path, "hang", timeout=3.0)
+
+    async def work(pool: RewardPool) -> None:
+        workers = {process.pid for process in marked(tmp_path)}
+        (grade,) = await pool.scorer(OBEY).score(Problem("?"), [Response("leave-and-hang")])
+        assert grade.error
+        assert {process.pid for process in marked(tmp_path)} == workers
+
+    with_pool(pool_of(tmp_path, timeout=1.0), work)
+
+
+def test_nothing_is_left_when_the_pool_closes_while_all_kinds_of_calls_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MARK, str(tmp_path))
+    os.mkfifo(tmp_path / "tries")
+
+    async def work(pool: RewardPool) -> None:
+        scorer = pool.scorer(OBEY)
+        await scorer.score(problem_in(tmp_path), [Response("fork"), Response("honest")])
+        running = [Response(text) for text in ("leave-and-hang", "hang-through-signals", "hang")]
+        asyncio.create_task(scorer.score(problem_in(tmp_path), running))  # noqa: RUF006
+        await one_hangs(tmp_path)
+
+    with_pool(pool_of(tmp_path, workers=2), work)
     assert not left_behind(str(tmp_path))
 
 
-def test_a_reward_that_cannot_be_imported_by_a_worker_is_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(RewardError, match="died at its start"):
-        score("absent", tmp_path, "x")
+async def one_hangs(directory: Path) -> None:
+    """Return when the first call of `directory` has begun to hang; it writes to a FIFO then."""
+    await asyncio.to_thread((directory / "tries").read_text)
+
+
+def marked(directory: Path) -> list[psutil.Process]:
+    """Return the processes of this test."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == str(directory) and process.pid != os.getpid():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_what_a_function_starts_inherits_no_connection(tmp_path: Path) -> None:
+    (grade,) = obey(pool_of(tmp_path), tmp_path, "descriptors")
+    assert grade == Grade(0.0)
+
+
+def test_a_killed_worker_is_replaced_and_its_calls_are_made_again(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tries")
+
+    async def work(pool: RewardPool) -> list[Grade]:
+        scorer = pool.scorer(OBEY)
+        calls = asyncio.create_task(scorer.score(problem_in(tmp_path), [Response("hang"), Response("honest")]))
+        await one_hangs(tmp_path)
+        (worker,) = psutil.Process().children()
+        worker.kill()
+        return await calls
+
+    hung, honest = with_pool(pool_of(tmp_path, timeout=2.0), work)
+    assert hung.error == "no answer in 2 s (deadlines.reward)"
+    assert honest == Grade(1.0)
+
+
+def test_a_stopped_worker_is_replaced_when_it_has_said_nothing_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arl.reward.pool.GRACE", 0.5)
+
+    async def work(pool: RewardPool) -> list[Grade]:
+        (worker,) = psutil.Process().children()
+        worker.send_signal(signal.SIGSTOP)
+        return await pool.scorer(OBEY).score(Problem("?"), [Response("honest")])
+
+    assert with_pool(pool_of(tmp_path, timeout=0.5), work) == [Grade(1.0)]
+
+
+def test_a_call_that_kills_every_worker_it_gets_is_given_up(tmp_path: Path) -> None:
+    (grade,) = obey(pool_of(tmp_path), tmp_path, "kill-worker")
+    assert grade == Grade(0.0, {}, "the worker process died")
+
+
+def test_a_function_that_a_worker_cannot_import_is_told_at_once(tmp_path: Path) -> None:
+    absent = f"{hostile.__name__}:absent"
+    with pytest.raises(ProcessDied, match="died at its start; see"):
+        with_pool(pool_of(tmp_path, absent), nothing)
+    assert "has no attribute absent" in (tmp_path / "reward.log").read_text()
+
+
+def test_a_function_whose_import_hangs_is_given_up_at_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MARK, str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "sleepy.py").write_text("import time\ntime.sleep(613)\n")
+    pool = pool_of(tmp_path, "sleepy:score")
+    pool._startup = 1.0
+    with pytest.raises(DeadlineError, match="a worker to import sleepy:score"):
+        with_pool(pool, nothing)
+    assert not left_behind(str(tmp_path))
+
+
+async def nothing(pool: RewardPool) -> None:
+    pass
 
 
 def test_a_worker_that_cannot_be_replaced_is_an_error_and_no_endless_wait(
@@ -112,36 +270,41 @@ def test_a_worker_that_cannot_be_replaced_is_an_error_and_no_endless_wait(
     async def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError("no more processes")
 
-    async def main() -> None:
-        async with pool_of("misbehaving", tmp_path) as pool:
-            monkeypatch.setattr("arl.reward.pool.spawn", refuse)
-            with pytest.raises(RewardError, match="its process died"):
-                await pool.score(Problem("?"), [Response("die")])
-            async with asyncio.timeout(60):
-                with pytest.raises(RewardError, match=r"cannot be started \(no more processes\)"):
-                    await pool.score(Problem("?"), [Response("fine")])
+    async def work(pool: RewardPool) -> None:
+        monkeypatch.setattr("arl.reward.worker_link.spawn", refuse)
+        for _ in range(2):  # who waits when it happens, and who comes later
+            with pytest.raises(ProcessDied, match=r"cannot be started \(no more processes\)"):
+                await pool.scorer(OBEY).score(Problem("?"), [Response("kill-worker")])
 
-    asyncio.run(main())
+    with_pool(pool_of(tmp_path), work)
 
 
-def test_many_groups_share_few_workers_and_none_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MARK, str(tmp_path))
-
-    async def main() -> list[list[Grade]]:
-        async with pool_of("half", tmp_path, workers=2) as pool:
-            return await asyncio.gather(*(pool.score(Problem("?"), [Response("x" * i)]) for i in range(40)))
-
-    assert asyncio.run(main()) == [[Grade(float(i))] for i in range(40)]
-    assert not left_behind(str(tmp_path))
-
-
-def test_inline_rewards_name_the_problem_of_an_error() -> None:
-    with pytest.raises(RewardError, match=f"problem {Problem('?').id}: (?s:.*)cannot judge this"):
-        asyncio.run(InlineRewards(misbehaving).score(Problem("?"), [Response("raise")]))
+def test_what_a_function_prints_and_raises_goes_to_the_log_with_one_line_for_each_lost_grade(tmp_path: Path) -> None:
+    obey(pool_of(tmp_path), tmp_path, "shout", "raise", "raise the second")
+    log = (tmp_path / "reward.log").read_text()
+    assert "loudloud" in log
+    assert log.count("Traceback") == 4  # each is tried twice
+    problem = problem_in(tmp_path).id
+    line = f"no grade: problem {problem}: ValueError: cannot judge this (_raise, line"
+    assert log.count(line) == 2
+    assert "the answer begins 'raise the second'" in log
 
 
-def test_inline_rewards_judge_as_the_workers_do() -> None:
-    async def main() -> list[Grade]:
-        return await InlineRewards(half).score(Problem("?"), [Response("half"), Response("ab")])
+def test_the_console_names_a_cause_once_and_then_counts(tmp_path: Path) -> None:
+    said: list[str] = []
+    obey(pool_of(tmp_path, note=said.append), tmp_path, *["raise", "nan"] * 5)
+    assert len(said) == 2
+    assert "cannot judge this" in said[0] + said[1]
+    assert str(tmp_path / "reward.log") in said[0]
 
-    assert asyncio.run(main()) == [Grade(0.5), Grade(2.0)]
+
+def test_canceled_groups_leave_the_pool_in_order(tmp_path: Path) -> None:
+    async def work(pool: RewardPool) -> Sequence[Grade]:
+        scorer = pool.scorer(LENGTH)
+        groups = [asyncio.create_task(scorer.score(Problem("?"), [Response("ab")] * 50)) for _ in range(4)]
+        await asyncio.sleep(0)
+        for group in groups:
+            group.cancel()
+        return await scorer.score(Problem("?"), [Response("abc")])
+
+    assert with_pool(pool_of(tmp_path), work) == [Grade(3.0)]

@@ -10,7 +10,8 @@ import pytest
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import dump_recipe
 from arl.errors import InputError
-from arl.metrics.run_files import TrajectoryFiles
+from arl.metrics.episode_table import group_rows
+from arl.metrics.trajectory_files import TrajectoryFiles
 from arl.rollout.lag_table import load_lags
 from arl.run.preflight import preflight
 from arl.types import Problem, Trajectory, TrajectoryGroup
@@ -71,11 +72,11 @@ def run(tmp_path: Path) -> Path:
     files = TrajectoryFiles(directory / "trajectories", 0)
     for step in range(STEPS + 1):
         for i in reversed(range(P)):
-            files.write(group(100 * step + i, step, min(step, i)), "trained", step)
-            files.write(group(100 * step + i + 50, step, min(step, 9)), "rejected", None)
+            files.write(group_rows(group(100 * step + i, step, min(step, i)), "trained", step))
+            files.write(group_rows(group(100 * step + i + 50, step, min(step, 9)), "rejected", None))
         if step == 3:
             files.flush()
-    files.flush()
+    files.close()
     (directory / "recipe.yaml").write_text(dump_recipe(recipe()))
     (directory / "summary.json").write_text("{}")
     return directory

@@ -8,6 +8,7 @@ import pytest
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.errors import DataError, DeadlineError
+from arl.metrics.rates import RatesState
 from arl.metrics.recorder_state import RecorderState
 from arl.rollout.controller_state import ControllerState
 from arl.run.checkpoint import RunCheckpoints, RunState, next_checkpoint, seal, verify
@@ -17,8 +18,15 @@ RECIPE = {"model": {"path": "m"}, "data": {"task": "running_checksum"}, "train":
 STATE = ControllerState(version=2, loaded_version=2)
 
 
-def cut(state: ControllerState) -> RunState:
-    return RunState({}, "", 0.0, None, state, RecorderState(0.0, 0.0))
+class NullCut:
+    def __call__(self, state: ControllerState) -> RunState:
+        return RunState({}, "", 0.0, None, state, RecorderState(0.0, RatesState(0.0)))
+
+    def settle(self) -> None:
+        pass
+
+
+cut = NullCut()
 
 
 class SlowTrainer(NullTrainer):

@@ -36,15 +36,16 @@ eval: {problems: 32}
 """
 
 REWARDS = """\
-import os
-
-scored = 0
+import glob, os
 
 def length(problem, response):
-    global scored
-    scored += 1
-    if os.path.exists(gate := f"gate-{scored}"):
-        open(gate).close()  # waits until the test has opened it
+    # Workers call this in several processes, so the number of scores so far is the size of a file.
+    scored = os.path.getsize("scored") if os.path.exists("scored") else 0
+    for gate in glob.glob("gate-*"):
+        if scored + 1 >= int(gate.removeprefix("gate-")):
+            open(gate).close()  # waits until the test has opened it
+    with open("scored", "a") as file:
+        file.write("x")
     return len(response.text)
 
 def broken(problem, response):
@@ -72,6 +73,7 @@ class Command:
         cache = {"ARL_CACHE": str(directory / "cache")} if recipe is None else {}
         (directory / "recipe.yaml").write_text(recipe or RECIPE)
         (directory / "mine.py").write_text(REWARDS)
+        (directory / "scored").unlink(missing_ok=True)
         for number in gates:
             os.mkfifo(directory / f"gate-{number}")
         self._gates: list[int] = []  # opened
@@ -179,7 +181,8 @@ def test_a_run_leaves_behind_what_it_promises(start: Callable[..., Command]) -> 
     assert [r["step"] for r in steps] == [1, 2, 3, 4, 5]
     assert all(r["staleness/max"] <= 2 for r in steps)
     assert any(r["token_age/mean"] > 0 for r in steps)
-    assert set().union(*steps) == EVERY_STEP
+    never = {"length/wrong_mean"}  # by this reward, only an empty response is wrong
+    assert set().union(*steps) | never == EVERY_STEP
     assert {k for r in records for k in r if k.startswith("eval/")} == EVALUATION
     rows = pq.read_table(command.run / "trajectories").to_pylist()
     assert len(rows) == 5 * 16

@@ -59,10 +59,12 @@ async def launched(
 
 @contextlib.asynccontextmanager
 async def forked(
-    first: Init, ranks: int, published: dict[int, str] | None = None
+    first: Init, ranks: int, published: dict[int, str] | None = None, records: bool = False
 ) -> AsyncIterator[tuple[TrainerClient, list[Fork]]]:
     """Start `ranks` forks and connect a client; they are ready. The client does not see their deaths."""
-    async with TrainerClient(first, GRPO(), ranks, KEY, DEADLINES, host=LOOPBACK, published=published) as trainer:
+    async with TrainerClient(
+        first, GRPO(), ranks, KEY, DEADLINES, host=LOOPBACK, published=published, records=records
+    ) as trainer:
         with started(trainer.environment, ranks) as processes:
             await trainer.ready()
             yield trainer, processes

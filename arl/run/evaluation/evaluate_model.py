@@ -33,7 +33,7 @@ from arl.run.evaluation.sample_files import SampleFiles
 from arl.run.evaluation.serving import Served, engine_resources, for_evaluation, serve_model
 from arl.run.evaluation.suite import Suite, open_suite
 from arl.run.evaluation.suite_prompts import check_prompts
-from arl.run.rewards import open_rewards
+from arl.run.rewards import evaluation_scorer, open_rewards
 from arl.tasks.registry import task_class
 
 ALL_PROBLEMS = 2**31  # more than any suite has
@@ -204,14 +204,16 @@ class _Runner:
         files = assignment.output.begin()
         done = files.read()
         progress = EvalProgress(self._display, suite, done)
-        async with open_rewards(suite.recipe, served.logs) as rewards, _flushed(files, progress):
+        note = self._display.note
+        async with open_rewards(suite.recipe, served.logs, note) as rewards, _flushed(files, progress):
+            scorer = evaluation_scorer(suite.recipe, rewards)
 
             def keep(sample: Any) -> None:
                 files.add(sample)
                 progress.add(sample)
 
             score = await evaluate_suite(
-                suite_episodes(suite, served.engine, assignment.codec, rewards, evaluation.context),
+                suite_episodes(suite, served.engine, assignment.codec, scorer, evaluation.context),
                 suite,
                 at_once=episodes_at_once(evaluation.recipe.engine),
                 patience=evaluation.recipe.deadlines.step,

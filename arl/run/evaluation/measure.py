@@ -1,19 +1,16 @@
 """Measure one version on all suites that are evaluated during training."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.base import Engine
-from arl.rollout.episodes import Rewards
 from arl.run.evaluation.evaluate import episodes_at_once, evaluate_suite, suite_episodes
 from arl.run.evaluation.suite import Suite, held_out_suite, open_suite
+from arl.run.rewards import Scorers, evaluation_scorer
 from arl.types import Accuracy, Problem
-
-RewardsOf = Callable[[Suite], Awaitable[Rewards]]
-"""Returns what scores the episodes of a suite: its own reward function, as it is."""
 
 
 def measured_suites(recipe: Recipe, held_out: Sequence[Problem]) -> list[Suite]:
@@ -38,7 +35,7 @@ async def measure_suites(
     version: int,
     engine: Engine,
     codec: HuggingFaceCodec,
-    rewards_of: RewardsOf,
+    rewards: Scorers,
     context: int,
     patience: float,
 ) -> list[Accuracy]:
@@ -46,6 +43,7 @@ async def measure_suites(
 
     Args:
         codec: of the model; each suite has its own prompt format.
+        rewards: makes scorers of the suites' reward functions, which it was opened with.
         context: of the model, tokens.
         patience: seconds without any new token or score.
 
@@ -55,9 +53,9 @@ async def measure_suites(
     accuracies = []
     for suite in suites:
         prompts = codec.with_format(recipe_format(suite.recipe.data))
-        rewards = await rewards_of(suite)
+        scorer = evaluation_scorer(suite.recipe, rewards)
         score = await evaluate_suite(
-            suite_episodes(suite, engine, prompts, rewards, context),
+            suite_episodes(suite, engine, prompts, scorer, context),
             suite,
             at_once=episodes_at_once(suite.recipe.engine),
             patience=patience,

@@ -5,7 +5,7 @@ next checkpoint  ─► the same server loads it from its directory ─► evalu
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +16,9 @@ from arl.engine.base import ReplicaEngine
 from arl.errors import RunError
 from arl.launch.base import Process, Resources
 from arl.launch.child import NICENESS
-from arl.rollout.episodes import Rewards
+from arl.reward.pool import RewardPool
 from arl.run.engines import EngineServers
 from arl.run.evaluation.measure import measure_suites
-from arl.run.evaluation.suite import Suite
 from arl.run.preflight import Plan
 from arl.run.rewards import open_rewards
 from arl.types import Accuracy, StartingVersions, WeightUpdate
@@ -30,14 +29,14 @@ PATIENCE = 10  # times as long as in training: the deadline of a reward at the l
 
 @contextlib.asynccontextmanager
 async def open_replica(
-    recipe: Recipe, plan: Plan, servers: EngineServers, codec: HuggingFaceCodec
+    recipe: Recipe, plan: Plan, servers: EngineServers, codec: HuggingFaceCodec, note: Callable[[str], None]
 ) -> AsyncIterator["EvaluationReplica"]:
     """Yield what measures checkpoints. Nothing is started before the first one; everything ends with the context.
 
     Args:
         servers: those of the run; this one is started as they are, with resources of its own.
     """
-    replica = EvaluationReplica(recipe, plan, servers, codec)
+    replica = EvaluationReplica(recipe, plan, servers, codec, note)
     try:
         yield replica
     finally:
@@ -47,7 +46,9 @@ async def open_replica(
 class EvaluationReplica:
     """Implements Measure; see `open_replica`."""
 
-    def __init__(self, recipe: Recipe, plan: Plan, servers: EngineServers, codec: HuggingFaceCodec) -> None:
+    def __init__(
+        self, recipe: Recipe, plan: Plan, servers: EngineServers, codec: HuggingFaceCodec, note: Callable[[str], None]
+    ) -> None:
         resources = plan.placement.evaluation
         assert resources is not None, "placed with eval.every"
         self._resources: Resources = resources
@@ -55,10 +56,11 @@ class EvaluationReplica:
         self._plan = plan
         self._servers = replace(servers, recipe=self._recipe, side=SIDE)
         self._codec = codec
+        self._note = note
         self._opened = AsyncExitStack()
         self._process: Process | None = None
         self._engine: ReplicaEngine | None = None
-        self._rewards: dict[str, Rewards] = {}  # by suite
+        self._rewards: RewardPool | None = None
 
     async def measure(self, version: int, model: Path) -> Sequence[Accuracy]:
         """See Measure."""
@@ -66,12 +68,14 @@ class EvaluationReplica:
             self._engine = await self._start(version, model)
         else:
             await self._engine.update_weights(WeightUpdate(version, str(model)))
+        if self._rewards is None:
+            self._rewards = await self._opened.enter_async_context(self._pool())
         return await measure_suites(
             self._plan.measured,
             version,
             self._engine,
             self._codec,
-            self._rewards_of,
+            self._rewards,
             self._plan.context,
             patience=self._recipe.deadlines.evaluation,
         )
@@ -92,7 +96,7 @@ class EvaluationReplica:
         process = self._process
         self._opened = AsyncExitStack()
         self._engine = None
-        self._rewards = {}
+        self._rewards = None
         self._process = None
         try:
             if process is not None:
@@ -101,18 +105,15 @@ class EvaluationReplica:
             with contextlib.suppress(RunError):  # the client of a server that is gone
                 await opened.aclose()
 
-    async def _rewards_of(self, suite: Suite) -> Rewards:
-        """Return the reward workers of a suite, which have the priority of the engine."""
-        if suite.name not in self._rewards:
-            reward = suite.recipe.reward
-            environment = {**reward.environment, NICENESS: str(self._resources.niceness)}
-            changes: dict[str, object] = {
-                "reward": reward.model_copy(update={"environment": environment}),
-                "deadlines": self._recipe.deadlines,
-            }
-            pool = open_rewards(suite.recipe.model_copy(update=changes), self._servers.launcher.logs)
-            self._rewards[suite.name] = await self._opened.enter_async_context(pool)
-        return self._rewards[suite.name]
+    def _pool(self) -> RewardPool:
+        """Make reward workers for the functions of all suites, with the priority of the engine."""
+        reward = self._recipe.reward
+        environment = {**reward.environment, NICENESS: str(self._resources.niceness)}
+        niced = self._recipe.model_copy(update={"reward": reward.model_copy(update={"environment": environment})})
+        logs = self._servers.launcher.logs / SIDE
+        logs.mkdir(exist_ok=True)
+        functions = [suite.reward for suite in self._plan.measured]
+        return open_rewards(niced, logs, self._note, functions)
 
     async def _start(self, version: int, model: Path) -> ReplicaEngine:
         """Start a server with the weights of `model`, and connect to it."""

@@ -26,7 +26,7 @@ from arl.run.engines import EngineServers, connect_engines
 from arl.run.evaluation.held_out import measure_held_out
 from arl.run.evaluation.suite import open_suite
 from arl.run.failures import explain_deaths, reported_failures
-from arl.run.rewards import open_rewards
+from arl.run.rewards import evaluation_scorer, open_rewards
 from arl.types import Accuracy, StartingVersions, WeightUpdate
 
 
@@ -105,11 +105,12 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path], note: Callable
     codec = load_codec(first, recipe_format(recipe.data))
     context = model_limits(first).context
     accuracies = []
-    async with serve_model(recipe, models[0], note) as served, open_rewards(recipe, served.logs) as rewards:
+    async with serve_model(recipe, models[0], note) as served, open_rewards(recipe, served.logs, note) as rewards:
+        scorer = evaluation_scorer(recipe, rewards)
         for version, model in enumerate(models):
             if version > 0:
                 async with deadline(recipe.deadlines.swap_and_restart, "controller", f"the engines to load {model}"):
                     await served.engine.update_weights(WeightUpdate(version, str(model)))
-            accuracy = await measure_held_out(recipe, problems, version, served.engine, codec, rewards, context)
+            accuracy = await measure_held_out(recipe, problems, version, served.engine, codec, scorer, context)
             accuracies.append(accuracy)
     return accuracies

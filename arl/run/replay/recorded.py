@@ -274,6 +274,7 @@ class RecordedGroups:
         self._patience = patience
         self._bound = bound
         self.tokens_generated = 0  # by groups that have ended
+        self.reward_wait_seconds = 0.0  # nothing is scored again
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """See arl.rollout.episodes.Episodes."""
@@ -299,7 +300,7 @@ class RecordedGroups:
             await self._wait(recorded)
         finally:
             self._engine.opened(-1)
-            self.tokens_generated += sum(int(t.loss_mask.sum()) for t in recorded.group.trajectories)
+            self.tokens_generated += sum(t.num_sampled for t in recorded.group.trajectories)
         return recorded.group.trajectories
 
     async def _wait(self, recorded: RecordedGroup) -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.errors import DataError, InputError
 from arl.run.problem_sets import run_problems
-from arl.types import FAILED, Accuracy, Problem, Trajectory, TrajectoryGroup
+from arl.types import FAILED, NOT_SAMPLED, Accuracy, Problem, Trajectory, TrajectoryGroup
 
 Span = tuple[float, float]  # clock seconds: (begin, end)
 _TOKENS = {
@@ -27,6 +27,9 @@ _TOKENS = {
     "policy_versions": np.int32,
     "loss_mask": np.bool_,
 }
+_OF_GROUP = {"fate", "trained_at", "group_id", "problem_id", "dispatch_version", "dispatch_time"}
+NEEDED = {*_TOKENS, *_OF_GROUP, "arrival_version", "arrival_time", "prompt_length", "reward", "truncated"}
+NEWER = {"reward_parts", "reward_error"}  # columns that older runs lack
 _NO_PROBLEM = Problem("")  # of a group that was lost before its first token, because that leaves no trajectory
 
 
@@ -47,9 +50,9 @@ class RecordedGroup(Struct, frozen=True):
 
     @property
     def versions(self) -> tuple[int, int]:
-        """Return the oldest and the newest version that sampled a token of it."""
-        trajectories = self.group.trajectories
-        sampled = np.concatenate([t.policy_versions[t.loss_mask] for t in trajectories])
+        """Return the oldest and the newest version that sampled a token of it, in the loss or not."""
+        versions = np.concatenate([t.policy_versions for t in self.group.trajectories])
+        sampled = versions[versions != NOT_SAMPLED]
         return int(sampled.min()), int(sampled.max())
 
 
@@ -135,9 +138,10 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    table = pq.read_table(path)
-    if "fate" not in table.column_names:
-        raise DataError(f"{path}: no column `fate`; an older arl wrote it: record the run again")
+    known = set(pq.read_schema(path).names)
+    if missing := NEEDED - known:
+        raise DataError(f"{path}: lacks {', '.join(sorted(missing))}; an older arl wrote it: record the run again")
+    table = pq.read_table(path, columns=sorted((NEEDED | NEWER) & known))
     tokens = {name: _arrays(table.column(name).combine_chunks(), dtype) for name, dtype in _TOKENS.items()}
     rest = table.drop_columns(list(_TOKENS))
     for i, row in enumerate(rest.to_pylist()):
@@ -192,6 +196,8 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
         prompt_length=row["prompt_length"],
         reward=reward,
         truncated=row["truncated"],
+        reward_parts=dict(row.get("reward_parts") or ()),
+        reward_error=row.get("reward_error") or "",
         **tokens,
     )
 

@@ -103,10 +103,11 @@ class ReplayWorld:
             del cut, evaluations  # only models are saved, and evaluations save their own
             return models
 
+        codec = load_codec(str(start.model), recipe_format(start.recipe.data))
         groups = RecordedGroups(
             recording.groups,
             engine,
-            codec=load_codec(str(start.model), recipe_format(start.recipe.data)),
+            codec=codec,
             trainer=trainer,
             patience=plan.patience,
             bound=None if plan.as_recorded else start.recipe.rollout.staleness,
@@ -127,6 +128,7 @@ class ReplayWorld:
             make_evaluations=evaluations_in_place(start, learning.save_model),
             evaluate=measure,
             data_may_end=True,
+            codec=codec,
             activity="replaying",
         )
 
@@ -214,10 +216,8 @@ def make_rules(plan: Replay) -> Rules:
 
 async def _measure(start: Start, model: Path, version: int) -> Accuracy:
     """Measure the accuracy of `model`, which is `version`, on held-out problems, on engines that really generate."""
-    recipe = start.recipe
-    plan = start.origin.plan
-    suite = held_out_suite(recipe, plan.held_out)
-    (accuracy,) = await measure_in_process(recipe, plan, [suite], model, version)
+    suite = held_out_suite(start.recipe, start.origin.plan.held_out)
+    (accuracy,) = await measure_in_process(start, [suite], model, version)
     return accuracy
 
 

@@ -20,8 +20,8 @@ from arl.errors import RunError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.names import EVERY_STEP, MEASURED
-from arl.metrics.run_files import TrajectoryFiles
 from arl.metrics.summary import Summary, render
+from arl.metrics.trajectory_files import TrajectoryFiles
 from arl.rollout.env import Session
 from arl.run.train import train
 from arl.types import Problem, Response, Trajectory

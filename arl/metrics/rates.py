@@ -1,0 +1,97 @@
+"""Measure what happens from one step to the next: tokens, idle time, waits for rewards.
+
+Meters, which only grow ─► Rates: differences between two steps ─► metrics
+                             └► RatesState, from which a resumed run goes on
+"""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from arl.clock import now
+from arl.metrics.names import Record
+
+
+class Meters(Struct, frozen=True):
+    """Hold what was counted in this process since it began."""
+
+    busy_seconds: float  # of the engines
+    tokens_generated: int  # by episodes that have ended
+    restarts: int  # of engines
+    reward_wait_seconds: float = 0.0  # from the end of an episode to its grade: for each group the longest
+
+
+class RatesState(Struct, frozen=True):
+    """Keep what is counted since the last step, and since the start of the run."""
+
+    last_step: float  # clock seconds: its end
+    busy_seconds: float = 0.0  # since the last step, like the next two
+    tokens_generated: int = 0
+    reward_wait_seconds: float = 0.0
+    restarts: int = 0  # since the start, like the next two
+    total_generated: int = 0  # tokens, up to the last step
+    total_trained: int = 0  # likewise
+
+
+class Rates:
+    """Compute the metrics of the time between two steps.
+
+    Args:
+        read: the meters of this process.
+        at: where the run goes on.
+    """
+
+    def __init__(self, read: Callable[[], Meters], at: RatesState) -> None:
+        self._read = read
+        self._before = at
+        begun = read()
+        self._last_busy = begun.busy_seconds - at.busy_seconds
+        self._last_tokens = begun.tokens_generated - at.tokens_generated
+        self._last_wait = begun.reward_wait_seconds - at.reward_wait_seconds
+        self._total_generated = at.total_generated
+        self._total_trained = at.total_trained
+        self.last_step = at.last_step
+
+    def state(self) -> RatesState:
+        """Return what a checkpoint keeps."""
+        meters = self._read()
+        return RatesState(
+            last_step=self.last_step,
+            busy_seconds=meters.busy_seconds - self._last_busy,
+            tokens_generated=meters.tokens_generated - self._last_tokens,
+            reward_wait_seconds=meters.reward_wait_seconds - self._last_wait,
+            restarts=self._before.restarts + meters.restarts,
+            total_generated=self._total_generated,
+            total_trained=self._total_trained,
+        )
+
+    def end_step(self, trained: int, waited: float, scored_groups: int) -> Record:
+        """Compute the metrics since the last step, and count from this step on.
+
+        Args:
+            trained: loss tokens of the step.
+            waited: seconds for the batch.
+            scored_groups: groups that were scored since the last step.
+        """
+        meters = self._read()
+        at = now()
+        elapsed = max(at - self.last_step, 1e-9)
+        generated = meters.tokens_generated - self._last_tokens
+        self._total_generated += generated
+        self._total_trained += trained
+        record: Record = {
+            "tokens/generated": generated,
+            "tokens/generated_total": self._total_generated,
+            "tokens/trained_total": self._total_trained,
+            "throughput/trained_tokens_per_s": trained / elapsed,
+            "idle/trainer": min(waited / elapsed, 1.0),
+            "idle/engine": max(1.0 - (meters.busy_seconds - self._last_busy) / elapsed, 0.0),
+            "engines/restarts": self._before.restarts + meters.restarts,
+        }
+        if scored_groups:
+            record["reward/wait_seconds"] = (meters.reward_wait_seconds - self._last_wait) / scored_groups
+        self.last_step = at
+        self._last_busy = meters.busy_seconds
+        self._last_tokens = meters.tokens_generated
+        self._last_wait = meters.reward_wait_seconds
+        return record

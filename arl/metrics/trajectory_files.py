@@ -1,0 +1,172 @@
+"""Write trajectories/NNNNNN.parquet: one row per trajectory of a group, when the group is trained or lost.
+
+    write ─► rows of a step ─► a thread: text, table ─► … ─► the file is full ─► written aside, then renamed
+                                                                              └► settle: it is on its way to the disk
+
+Text and tables cost milliseconds per thousand tokens, so a thread makes them. It does one thing after the other, in
+the order of the calls, so a file holds the same rows with the thread and without it.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import ParamSpec
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from arl.data.text_codec import TextCodec
+from arl.errors import DeadlineError, RunError
+from arl.metrics.episode_table import EpisodeRow, episode_table
+
+P = ParamSpec("P")
+
+WRITE_SECONDS = 300.0  # for everything that is left to write
+
+
+class TrajectoryFiles:
+    """Write the trajectory files of a run. A file gets its name when it is complete.
+
+    A file ends after `STEPS_PER_FILE` steps, or with the group that fills `ROWS_PER_FILE` rows. At most two files are
+    in memory, because one is ended only when the one before is written.
+
+    Args:
+        num_files: files to keep, 0 for a new run.
+        codec: turns tokens into text; None: prompts and responses are null.
+        threaded: work in a thread; in virtual time everything happens at once.
+    """
+
+    STEPS_PER_FILE = 20
+    ROWS_PER_FILE = 4096
+
+    def __init__(
+        self,
+        directory: Path,
+        num_files: int,
+        codec: TextCodec | None = None,
+        threaded: bool = False,
+    ) -> None:
+        self._directory = directory
+        self.num_files = num_files
+        partial = directory.with_name(f".{directory.name}.partial")
+        partial.unlink(missing_ok=True)
+        self._file = _OpenFile(partial, codec)
+        self._thread = ThreadPoolExecutor(1, "trajectories") if threaded else None
+        self._rows: list[EpisodeRow] = []
+        self._num_rows = 0  # of the file that is being filled
+        self._steps = 0
+        self._last: Future[None] | None = None  # what the thread was asked for last
+        self._ended: Future[None] | None = None  # the end of the file before this one
+        directory.mkdir(parents=True, exist_ok=True)
+        for path in directory.glob("*.parquet"):
+            if path.stem.isdecimal() and int(path.stem) >= num_files:
+                path.unlink()
+
+    def write(self, rows: list[EpisodeRow]) -> None:
+        """Add the trajectories of a group."""
+        self._rows += rows
+        self._num_rows += len(rows)
+        if self._num_rows >= self.ROWS_PER_FILE:
+            self.flush()
+
+    def end_step(self) -> None:
+        """Count a step towards the end of the file, and begin to write its rows.
+
+        Raises:
+            RunError: what was written before could not be written.
+        """
+        self._steps += 1
+        self._pass_on()
+        if self._steps == self.STEPS_PER_FILE:
+            self.flush()
+
+    def flush(self) -> None:
+        """End the file that is being filled, unless it is empty; `settle` waits until it is there.
+
+        Raises:
+            RunError: a file cannot be written.
+        """
+        self._pass_on()
+        if self._num_rows:
+            if self._ended is not None:
+                _wait(self._ended, self._directory)
+            path = self._directory / f"{self.num_files:06d}.parquet"
+            self._ended = self._do(self._file.end, path)
+            self.num_files += 1
+        self._num_rows = 0
+        self._steps = 0
+
+    def settle(self) -> None:
+        """Wait until the files that were ended so far are complete. May be called in any thread.
+
+        Raises:
+            RunError: a file cannot be written; or that takes longer than WRITE_SECONDS.
+        """
+        if self._ended is not None:
+            _wait(self._ended, self._directory)
+
+    def close(self) -> None:
+        """Write what is left; see `settle`."""
+        try:
+            self.flush()
+            self.settle()
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown(wait=False)
+
+    def _pass_on(self) -> None:
+        """Give the rows so far to the thread."""
+        if self._last is not None and self._last.done():
+            _wait(self._last, self._directory)
+        if self._rows:
+            self._last = self._do(self._file.add, self._rows)
+        self._rows = []
+
+    def _do(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> Future[None]:
+        if self._thread is not None:
+            return self._thread.submit(work, *args, **kwargs)
+        done: Future[None] = Future()
+        try:
+            work(*args, **kwargs)
+            done.set_result(None)
+        except Exception as error:  # handed on to whoever waits, as a thread does
+            done.set_exception(error)
+        return done
+
+
+class _OpenFile:
+    """Hold the tables of one file until it ends. Its methods run one at a time.
+
+    Args:
+        partial: where a file is until it is complete.
+    """
+
+    def __init__(self, partial: Path, codec: TextCodec | None) -> None:
+        self._partial = partial
+        self._codec = codec
+        self._tables: list[pa.Table] = []
+        self._failure: Exception | None = None
+
+    def add(self, rows: list[EpisodeRow]) -> None:
+        try:
+            self._tables.append(episode_table(rows, self._codec))
+        except Exception as error:  # `end` raises it too, because no file may lack rows
+            self._failure = error
+            raise
+
+    def end(self, path: Path) -> None:
+        if self._failure is not None:
+            raise self._failure
+        table = pa.concat_tables(self._tables)
+        self._tables = []
+        pq.write_table(table, self._partial)
+        self._partial.rename(path)
+
+
+def _wait(future: Future[None], directory: Path) -> None:
+    try:
+        future.result(WRITE_SECONDS)
+    except TimeoutError as error:
+        raise DeadlineError(f"the writer of {directory} was not done within {WRITE_SECONDS:g} s") from error
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"{directory}: cannot be written ({error}); make room there, and resume the run") from error

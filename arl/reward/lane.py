@@ -1,0 +1,278 @@
+"""Run calls of reward functions one after the other in a child process of a worker, a lane, which may be lost.
+
+    worker ─ fork ─► lane: function in its main thread, own process group, bounded memory, no socket to the controller
+
+A fork costs milliseconds, because the worker has imported everything. So a lane that hangs, dies or answers nonsense is
+killed with all that it started, and another one takes its place.
+"""
+
+import contextlib
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NoReturn
+
+import msgspec
+
+from arl.launch.child import die_with
+from arl.reward.grading import RewardCallable, judge
+from arl.reward.messages import Answer, Call, FrameError, FrameReader, frame
+
+LONGEST_ANSWER = 1 << 16  # bytes: hundreds of named parts, or a traceback
+READ_BYTES = 1 << 16
+CLOSED_ITSELF = "it closed the file descriptors of its process"
+REAP_SECONDS = 1.0  # for a process that has closed its connection, or was killed, to be gone
+NICEST = 19
+CLOSED = 120  # exit code of a lane that cannot send its answer
+
+
+class LaneError(Exception):
+    """A lane cannot answer its call; the message is the cause."""
+
+
+class Lane:
+    """Hold one lane, as its worker sees it: the process, the connection to it, and the call that it runs."""
+
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid = pid
+        self.connection = connection
+        self.call: Call | None = None  # that it runs
+        self.since = 0.0  # monotonic seconds, when that began
+        self._frames = FrameReader(LONGEST_ANSWER)
+        self._unsent = b""
+
+    @classmethod
+    def fork(
+        cls,
+        functions: Sequence[RewardCallable],
+        memory_gb: float,
+        private: Iterable[socket.socket],
+    ) -> "Lane":
+        """Start a lane, which calls `functions`.
+
+        Args:
+            memory_gb: that it may allocate beyond what the worker holds.
+            private: connections of the worker that the lane must not have.
+
+        Raises:
+            OSError: there is no process or no memory for it.
+        """
+        ours, theirs = socket.socketpair()
+        worker = os.getpid()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            _run(functions, memory_gb, worker, [ours, *private], theirs)
+        theirs.close()
+        with contextlib.suppress(OSError):  # it has done so itself, or is gone already
+            os.setpgid(pid, pid)
+        ours.setblocking(False)
+        return cls(pid, ours)
+
+    @property
+    def wants_to_send(self) -> bool:
+        """Return whether a part of the call is not sent yet."""
+        return bool(self._unsent)
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the call has been running."""
+        return time.monotonic() - self.since
+
+    def begin(self, call: Call) -> None:
+        """Start a call."""
+        self.call = call
+        self.since = time.monotonic()
+        self._unsent = frame(call)
+        self.send()
+
+    def send(self) -> None:
+        """Send as much of the call as the lane takes; it may have stopped reading."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):  # `receive` finds a broken connection
+            sent = self.connection.send(self._unsent)
+            self._unsent = self._unsent[sent:]
+
+    def receive(self) -> Answer | None:
+        """Return the answer, if all of it has arrived.
+
+        Raises:
+            LaneError: it died, closed the connection, or sent something else than the answer to its call.
+        """
+        try:
+            data = self.connection.recv(READ_BYTES)
+        except BlockingIOError:
+            return None
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise LaneError(self._how_it_ended())
+        try:
+            answers = [msgspec.msgpack.decode(body, type=Answer) for body in self._frames.feed(data)]
+        except FrameError as error:
+            raise LaneError(f"too long an answer: {error}, and {LONGEST_ANSWER} are allowed") from error
+        except msgspec.MsgspecError as error:
+            raise LaneError(f"something else wrote to the lane's connection ({error})") from error
+        if not answers:
+            return None
+        if self.call is None or len(answers) > 1 or answers[0].id != self.call.id or answers[0].verdict is None:
+            raise LaneError("more than one answer: did the function fork and return twice?")
+        return answers[0]
+
+    def make_nice(self) -> None:
+        """Let its processes compute only where nobody else wants to."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.setpriority(os.PRIO_PGRP, self.pid, NICEST)
+
+    def kill(self) -> None:
+        """Kill it with its process group, and reap it."""
+        self.connection.close()
+        for kill in (os.killpg, os.kill):  # a function may have moved its process to another group
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(self.pid, signal.SIGKILL)
+        self._reap()
+
+    def _how_it_ended(self) -> str:
+        status = self._reap()
+        if status is None:
+            return CLOSED_ITSELF
+        code = os.waitstatus_to_exitcode(status)
+        if code == CLOSED:
+            return CLOSED_ITSELF
+        if code >= 0:
+            return f"its process exited with code {code}"
+        hint = ": killed from outside, or out of memory" if -code == signal.SIGKILL else ""
+        return f"its process died with {signal.Signals(-code).name}{hint}"
+
+    def _reap(self) -> int | None:
+        """Return the exit status of the process; None if it still runs after a second, or was reaped before."""
+        end = time.monotonic() + REAP_SECONDS
+        while time.monotonic() < end:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                return None
+            if pid:
+                return status
+            time.sleep(0.001)
+        return None
+
+
+class Orphans:
+    """Find processes that lanes have left to the worker (arl.launch.child.adopt_orphans), and reap or kill them."""
+
+    MOST_ROUNDS = 100  # of killing, each of which may hand the worker the children of those killed
+
+    def reap(self, lanes: Iterable[int]) -> None:
+        """Reap orphans that have exited; `lanes` are the pids of the lanes that are in use."""
+        for pid in self._all(lanes):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+    def kill(self, lanes: Iterable[int]) -> None:
+        """Kill and reap all orphans, except what is in the process group of a lane in `lanes`."""
+        in_use = set(lanes)
+        for _ in range(self.MOST_ROUNDS):
+            found = [pid for pid in self._all(in_use) if _group_of(pid) not in in_use]
+            if not found:
+                return
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+
+    def _all(self, lanes: Iterable[int]) -> list[int]:
+        known = set(lanes)
+        return [pid for pid in _children() if pid not in known]
+
+
+def _children() -> Iterator[int]:
+    """Yield the pids of this process's children; of none, where the kernel does not list them."""
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as file:
+        yield from map(int, file.read().split())
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _run(
+    functions: Sequence[RewardCallable],
+    memory_gb: float,
+    worker: int,
+    private: Iterable[socket.socket],
+    calls: socket.socket,
+) -> NoReturn:
+    """Be the lane. Never returns, whatever happens, because the caller's stack belongs to the worker."""
+    try:
+        os.setpgid(0, 0)
+        die_with(worker)
+        for connection in private:
+            connection.close()
+        _bound_memory(memory_gb)
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")  # if the machine runs out of memory, this process is the one to kill
+        _serve(functions, calls)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(1)
+
+
+def _serve(functions: Sequence[RewardCallable], calls: socket.socket) -> None:
+    """Run call after call.
+
+    Consumes calls; waits for the next one; unblocked by it, or by the end of the connection, which ends the loop.
+    """
+    own_pid = os.getpid()
+    frames = FrameReader()
+    while data := calls.recv(READ_BYTES):
+        for body in frames.feed(data):
+            call = msgspec.msgpack.decode(body, type=Call)
+            verdict = judge(functions[call.function], call.problem, call.response)
+            if os.getpid() != own_pid:
+                return  # a copy of this process, which the function has forked
+            signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that the function has left behind
+            _show(verdict.traceback)
+            try:
+                calls.sendall(frame(Answer(call.id, verdict)))
+            except OSError:
+                os._exit(CLOSED)
+
+
+def _show(trace: str) -> None:
+    """Write out what the function has printed, and the traceback if it has raised."""
+    flushes: list[Callable[[], None]] = [sys.stdout.flush, sys.stderr.flush]
+    with contextlib.suppress(Exception):  # the function may have closed or replaced them
+        if trace:
+            print(trace, file=sys.stderr)
+        for flush in flushes:
+            flush()
+
+
+def _bound_memory(gigabytes: float) -> None:
+    """Bound the address space to what is mapped now, plus `gigabytes`; write no core dumps."""
+    with open("/proc/self/statm") as file:
+        mapped_pages = int(file.read().split()[0])
+    limit = mapped_pages * resource.getpagesize() + int(gigabytes * 1e9)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def freeze_imports() -> None:
+    """Keep the garbage collector of a lane from touching, and so copying, what the worker has imported."""
+    gc.collect()
+    gc.freeze()

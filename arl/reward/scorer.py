@@ -1,0 +1,149 @@
+"""Grade the episodes of one problem by one reward function, and decide what an episode without a grade means.
+
+problem, responses ─► Calls: worker processes, or this process ─► verdicts ─► weights ─► grades
+                                                                     └─► no grade: reward.on_error
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, Protocol
+
+from arl.errors import RewardError, RunError
+from arl.reward.grading import RewardCallable, judge, weigh
+from arl.reward.messages import Verdict
+from arl.reward.ungraded import UngradedLog
+from arl.types import Grade, Problem, Response
+
+OnError = Literal["zero", "drop", "stop"]
+
+NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
+MOST_IN_A_ROW = 16  # problems without a single grade
+EPISODES_TO_SEE_PARTS = 64  # after which a weight of a part that never came is reported
+
+
+class Calls(Protocol):
+    """Call reward functions by name. See arl.reward.pool.RewardPool."""
+
+    async def call(self, function: str, problem: Problem, responses: Sequence[Response]) -> list[Verdict]:
+        """Call `function` on each response, a failed call once more, and return the verdicts in their order."""
+
+
+class Scorer:
+    """Implement the Rewards of arl.rollout.episodes for one function.
+
+    Args:
+        calls: makes the calls.
+        function: module:function.
+        weights: of the named parts; a part without one counts 1.
+        on_error: what becomes of an episode that two calls did not grade. zero: it is graded 0; drop: its group is
+            lost; stop: the run ends.
+        ungraded: keeps a record of such episodes.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        function: str,
+        weights: Mapping[str, float],
+        on_error: OnError,
+        ungraded: UngradedLog,
+    ) -> None:
+        self._calls = calls
+        self._function = function
+        self._weights = weights
+        self._on_error = on_error
+        self._ungraded = ungraded
+        self._problems_in_a_row = 0  # without a single grade
+        self._num_graded = 0
+        self._parts_seen: set[str] = set()
+
+    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
+        """Return one grade per response.
+
+        Raises:
+            RewardError: on_error is drop, and an episode has no grade.
+            RunError: on_error is stop, and an episode has no grade; or no episode of many problems has one.
+        """
+        verdicts = await self._calls.call(self._function, problem, responses)
+        for response, verdict in zip(responses, verdicts, strict=True):
+            if verdict.error:
+                self._ungraded.add(self._function, problem, response, verdict)
+                self._lose_episode(problem, verdict)
+        self._count_problem(verdicts)
+        grades = [weigh(verdict, self._weights) for verdict in verdicts]
+        self._look_for_parts(grades)
+        return grades
+
+    def _lose_episode(self, problem: Problem, verdict: Verdict) -> None:
+        what = f"{self._function} on problem {problem.id}: {verdict.error}"
+        trace = f"\n{verdict.traceback}" if verdict.traceback else ""
+        if self._on_error == "drop":
+            raise RewardError(what + trace)
+        if self._on_error == "stop":
+            raise RunError(f"{what}; reward.on_error stop ends the run, zero or drop would go on{trace}")
+
+    def _count_problem(self, verdicts: Sequence[Verdict]) -> None:
+        """Count problems in a row without a grade, because then the function is broken, and not an answer.
+
+        Raises:
+            RunError: they are too many.
+        """
+        if not verdicts or not all(verdict.error for verdict in verdicts):
+            self._problems_in_a_row = 0
+            return
+        self._problems_in_a_row += 1
+        if self._problems_in_a_row == MOST_IN_A_ROW:
+            last = verdicts[-1]
+            raise RunError(
+                f"{self._function} graded not one episode of the last {MOST_IN_A_ROW} problems; the last: {last.error}."
+                f" Fix the function: with reward.on_error zero the run would learn nothing\n{last.traceback}"
+            )
+
+    def _look_for_parts(self, grades: Sequence[Grade]) -> None:
+        """Report weights whose part has never come, once."""
+        if not self._weights or self._num_graded >= EPISODES_TO_SEE_PARTS:
+            return
+        for grade in grades:
+            if not grade.error:
+                self._num_graded += 1
+                self._parts_seen.update(grade.parts)
+        unseen = self._weights.keys() - self._parts_seen
+        if unseen and self._num_graded >= EPISODES_TO_SEE_PARTS:
+            self._ungraded.note(self._about_weights(sorted(unseen)))
+
+    def _about_weights(self, unseen: Sequence[str]) -> str:
+        seen = ", ".join(sorted(self._parts_seen)) or "none, only a number"
+        similar = difflib.get_close_matches(unseen[0], self._parts_seen, n=1)
+        hint = f"; did you mean {similar[0]}?" if similar else ""
+        return (
+            f"reward.weights {', '.join(unseen)}: {self._function} has named no such part in {self._num_graded} "
+            f"episodes (parts: {seen}){hint}"
+        )
+
+
+class InlineRewards:
+    """Implement Calls in this process, without deadlines: for virtual time, where there are no other processes.
+
+    Args:
+        functions: by name.
+        ungraded: keeps a record of episodes without a grade.
+    """
+
+    def __init__(self, functions: Mapping[str, RewardCallable], ungraded: UngradedLog) -> None:
+        self._functions = functions
+        self._ungraded = ungraded
+
+    def scorer(self, function: str, weights: Mapping[str, float] = NO_WEIGHTS, on_error: OnError = "zero") -> Scorer:
+        """Make a scorer of one of the functions; see Scorer."""
+        return Scorer(self, function, weights, on_error, self._ungraded)
+
+    async def call(self, function: str, problem: Problem, responses: Sequence[Response]) -> list[Verdict]:
+        """See Calls."""
+        return [self._judge(self._functions[function], problem, response) for response in responses]
+
+    def _judge(self, function: RewardCallable, problem: Problem, response: Response) -> Verdict:
+        verdict = judge(function, problem, response)
+        if verdict.error:
+            verdict = judge(function, problem, response)
+        return verdict

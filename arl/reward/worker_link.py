@@ -1,0 +1,143 @@
+"""Start a reward worker and talk to it, on the controller's side.
+
+calls ─► Worker (arl.reward.worker) ─► answers, and the news that its connection has closed
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from arl.launch.spawn import kill_session, spawn
+from arl.reward.messages import READY, Answer, Call, FrameReader, Settings, frame
+
+MOST_UNRELEASED = 2  # calls of a worker: one in its front lane, and the next one
+END_SECONDS = 5.0  # for a worker to kill its lanes and exit
+
+_answers = msgspec.msgpack.Decoder(Answer)
+
+
+class WorkerLink(asyncio.Protocol):
+    """Hold one worker process, the connection to it, and the calls that it owes an answer.
+
+    Args:
+        on_answer: called with each answer to a call.
+        on_lost: called once, when the connection has closed.
+    """
+
+    def __init__(
+        self,
+        on_answer: Callable[["WorkerLink", Answer], None],
+        on_lost: Callable[["WorkerLink"], None],
+    ) -> None:
+        self._on_answer = on_answer
+        self._on_lost = on_lost
+        self._frames = FrameReader()
+        self._transport: asyncio.WriteTransport | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self.is_ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()  # False: it died first
+        self.owed: set[int] = set()  # ids of calls without an answer
+        self.unreleased: set[int] = set()  # those of them that keep its front lane from the next call
+        self.last_heard = 0.0  # clock seconds: its last answer, or the call that was sent when it owed none
+
+    @classmethod
+    async def start(
+        cls,
+        settings: Settings,
+        environment: Mapping[str, str],
+        log: Path,
+        on_answer: Callable[["WorkerLink", Answer], None],
+        on_lost: Callable[["WorkerLink"], None],
+    ) -> "WorkerLink":
+        """Start a worker; its output is added to `log`. It is ready when it has imported its functions.
+
+        Raises:
+            OSError: the process cannot be started.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            loop = asyncio.get_running_loop()
+            _, link = await loop.create_connection(lambda: cls(on_answer, on_lost), sock=ours)
+            try:
+                with log.open("ab") as output:
+                    link._process = await spawn(
+                        (sys.executable, "-m", "arl.reward.worker", msgspec.json.encode(settings).decode()),
+                        environment,
+                        stdin=theirs.fileno(),
+                        output=output.fileno(),
+                    )
+            except BaseException:
+                link._close()
+                raise
+        return link
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether it takes another call."""
+        return len(self.unreleased) < MOST_UNRELEASED
+
+    def send(self, call: Call) -> None:
+        """Send a call, which it then owes an answer."""
+        assert self._transport is not None
+        if not self.owed:
+            self.last_heard = asyncio.get_running_loop().time()
+        self.owed.add(call.id)
+        self.unreleased.add(call.id)
+        self._transport.write(frame(call))
+
+    async def end(self, at_once: bool = False) -> None:
+        """End the process with everything that it started, and reap it.
+
+        Args:
+            at_once: kill it; otherwise it ends by itself first, because it knows what its lanes have started.
+        """
+        self._close()
+        if self._process is None:
+            return
+        if not at_once:
+            try:
+                async with asyncio.timeout(END_SECONDS):
+                    await self._process.wait()
+            except TimeoutError:
+                pass
+        kill_session(self._process)
+        await self._process.wait()
+
+    def stop_listening(self) -> None:
+        """Forget whom to call with answers, because its calls are someone else's now."""
+        self._on_answer = _ignore
+        self._on_lost = _ignore
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.last_heard = asyncio.get_running_loop().time()
+        for body in self._frames.feed(data):
+            answer = _answers.decode(body)
+            if answer.id == READY:
+                self.is_ready.set_result(True)
+                continue
+            self.unreleased.discard(answer.id)
+            if answer.verdict is not None:
+                self.owed.discard(answer.id)
+            self._on_answer(self, answer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.is_ready.done():
+            self.is_ready.set_result(False)
+        self._on_lost(self)
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _ignore(*_: object) -> None:
+    pass

@@ -1,0 +1,184 @@
+"""Read single episodes of a run from its trajectory files, while it lives or afterwards.
+
+    RUN/trajectories/*.parquet ─► the rows of one step, or of one problem ─► Wanted ─► Sample
+
+A trajectory file has its name only when it is complete, so a living run is read like a finished one. What it has
+trained since its last file is not there yet.
+"""
+
+import fcntl
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec import Struct
+
+from arl.errors import DataError, InputError
+from arl.metrics.run_files import METRICS_FILE, TRAJECTORIES
+from arl.metrics.sample import Sample
+from arl.run.resume import LOCK, RECIPE, SUMMARY
+from arl.types import TRAINED
+
+Outcome = Literal["any", "right", "wrong", "truncated"]
+COLUMNS = [
+    *("fate", "trained_at", "group_id", "sample", "problem_id", "prompt", "response", "answer", "reward"),
+    *("reward_parts", "reward_error", "advantage", "policy_versions", "truncated"),
+]
+
+
+class Wanted(Struct, frozen=True):
+    """Say which episodes of a run to show."""
+
+    count: int = 4
+    step: int | None = None  # as in metrics.jsonl; None: the newest one that is in a file
+    problem: str | None = None  # its id; then lost episodes are shown as well, the newest first
+    outcome: Outcome = "any"
+
+
+class Shown(Struct, frozen=True):
+    """Hold what was found, and how much of the run the files cover."""
+
+    samples: list[Sample]
+    coverage: str  # one line
+
+
+def read_samples(run: Path, wanted: Wanted) -> Shown:
+    """Read the episodes that `wanted` describes from the run in directory `run`.
+
+    Raises:
+        InputError: there is no such run, no complete trajectory file, or no such episode.
+        DataError: an older arl wrote the files, without text; or one of them is damaged.
+    """
+    files = _files(run)
+    newest = max((last for _, last in map(_steps, files)), default=0)
+    if wanted.problem is None:
+        step = newest if wanted.step is None else wanted.step
+        rows = _rows_of_step(files, step)
+        if not rows:
+            raise InputError(
+                f"--step {step}: {run} has steps 1 to {newest} in complete files; {_coverage(run, newest)}"
+            )
+    else:
+        rows = _rows_of_problem(files, wanted)
+        if not rows:
+            raise InputError(f"--problem {wanted.problem}: no episode of it is in a complete file of {run}")
+    matching = [sample for sample in map(_sample, rows) if _matches(sample, wanted.outcome)]
+    if not matching:
+        raise InputError(
+            f"--{wanted.outcome}: none of the {len(rows)} episodes found is; leave it out, or choose another --step"
+        )
+    return Shown(matching[: wanted.count], _coverage(run, newest))
+
+
+def _files(run: Path) -> list[Path]:
+    if not (run / RECIPE).exists():
+        raise InputError(f"{run}: no {RECIPE}, so no run; give the directory of one, like runs/quickstart")
+    files = sorted((run / TRAJECTORIES).glob("*.parquet"))
+    if not files:
+        raise InputError(
+            f"{run}: no complete trajectory file yet, or output.trajectories=false; a file ends every 20 steps, at a "
+            "checkpoint and at the end of the run"
+        )
+    for file in files:
+        missing = set(COLUMNS) - set(pq.read_schema(file).names)
+        if missing:
+            raise DataError(f"{file}: lacks {', '.join(sorted(missing))}; an older arl wrote it: record the run again")
+    return files
+
+
+def _steps(file: Path) -> tuple[int, int]:
+    """Return the first and the last step in a file; (0, 0) if it has lost episodes only."""
+    versions = pq.read_table(file, columns=["trained_at"])["trained_at"]
+    extremes = pc.min_max(versions).as_py()
+    if extremes["max"] is None:
+        return 0, 0
+    return extremes["min"] + 1, extremes["max"] + 1
+
+
+def _rows_of_step(files: Sequence[Path], step: int) -> list[dict[str, Any]]:
+    """Return the trained episodes of one step, one of each problem before a second one of any."""
+    chosen = [("trained_at", "=", step - 1), ("fate", "=", TRAINED)]
+    rows = [row for file in files for row in _read(file, chosen)]
+    return sorted(rows, key=lambda row: row["sample"])
+
+
+def _rows_of_problem(files: Sequence[Path], wanted: Wanted) -> list[dict[str, Any]]:
+    """Return all episodes of one problem, the newest first."""
+    chosen = [("problem_id", "=", wanted.problem)]
+    if wanted.step is not None:
+        chosen.append(("trained_at", "=", wanted.step - 1))  # type: ignore[arg-type]
+    return [row for file in reversed(files) for row in reversed(list(_read(file, chosen)))]
+
+
+def _read(file: Path, chosen: Sequence[tuple[str, str, Any]]) -> Iterator[dict[str, Any]]:
+    try:
+        table = pq.read_table(file, columns=COLUMNS, filters=list(chosen))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: cannot be read ({error})") from error
+    yield from table.to_pylist()
+
+
+def _sample(row: dict[str, Any]) -> Sample:
+    version = row["trained_at"]
+    sampled = [v for v in row["policy_versions"] if v >= 0]
+    return Sample(
+        fate=row["fate"],
+        step=None if version is None else version + 1,
+        group_id=row["group_id"],
+        sample=row["sample"],
+        problem_id=row["problem_id"],
+        prompt=row["prompt"] or "",
+        response=row["response"] or "",
+        answer=row["answer"],
+        reward=row["reward"],
+        parts=dict(row["reward_parts"] or ()),
+        error=row["reward_error"] or "",
+        advantage=row["advantage"],
+        length=len(sampled),
+        oldest_version=min(sampled, default=None),
+        newest_version=max(sampled, default=None),
+        truncated=row["truncated"],
+    )
+
+
+def _matches(sample: Sample, outcome: Outcome) -> bool:
+    if outcome == "any":
+        return True
+    if outcome == "truncated":
+        return sample.truncated
+    return sample.is_right is (outcome == "right")
+
+
+def _coverage(run: Path, newest: int) -> str:
+    """Say whether the run lives, and which of its steps are in complete files."""
+    trained = _last_step(run)
+    if (run / SUMMARY).exists():
+        return f"the run is finished after {trained} steps"
+    covered = f"steps 1 to {newest} of {trained} are in complete files"
+    if _is_running(run):
+        return f"the run is going on, and {covered} so far"
+    return f"the run has ended without a summary, and {covered}; `arl train --resume` continues it"
+
+
+def _last_step(run: Path) -> int:
+    """Return the last step in metrics.jsonl, whose last line may be half written; 0: none."""
+    last = 0
+    for line in (run / METRICS_FILE).read_text().splitlines():
+        if line.endswith("}"):
+            record = json.loads(line)
+            if "tokens/trained" in record:
+                last = int(record["step"])
+    return last
+
+
+def _is_running(run: Path) -> bool:
+    """Return whether a process holds the lock of the run."""
+    with (run / LOCK).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

@@ -1,0 +1,147 @@
+"""Trajectory files hold what the model saw and said, what it earned and what training computed of it."""
+
+import math
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from arl.errors import RunError
+from arl.metrics.episode_table import EpisodeRow, group_rows, split_tokens
+from arl.metrics.trajectory_files import TrajectoryFiles
+from arl.types import TRAINED, TrainedTokens
+from tests.fakes import NullCodec
+from tests.metrics.test_recorder import BATCH, FAILED_GROUP
+
+NAN = math.nan
+
+
+def tokens_of_batch(per_token: bool = False) -> TrainedTokens:
+    """What a step computed of BATCH, whose episodes have 3, 1, 2 and 2 loss tokens; the last one was left out."""
+    return TrainedTokens(
+        advantages=np.array([1, 1, 1, -1, 0.5, 0.25 if per_token else 0.5, 0, 0], np.float32),
+        per_token=per_token,
+        current_logprobs=np.array([-1, -2, -3, -4, -5, -6, NAN, NAN], np.float32),
+    )
+
+
+def rows_of(tokens: TrainedTokens | None) -> list[EpisodeRow]:
+    parts = split_tokens(BATCH, tokens)
+    return [
+        row
+        for group, own in zip(BATCH.groups, parts, strict=True)
+        for row in group_rows(group, TRAINED, BATCH.version, own)
+    ]
+
+
+def written(directory: Path, rows: list[EpisodeRow], **options: Any) -> list[dict[str, Any]]:
+    files = TrajectoryFiles(directory / "trajectories", 0, **options)
+    files.write(rows)
+    files.close()
+    found: list[dict[str, Any]] = pq.read_table(directory / "trajectories").to_pylist()
+    return found
+
+
+def test_logprobs_stand_at_their_tokens_and_are_null_where_none_were_computed(tmp_path: Path) -> None:
+    rows = written(tmp_path, rows_of(tokens_of_batch()))
+    assert [row["current_logprobs"] for row in rows] == [
+        [None, None, -1.0, -2.0, -3.0],
+        [None, None, -4.0],
+        [None, None, -5.0, -6.0],
+        None,
+    ]
+    assert [row["proximal_logprobs"] for row in rows] == [None] * 4
+    assert [row["advantage"] for row in rows] == [1.0, -1.0, 0.5, 0.0]
+    assert [row["advantages"] for row in rows] == [None] * 4
+
+
+def test_advantages_of_tokens_are_a_list(tmp_path: Path) -> None:
+    rows = written(tmp_path, rows_of(tokens_of_batch(per_token=True)))
+    assert rows[2]["advantages"] == [None, None, 0.5, 0.25]
+    assert [row["advantage"] for row in rows] == [None] * 4
+
+
+def test_text_answer_and_parts_are_written_with_each_episode(tmp_path: Path) -> None:
+    first, second = FAILED_GROUP.trajectories
+    graded = msgspec.structs.replace(second, reward_parts={"correct": 0.5, "format": 1.0}, reward_error="timed out")
+    group = msgspec.structs.replace(
+        FAILED_GROUP,
+        problem=msgspec.structs.replace(FAILED_GROUP.problem, answer="42"),
+        trajectories=(first, graded),
+    )
+    rows = written(tmp_path, group_rows(group, "failed", None), codec=NullCodec())
+    assert [row["prompt"] for row in rows] == ["0 1", "0 1"]
+    assert [row["response"] for row in rows] == ["2 3", "2 3 4 5"]
+    assert {row["answer"] for row in rows} == {"42"}
+    assert [dict(row["reward_parts"]) for row in rows] == [{}, {"correct": 0.5, "format": 1.0}]
+    assert [row["reward_error"] for row in rows] == ["", "timed out"]
+    assert [row["advantage"] for row in rows] == [None, None]
+
+
+def test_without_a_codec_there_is_no_text(tmp_path: Path) -> None:
+    rows = written(tmp_path, rows_of(None))
+    assert {row["prompt"] for row in rows} == {row["response"] for row in rows} == {None}
+
+
+def test_the_thread_writes_the_same_files(tmp_path: Path) -> None:
+    contents = []
+    for name, threaded in (("at once", False), ("in a thread", True)):
+        directory = tmp_path / name / "trajectories"
+        directory.parent.mkdir()
+        files = TrajectoryFiles(directory, 0, NullCodec(), threaded)
+        for _ in range(TrajectoryFiles.STEPS_PER_FILE + 1):
+            files.write(rows_of(tokens_of_batch()))
+            files.end_step()
+        files.close()
+        contents.append({file.name: file.read_bytes() for file in directory.iterdir()})
+    assert contents[0] == contents[1]
+    assert sorted(contents[0]) == ["000000.parquet", "000001.parquet"]
+
+
+class WaitingCodec(NullCodec):
+    """Decodes nothing until the test lets it."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+
+    def decode_all(self, sequences: Sequence[Sequence[int]], special_tokens: bool = False) -> list[str]:
+        assert self.gate.wait(60)
+        return super().decode_all(sequences, special_tokens)
+
+
+def test_a_file_that_is_being_written_holds_nobody_up_and_has_no_name_yet(tmp_path: Path) -> None:
+    codec = WaitingCodec()
+    files = TrajectoryFiles(tmp_path / "trajectories", 0, codec, threaded=True)
+    files.write(rows_of(None))
+    files.flush()  # would hang here
+    assert not list((tmp_path / "trajectories").iterdir())
+    codec.gate.set()
+    files.settle()
+    assert [file.name for file in (tmp_path / "trajectories").iterdir()] == ["000000.parquet"]
+    files.close()
+
+
+class BrokenCodec(NullCodec):
+    def decode_all(self, sequences: Sequence[Sequence[int]], special_tokens: bool = False) -> list[str]:
+        raise OSError("no space left")
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_what_cannot_be_written_is_raised_before_a_checkpoint_counts_on_it(tmp_path: Path, threaded: bool) -> None:
+    files = TrajectoryFiles(tmp_path / "trajectories", 0, BrokenCodec(), threaded)
+    files.write(rows_of(None))
+    with pytest.raises(RunError, match=r"trajectories: cannot be written \(no space left\)"):  # noqa: PT012
+        files.flush()
+        files.settle()
+    assert not list((tmp_path / "trajectories").iterdir())
+
+
+def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".trajectories.partial").write_text("half a file")
+    TrajectoryFiles(tmp_path / "trajectories", 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["trajectories"]

@@ -1,0 +1,47 @@
+"""Read a .wandb file: a LevelDB log of wandb_internal_pb2 records, behind a header of 7 bytes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from wandb.proto import wandb_internal_pb2
+
+BLOCK = 32_768
+FRAGMENT_HEADER = 7  # crc (4), length (2), kind (1)
+ENDS = {1, 4}  # kinds of a whole record, and of the last fragment of one
+
+
+def records(directory: Path) -> Iterator[Any]:
+    """Yield the records of the one run that wandb wrote below `directory`."""
+    (file,) = directory.glob("wandb/offline-run-*/*.wandb")
+    data = file.read_bytes()
+    at = FRAGMENT_HEADER
+    content = b""
+    while at + FRAGMENT_HEADER <= len(data):
+        room = BLOCK - at % BLOCK
+        if room < FRAGMENT_HEADER:  # the rest of a block is filled with zeros
+            at += room
+            continue
+        length = int.from_bytes(data[at + 4 : at + 6], "little")
+        kind = data[at + 6]
+        at += FRAGMENT_HEADER
+        content += data[at : at + length]
+        at += length
+        if kind in ENDS:
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(content)
+            yield record
+            content = b""
+
+
+def history(directory: Path) -> list[dict[str, Any]]:
+    """Return the rows that were logged, in order."""
+    rows = [record.history for record in records(directory) if record.WhichOneof("record_type") == "history"]
+    return [{item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in row.item} for row in rows]
+
+
+def axes(directory: Path) -> dict[str, str]:
+    """Map each defined metric or pattern to the metric that is its axis; empty: it has none of its own."""
+    defined = [record.metric for record in records(directory) if record.WhichOneof("record_type") == "metric"]
+    return {metric.name or metric.glob_name: metric.step_metric for metric in defined}

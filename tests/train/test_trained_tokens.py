@@ -1,0 +1,199 @@
+"""What a step computes of its tokens comes back to them, however they were packed, shared and spread over ranks."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.config.recipe import Train
+from arl.train import channel
+from arl.train.algorithms.advantage import Advantage
+from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.grpo import GRPO
+from arl.train.algorithms.gspo import GSPO
+from arl.train.algorithms.objective import Objective
+from arl.train.algorithms.ppo import PPO
+from arl.train.learner import Learner
+from arl.train.loss_sequence import LossSequence, loss_sequences
+from arl.train.packer import MicroBatch, Packing, Shard, pack_batch, pack_groups
+from arl.train.token_log import TokenLog
+from arl.train.trained_tokens import TokenLogprobs, trained_tokens
+from arl.types import Batch, TrainedTokens
+from tests.extending.my_advantage import Growing
+from tests.train.synthetic import batch
+from tests.train.workers import forked, init
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _alone() -> Iterator[None]:
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def packing_of(minibatches: int, capacity: int, ranks: int = 1, **parts: Any) -> Packing:
+    objective: Objective = parts.pop("objective", DecoupledPPO())
+    advantage: Advantage = parts.pop("advantage", GRPO())
+    train = Train(minibatches=minibatches, capacity=capacity)
+    return Packing.of(train, objective, advantage, ranks=ranks, records=True, **parts)
+
+
+def micro_batches(shard: Shard) -> list[MicroBatch]:
+    return [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
+
+
+def flat(given_batch: Batch, name: str) -> np.ndarray:
+    """A column of the trajectories, at the loss tokens alone."""
+    trajectories = [t for group in given_batch.groups for t in group.trajectories]
+    return np.concatenate([getattr(t, name)[t.loss_mask] for t in trajectories])
+
+
+def echoed(shard: Shard) -> TokenLogprobs | None:
+    """Answer as a rank whose policy is the one that sampled."""
+    pairs = [(pack.places, pack.behavior_logprobs) for pack in micro_batches(shard) if pack.places is not None]
+    if not pairs:
+        return None
+    places, logprobs = map(np.concatenate, zip(*pairs, strict=True))
+    return TokenLogprobs(places, logprobs)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(60, 400), st.integers(1, 4))
+def test_places_lead_every_packed_token_back_to_its_own(seed: int, minibatches: int, capacity: int, ranks: int) -> None:
+    """The behavior logprobs, which differ from token to token, stand in for what a rank computes."""
+    drawn = batch(groups=4 * minibatches, size=3, seed=seed)
+    packing = packing_of(minibatches, capacity, ranks)
+    shards, _ = pack_batch(drawn, packing)
+    of_ranks = [echoed(shard) for shard in shards]
+    tokens = trained_tokens(drawn, shards, of_ranks, packing)
+    assert tokens is not None
+    sequences = [s for group in loss_sequences(drawn, GRPO()) for s in group]
+    advantages = np.concatenate([s.advantages for s in sequences])
+    assert np.array_equal(tokens.advantages, advantages)
+    assert tokens.proximal_logprobs is None
+    if tokens.current_logprobs is None:
+        assert not advantages.any()
+        return
+    expected = np.where(advantages != 0, flat(drawn, "behavior_logprobs"), np.nan)
+    assert np.array_equal(tokens.current_logprobs, expected, equal_nan=True)
+
+
+def trained(model: Path, given_batch: Batch, packing: Packing, objective: Objective, rate: float) -> TrainedTokens:
+    """Train one step in this process."""
+    train = Train(minibatches=packing.minibatches, capacity=packing.capacity, learning_rate=rate)
+    learner = Learner(model, train, objective, version=given_batch.version)
+    (shard,), _ = pack_batch(given_batch, packing)
+    log = TokenLog()
+    learner.step(shard, log)
+    tokens = trained_tokens(given_batch, [shard], [log.logprobs()], packing)
+    assert tokens is not None
+    return tokens
+
+
+def unpacked(model: Path, given_batch: Batch) -> np.ndarray:
+    """Score every trajectory alone, with the weights before the step."""
+    learner = Learner(model, Train(minibatches=1), PPO(), version=given_batch.version)
+    columns = []
+    for sequence in (s for group in loss_sequences(given_batch, GRPO()) for s in group):
+        columns.append(_scored_alone(learner, sequence))
+    return np.concatenate(columns)
+
+
+def _scored_alone(learner: Learner, sequence: LossSequence) -> np.ndarray:
+    ((pack,),) = pack_groups([[sequence]], 16_384, ranks=1)
+    logprob, _ = learner.sharded.score(pack)
+    column: np.ndarray = logprob.detach().numpy()[pack.loss_scores]
+    return column
+
+
+OBJECTIVES = [DecoupledPPO(), PPO(), DecoupledPPO(proximal="loglinear"), GSPO(clip_low=0.2, clip_high=0.2)]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=["decoupled", "naive", "loglinear", "sequences"])
+@pytest.mark.parametrize("capacity", [64, 16_384])
+def test_logprobs_are_those_of_each_trajectory_alone(tiny: Path, objective: Objective, capacity: int) -> None:
+    drawn = batch(4, groups=8, size=4, seed=3)
+    packing = packing_of(2, capacity, objective=objective)
+    tokens = trained(tiny, drawn, packing, objective, rate=1e-12)  # no update moves the weights
+    expected = np.where(tokens.advantages != 0, unpacked(tiny, drawn), np.nan)
+    assert np.isnan(expected).any()
+    assert np.isfinite(expected).any()
+    assert tokens.current_logprobs is not None
+    np.testing.assert_allclose(tokens.current_logprobs, expected, atol=1e-5)
+    if "proximal_logprobs" not in objective.needed_columns:
+        assert tokens.proximal_logprobs is None
+        return
+    assert tokens.proximal_logprobs is not None
+    np.testing.assert_allclose(tokens.proximal_logprobs, expected, atol=1e-5)
+
+
+def test_current_logprobs_follow_the_updates_of_the_step_and_proximal_ones_do_not(tiny: Path) -> None:
+    drawn = batch(4, groups=8, size=4, seed=3)
+    tokens = trained(tiny, drawn, packing_of(2, 16_384), DecoupledPPO(), rate=1e-2)
+    before = unpacked(tiny, drawn)
+    assert tokens.current_logprobs is not None
+    assert tokens.proximal_logprobs is not None
+    minibatch = np.concatenate(
+        [np.full(int(t.loss_mask.sum()), i % 2) for i, group in enumerate(drawn.groups) for t in group.trajectories]
+    )
+    computed = np.isfinite(tokens.current_logprobs)
+    first = computed & (minibatch == 0)
+    second = computed & (minibatch == 1)
+    np.testing.assert_allclose(tokens.proximal_logprobs[computed], before[computed], atol=1e-5)
+    np.testing.assert_allclose(tokens.current_logprobs[first], before[first], atol=1e-5)
+    assert np.abs(tokens.current_logprobs[second] - before[second]).max() > 1e-2
+
+
+@pytest.mark.slow
+def test_two_ranks_report_what_one_does(tiny: Path, tmp_path: Path) -> None:
+    drawn = batch(4, groups=8, size=4, seed=3)
+
+    async def by_ranks() -> TrainedTokens:
+        first = init(tiny, tmp_path / "published", capacity=64)
+        async with forked(first, ranks=2, records=True) as (trainer, _):
+            result = await trainer.step(drawn)
+            await trainer.stop()
+        assert result.tokens is not None
+        return result.tokens
+
+    found = asyncio.run(by_ranks())
+    expected = trained(tiny, drawn, packing_of(2, 64), DecoupledPPO(), rate=Train().learning_rate)
+    assert np.array_equal(found.advantages, expected.advantages)
+    for name in ("current_logprobs", "proximal_logprobs"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-5)
+
+
+def test_advantages_of_tokens_come_back_as_such(tiny: Path) -> None:
+    drawn = batch(4, groups=4, size=4)
+    advantage = Growing(kind="growing")
+    tokens = trained(tiny, drawn, packing_of(1, 16_384, advantage=advantage), DecoupledPPO(), rate=1e-3)
+    expected = np.concatenate([s.advantages for group in loss_sequences(drawn, advantage) for s in group])
+    assert tokens.per_token
+    assert np.array_equal(tokens.advantages, expected)
+
+
+def test_a_run_that_writes_no_trajectories_pays_nothing(tiny: Path) -> None:
+    packing = msgspec.structs.replace(packing_of(2, 16_384), records=False)
+    drawn = batch(4, groups=4, size=4)
+    (shard,), _ = pack_batch(drawn, packing)
+    assert all(pack.places is None for pack in micro_batches(shard))
+    log = TokenLog()
+    Learner(tiny, Train(minibatches=2), DecoupledPPO(), version=4).step(shard, log)
+    assert log.logprobs() is None
+    assert trained_tokens(drawn, [shard], [None], packing) is None
+
+
+def test_logprobs_survive_the_channel_bit_for_bit() -> None:
+    sent = TokenLogprobs(np.arange(3, dtype=np.int32), np.array([-0.5, -np.inf, np.nan], np.float32))
+    received = channel.decode_from_rank(channel.encode(channel.Stepped(5, {}, sent)))
+    assert isinstance(received, channel.Stepped)
+    assert received.logprobs is not None
+    assert received.logprobs.proximal is None
+    assert np.array_equal(received.logprobs.places, sent.places)
+    assert np.array_equal(received.logprobs.current, sent.current, equal_nan=True)
