@@ -17,11 +17,14 @@ from arl.config.recipe_file import load_recipe
 from arl.errors import EngineLost, RecipeError, RewardError
 from arl.launch.base import Node
 from arl.launch.placement import LOWEST_PRIORITY, place
+from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Recorder
 from arl.run.evaluation.during import BackgroundEvaluations
 from arl.run.evaluation.scoreboard import Scoreboard, Scores
 from arl.run.preflight import preflight
+from arl.run.resume import Origin
 from arl.run.virtual import measure_in_process
+from arl.run.world import Start
 from arl.types import Accuracy
 from tests.metrics.test_recorder import idle_recorder
 from tests.processes import survivors
@@ -266,7 +269,8 @@ def test_a_run_measures_exactly_the_versions_that_it_says_and_trains_no_token_of
     assert link.readlink() == Path(f"step_{best}")
     assert {path.name for path in link.parent.iterdir()} == {"best", f"step_{best}", "step_6"}
     plan = preflight(recipe)
-    (again,) = clock.run(lambda: measure_in_process(recipe, plan, plan.measured, link.resolve(), best), virtual=True)
+    at_best = Start(recipe=recipe, origin=Origin(plan, command.run), model=link, display=ConsoleDisplay())
+    (again,) = clock.run(lambda: measure_in_process(at_best, plan.measured, link.resolve(), best), virtual=True)
     others = [abs(score - again.mean_reward) for version, score in scores.items() if version != best]
     assert abs(scores[best] - again.mean_reward) < 0.1 * min(others)  # a last bit of a logit may change a token
     assert len(pq.read_table(command.run / "trajectories")) == 6 * 16

@@ -20,7 +20,7 @@ from arl.reward.pool import RewardPool
 from arl.run.engines import EngineServers
 from arl.run.evaluation.measure import measure_suites
 from arl.run.preflight import Plan
-from arl.run.rewards import open_rewards
+from arl.run.rewards import open_rewards, reward_name
 from arl.types import Accuracy, StartingVersions, WeightUpdate
 
 SIDE = "evaluation"  # begins the role of the server, and the names of its logs
@@ -112,8 +112,8 @@ class EvaluationReplica:
         niced = self._recipe.model_copy(update={"reward": reward.model_copy(update={"environment": environment})})
         logs = self._servers.launcher.logs / SIDE
         logs.mkdir(exist_ok=True)
-        functions = [suite.reward for suite in self._plan.measured]
-        return open_rewards(niced, logs, self._note, functions)
+        others = {suite.reward for suite in self._plan.measured} - {reward_name(niced)}
+        return open_rewards(niced, logs, self._note, sorted(others))
 
     async def _start(self, version: int, model: Path) -> ReplicaEngine:
         """Start a server with the weights of `model`, and connect to it."""
