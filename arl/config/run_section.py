@@ -23,6 +23,9 @@ class Deadlines(Section):
     """An engine that produces nothing for an open request: it is killed, and started again."""
     reward: Seconds = 10.0
     """Scoring one response. A call that takes longer is killed, and made once more: see reward.on_error."""
+    evaluation: Seconds = 3600.0
+    """Measuring one version during training (eval.every), the start of its engine included. It runs at the lowest
+    priority, so it may take long. A version that takes longer is left out, and the run goes on."""
     shutdown: Seconds = 10.0
     """A process that was asked to exit, before it is killed."""
 

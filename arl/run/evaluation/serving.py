@@ -47,6 +47,7 @@ def for_evaluation(recipe: Recipe) -> Recipe:
         "train": recipe.train.model_copy(update={"ranks": 1}),
         "rollout": recipe.rollout.model_copy(update={"lag": None}),
         "sync": Sync(),  # models are files
+        "eval": recipe.eval.model_copy(update={"every": 0}),
     }
     return resolve_auto(recipe.model_copy(update=changes))
 
