@@ -11,11 +11,12 @@ first use, or by `score.prepare` when a worker starts.
 
 from functools import lru_cache
 
+from arl.reward.cpu_limit import run_within
 from arl.reward.math_compare import CHOICE, compare
 from arl.reward.math_extraction import LONGEST_ANSWER, extract_answer, gold_answer, has_form
-from arl.reward.math_forms import Form, Group, Named, read_form
+from arl.reward.math_forms import Collection, Form, Named, read_form
 from arl.reward.math_numbers import read_number
-from arl.reward.math_symbolic import is_equal, prepare, run_within
+from arl.reward.math_symbolic import is_equal, prepare
 from arl.reward.math_text import clean, words_of
 from arl.types import Problem, Response
 
@@ -111,7 +112,7 @@ def vote(response: Response) -> str:
 def _spell(form: Form) -> str:
     if isinstance(form, Named):
         return _spell(form.form)
-    if isinstance(form, Group):
+    if isinstance(form, Collection):
         parts = [_spell(item) for item in form.items]
         if form.kind in _UNORDERED:
             return "{" + ",".join(sorted(parts)) + "}"

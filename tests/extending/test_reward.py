@@ -14,6 +14,14 @@ def test_a_reward_by_name_takes_the_place_of_the_tasks(tmp_path: Path) -> None:
     assert any(0 < reward < 1 for reward in rewards)  # the task's own gives 0 or 1
 
 
+def test_named_parts_are_weighed_and_recorded_as_they_are(tmp_path: Path) -> None:
+    settings = ("reward.function=tests.extending.my_reward:ones_and_length", "reward.weights={length: -0.01}")
+    for row in trained_rows(ShortRun(tmp_path, *settings).train()):
+        parts = dict(row["reward_parts"])
+        assert row["reward"] == pytest.approx(parts["ones"] - 0.01 * parts["length"])
+        assert parts["length"] == sum(version >= 0 for version in row["policy_versions"])
+
+
 @pytest.mark.parametrize(
     ("reward", "complaint"),
     [
