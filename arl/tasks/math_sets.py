@@ -107,7 +107,10 @@ class Source(Struct, frozen=True, kw_only=True):
         try:
             return fetch_hub_files(self.hub, field)
         except DataError as error:
-            raise DataError(f"{error}, or let ARL_DATA name a folder that holds {self.local}.jsonl") from error
+            folder = os.environ.get("ARL_DATA")
+            looked = f" ({folder} has none)" if folder else ""
+            remedy = f"or let ARL_DATA name a folder that holds {self.local}.jsonl{looked}"
+            raise DataError(f"{error}, {remedy}") from error
 
     def _with_answer(self, candidate: Candidate) -> Problem:
         answer = self.read_answer(candidate.problem.answer)

@@ -11,7 +11,8 @@ from arl.metrics.batch import Ages, rollout_metrics
 from arl.reward.shaping import UNSHAPED, Shaping
 from arl.rollout.env import Env, Session
 from arl.rollout.episodes import Episodes
-from arl.run.evaluate import held_out_episodes, make_episodes
+from arl.run.evaluation.evaluate import suite_episodes
+from arl.run.evaluation.suite import held_out_suite
 from arl.types import (
     Batch,
     FinishReason,
@@ -125,6 +126,7 @@ def test_truncated_episodes_are_masked_and_keep_their_reward() -> None:
 def test_a_group_waits_for_its_grades_from_the_end_of_its_last_episode() -> None:
     _, episodes = run()
     assert episodes.reward_wait_seconds == pytest.approx(3.0)
+    assert episodes.num_graded_groups == 1
 
 
 def test_a_batch_of_masked_episodes_alone_has_lengths_and_no_ages() -> None:
@@ -148,11 +150,7 @@ def test_an_evaluation_never_shapes_or_masks() -> None:
         }
     )
 
-    class PlanOfLength:
-        max_length = 100
-
-    parts = (recipe, PlanOfLength(), Talker(), NullCodec(), SlowGrades())
-    trained = make_episodes(*parts)  # type: ignore[arg-type]
-    measured = held_out_episodes(*parts)  # type: ignore[arg-type]
-    assert trained._shaping == Shaping(scale=10.0, mask_truncated=True)
+    suite = held_out_suite(recipe, [Problem("p")])
+    measured = suite_episodes(suite, Talker(), NullCodec(), SlowGrades(), max_length=100)  # type: ignore[arg-type]
+    assert Shaping.of(recipe.reward) == Shaping(scale=10.0, mask_truncated=True)
     assert measured._shaping == UNSHAPED
