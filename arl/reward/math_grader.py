@@ -22,6 +22,7 @@ from arl.types import Problem, Response
 
 __all__ = ["canonical", "equal", "extract_answer", "score", "vote"]
 
+LONGEST_BITS = 4000  # of a number that is spelled out; Python writes up to 4,300 digits
 SECONDS = 1.0  # for the algebra of one verification
 _UNORDERED = {"list", "{}", "union", "plus-minus"}
 
@@ -103,10 +104,7 @@ def vote(response: Response) -> str:
     answer = extract_answer(response.text, response.truncated)
     if answer is None:
         return ""
-    try:
-        return canonical(answer) or answer.strip()
-    except ValueError:  # a number with more digits than Python writes out
-        return answer.strip()
+    return canonical(answer) or answer.strip()
 
 
 def _spell(form: Form) -> str:
@@ -116,9 +114,13 @@ def _spell(form: Form) -> str:
         parts = [_spell(item) for item in form.items]
         if form.kind in _UNORDERED:
             return "{" + ",".join(sorted(parts)) + "}"
-        return form.kind[0] + ",".join(parts) + form.kind[-1]
+        opening, closing = form.kind if len(form.kind) == 2 else (f"{form.kind}(", ")")
+        return opening + ",".join(parts) + closing
     number = read_number(form.text)
-    if number is not None:
+    if (
+        number is not None
+        and number.value.numerator.bit_length() + number.value.denominator.bit_length() < LONGEST_BITS
+    ):
         return str(number.value)
     choice = CHOICE.fullmatch(form.text)
     return choice[1] if choice else words_of(form.text) or form.text

@@ -97,7 +97,9 @@ def _compare_at_points(gold: Any, answer: Any, variables: list[Any]) -> bool | N
         if not _agree(one, other):
             return False
         agreements += 1
-    return True if agreements >= LEAST_POINTS else None
+        if agreements == LEAST_POINTS:
+            return True
+    return None
 
 
 def _value(expression: Any, at: dict[Any, Any] | None = None) -> Any:
@@ -126,11 +128,15 @@ def _agree(one: Any, other: Any) -> bool:
 
 
 def _points(variables: list[Any]) -> list[dict[Any, Any]]:
-    """Return points of unrelated fractions: two of positive ones, two of mixed signs, two of integers."""
+    """Return points of unrelated fractions: one of positive ones, two of mixed signs, then others for small domains.
+
+    The first three differ in every sign, because roots of squares agree where all are positive.
+    """
     sympy = load_library().sympy
     rational = sympy.Rational
     primes = [sympy.prime(index + 2) for index in range(len(variables))]
     fractions = [[rational(prime + 2 * row, 13 + 6 * row) for prime in primes] for row in (0, 1)]
     mixed = [[rational(prime * (-1) ** (index + row), 19) for index, prime in enumerate(primes)] for row in (0, 1)]
     integers = [[rational(prime + row) for prime in primes] for row in (2, 5)]
-    return [dict(zip(variables, row, strict=True)) for row in (*fractions, *mixed, *integers)]
+    rows = (fractions[0], mixed[1], mixed[0], fractions[1], *integers)
+    return [dict(zip(variables, row, strict=True)) for row in rows]

@@ -104,6 +104,10 @@ x \in [-2,7] | -2 \leq x \leq 7
 864 \mbox{ inches}^2 | 864 square inches
 60 | 60\,\text{km/h}
 5 apples | 5
+5 million | 5,000,000
+\frac{7}{2} | 3\frac{1}{2} hours
+12\pi | 12\pi cm
+3 | t = 3 \text{ s}
 10\% | 10
 10\% | 0.1
 0.15 | 15\%
@@ -193,6 +197,11 @@ x>2 | y>2
 \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix} | \begin{pmatrix} 1 & 3 \\ 2 & 4\end{pmatrix}
 5\text{ cm} | 5\text{ m}
 5 minutes | 5 hours
+5 | 5 million
+12 | 12\pi cm
+5 | 5 (or maybe 6)
+5 | 5 \neq 6
+15\mbox{ cm}^2 | 15\text{ square inches}
 5.4 \text{ cents} | 5.4 \text{ dollars}
 10\% | 1
 0.1 | 10
@@ -244,6 +253,8 @@ CANONICAL = {
     "{1,2}": [r"\{2, 1\}", "1,2", "2 and 1", "x=1 or x=2"],
     r"[0,\infty)": [r"x \ge 0", r"[0,\infty)", r"0 \leq x"],
     "C": [r"\text{(C)}", "C", "(C)"],
+    "2^{99999}": ["2^{99999}", "$2^{99999}$"],  # Python does not write out so many digits
+    "matrix(row(1),row(2))": [r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix} 1 \\ 2.0 \end{bmatrix}"],
     "evelyn": [r"\text{Evelyn}", "evelyn."],
 }
 

@@ -5,6 +5,8 @@ the grade says; here no call may come to that, because the grader bounds its own
 """
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,11 @@ def test_a_late_no_is_no_verdict_and_a_late_yes_is_one() -> None:
     with pytest.raises(TimeoutError):
         run_within(0.05, lambda: answers(False), "it")
     assert run_within(0.05, lambda: answers(True), "it")
+
+
+def test_the_controller_may_import_the_grader_without_the_symbolic_library() -> None:
+    probe = "import sys, arl.reward.math_grader; sys.exit('sympy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=120).returncode == 0
 
 
 def test_algebra_outside_of_the_main_thread_is_refused() -> None:
