@@ -35,6 +35,8 @@ FREE = (
     "output.samples",
     "output.trackers",
     "output.wandb",
+    "reward.memory_gb",
+    "reward.on_error",
     "rollout.failure_window",
     "rollout.max_failed_share",
     "rollout.max_rejected_share",
