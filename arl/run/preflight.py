@@ -18,6 +18,8 @@ from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
+from arl.run.evaluation.suite import held_out_suite
+from arl.run.evaluation.suite_prompts import check_prompts
 from arl.run.problem_sets import run_problems
 from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
@@ -37,6 +39,7 @@ class Plan(Struct, frozen=True):
     training: list[Problem]
     held_out: list[Problem]
     max_length: int  # of a trajectory, tokens
+    context: int  # of the model, tokens
     placement: Placement
     transport: Transport
     trainer_bytes: int | None  # weights, gradients and moments of one rank; None: a tiny model's
@@ -75,6 +78,10 @@ def preflight(recipe: Recipe) -> Plan:
             "eval.problems to 0"
         )
     max_length = check_lengths(recipe, problems.training + problems.held_out)
+    limits = starting_limits(recipe)
+    evaluated = held_out_suite(recipe, problems.held_out[: recipe.eval.problems])
+    if recipe.eval.max_new_tokens is not None and evaluated.problems:
+        check_prompts(evaluated, starting_codec(recipe), limits)
     launcher = make_launcher(recipe, recipe.run_directory / "logs")
     placement = place(recipe, launcher.nodes[0])
     on_gpus = bool(placement.ranks[0].devices)
@@ -89,8 +96,9 @@ def preflight(recipe: Recipe) -> Plan:
     probe_backend(recipe)
     return Plan(
         training=problems.training,
-        held_out=problems.held_out[: recipe.eval.problems],
+        held_out=list(evaluated.problems),
         max_length=max_length,
+        context=limits.context,
         placement=placement,
         transport=transport,
         trainer_bytes=trainer_bytes,

@@ -20,7 +20,6 @@ from pathlib import Path
 from time import perf_counter
 
 from arl import clock
-from arl.clock import deadline
 from arl.config.recipe import Recipe
 from arl.errors import RunError
 from arl.launch.launchers import make_launcher
@@ -208,8 +207,7 @@ class SegmentRun:
         problems: Sequence[Problem] = self.start.origin.plan.held_out
         if not problems:
             return None
-        async with deadline(self.start.recipe.deadlines.step, "controller", f"the evaluation {when}"):
-            accuracy = await parts.evaluate(problems, version)
+        accuracy = await parts.evaluate(problems, version)
         reward = f"{accuracy.mean_reward:.3f}"
         self.start.display.note(f"accuracy {when}: {reward} on {accuracy.problems} held-out problems")
         return accuracy
@@ -245,6 +243,7 @@ def read_meters(parts: Parts) -> Meters:
         tokens_generated=parts.groups.tokens_generated,
         restarts=parts.num_restarts(),
         reward_wait_seconds=parts.groups.reward_wait_seconds,
+        graded_groups=parts.groups.num_graded_groups,
     )
 
 

@@ -24,7 +24,7 @@ from arl.config.imports import import_function
 from arl.config.section import Fraction, NonNegative, PositiveFloat, Section, Steps, Unit
 from arl.data.row_problems import RowReader, file_candidates
 from arl.tasks.base import Demonstration, Split, SplitSource, Task, WarmupStage
-from arl.tasks.math_sets import GRADER
+from arl.tasks.math_sets import GRADER, VOTE
 from arl.types import Problem, Response
 
 FILE = Path(__file__).with_name("arithmetic.jsonl")
@@ -158,6 +158,12 @@ class Arithmetic(Task):
         """Grade the answer as mathematics: parts `correct` and `format`, of which the weights count the first alone."""
         graded: float | dict[str, float] = import_function(GRADER, "data.task")(problem, response)
         return graded
+
+    @staticmethod
+    def extract(response: Response) -> str:
+        """Return the answer in a response, spelled as all that equal it."""
+        answer: str = import_function(VOTE, "data.task")(response)
+        return answer
 
     @classmethod
     def split_source(cls, split: Split) -> SplitSource | None:

@@ -24,6 +24,7 @@ from arl.tasks.base import Split, SplitSource, Task
 from arl.types import Problem, Response
 
 GRADER = "arl.reward.math_grader:score"
+VOTE = "arl.reward.math_grader:vote"
 SUFFIX = "\nReason step by step, and put the final answer in \\boxed{}."
 
 
@@ -106,7 +107,10 @@ class Source(Struct, frozen=True, kw_only=True):
         try:
             return fetch_hub_files(self.hub, field)
         except DataError as error:
-            raise DataError(f"{error}, or let ARL_DATA name a folder that holds {self.local}.jsonl") from error
+            folder = os.environ.get("ARL_DATA")
+            looked = f" ({folder} has none)" if folder else ""
+            remedy = f"or let ARL_DATA name a folder that holds {self.local}.jsonl{looked}"
+            raise DataError(f"{error}, {remedy}") from error
 
     def _with_answer(self, candidate: Candidate) -> Problem:
         answer = self.read_answer(candidate.problem.answer)
@@ -205,6 +209,12 @@ class MathSet(Task):
         """Grade the answer: parts `correct` and `format`, of which the weights count the first alone."""
         graded: float | dict[str, float] = import_function(GRADER, "data.task")(problem, response)
         return graded
+
+    @staticmethod
+    def extract(response: Response) -> str:
+        """Return the answer in a response, spelled as all that equal it."""
+        answer: str = import_function(VOTE, "data.task")(response)
+        return answer
 
     @classmethod
     def split_source(cls, split: Split) -> SplitSource | None:

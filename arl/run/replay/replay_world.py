@@ -26,7 +26,7 @@ from arl.rollout.base import Admission
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import Filter, keep_all
 from arl.run.checkpoint import next_checkpoint
-from arl.run.evaluate import evaluate, held_out_episodes
+from arl.run.evaluation.held_out import measure_held_out
 from arl.run.failures import reported_failures
 from arl.run.replay.recorded import (
     PacedTrainer,
@@ -218,8 +218,8 @@ async def _measure(start: Start, model: Path, problems: Sequence[Problem], versi
     scorer = evaluation_scorer(recipe, rewards)
     async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
         codec = load_codec(str(model), recipe_format(recipe.data))
-        episodes = held_out_episodes(recipe, start.origin.plan, engine, codec, scorer)
-        return await evaluate(episodes, problems, f"eval{version}")
+        context = start.origin.plan.context
+        return await measure_held_out(recipe, problems, version, engine, codec, scorer, context)
 
 
 def _patient(deadlines: Deadlines, patience: float) -> Deadlines:
