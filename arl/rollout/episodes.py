@@ -68,6 +68,8 @@ class Episodes:
         self._top_p = top_p
         self._top_k = top_k
         self.tokens_generated = 0  # by episodes that have ended
+        self.reward_wait_seconds = 0.0  # from the end of a group's last episode to its grades, summed over groups
+        self.num_graded_groups = 0  # that a reward function has graded
         self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
@@ -114,6 +116,7 @@ class Episodes:
             began = now()
             scored = await self._rewards.score(problem, [responses[i] for i in unscored])
             self.reward_wait_seconds += now() - began
+            self.num_graded_groups += 1
             grades.update(zip(unscored, scored, strict=True))
         return [grades[i] for i in range(len(responses))]
 

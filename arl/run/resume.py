@@ -51,6 +51,7 @@ FREE_ON_THE_WALL = (
     "engine.slots",
     "engine.tensor_parallel",
     "output.checkpoint_every",
+    "reward.workers",
     "train.checkpointing",
     "train.compile",
     "train.ranks",
