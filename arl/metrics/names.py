@@ -146,7 +146,10 @@ EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_LOST - ON_KNOWN_DEVICES
 
 
 def is_defined(name: str) -> bool:
-    """Return whether a metric is defined: here, by the user's objective, or as a part of the reward."""
+    """Return whether a metric is defined: here, by the user's objective, by a part of the reward, or for any suite."""
+    if name.startswith(OF_EVALUATION):  # every suite has what held_out has
+        _, _, metric = name.removeprefix(OF_EVALUATION).rpartition("/")
+        return f"{OF_EVALUATION}held_out/{metric}" in METRICS
     return name in METRICS or name.startswith((OF_OBJECTIVE, OF_PART))
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from arl.reward.cpu_limit import run_within
 from arl.reward.math_compare import CHOICE, compare
 from arl.reward.math_extraction import LONGEST_ANSWER, extract_answer, gold_answer, has_form
-from arl.reward.math_forms import Form, Collection, Named, read_form
+from arl.reward.math_forms import Collection, Form, Named, read_form
 from arl.reward.math_numbers import read_number
 from arl.reward.math_symbolic import is_equal, prepare
 from arl.reward.math_text import clean, words_of

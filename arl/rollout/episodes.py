@@ -68,8 +68,8 @@ class Episodes:
         self._top_p = top_p
         self._top_k = top_k
         self.tokens_generated = 0  # by episodes that have ended
-        self.reward_wait_seconds = 0.0  # from the end of a group's last episode to its grades, summed over groups
-        self.num_graded_groups = 0  # that a reward function has graded
+        self.reward_wait_seconds = 0.0  # clock seconds from the end of a group's episodes to their grades, summed
+        self.num_graded_groups = 0  # in that sum
         self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
@@ -142,7 +142,7 @@ class Episodes:
             temperature=self._rollout.temperature,
             top_p=self._top_p,
             top_k=self._top_k,
-            stop_token_ids=self._codec.stop_token_ids,
+            stop_token_ids=(*self._codec.stop_token_ids, *self._rollout.stop_token_ids),
             seed=int.from_bytes(digest, "big") >> 1,  # fits a signed 64-bit integer
         )
         return Session(
@@ -154,6 +154,7 @@ class Episodes:
             episode_id=episode_id,
             affinity=affinity,
             journal=journal,
+            stop=self._rollout.stop,
         )
 
     async def _drive(self, problem: Problem, session: Session) -> float | None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
 from arl.data.model_source import check_model_source
+from arl.data.prompt_format import recipe_format
 from arl.engine.backend import probe_backend
 from arl.errors import DataError, InputError
 from arl.launch.launchers import make_launcher
@@ -18,7 +19,10 @@ from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
-from arl.run.evaluation.suite import held_out_suite
+from arl.run.auto import resolve_auto
+from arl.run.check_stops import check_stops
+from arl.run.evaluation.measure import measured_suites
+from arl.run.evaluation.suite import Suite, held_out_suite
 from arl.run.evaluation.suite_prompts import check_prompts
 from arl.run.problem_sets import run_problems
 from arl.run.rewards import reward_name
@@ -45,6 +49,7 @@ class Plan(Struct, frozen=True):
     trainer_bytes: int | None  # weights, gradients and moments of one rank; None: a tiny model's
     lags: np.ndarray | None  # (steps, P) int32, versions: see arl.rollout.lag_table; None: staleness is bounded instead
     suites: dict[str, list[Problem]] = {}  # name of a suite -> its problems
+    measured: list[Suite] = []  # during training
     left_out: tuple[str, ...] = ()  # notes about problems that are not used
     prompts: str = ""  # how problems become prompts, with the beginning of one
 
@@ -66,6 +71,7 @@ def preflight(recipe: Recipe) -> Plan:
             the model is of an unsupported family or larger than memory, or the backend is not installed.
     """
     _check_named_objects(recipe)
+    recipe = resolve_auto(recipe)
     if recipe.model.path is not None:
         check_model_source(recipe.model.path)
     try_algorithms(recipe)
@@ -82,6 +88,10 @@ def preflight(recipe: Recipe) -> Plan:
     evaluated = held_out_suite(recipe, problems.held_out[: recipe.eval.problems])
     if recipe.eval.max_new_tokens is not None and evaluated.problems:
         check_prompts(evaluated, starting_codec(recipe), limits)
+    measured = measured_suites(recipe, evaluated.problems)
+    for suite in measured:
+        prompts = recipe_format(suite.recipe.data)
+        check_prompts(suite, starting_codec(recipe).with_format(prompts), limits)
     launcher = make_launcher(recipe, recipe.run_directory / "logs")
     placement = place(recipe, launcher.nodes[0])
     on_gpus = bool(placement.ranks[0].devices)
@@ -104,6 +114,7 @@ def preflight(recipe: Recipe) -> Plan:
         trainer_bytes=trainer_bytes,
         lags=lags,
         suites=problems.suites,
+        measured=measured,
         left_out=problems.notes,
         prompts=_describe_prompts(recipe, problems.training[0]),
     )
@@ -166,12 +177,13 @@ def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:
     encoded = {codec.encode_problem(problem): problem for problem in by_length[-LONGEST_PROMPTS:]}
     longest = max(encoded, key=len)
     prompt = len(longest)
-    largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids])
+    largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids[:1]])
     if largest >= vocab_size:
         raise InputError(
             f"model.path {recipe.model.path}: its tokenizer makes id {largest}, and the model's ids run from 0 to "
             f"{vocab_size - 1}: give the tokenizer that belongs to the model"
         )
+    check_stops(recipe, codec, vocab_size)
     sampled = recipe.rollout.max_new_tokens
     what = f"a prompt of {prompt} tokens and rollout.max_new_tokens {sampled}, {prompt + sampled} in all"
     if prompt + sampled > context:

@@ -30,6 +30,8 @@ FREE = (
     "engine.max_restarts",
     "engine.python",
     "engine.threads",
+    "eval.best",
+    "eval.every",
     "output.directory",
     "output.keep_checkpoints",
     "output.samples",

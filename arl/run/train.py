@@ -14,6 +14,7 @@ A run on the wall clock is one segment. In virtual time each checkpoint ends a s
 the checkpoint's files, as a resumed run is, so that the two cannot differ.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +34,10 @@ from arl.rollout.base import Checkpoints, Observer
 from arl.rollout.controller import Controller
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.segment import Segment
+from arl.run.auto import resolve_auto
 from arl.run.checkpoint import RunState, load_state, next_checkpoint
+from arl.run.evaluation.during import NoEvaluations, SteppedObserver
+from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.failures import explain_deaths, reported_failures
 from arl.run.outcome import Outcome, summarize
 from arl.run.resume import Origin, begin
@@ -58,6 +62,7 @@ def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -
 def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -> Summary:
     """Run `recipe` in `world`; see `train`."""
     began = perf_counter()
+    recipe = resolve_auto(recipe)
     with world.process_settings(), begin(recipe, display, resume) as origin:
         outcome, end = _run_segments(world, recipe, origin, display, began)
         summary = summarize(recipe, origin.directory, outcome, end - world.traits.start_time)
@@ -159,12 +164,19 @@ class SegmentRun:
         ) as recorder:
             if before is not None and state is None:
                 recorder.evaluated(before)
-            checkpoints = parts.make_checkpoints(self._cutter(recorder, before))
-            controller = Controller(make_segment(self.start, parts, self.until, recorder, checkpoints))
-            seconds = await self._train(parts, controller, recorder)
-            after = await self._evaluate_after(parts, controller.version)
-            if after is not None:
-                recorder.evaluated(after)
+            board = self._board(recorder)
+            evaluations = NoEvaluations() if board is None else parts.make_evaluations(board)
+            checkpoints = parts.make_checkpoints(self._cutter(recorder, before), evaluations)
+            observer = SteppedObserver(recorder, evaluations.stepped)
+            controller = Controller(make_segment(self.start, parts, self.until, observer, checkpoints))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(evaluations.run(), name="evaluations")
+                seconds = await self._train(parts, controller, recorder)
+                after = await self._evaluate_after(parts, controller.version)
+                if after is not None:
+                    self._record_after(after, recorder, board)
+                evaluations.finish()
+            await checkpoints.prune()
         return Outcome(
             before=before,
             after=after,
@@ -173,6 +185,22 @@ class SegmentRun:
             recorder=recorder,
             ledger=controller.ledger,
         )
+
+    def _board(self, recorder: Recorder) -> Scoreboard | None:
+        """Open the scores of evaluations during training; None: the recipe has none."""
+        recipe = self.start.recipe
+        if not recipe.eval.every:
+            return None
+        origin = self.start.origin
+        return Scoreboard(origin.directory, recipe.eval.decides, origin.version, recorder, self.start.display.note)
+
+    def _record_after(self, after: Accuracy, recorder: Recorder, board: Scoreboard | None) -> None:
+        """Record the evaluation after training, whose version may be the best as well."""
+        is_all = self.start.recipe.eval.only_held_out
+        if board is not None and is_all and not board.measured(after.version):
+            board.add(self.start.origin.directory / CHECKPOINTS / f"step_{after.version}", [after])
+        elif not recorder.has_evaluated(after):
+            recorder.evaluated(after)
 
     async def _train(self, parts: Parts, controller: Controller, recorder: Recorder) -> float:
         """Train until the end of the segment, or of the data; return the seconds that this took."""

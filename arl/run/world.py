@@ -36,7 +36,9 @@ from arl.rollout.lease import NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
 from arl.run.checkpoint import Cut as Cut
 from arl.run.checkpoint import RunCheckpoints
+from arl.run.evaluation.during import Evaluations, NoEvaluations
 from arl.run.evaluation.held_out import measure_held_out
+from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.preflight import Plan
 from arl.run.resume import Origin
 from arl.tasks.registry import env_name
@@ -80,6 +82,10 @@ async def _at_once() -> None:
     pass
 
 
+def _no_evaluations(board: Scoreboard) -> Evaluations:
+    return NoEvaluations()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """Hold an opened world. `recipe_parts` makes those that follow from the recipe."""
@@ -99,9 +105,11 @@ class Parts:
     """Versions of the whole run. Nothing is generated that no step will train."""
     display: Display
     """Shows steps and lost groups."""
-    make_checkpoints: Callable[[Cut], Checkpoints]
+    make_checkpoints: Callable[[Cut, Evaluations], Checkpoints]
     evaluate: Callable[[Sequence[Problem], int], Awaitable[Accuracy]]
     """Measures the accuracy of a version, which the engine serves, on held-out problems."""
+    make_evaluations: Callable[[Scoreboard], Evaluations] = _no_evaluations
+    """Makes what evaluates while training goes on; only called with eval.every."""
     ready: Callable[[], Awaitable[None]] = _at_once
     """Returns when training can begin. Evaluation can begin as soon as the world is open."""
     codec: TextCodec | None = None
@@ -212,10 +220,10 @@ def recipe_parts(
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
         return await measure_held_out(recipe, problems, version, engine, codec, graded, plan.context)
 
-    def checkpoints(cut: Cut) -> RunCheckpoints:
-        directory = start.origin.directory / "checkpoints"
+    def checkpoints(cut: Cut, evaluations: Evaluations) -> RunCheckpoints:
+        directory = start.origin.directory / CHECKPOINTS
         directory.mkdir(exist_ok=True)
-        return RunCheckpoints(directory, recipe, engine, trainer, cut, start.origin.checkpoint)
+        return RunCheckpoints(directory, recipe, engine, trainer, cut, start.origin.checkpoint, evaluations)
 
     parts: dict[str, Any] = {
         "groups": episodes,

@@ -11,6 +11,8 @@ from arl.metrics.batch import Ages, rollout_metrics
 from arl.reward.shaping import UNSHAPED, Shaping
 from arl.rollout.env import Env, Session
 from arl.rollout.episodes import Episodes
+from arl.run.evaluation.evaluate import suite_episodes
+from arl.run.evaluation.suite import held_out_suite
 from arl.types import (
     Batch,
     FinishReason,
@@ -111,7 +113,6 @@ def test_a_reward_of_the_env_is_shaped_like_any_other() -> None:
     trajectories, episodes = run(score_itself, Shaping(scale=10.0, bias=-0.5, buffer=4))
     assert [t.reward for t in trajectories][5:7] == [5.0, 4.75]
     assert episodes.reward_wait_seconds == 0
-    assert episodes.num_graded_groups == 0
 
 
 def test_truncated_episodes_are_masked_and_keep_their_reward() -> None:
@@ -138,3 +139,18 @@ def test_a_batch_of_masked_episodes_alone_has_lengths_and_no_ages() -> None:
     assert metrics["tokens/trained"] == 0
     assert metrics["token_age/histogram"] == []
     assert "staleness/max" not in metrics
+
+
+def test_an_evaluation_never_shapes_or_masks() -> None:
+    recipe = Recipe.model_validate(
+        {
+            "model": {"tiny": {}},
+            "data": {"task": "running_checksum"},
+            "reward": {"scale": 10, "mask_truncated": True},
+        }
+    )
+
+    suite = held_out_suite(recipe, [Problem("p")])
+    measured = suite_episodes(suite, Talker(), NullCodec(), SlowGrades(), max_length=100)  # type: ignore[arg-type]
+    assert Shaping.of(recipe.reward) == Shaping(scale=10.0, mask_truncated=True)
+    assert measured._shaping == UNSHAPED

@@ -45,7 +45,8 @@ def _alone() -> Iterator[None]:
 
 
 def learner(model: Path, objective: Objective | None = None, **train: Any) -> Learner:
-    return Learner(model, Train(**{"minibatches": 2} | train), objective or DecoupledPPO(), version=4)
+    settings = {"minibatches": 2, "dtype": "float32", "learning_rate": 1.5e-4} | train
+    return Learner(model, Train.model_validate(settings), objective or DecoupledPPO(), version=4)
 
 
 def shard_of(given: Batch, minibatches: int = 2, capacity: int = 16_384) -> Shard:
@@ -258,7 +259,13 @@ def test_an_update_that_is_not_finite_leaves_weights_moments_and_means_alone(tin
 def test_three_updates_in_a_row_that_are_not_finite_end_the_run_with_the_shard_saved(
     tiny: Path, tmp_path: Path
 ) -> None:
-    trained = Learner(tiny, Train(minibatches=2), DecoupledPPO(), version=4, evidence=tmp_path / "logs")
+    trained = Learner(
+        tiny,
+        Train(dtype="float32", learning_rate=1.5e-4, minibatches=2),
+        DecoupledPPO(),
+        version=4,
+        evidence=tmp_path / "logs",
+    )
     before = weights(trained)
     assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
     with pytest.raises(TrainerError, match=r"the loss is nan .* version 5, and 3 updates in a row") as raised:
@@ -274,7 +281,13 @@ def test_a_checkpoint_before_any_update_has_moments_of_zero(tiny: Path, tmp_path
     trained = learner(tiny)
     assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
     trained.sharded.write(trained.sharded.training_state(), tmp_path / "saved", tokenizer_path=tiny)
-    resumed = Learner(tmp_path / "saved", Train(minibatches=2), DecoupledPPO(), version=5, resumed=True)
+    resumed = Learner(
+        tmp_path / "saved",
+        Train(dtype="float32", learning_rate=1.5e-4, minibatches=2),
+        DecoupledPPO(),
+        version=5,
+        resumed=True,
+    )
     for going_on in (trained, resumed):
         assert going_on.step(shard_of(batch(5, groups=4, size=4)))["train/skipped_updates"] == 0
     assert_same_weights(weights(trained), weights(resumed), 0.0)
@@ -351,7 +364,7 @@ def test_compiled_and_checkpointed_blocks_train_as_others_do(tmp_path: Path, mon
 def test_a_publication_loads_as_the_weights_it_was_made_of(tmp_path: Path, tiny: Path) -> None:
     trained = learner(tiny)
     update = FileTarget(tmp_path, trained.config_json()).write(5, trained.snapshot())
-    again = Learner(update.path, Train(minibatches=2), DecoupledPPO())
+    again = Learner(update.path, Train(dtype="float32", learning_rate=1.5e-4, minibatches=2), DecoupledPPO())
     assert_same_weights(weights(trained), weights(again), 0.0)
 
 
