@@ -9,16 +9,14 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from arl.config.imports import import_function
 from arl.config.section import Section
 from arl.data.hub_files import HubFiles
 from arl.errors import DataError
 from arl.tasks.base import Split, SplitSource, Task
+from arl.tasks.math_reward import answer_to_vote_on, grade_answer
 from arl.tasks.published_set import Source, after_hashes, last_boxed
-from arl.types import Problem, Response
+from arl.types import Problem
 
-GRADER = "arl.reward.math_grader:score"
-VOTE = "arl.reward.math_grader:vote"
 SUFFIX = "\nReason step by step, and put the final answer in \\boxed{}."
 
 GSM8K_TRAIN = Source(
@@ -106,17 +104,8 @@ class MathSet(Task):
             )
         return source.load(self.name)
 
-    @staticmethod
-    def reward(problem: Problem, response: Response) -> float | dict[str, float]:
-        """Grade the answer: parts `correct` and `format`, of which the weights count the first alone."""
-        graded: float | dict[str, float] = import_function(GRADER, "data.task")(problem, response)
-        return graded
-
-    @staticmethod
-    def extract(response: Response) -> str:
-        """Return the answer in a response, spelled as all that equal it."""
-        answer: str = import_function(VOTE, "data.task")(response)
-        return answer
+    reward = staticmethod(grade_answer)
+    extract = staticmethod(answer_to_vote_on)
 
     @classmethod
     def split_source(cls, split: Split) -> SplitSource | None:
