@@ -202,8 +202,12 @@ class SwapReport(Struct, frozen=True):
 
 
 class Accuracy(Struct, frozen=True):
-    """Report the mean reward of one episode per held-out problem, all sampled by one version."""
+    """Report the mean score of a version on the problems of a suite: of its parts `correct`, else of its rewards."""
 
     mean_reward: float
     problems: int
     version: int
+    suite: str = "held_out"  # the recipe's own problems, or a task
+    samples: int = 1  # episodes of each problem
+    low: float | None = None  # 95 % interval of mean_reward, by bootstrap over problems; None: not known
+    high: float | None = None

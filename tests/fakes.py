@@ -165,6 +165,9 @@ class NullCheckpoints:
     async def write(self, state: ControllerState) -> None:
         self.states[state.version] = now(), msgpack_arrays.encoder().encode(state)
 
+    async def prune(self) -> None:
+        pass
+
 
 class NullLease:
     async def acquire(self) -> None:

@@ -43,6 +43,20 @@ def async_(
     typer.echo(to_json(report))
 
 
+def evaluation(
+    recipe: RecipePath = Path("recipes/quickstart.yaml"),
+    set_: Overrides = None,
+    every: Annotated[int, typer.Option(min=1, help="Steps between evaluations.")] = 10,
+    pairs: Annotated[int, typer.Option(min=1, help="Runs without and with it, interleaved.")] = 3,
+) -> None:
+    """Measure what evaluation during training costs the training."""
+    from arl.bench import to_json
+    from arl.bench.evaluation_bench import bench_evaluation
+
+    report = bench_evaluation(recipe, set_ or [], every, pairs)
+    typer.echo(to_json(report))
+
+
 def controller(
     concurrent: Annotated[
         int, typer.Option(min=8, help="Open episodes; also an eighth and eight times as many.")
@@ -126,6 +140,19 @@ def sync(
     typer.echo(to_json(report))
 
 
+def rewards(
+    workers: Annotated[int, typer.Option(min=1, help="Reward processes.")] = 2,
+    groups: Annotated[int, typer.Option(min=1, help="Of 8 responses each; a tenth where all take algebra.")] = 500,
+    repeats: Annotated[int, typer.Option(min=1, help="Of each mixture, interleaved.")] = 3,
+) -> None:
+    """Measure short math verifications a second through the reward pool."""
+    from arl.bench import to_json
+    from arl.bench.reward_bench import bench_rewards
+
+    report = bench_rewards(workers, groups, repeats)
+    typer.echo(to_json(report))
+
+
 def target(
     recipe: RecipePath,
     model: Model,
@@ -160,4 +187,15 @@ def _by_name(options: list[str]) -> dict[str, str]:
     return systems
 
 
-COMMANDS: list[Callable[..., None]] = [engine, async_, controller, kernels, packing, trainer, sync, target]
+COMMANDS: list[Callable[..., None]] = [
+    engine,
+    async_,
+    evaluation,
+    controller,
+    kernels,
+    packing,
+    trainer,
+    sync,
+    rewards,
+    target,
+]

@@ -146,6 +146,7 @@ def _make_start(problems_per_step: int, steps: int) -> Start:
         training=[Problem(str(i)) for i in range(NUM_PROBLEMS)],
         held_out=[],
         max_length=1024,
+        context=1024,
         placement=Placement(engines=[], ranks=[]),
         transport="memory",
         trainer_bytes=None,

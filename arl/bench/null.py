@@ -164,6 +164,9 @@ class NullCheckpoints:
     async def write(self, state: ControllerState) -> None:
         """See Checkpoints."""
 
+    async def prune(self) -> None:
+        """See Checkpoints."""
+
 
 class NullCodec:
     """Implements TextCodec: every problem has the same prompt, every answer the same text."""

@@ -27,7 +27,7 @@ from arl.config.recipe_file import load_recipe
 from arl.errors import InputError, RunError
 from arl.metrics.console import ConsoleDisplay
 from arl.models.load import save_model
-from arl.run.evaluate import evaluate_models
+from arl.run.evaluation.serving import evaluate_models
 from arl.run.train import train
 
 PEER_SECONDS = 3600.0
@@ -77,7 +77,7 @@ def bench_target(
             with tempfile.TemporaryDirectory(prefix="arl-bench-") as name:
                 taken = _train_all(race, seed, ours, peers, Path(name), display)
                 for system, snapshots in taken.items():
-                    row = {"seed": seed, **_reach(race, snapshots)}
+                    row = {"seed": seed, **_reach(race, snapshots, display)}
                     runs[system].append(row)
                     display.note(f"seed {seed}: {system}: {row['seconds']} s to {race.accuracy}")
     medians = {system: median([row["seconds"] for row in rows]) for system, rows in runs.items()}
@@ -182,11 +182,11 @@ def _convert(state_file: Path, model: Path) -> Path:
     return directory
 
 
-def _reach(race: Race, snapshots: Sequence[Snapshot]) -> dict[str, Any]:
+def _reach(race: Race, snapshots: Sequence[Snapshot], display: ConsoleDisplay) -> dict[str, Any]:
     """Evaluate the snapshots of one run, and report the first one that is accurate enough."""
     recipe = race.load([])
     models = [snapshot.model for snapshot in snapshots]
-    scores = clock.run(lambda: evaluate_models(recipe, models))
+    scores = clock.run(lambda: evaluate_models(recipe, models, display.note))
     return first_at(race.accuracy, snapshots, [score.mean_reward for score in scores])
 
 

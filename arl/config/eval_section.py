@@ -1,17 +1,72 @@
-"""Define the recipe's section `eval`: what is measured on problems that are never trained."""
+"""Define the recipe's section `eval`: what is measured on problems that are never trained, and how it is sampled."""
 
-from arl.config.section import NonNegative, PositiveFloat, Section
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from arl.config.section import NonNegative, NonNegativeFloat, Positive, Section, Tokens
 
 HELD_OUT = "held_out"  # the suite of a recipe's own evaluation problems
 
+TopP = Annotated[float, Field(gt=0, le=1)]
+
 
 class Eval(Section):
-    """Measure sampled accuracy on held-out problems, before and after training."""
+    """Measure accuracy on held-out problems, before, with `every` during, and after training; say how it is sampled."""
 
     suites: tuple[str, ...] = (HELD_OUT,)
     """What is measured during training: names of tasks, whose evaluation problems are used, or held_out for the
     recipe's own. Before and after training the recipe's own are measured."""
+    every: NonNegative = 0
+    """Steps between evaluations during training, each on the weights of exactly that step; 0: none. Processes on the
+    wall clock evaluate checkpoints on one more engine replica, at the lowest priority or on GPUs of its own; a world in
+    one process evaluates between two steps, in no virtual time."""
+    best: str | None = None
+    """The suite by which the best checkpoint is chosen and kept, as checkpoints/best; null: the first of `suites`."""
     problems: NonNegative = 512
-    """Held-out problems to use, at most; 0: no evaluation."""
-    temperature: PositiveFloat = 1.0
-    """Sampling temperature."""
+    """Problems of a suite to use, at most, the first ones; 0: no evaluation."""
+    samples: Positive = 1
+    """Episodes of each problem; their mean is the problem's score."""
+    temperature: NonNegativeFloat = 1.0
+    """Sampling temperature; 0: greedy, which takes samples 1."""
+    top_p: TopP = 1.0
+    """Sample from the most probable tokens that together have at least this probability; 1: from all."""
+    top_k: Positive | None = None
+    """Sample from the so many most probable tokens; none: from all."""
+    max_new_tokens: Tokens | None = None
+    """Token budget of one episode; none: rollout.max_new_tokens."""
+
+    @property
+    def decides(self) -> str:
+        """Return the suite that chooses the best checkpoint: `best`, or the first of `suites`."""
+        return self.best or self.suites[0]
+
+    @property
+    def only_held_out(self) -> bool:
+        """Return whether nothing is measured during training but what is also measured before and after it."""
+        return self.suites == (HELD_OUT,)
+
+    def refuse_impossible(self) -> None:
+        """Check that evaluation during training has something to measure.
+
+        Raises:
+            ValueError: it has not, or `best` is not among it.
+        """
+        if self.every and not (self.suites and self.problems):
+            raise ValueError(
+                f"eval.every {self.every}: eval.suites {list(self.suites)} with eval.problems {self.problems} leaves "
+                "nothing to measure; name a suite and give problems, or leave out eval.every"
+            )
+        if self.best is not None and self.best not in self.suites:
+            raise ValueError(f"eval.best {self.best!r}: must be one of eval.suites, {', '.join(self.suites)}")
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Eval":
+        if self.temperature == 0 and self.samples > 1:
+            raise ValueError(
+                f"eval.samples {self.samples}: with temperature 0 every sample is the same; give samples 1, or a "
+                "temperature above 0"
+            )
+        if self.temperature == 0 and (self.top_p < 1 or self.top_k is not None):
+            raise ValueError("eval.temperature 0: greedy takes the most probable token; leave out top_p and top_k")
+        return self

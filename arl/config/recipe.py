@@ -78,6 +78,11 @@ class Recipe(Section):
         """Return the directory of the run, unless one of this name exists: see arl.run.resume."""
         return Path(self.output.directory) / self.name
 
+    @property
+    def evaluates_beside(self) -> bool:
+        """Return whether an engine replica of its own evaluates checkpoints while training goes on."""
+        return self.eval.every > 0 and not self.world_traits.one_process
+
     @field_validator("warmup", mode="before")
     @classmethod
     def _yes_or_no(cls, warmup: Any) -> Any:
@@ -120,6 +125,7 @@ class Recipe(Section):
         self._possible_to_shape()
         if self._known_world().one_process:
             self._possible_in_one_process()
+        self.eval.refuse_impossible()
         return self
 
     def _possible_to_shape(self) -> None:

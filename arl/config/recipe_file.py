@@ -4,8 +4,9 @@ text ─► nodes (line of every key) ─► values ─► `--set` overrides ─
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -39,6 +40,25 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     node, values = _read(path)
     lines = _lines(node, (), path)
     places = {key: f"{path}:{line}" for key, line in lines.items()}
+    return make_recipe(values, overrides, path, places)
+
+
+def make_recipe(
+    values: dict[str, Any],
+    overrides: Sequence[str],
+    path: Path,
+    places: Mapping[Key, str] = MappingProxyType({}),
+) -> Recipe:
+    """Apply `a.b=x` overrides to the values of a recipe, in order, and validate.
+
+    Args:
+        path: where the values come from, for messages.
+        places: file and line of every key, for messages.
+
+    Raises:
+        RecipeError: see `load_recipe`.
+    """
+    places = dict(places)
     parsed = [_parse_override(override) for override in overrides]
     _make_room(values, parsed)
     for override, (key, value) in zip(overrides, parsed, strict=True):

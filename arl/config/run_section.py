@@ -22,7 +22,10 @@ class Deadlines(Section):
     generate: Seconds = 600.0
     """An engine that produces nothing for an open request: it is killed, and started again."""
     reward: Seconds = 10.0
-    """Scoring one response; the responses of a group share the sum. A group that takes longer has failed."""
+    """Scoring one response. A call that takes longer is killed, and made once more: see reward.on_error."""
+    evaluation: Seconds = 3600.0
+    """Measuring one version during training (eval.every), the start of its engine included. It runs at the lowest
+    priority, so it may take long. A version that takes longer is left out, and the run goes on."""
     shutdown: Seconds = 10.0
     """A process that was asked to exit, before it is killed."""
 

@@ -44,6 +44,12 @@ class HuggingFaceCodec:
         """Return a codec of the same tokenizer that makes prompts of another format, such as a suite's."""
         return HuggingFaceCodec(self._tokenizer, prompts)
 
+    @property
+    def chat_template(self) -> str | None:
+        """Return the template of chat messages; None: the model has none."""
+        template = self._tokenizer.chat_template
+        return template if template is None or isinstance(template, str) else str(template)
+
     def encode_problem(self, problem: Problem) -> tuple[int, ...]:
         """Return the ids of a whole prompt, ready for the answer; see arl.data.prompt_format.
 

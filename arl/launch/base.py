@@ -51,11 +51,14 @@ class Resources:
         threads: CPU threads.
         devices: GPUs, as CUDA_VISIBLE_DEVICES names them; empty: the process computes on the CPU.
         takes_turns: the other side of the run uses the same devices; the side that is not at work releases its memory.
+        niceness: added to the controller's, from 0 to 19, the lowest priority. It holds for all that the process
+            starts, and makes way for every other process of the run.
     """
 
     threads: int
     devices: tuple[str, ...] = ()
     takes_turns: bool = False
+    niceness: int = 0
 
 
 @dataclass(frozen=True)

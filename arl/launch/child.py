@@ -2,11 +2,13 @@
 
     python -I -S arl/launch/child.py COMMAND ARGUMENT …
 
-The runner asks the kernel to kill this process when its parent dies, and then replaces itself by the command (`exec`).
-The request is made before the command has imported anything, and it outlives the `exec`, so that no command needs to
-know of it, in whatever interpreter or language it runs. The runner itself uses the standard library only.
+The runner asks the kernel to kill this process when its parent dies, lowers its priority where the launcher says so,
+and then replaces itself by the command (`exec`). Both happen before the command has imported anything, and outlive the
+`exec`, so that no command needs to know of them, in whatever interpreter or language it runs. The runner itself uses
+the standard library only.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -14,9 +16,11 @@ import sys
 from typing import NoReturn
 
 PARENT = "ARL_PARENT_PID"  # process id of the launcher
+NICENESS = "ARL_NICENESS"  # added to the launcher's, 0 to 19
 RUN_KEY = "ARL_RUN_KEY"  # secret of the run, which a process must know to be served
 CANNOT_START = 127  # exit code, as a shell's
 _PR_SET_PDEATHSIG = 1
+_AUTOGROUP = "/proc/self/autogroup"
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -40,6 +44,20 @@ def die_with(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         raise SystemExit(f"the parent process {parent} is gone")
+
+
+def make_way() -> None:
+    """Lower the priority of this process by the niceness that the launcher has set, for all that it starts as well.
+
+    Linux may schedule each session as one group (autogroups). A nice value then counts within its session only, so the
+    group's own is set, too; every process of a run has a session of its own.
+    """
+    niceness = int(os.environ.get(NICENESS, "0"))
+    if not niceness:
+        return
+    now = os.nice(niceness)
+    with contextlib.suppress(OSError), open(_AUTOGROUP, "w") as group:  # an error: a kernel without autogroups
+        group.write(str(now))
 
 
 def outlive_parent() -> None:
@@ -70,6 +88,7 @@ def leave(code: int) -> NoReturn:
 def main(argv: list[str]) -> NoReturn:
     """Become `argv`, as a process that dies with its parent."""
     die_with_parent()
+    make_way()
     try:
         os.execvp(argv[0], argv)
     except OSError as error:

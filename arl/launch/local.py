@@ -14,6 +14,7 @@ from typing import Self
 
 from arl.launch.address import HOST, LOOPBACK, LOOPBACK_INTERFACE, held_port
 from arl.launch.base import Command, Node, Process, Resources
+from arl.launch.child import NICENESS
 from arl.launch.devices import VISIBLE_DEVICES, visible_cores, visible_devices
 from arl.launch.process import start_process
 
@@ -98,8 +99,9 @@ class LocalLauncher:
 
 
 def _granted(resources: Resources) -> dict[str, str]:
-    """Return the environment variables that limit a process to its threads and devices."""
+    """Return the environment variables that limit a process to its threads, devices and priority."""
     return {
         "OMP_NUM_THREADS": str(resources.threads),
         VISIBLE_DEVICES: ",".join(resources.devices),
+        NICENESS: str(resources.niceness),
     }

@@ -4,6 +4,9 @@
 CPU threads  engines half of the cores, ranks half  all cores for either side
 GPUs         engines the first, ranks the rest      the same for both sides
 turns        none: both sides work at once          engines sleep from a step until its swap, without their memory
+
+With eval.every a replica for evaluation is added: on GPUs behind all others, on a CPU with the threads of an engine and
+the lowest priority.
 """
 
 from dataclasses import dataclass
@@ -11,6 +14,8 @@ from dataclasses import dataclass
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 from arl.launch.base import Node, Resources
+
+LOWEST_PRIORITY = 19  # niceness
 
 
 @dataclass(frozen=True)
@@ -20,10 +25,12 @@ class Placement:
     Args:
         engines: by replica.
         ranks: by trainer rank.
+        evaluation: of the replica that evaluates during training; None: there is none.
     """
 
     engines: list[Resources]
     ranks: list[Resources]
+    evaluation: Resources | None = None
 
 
 def place(recipe: Recipe, node: Node) -> Placement:
@@ -35,9 +42,11 @@ def place(recipe: Recipe, node: Node) -> Placement:
     devices = () if recipe.world_traits.one_process else node.devices  # one process computes on the CPU
     _check_devices(recipe, devices)
     is_collocated = recipe.mode == "collocated"
+    engines = _place_engines(recipe, node.cores, devices, is_collocated)
     return Placement(
-        engines=_place_engines(recipe, node.cores, devices, is_collocated),
+        engines=engines,
         ranks=_place_ranks(recipe, node.cores, devices, is_collocated),
+        evaluation=_place_evaluation(recipe, devices, engines[0].threads),
     )
 
 
@@ -47,13 +56,34 @@ def _check_devices(recipe: Recipe, devices: tuple[str, ...]) -> None:
     width = recipe.engine.tensor_parallel
     if width > 1 and not devices:
         raise RecipeError(f"engine.tensor_parallel {width}: no GPU is visible, and on a CPU it is 1; use more replicas")
-    for_engines = replicas * width
-    needed = max(for_engines, ranks) if recipe.mode == "collocated" else for_engines + ranks
+    needed = _for_both_sides(recipe)
     if devices and len(devices) < needed:
         raise RecipeError(
             f"mode {recipe.mode} with {replicas} engine replicas on {width} GPUs each and {ranks} ranks needs {needed} "
             f"GPUs; {len(devices)} visible: use mode collocated, fewer processes, or CUDA_VISIBLE_DEVICES= for the CPU"
         )
+    if devices and recipe.evaluates_beside and len(devices) < needed + width:
+        raise RecipeError(
+            f"eval.every {recipe.eval.every}: evaluation during training is a replica of its own on {width} GPUs, "
+            f"which makes {needed + width} with the {needed} of engines and ranks; {len(devices)} visible: use mode "
+            "collocated, fewer processes, or eval.every 0, and `arl eval` on the checkpoints"
+        )
+
+
+def _for_both_sides(recipe: Recipe) -> int:
+    """Return the number of GPUs that engines and ranks need."""
+    for_engines = recipe.engine.replicas * recipe.engine.tensor_parallel
+    ranks = recipe.train.ranks
+    return max(for_engines, ranks) if recipe.mode == "collocated" else for_engines + ranks
+
+
+def _place_evaluation(recipe: Recipe, devices: tuple[str, ...], threads: int) -> Resources | None:
+    if not recipe.evaluates_beside:
+        return None
+    if not devices:
+        return Resources(threads, niceness=LOWEST_PRIORITY)
+    first = _for_both_sides(recipe)
+    return Resources(threads, devices[first : first + recipe.engine.tensor_parallel])
 
 
 def _place_engines(recipe: Recipe, cores: int, devices: tuple[str, ...], is_collocated: bool) -> list[Resources]:

@@ -26,6 +26,11 @@ class ConsoleDisplay:
         )
         self._stage = self._progress.add_task("", total=None, detail="", visible=False)
 
+    @property
+    def is_live(self) -> bool:
+        """Return whether there is a terminal to draw a bar in."""
+        return self._console.is_terminal
+
     def __enter__(self) -> Self:
         self._progress.start()
         return self

@@ -28,7 +28,8 @@ METRICS: dict[str, Metric] = {
     ),
     "reward/errors": Metric("episodes", "scored episodes that got 0 because grading failed, in groups that ended, Δ"),
     "reward/wait_seconds": Metric(
-        "s", "time that groups waited from the end of their episodes to their grades, Δ / groups scored, Δ"
+        "s",
+        "mean over graded groups of the time from the end of their last episode to their grades, Δ; absent in replays",
     ),
     "reward/trained_mean": Metric("reward", "mean over B of the episode reward: after the filter"),
     "reward/trained_std": Metric("reward", "standard deviation over B of the episode reward: after the filter"),
@@ -145,7 +146,10 @@ EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_LOST - ON_KNOWN_DEVICES
 
 
 def is_defined(name: str) -> bool:
-    """Return whether a metric is defined: here, by the user's objective, or as a part of the reward."""
+    """Return whether a metric is defined: here, by the user's objective, by a part of the reward, or for any suite."""
+    if name.startswith(OF_EVALUATION):  # every suite has what held_out has
+        _, _, metric = name.removeprefix(OF_EVALUATION).rpartition("/")
+        return f"{OF_EVALUATION}held_out/{metric}" in METRICS
     return name in METRICS or name.startswith((OF_OBJECTIVE, OF_PART))
 
 

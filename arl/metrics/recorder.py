@@ -201,7 +201,7 @@ class Recorder:
         record["sync/seconds"] = self._last_swap.seconds
         record["sync/pause_seconds"] = self._last_swap.pause_seconds
         record |= self.selection.metrics(self._admitted())
-        record |= self._rates.end_step(sum(ages.tokens), waited, self._ended.scored)
+        record |= self._rates.end_step(sum(ages.tokens), waited)
         self._ended = EndedGroups()
         self._write(record)
         self._show_samples(batch, result)
@@ -212,12 +212,17 @@ class Recorder:
         self._display.step(record)
 
     def evaluated(self, accuracy: Accuracy) -> None:
-        """Write the record of an evaluation."""
+        """Write the record of an evaluation; it may come after those of later steps."""
         version = accuracy.version
         record: Record = {"step": version, "policy_version": version, "time_s": self.seconds}
-        record["eval/held_out/accuracy"] = accuracy.mean_reward
-        record["eval/held_out/problems"] = accuracy.problems
+        record[f"eval/{accuracy.suite}/accuracy"] = accuracy.mean_reward
+        record[f"eval/{accuracy.suite}/problems"] = accuracy.problems
         self._write(record)
+
+    def has_evaluated(self, accuracy: Accuracy) -> bool:
+        """Return whether the record of this evaluation is in the file, as of a run that is resumed."""
+        name = f"eval/{accuracy.suite}/accuracy"
+        return any(name in record and record["policy_version"] == accuracy.version for record in self.records)
 
     # ---- metrics
 

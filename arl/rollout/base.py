@@ -76,6 +76,9 @@ class Checkpoints(Protocol):
     def write(self, state: ControllerState) -> Coroutine[Any, Any, None]:
         """Take the state of this instant, and return the coroutine that writes the checkpoint while the run goes on."""
 
+    async def prune(self) -> None:
+        """Remove the checkpoints that nothing needs any more."""
+
 
 class Admission(Protocol):
     """Decide what may start, and what must be trained when: see arl.rollout.staleness and arl.rollout.exact_lag."""

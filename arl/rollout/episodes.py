@@ -41,6 +41,7 @@ class Episodes:
         seed: of the recipe; what an episode samples depends on it.
         max_length: tokens of one trajectory that model and trainer hold.
         shaping: of rewards that are trained; the default leaves them as they are, as an evaluation does.
+        top_p, top_k: see SamplingParams; other than the defaults for evaluations only.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class Episodes:
         seed: int,
         max_length: int,
         shaping: Shaping = UNSHAPED,
+        top_p: float = 1.0,
+        top_k: int = -1,
     ) -> None:
         self._engine = engine
         self._codec = codec
@@ -62,12 +65,12 @@ class Episodes:
         self._seed = seed
         self._max_length = max_length
         self._shaping = shaping
+        self._top_p = top_p
+        self._top_k = top_k
         self.tokens_generated = 0  # by episodes that have ended
-        self.reward_wait_seconds = 0.0  # from the end of a group's episodes to their grades, summed over groups
+        self.reward_wait_seconds = 0.0  # clock seconds from the end of a group's episodes to their grades, summed
+        self.num_graded_groups = 0  # in that sum
         self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
-        self.num_graded_groups = 0  # that waited for a reward function
-        self.reward_wait_seconds = 0.0  # clock seconds that they waited for it, from the end of their last episode
-        self.num_ungraded = 0  # episodes that were graded 0 because of an error
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """Open the sessions of group `name`. What they sample depends only on (seed, name) and the weights.
@@ -114,7 +117,6 @@ class Episodes:
             scored = await self._rewards.score(problem, [responses[i] for i in unscored])
             self.reward_wait_seconds += now() - began
             self.num_graded_groups += 1
-            self.num_ungraded += sum(bool(grade.error) for grade in scored)
             grades.update(zip(unscored, scored, strict=True))
         return [grades[i] for i in range(len(responses))]
 
@@ -138,6 +140,8 @@ class Episodes:
         sampling = SamplingParams(
             max_new_tokens=self._rollout.max_new_tokens,
             temperature=self._rollout.temperature,
+            top_p=self._top_p,
+            top_k=self._top_k,
             stop_token_ids=(*self._codec.stop_token_ids, *self._rollout.stop_token_ids),
             seed=int.from_bytes(digest, "big") >> 1,  # fits a signed 64-bit integer
         )

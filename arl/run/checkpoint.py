@@ -5,6 +5,7 @@
                           weights/vM                                   versions that engines serve, or still need
                           run.msgpack                                  controller, metrics, clock: a RunState
                           manifest.json                                bytes and sha256 of every other file
+    checkpoints/best      a link to the best one by eval.best, which is never removed: see arl.run.evaluation.scoreboard
 
 copy (the trainer waits) ─► cut, one instant of the controller ─► in the background: write, checksum, sync, rename,
                                                                    remove the oldest
@@ -16,7 +17,7 @@ import asyncio
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol
 
@@ -31,6 +32,8 @@ from arl.errors import DataError
 from arl.metrics.recorder_state import RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
 from arl.rollout.controller_state import ControllerState
+from arl.run.evaluation.during import Evaluations, NoEvaluations
+from arl.run.evaluation.scoreboard import BEST
 from arl.train.base import Trainer
 from arl.types import Accuracy, WeightUpdate
 
@@ -76,6 +79,7 @@ class RunCheckpoints:
         cut: takes the state of the whole run.
         in_use: the checkpoint that this run was resumed from. It is not removed, because engines that are restarted
             load their weights from it.
+        evaluations: want checkpoints of their own, and need them until they are measured.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class RunCheckpoints:
         trainer: Trainer,
         cut: Cut,
         in_use: Path | None = None,
+        evaluations: Evaluations | None = None,
     ) -> None:
         self._directory = directory
         self._recipe = recipe
@@ -93,12 +98,13 @@ class RunCheckpoints:
         self._trainer = trainer
         self._cut = cut
         self._in_use = in_use
+        self._evaluations = evaluations or NoEvaluations()
         self._idle = asyncio.Event()
         self._idle.set()
 
     def due(self, version: int) -> bool:
         """See Checkpoints."""
-        return version == next_checkpoint(self._recipe, version - 1)
+        return version == next_checkpoint(self._recipe, version - 1) or self._evaluations.due(version)
 
     async def copy(self, version: int) -> None:
         """See Checkpoints. Waits until the previous checkpoint is written, because only one is written at a time."""
@@ -136,14 +142,23 @@ class RunCheckpoints:
             await self._off_the_loop(self._cut.settle)
             final = self._directory / f"step_{version}"
             await self._off_the_loop(_write_state, self._partial(version), final, state)
-            await self._off_the_loop(self._remove_old)
+            self._evaluations.saved(version)
+            await self.prune()
         self._idle.set()
 
-    def _remove_old(self) -> None:
+    async def prune(self) -> None:
+        """See Checkpoints."""
+        needed = {f"step_{version}" for version in self._evaluations.waiting}
+        await self._off_the_loop(self._remove_old, needed)
+
+    def _remove_old(self, needed: Collection[str] = ()) -> None:
+        """Remove all but the newest, the best, the one in use, and those whose names are `needed`."""
         kept = self._recipe.output.keep_checkpoints
         by_age = sorted(_checkpoints(self._directory), key=_step)
+        best = (self._directory / BEST).resolve()
         for checkpoint in by_age[:-kept]:
-            if checkpoint != self._in_use:
+            is_needed = checkpoint.name in needed or checkpoint == self._in_use or checkpoint.resolve() == best
+            if not is_needed:
                 removed = checkpoint.with_name(f".{checkpoint.name}.removed")
                 checkpoint.rename(removed)  # first, so that a kill in between leaves no checkpoint with a part missing
                 shutil.rmtree(removed)
@@ -283,6 +298,9 @@ def clear_after(checkpoint: Path) -> None:
             aside = refused.with_name(f"refused_{refused.name}")
             shutil.rmtree(aside, ignore_errors=True)
             refused.rename(aside)
+    best = checkpoint.parent / BEST
+    if best.is_symlink() and not best.exists():
+        best.unlink()
 
 
 def _refuse_lost_files(run: Path, state: RunState, checkpoint: Path) -> None:

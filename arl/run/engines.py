@@ -33,6 +33,7 @@ class EngineServers:
         resources: of each server.
         launcher: starts the processes.
         key: secret of the run, which every request must carry.
+        side: begins the role of each server, as messages and logs name it.
     """
 
     recipe: Recipe
@@ -40,6 +41,7 @@ class EngineServers:
     resources: list[Resources]
     launcher: Launcher
     key: str
+    side: str = "engine"
 
     async def start(self, i: int) -> Process:
         """Start server `i`, for the first time or again, without waiting until it is ready."""
@@ -47,7 +49,7 @@ class EngineServers:
         ours = {**command.environment, RUN_KEY: self.key}
         environment = merge_environments("engine.environment", self.recipe.engine.environment, ours)
         complete = Command(command.argv, environment)
-        return await self.launcher.start(f"engine-{i}", complete, self.resources[i])
+        return await self.launcher.start(f"{self.side}-{i}", complete, self.resources[i])
 
     async def start_all(self) -> list[Process]:
         """Start every server."""

@@ -28,6 +28,8 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "engines", _engines(recipe, plan)
     yield "trainer", _trainer(recipe, plan)
     yield "rewards", _count(recipe.reward.workers, "worker process", "worker processes")
+    if recipe.eval.every:
+        yield "evaluation", _evaluation(recipe, plan)
     yield "weights", f"travel by transport {plan.transport}"
     yield "memory", _memory(plan)
 
@@ -43,7 +45,11 @@ def _model(recipe: Recipe) -> str:
 def _problems(recipe: Recipe, plan: Plan) -> str:
     source = recipe.data.task or recipe.data.path
     suites = "".join(f", {len(problems):,} of the suite {name}" for name, problems in plan.suites.items())
-    return f"{source}: {len(plan.training):,} for training, {len(plan.held_out):,} held out for evaluation{suites}"
+    digest = plan.sha256(recipe.train.steps)[:12]
+    return (
+        f"{source}: {len(plan.training):,} for training, {len(plan.held_out):,} held out for evaluation{suites}; "
+        f"sha256 {digest}"
+    )
 
 
 def _steps(recipe: Recipe, plan: Plan) -> str:
@@ -85,6 +91,15 @@ def _engines(recipe: Recipe, plan: Plan) -> str:
 def _trainer(recipe: Recipe, plan: Plan) -> str:
     train = recipe.train
     return f"{_processes(recipe, plan.placement.ranks)}; {train.dtype}, checkpointing {train.checkpointing}"
+
+
+def _evaluation(recipe: Recipe, plan: Plan) -> str:
+    what = f"{', '.join(recipe.eval.suites)} every {recipe.eval.every} steps; best by {recipe.eval.decides}"
+    resources = plan.placement.evaluation
+    if resources is None:
+        return f"{what}; in this process, between two steps"
+    priority = f", niceness {resources.niceness}" if resources.niceness else ""
+    return f"{what}; {_processes(recipe, [resources])}{priority}"
 
 
 def _processes(recipe: Recipe, side: Sequence[Resources]) -> str:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
 from arl.data.model_source import check_model_source
+from arl.data.prompt_format import recipe_format
 from arl.engine.backend import probe_backend
 from arl.errors import DataError, InputError
 from arl.launch.launchers import make_launcher
@@ -20,6 +21,9 @@ from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
 from arl.run.auto import resolve_auto
 from arl.run.check_stops import check_stops
+from arl.run.evaluation.measure import measured_suites
+from arl.run.evaluation.suite import Suite, held_out_suite
+from arl.run.evaluation.suite_prompts import check_prompts
 from arl.run.problem_sets import run_problems
 from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
@@ -39,11 +43,13 @@ class Plan(Struct, frozen=True):
     training: list[Problem]
     held_out: list[Problem]
     max_length: int  # of a trajectory, tokens
+    context: int  # of the model, tokens
     placement: Placement
     transport: Transport
     trainer_bytes: int | None  # weights, gradients and moments of one rank; None: a tiny model's
     lags: np.ndarray | None  # (steps, P) int32, versions: see arl.rollout.lag_table; None: staleness is bounded instead
     suites: dict[str, list[Problem]] = {}  # name of a suite -> its problems
+    measured: list[Suite] = []  # during training
     left_out: tuple[str, ...] = ()  # notes about problems that are not used
     prompts: str = ""  # how problems become prompts, with the beginning of one
 
@@ -78,6 +84,14 @@ def preflight(recipe: Recipe) -> Plan:
             "eval.problems to 0"
         )
     max_length = check_lengths(recipe, problems.training + problems.held_out)
+    limits = starting_limits(recipe)
+    evaluated = held_out_suite(recipe, problems.held_out[: recipe.eval.problems])
+    if recipe.eval.max_new_tokens is not None and evaluated.problems:
+        check_prompts(evaluated, starting_codec(recipe), limits)
+    measured = measured_suites(recipe, evaluated.problems)
+    for suite in measured:
+        prompts = recipe_format(suite.recipe.data)
+        check_prompts(suite, starting_codec(recipe).with_format(prompts), limits)
     launcher = make_launcher(recipe, recipe.run_directory / "logs")
     placement = place(recipe, launcher.nodes[0])
     on_gpus = bool(placement.ranks[0].devices)
@@ -92,13 +106,15 @@ def preflight(recipe: Recipe) -> Plan:
     probe_backend(recipe)
     return Plan(
         training=problems.training,
-        held_out=problems.held_out[: recipe.eval.problems],
+        held_out=list(evaluated.problems),
         max_length=max_length,
+        context=limits.context,
         placement=placement,
         transport=transport,
         trainer_bytes=trainer_bytes,
         lags=lags,
         suites=problems.suites,
+        measured=measured,
         left_out=problems.notes,
         prompts=_describe_prompts(recipe, problems.training[0]),
     )

@@ -14,13 +14,13 @@ A run on the wall clock is one segment. In virtual time each checkpoint ends a s
 the checkpoint's files, as a resumed run is, so that the two cannot differ.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
 from arl import clock
-from arl.clock import deadline
 from arl.config.recipe import Recipe
 from arl.errors import RunError
 from arl.launch.launchers import make_launcher
@@ -36,6 +36,8 @@ from arl.rollout.controller_state import ControllerState
 from arl.rollout.segment import Segment
 from arl.run.auto import resolve_auto
 from arl.run.checkpoint import RunState, load_state, next_checkpoint
+from arl.run.evaluation.during import NoEvaluations, SteppedObserver
+from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.failures import explain_deaths, reported_failures
 from arl.run.outcome import Outcome, summarize
 from arl.run.resume import Origin, begin
@@ -162,12 +164,19 @@ class SegmentRun:
         ) as recorder:
             if before is not None and state is None:
                 recorder.evaluated(before)
-            checkpoints = parts.make_checkpoints(self._cutter(recorder, before))
-            controller = Controller(make_segment(self.start, parts, self.until, recorder, checkpoints))
-            seconds = await self._train(parts, controller, recorder)
-            after = await self._evaluate_after(parts, controller.version)
-            if after is not None:
-                recorder.evaluated(after)
+            board = self._board(recorder)
+            evaluations = NoEvaluations() if board is None else parts.make_evaluations(board)
+            checkpoints = parts.make_checkpoints(self._cutter(recorder, before), evaluations)
+            observer = SteppedObserver(recorder, evaluations.stepped)
+            controller = Controller(make_segment(self.start, parts, self.until, observer, checkpoints))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(evaluations.run(), name="evaluations")
+                seconds = await self._train(parts, controller, recorder)
+                after = await self._evaluate_after(parts, controller.version)
+                if after is not None:
+                    self._record_after(after, recorder, board)
+                evaluations.finish()
+            await checkpoints.prune()
         return Outcome(
             before=before,
             after=after,
@@ -176,6 +185,22 @@ class SegmentRun:
             recorder=recorder,
             ledger=controller.ledger,
         )
+
+    def _board(self, recorder: Recorder) -> Scoreboard | None:
+        """Open the scores of evaluations during training; None: the recipe has none."""
+        recipe = self.start.recipe
+        if not recipe.eval.every:
+            return None
+        origin = self.start.origin
+        return Scoreboard(origin.directory, recipe.eval.decides, origin.version, recorder, self.start.display.note)
+
+    def _record_after(self, after: Accuracy, recorder: Recorder, board: Scoreboard | None) -> None:
+        """Record the evaluation after training, whose version may be the best as well."""
+        is_all = self.start.recipe.eval.only_held_out
+        if board is not None and is_all and not board.measured(after.version):
+            board.add(self.start.origin.directory / CHECKPOINTS / f"step_{after.version}", [after])
+        elif not recorder.has_evaluated(after):
+            recorder.evaluated(after)
 
     async def _train(self, parts: Parts, controller: Controller, recorder: Recorder) -> float:
         """Train until the end of the segment, or of the data; return the seconds that this took."""
@@ -210,8 +235,7 @@ class SegmentRun:
         problems: Sequence[Problem] = self.start.origin.plan.held_out
         if not problems:
             return None
-        async with deadline(self.start.recipe.deadlines.step, "controller", f"the evaluation {when}"):
-            accuracy = await parts.evaluate(problems, version)
+        accuracy = await parts.evaluate(problems, version)
         reward = f"{accuracy.mean_reward:.3f}"
         self.start.display.note(f"accuracy {when}: {reward} on {accuracy.problems} held-out problems")
         return accuracy
@@ -247,6 +271,7 @@ def read_meters(parts: Parts) -> Meters:
         tokens_generated=parts.groups.tokens_generated,
         restarts=parts.num_restarts(),
         reward_wait_seconds=parts.groups.reward_wait_seconds,
+        graded_groups=parts.groups.num_graded_groups,
     )
 
 

@@ -7,8 +7,9 @@ There are no threads, no other processes and no random order, so two runs of one
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,11 @@ from arl.engine.backend import find_in_process_backend
 from arl.engine.router import Router
 from arl.launch.devices import hidden_devices
 from arl.rollout.episodes import Rewards
+from arl.run.evaluation.in_place import InPlaceEvaluations
+from arl.run.evaluation.measure import measure_suites
+from arl.run.evaluation.scoreboard import Scoreboard
+from arl.run.evaluation.suite import Suite
+from arl.run.failures import reported_failures
 from arl.run.rewards import evaluation_scorer, inline_rewards, training_scorer
 from arl.run.world import Parts, Start, recipe_parts
 from arl.sync.publication_directory import publication_directory
@@ -61,6 +67,7 @@ class VirtualWorld:
                     codec=load_codec(versions.model, recipe_format(recipe.data)),
                     rewards=TimedRewards(training_scorer(recipe, rewards), cost, idle),
                     held_out_rewards=TimedRewards(evaluation_scorer(recipe, rewards), cost, idle),
+                    make_evaluations=evaluations_in_place(start, trainer.save_model),
                     num_restarts=lambda: engine.restarts,
                 )
 
@@ -72,6 +79,33 @@ async def open_engines(recipe: Recipe, versions: StartingVersions) -> AsyncItera
     async with contextlib.AsyncExitStack() as stack:
         opened = [backend.open_in_process(recipe, versions) for _ in range(recipe.engine.replicas)]
         yield Router([await stack.enter_async_context(engine) for engine in opened])
+
+
+def evaluations_in_place(start: Start, save: Callable[[Path], None]) -> Callable[[Scoreboard], InPlaceEvaluations]:
+    """Return what makes the evaluations of a run in one process; `save` writes the trainer's weights."""
+
+    def make(board: Scoreboard) -> InPlaceEvaluations:
+        return InPlaceEvaluations(
+            start.origin.directory,
+            start.recipe,
+            save,
+            lambda model, version: measure_in_process(start, start.origin.plan.measured, model, version),
+            board,
+            start.display.note,
+        )
+
+    return make
+
+
+async def measure_in_process(start: Start, suites: Sequence[Suite], model: Path, version: int) -> list[Accuracy]:
+    """Measure `model`, which is `version`, on `suites`, with engines and rewards of their own in this process."""
+    recipe = start.recipe
+    context = start.origin.plan.context
+    functions = [suite.reward for suite in suites]
+    rewards = inline_rewards(recipe, start.origin.directory / "logs", start.display.note, functions)
+    codec = load_codec(str(model))
+    async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
+        return await measure_suites(suites, version, engine, codec, rewards, context, recipe.deadlines.step)
 
 
 class TimedRewards:

@@ -10,17 +10,20 @@ A server that dies is replaced (arl.engine.supervisor). A rank that dies ends th
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from arl.config.worlds import WALL
 from arl.data.prompt_format import recipe_format
-from arl.data.tokenizer import load_codec
+from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.launch.address import new_key
 from arl.launch.base import Launcher
 from arl.launch.launchers import make_launcher
 from arl.run.engines import EngineServers, connect_engines
+from arl.run.evaluation.during import BackgroundEvaluations
+from arl.run.evaluation.replica import open_replica
+from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
 from arl.run.gc_pacing import rare_collections
 from arl.run.ranks import open_trainer
@@ -97,6 +100,27 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> A
                     rewards=training_scorer(recipe, rewards),
                     held_out_rewards=evaluation_scorer(recipe, rewards),
                     ready=ready,
+                    make_evaluations=_evaluations(start, servers, codec),
                     num_restarts=lambda: engine.restarts,
                 )
         await trainer.stop()
+
+
+def _evaluations(
+    start: Start, servers: EngineServers, codec: HuggingFaceCodec
+) -> Callable[[Scoreboard], BackgroundEvaluations]:
+    """Return what makes the evaluations of a run: checkpoints are measured on one more server like the run's."""
+    recipe = start.recipe
+    plan = start.origin.plan
+
+    def make(board: Scoreboard) -> BackgroundEvaluations:
+        return BackgroundEvaluations(
+            start.origin.directory,
+            recipe,
+            start.origin.version,
+            lambda: open_replica(recipe, plan, servers, codec, start.display.note),
+            board,
+            start.display.note,
+        )
+
+    return make

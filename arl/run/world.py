@@ -27,16 +27,21 @@ from arl.engine.base import Engine
 from arl.errors import RecipeError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
+from arl.reward.shaping import Shaping
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease
-from arl.rollout.episodes import Rewards
+from arl.rollout.episodes import Episodes, Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.lease import NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
 from arl.run.checkpoint import Cut as Cut
 from arl.run.checkpoint import RunCheckpoints
-from arl.run.evaluate import evaluate, held_out_episodes, make_episodes
+from arl.run.evaluation.during import Evaluations, NoEvaluations
+from arl.run.evaluation.held_out import measure_held_out
+from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
+from arl.run.preflight import Plan
 from arl.run.resume import Origin
+from arl.tasks.registry import env_name
 from arl.train.base import Trainer
 from arl.types import Accuracy, Problem, StartingVersions
 
@@ -64,7 +69,9 @@ class MeteredGroups(Groups, Protocol):
     tokens_generated: int
     """By episodes that have ended."""
     reward_wait_seconds: float
-    """From the end of a group's episodes to their grades, summed over groups."""
+    """Clock seconds from the end of a group's last episode to its grades, summed over groups."""
+    num_graded_groups: int
+    """Groups in that sum."""
 
 
 def _zero() -> int:
@@ -73,6 +80,10 @@ def _zero() -> int:
 
 async def _at_once() -> None:
     pass
+
+
+def _no_evaluations(board: Scoreboard) -> Evaluations:
+    return NoEvaluations()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +105,11 @@ class Parts:
     """Versions of the whole run. Nothing is generated that no step will train."""
     display: Display
     """Shows steps and lost groups."""
-    make_checkpoints: Callable[[Cut], Checkpoints]
+    make_checkpoints: Callable[[Cut, Evaluations], Checkpoints]
     evaluate: Callable[[Sequence[Problem], int], Awaitable[Accuracy]]
     """Measures the accuracy of a version, which the engine serves, on held-out problems."""
+    make_evaluations: Callable[[Scoreboard], Evaluations] = _no_evaluations
+    """Makes what evaluates while training goes on; only called with eval.every."""
     ready: Callable[[], Awaitable[None]] = _at_once
     """Returns when training can begin. Evaluation can begin as soon as the world is open."""
     codec: TextCodec | None = None
@@ -201,16 +214,16 @@ def recipe_parts(
     """
     recipe = start.recipe
     plan = start.origin.plan
-    episodes = make_episodes(recipe, plan, engine, codec, rewards)
-    held_out = held_out_episodes(recipe, plan, engine, codec, held_out_rewards or rewards)
+    episodes = _training_episodes(recipe, plan, engine, codec, rewards)
+    graded = held_out_rewards or rewards
 
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
-        return await evaluate(held_out, problems, f"eval{version}")
+        return await measure_held_out(recipe, problems, version, engine, codec, graded, plan.context)
 
-    def checkpoints(cut: Cut) -> RunCheckpoints:
-        directory = start.origin.directory / "checkpoints"
+    def checkpoints(cut: Cut, evaluations: Evaluations) -> RunCheckpoints:
+        directory = start.origin.directory / CHECKPOINTS
         directory.mkdir(exist_ok=True)
-        return RunCheckpoints(directory, recipe, engine, trainer, cut, start.origin.checkpoint)
+        return RunCheckpoints(directory, recipe, engine, trainer, cut, start.origin.checkpoint, evaluations)
 
     parts: dict[str, Any] = {
         "groups": episodes,
@@ -228,6 +241,19 @@ def recipe_parts(
         "num_diverged": lambda: episodes.num_diverged,
     }
     return Parts(engine=engine, trainer=trainer, **(parts | others))
+
+
+def _training_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCodec, rewards: Rewards) -> Episodes:
+    return Episodes(
+        engine,
+        codec,
+        rewards,
+        env=import_function(env_name(recipe), "rollout.env"),
+        rollout=recipe.rollout,
+        seed=recipe.seed,
+        max_length=plan.max_length,
+        shaping=Shaping.of(recipe.reward),
+    )
 
 
 def _admission(start: Start) -> Admission:

@@ -58,6 +58,18 @@ class EnvFunction(Protocol):
     async def __call__(self, problem: Problem, session: Any) -> float | None: ...
 
 
+class ExtractFunction(Protocol):
+    """Return the answer in a response, in a form in which equal answers are equal strings; empty: there is none.
+
+    def extract(response: Response) -> str:
+        return response.text.rpartition("####")[2].strip()
+
+    It is called in the controller's process, so it must be quick on any text.
+    """
+
+    def __call__(self, response: Response) -> str: ...
+
+
 class Demonstration(NamedTuple):
     """Pair a problem with a response to learn from."""
 
@@ -115,6 +127,10 @@ class Task(Protocol):
 
     env: ClassVar[EnvFunction | None] = None
     """A static method that drives an episode, where `rollout.env` is not given. None: a single turn."""
+
+    extract: ClassVar[ExtractFunction | None] = None
+    """A static method that finds the answer in a response, for the majority votes of an evaluation. None: the answer is
+    the whole response, without the space around it."""
 
     reward_weights: ClassVar[Mapping[str, float]] = {}
     """Weights of the named parts of its reward, where `reward.weights` is not given. A part without one counts 1."""

@@ -13,15 +13,18 @@ SINGLE_TURN = "arl.rollout.env:single_turn"
 EXAMPLE = "arl/tasks/running_checksum.py"
 
 
-def task_class(name: str) -> type[Task]:
+def task_class(name: str, field: str = "data.task") -> type[Task]:
     """Import the class of the task, and check that it is complete.
+
+    Args:
+        field: where it was named, for messages.
 
     Raises:
         RecipeError: nothing has this name, or what has it lacks a part of arl.tasks.base.Task.
     """
-    found = import_seam(name, "data.task", Task, EXAMPLE, TASKS)
+    found = import_seam(name, field, Task, EXAMPLE, TASKS)
     if not isinstance(found, type):
-        raise RecipeError(f"data.task {name!r}: is an object, and must be the class of a task; see {EXAMPLE}")
+        raise RecipeError(f"{field} {name!r}: is an object, and must be the class of a task; see {EXAMPLE}")
     return found
 
 

@@ -109,5 +109,9 @@ class InProcessTrainer:
         sharded = self._learner.sharded
         sharded.write(sharded.training_state(), path, tokenizer_path=self._model)
 
+    def save_model(self, path: Path) -> None:
+        """Write the present weights, config and tokenizer to `path`, all or nothing. Costs no virtual time."""
+        self._learner.sharded.save(path, tokenizer_path=self._model)
+
     async def saved(self) -> None:
         """See Trainer. Returns at once, because `save` has written everything."""

@@ -422,3 +422,32 @@ def test_the_publisher_skips_what_a_newer_version_overtook_and_keeps_the_last_fe
     assert announced[-1] == 9
     assert 6 not in announced
     assert len(list(tmp_path.iterdir())) <= 2
+
+
+def test_a_batch_in_which_every_episode_is_masked_takes_a_step_and_leaves_the_weights(tiny: Path) -> None:
+    given = batch(groups=4)
+    groups = []
+    for group in given.groups:
+        masked = [msgspec.structs.replace(t, loss_mask=np.zeros_like(t.loss_mask)) for t in group.trajectories]
+        groups.append(msgspec.structs.replace(group, trajectories=tuple(masked)))
+    trained = learner(tiny, weight_decay=0.0)
+    before = {name: tensor.clone() for name, tensor in weights(trained).items()}
+    (shard,), packing = packed(Batch(given.version, tuple(groups)), minibatches=2)
+    metrics = trained.step(shard)
+    assert packing["tokens/trained"] == 0
+    assert metrics["loss"] == 0
+    assert metrics["grad_norm"] == 0
+    assert_same_weights(before, weights(trained), tolerance=0.0)
+
+
+def test_a_masked_episode_counts_in_the_advantages_of_the_others() -> None:
+    """Its reward is in its group's mean; its own tokens are in no loss."""
+    given = batch(groups=1)
+    (group,) = given.groups
+    first, *rest = group.trajectories
+    masked = msgspec.structs.replace(first, loss_mask=np.zeros_like(first.loss_mask))
+    both = [group, msgspec.structs.replace(group, trajectories=(masked, *rest))]
+    (plain,), (with_mask,) = (loss_sequences(Batch(given.version, (g,)), GRPO()) for g in both)
+    assert len(with_mask[0].advantages) == 0
+    for a, b in zip(plain[1:], with_mask[1:], strict=True):
+        np.testing.assert_array_equal(a.advantages, b.advantages)

@@ -26,8 +26,8 @@ from arl.rollout.base import Admission
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import Filter, keep_all
 from arl.run.checkpoint import next_checkpoint
-from arl.run.evaluate import evaluate, held_out_episodes
-from arl.run.failures import reported_failures
+from arl.run.evaluation.during import Evaluations
+from arl.run.evaluation.suite import held_out_suite
 from arl.run.replay.recorded import (
     PacedTrainer,
     RecordedEngine,
@@ -37,9 +37,8 @@ from arl.run.replay.recorded import (
     RecordedSchedule,
 )
 from arl.run.replay.replay_plan import Replay, plan_replay
-from arl.run.rewards import evaluation_scorer, inline_rewards
 from arl.run.train import train_in
-from arl.run.virtual import open_engines, repeatable
+from arl.run.virtual import evaluations_in_place, measure_in_process, repeatable
 from arl.run.world import Cut, Parts, Start, recipe_filter, recipe_lease
 from arl.sync.publication_directory import publication_directory
 from arl.train.base import Trainer
@@ -76,7 +75,7 @@ class ReplayWorld:
         problems = start.origin.plan.held_out
         if recorded is not None or not problems:
             return recorded
-        return clock.run(lambda: _measure(start, start.model, problems, version=0), virtual=True)
+        return clock.run(lambda: _measure(start, start.model, version=0), virtual=True)
 
     @contextlib.asynccontextmanager
     async def open(self, start: Start) -> AsyncIterator[Parts]:
@@ -88,18 +87,20 @@ class ReplayWorld:
         with publication_directory(recipe, start.model, directory, lags, transport) as publications:
             yield self._parts(start, self._make_trainer(start, publications))
 
-    def _parts(self, start: Start, trainer: PacedTrainer) -> Parts:
+    def _parts(self, start: Start, learning: InProcessTrainer) -> Parts:
         plan = self._plan
         recording = plan.recording
+        trainer = PacedTrainer(learning, recording.step_seconds if plan.paced else ())
         engine = RecordedEngine(recording.loaded, start.recipe.virtual.load)
         models = SavedModels(start.origin.directory / "checkpoints", start.recipe, trainer)
         rules = make_rules(plan)
 
         async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
-            return await _measure(start, models.path(version), problems, version)
+            del problems  # they are the plan's
+            return await _measure(start, models.path(version), version)
 
-        def make_checkpoints(cut: Cut) -> SavedModels:
-            del cut  # only models are saved
+        def make_checkpoints(cut: Cut, evaluations: Evaluations) -> SavedModels:
+            del cut, evaluations  # only models are saved, and evaluations save their own
             return models
 
         codec = load_codec(str(start.model), recipe_format(start.recipe.data))
@@ -124,23 +125,22 @@ class ReplayWorld:
             steps=len(recording.step_seconds),
             display=QuietDisplay(start.display),
             make_checkpoints=make_checkpoints,
+            make_evaluations=evaluations_in_place(start, learning.save_model),
             evaluate=measure,
             data_may_end=True,
             codec=codec,
             activity="replaying",
         )
 
-    def _make_trainer(self, start: Start, publications: Path) -> PacedTrainer:
-        """Make a trainer whose steps take either their recorded time (`paced`) or the time of the cost model."""
+    def _make_trainer(self, start: Start, publications: Path) -> InProcessTrainer:
+        """Make a trainer whose steps take the time of the cost model, or none where they are `paced` as recorded."""
         recipe = start.recipe
-        paced = self._plan.paced
-        if paced:
+        if self._plan.paced:
             free_steps = recipe.virtual.model_copy(update={"train_step": 0.0})
             recipe = recipe.model_copy(update={"virtual": free_steps})
         versions = StartingVersions(str(start.model))
         logs = start.origin.directory / "logs"
-        trainer = InProcessTrainer(recipe, versions, publications, logs, start.origin.plan.lags)
-        return PacedTrainer(trainer, self._plan.recording.step_seconds if paced else ())
+        return InProcessTrainer(recipe, versions, publications, logs, start.origin.plan.lags)
 
 
 class SavedModels:
@@ -169,6 +169,9 @@ class SavedModels:
         """See Checkpoints."""
         del state
         await self._trainer.saved()
+
+    async def prune(self) -> None:
+        """See Checkpoints. All models are kept."""
 
 
 class QuietDisplay:
@@ -211,15 +214,11 @@ def make_rules(plan: Replay) -> Rules:
     )
 
 
-async def _measure(start: Start, model: Path, problems: Sequence[Problem], version: int) -> Accuracy:
-    """Measure the accuracy of `model`, which is `version`, on engines that really generate."""
-    recipe = start.recipe
-    rewards = inline_rewards(recipe, start.origin.directory / "logs", start.display.note)
-    scorer = evaluation_scorer(recipe, rewards)
-    async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
-        codec = load_codec(str(model), recipe_format(recipe.data))
-        episodes = held_out_episodes(recipe, start.origin.plan, engine, codec, scorer)
-        return await evaluate(episodes, problems, f"eval{version}")
+async def _measure(start: Start, model: Path, version: int) -> Accuracy:
+    """Measure the accuracy of `model`, which is `version`, on held-out problems, on engines that really generate."""
+    suite = held_out_suite(start.recipe, start.origin.plan.held_out)
+    (accuracy,) = await measure_in_process(start, [suite], model, version)
+    return accuracy
 
 
 def _patient(deadlines: Deadlines, patience: float) -> Deadlines:

@@ -1,0 +1,132 @@
+"""Measure what evaluation during training costs the training: `arl bench evaluation`.
+
+One recipe with and without eval.every, in interleaved pairs. Seconds of the clock say how much later training is done.
+CPU seconds of the run's own processes say how much more it computes, and are less disturbed by what else the machine
+does. Both are set against the CPU seconds of the evaluation's engine.
+"""
+
+import os
+import statistics
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from arl.bench import stderr_display
+from arl.config.recipe import Recipe
+from arl.config.recipe_file import load_recipe
+from arl.run.train import train
+
+SERVER = "arl.engine."  # begins the module of an engine server
+RANK = "arl.train.rank"
+SAMPLE_SECONDS = 0.1
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def bench_evaluation(recipe: Path, overrides: list[str], every: int, pairs: int) -> dict[str, Any]:
+    """Run `recipe` in pairs, without evaluation during training and with it every so many steps."""
+    rows: dict[str, list[dict[str, Any]]] = {"without": [], "with": []}
+    settings = {"without": 0, "with": every}
+    with tempfile.TemporaryDirectory(prefix="arl-bench-") as directory, stderr_display() as display:
+        for pair in range(pairs):
+            for name in settings if pair % 2 == 0 else reversed(settings):
+                display.note(f"pair {pair}: {name} evaluation")
+                changes = [f"output.directory={directory}", f"eval.every={settings[name]}"]
+                loaded = load_recipe(recipe, [*overrides, *changes])
+                with _ProcessTimes(loaded) as times:
+                    summary = train(loaded, display)
+                rows[name].append({"training_seconds": round(summary.training_seconds, 2), **times.cpu_seconds()})
+    return {"recipe": recipe.name, "every": every, **_compare(rows), "runs": rows}
+
+
+def _compare(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Compare the medians of pairs, and say how far runs of one kind lie apart."""
+    used = statistics.median(row["evaluation"] for row in rows["with"])
+    report: dict[str, Any] = {"evaluation_engine_cpu_seconds": used}
+    for column in ("training_seconds", "training_cpu"):
+        values = {name: [_column(row, column) for row in of_name] for name, of_name in rows.items()}
+        pairs = zip(values["with"], values["without"], strict=True)
+        more = statistics.median(mine - other for mine, other in pairs)
+        report[column] = {
+            "more": round(more, 2),
+            "share_of_evaluation": round(more / max(used, 1e-9), 3),
+            "spread_without": round(max(values["without"]) - min(values["without"]), 2),
+        }
+    return report
+
+
+def _column(row: dict[str, Any], column: str) -> float:
+    """Return one number of a run; training_cpu: of all processes but the evaluation's."""
+    if column != "training_cpu":
+        return float(row[column])
+    return float(row["controller"] + row["trainer"] + row["engine"])
+
+
+class _ProcessTimes:
+    """Watch the CPU seconds of a run's processes while its context lasts, by reading /proc."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._num_engines = recipe.engine.replicas
+        self._seen: dict[str, dict[int, float]] = {"server": {}, "rank": {}}  # kind -> pid -> CPU seconds
+        self._own_before = 0.0
+        self._own = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="process times")
+
+    def __enter__(self) -> "_ProcessTimes":
+        self._own_before = _cpu_seconds(os.getpid())
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._own = _cpu_seconds(os.getpid()) - self._own_before
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Return CPU seconds by side; servers that started after the run's own are the evaluation's."""
+        servers = list(self._seen["server"].values())
+        ranks = self._seen["rank"].values()
+        seconds = {
+            "controller": self._own,
+            "trainer": sum(ranks),
+            "engine": sum(servers[: self._num_engines]),
+            "evaluation": sum(servers[self._num_engines :]),
+        }
+        return {name: round(value, 2) for name, value in seconds.items()}
+
+    def _watch(self) -> None:
+        """Sample until the context ends. A process loses at most its last tenth of a second."""
+        while not self._ended.wait(SAMPLE_SECONDS):
+            for pid in _children(os.getpid()):
+                try:
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+                    kind = _kind(command)
+                    if kind is not None:
+                        self._seen[kind][pid] = _cpu_seconds(pid)
+                except (OSError, IndexError):  # it has ended meanwhile
+                    continue
+
+
+def _kind(command: list[str]) -> str | None:
+    if any(word.startswith(SERVER) for word in command):
+        return "server"
+    return "rank" if RANK in command else None
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():  # a child belongs to the thread that has started it
+        try:
+            children += [int(child) for child in (task / "children").read_text().split()]
+        except OSError:  # the thread has ended meanwhile
+            continue
+    return children
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return user and system seconds of a process."""
+    _, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    fields = rest.split()
+    user, system = fields[11], fields[12]
+    return (int(user) + int(system)) / TICKS

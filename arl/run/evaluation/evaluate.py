@@ -1,0 +1,239 @@
+"""Run the episodes of a suite on the version that an engine serves, a bounded number at a time, and score them.
+
+    Suite ─► (problem, sample) … ─► at_once workers ─► Episodes: env, reward ─► Sample ─► keep: progress, files
+                                                                                  └─► all of them ─► SuiteScore
+
+What an episode samples depends on (recipe's seed, suite, problem, sample) and the weights alone. So an evaluation that
+goes on after an interruption samples what the uninterrupted one samples, and two versions are compared on equal draws.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from arl.clock import who_waits
+from arl.config.imports import import_function
+from arl.config.recipe import EngineConfig
+from arl.data.text_codec import TextCodec
+from arl.engine.base import Engine
+from arl.errors import DeadlineError, Rejected, leaves
+from arl.reward.grading import accuracy_of
+from arl.rollout.env import Session
+from arl.rollout.episodes import Episodes, Rewards
+from arl.run.evaluation.sample import Keep, Sample, SuiteScore, score_samples
+from arl.run.evaluation.suite import Suite
+from arl.types import NOT_SAMPLED, Grade, Problem, Trajectory
+
+OPEN_PER_SLOT = 4  # episodes in progress, so that slots are full while others are scored or wait for an env
+
+
+def suite_episodes(suite: Suite, engine: Engine, codec: TextCodec, rewards: Rewards, max_length: int) -> Episodes:
+    """Build the episodes of a suite: `sampling.samples` for each problem.
+
+    Args:
+        rewards: call `suite.reward`.
+        max_length: of an episode with its prompt, tokens.
+    """
+    sampling = suite.sampling
+    is_greedy = sampling.temperature == 0
+    changes = {
+        "group_size": sampling.samples,
+        "temperature": 1.0 if is_greedy else sampling.temperature,
+        "max_new_tokens": suite.max_new_tokens,
+    }
+    return Episodes(
+        engine,
+        codec,
+        rewards,
+        env=import_function(suite.env, "rollout.env"),
+        rollout=suite.recipe.rollout.model_copy(update=changes),
+        seed=suite.recipe.seed,
+        max_length=max_length,
+        top_p=sampling.top_p,
+        top_k=1 if is_greedy else sampling.top_k or -1,
+    )
+
+
+def episodes_at_once(engine: EngineConfig) -> int:
+    """Return how many episodes keep all slots of the engines busy."""
+    return OPEN_PER_SLOT * engine.slots * engine.replicas
+
+
+def _ignore(sample: Sample) -> None:
+    del sample
+
+
+def question(problem: Problem) -> str:
+    """Return what a problem asks, without what a prompt adds to it."""
+    return problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1]["content"]
+
+
+async def evaluate_suite(
+    episodes: Episodes,
+    suite: Suite,
+    *,
+    at_once: int,
+    patience: float,
+    keep: Keep = _ignore,
+    done: Collection[Sample] = (),
+    ks: Sequence[int] = (),
+    show_prompt: Callable[[Problem], str] = question,
+) -> SuiteScore:
+    """Score the version that the engine serves on `suite`; the engine must not load another one meanwhile.
+
+    Args:
+        episodes: of the suite; see `suite_episodes`.
+        at_once: episodes in progress, at most.
+        patience: seconds without any new token or score, after which the evaluation is given up; see deadlines.step.
+        keep: is given each sample as soon as it is scored.
+        done: samples that need not be run again, because an earlier evaluation of the same version kept them.
+        ks: the k of pass@k; none: powers of two.
+        show_prompt: writes the prompt of a problem as text, for the samples.
+
+    Raises:
+        DeadlineError: nothing has happened for `patience` seconds or longer.
+        EngineError, RewardError, or whatever an env raised.
+    """
+    samples = list(done)
+    progress = _Progress()
+
+    def finished(sample: Sample) -> None:
+        keep(sample)
+        samples.append(msgspec.structs.replace(sample, prompt="", response=""))  # texts may be gigabytes
+
+    jobs = _jobs(episodes, suite, {sample.key for sample in done})
+    async with _impatient(progress, patience, suite.name), asyncio.TaskGroup() as workers:
+        for _ in range(min(at_once, len(suite.problems) * suite.sampling.samples)):
+            workers.create_task(_work(episodes, suite, jobs, progress, finished, show_prompt))
+    return score_samples(suite.name, samples, suite.sampling.samples, ks, suite.recipe.seed)
+
+
+class _Job(NamedTuple):
+    """Name one episode to run."""
+
+    problem: Problem
+    key: str
+    sample: int
+    session: Session
+
+
+def _jobs(episodes: Episodes, suite: Suite, done: set[tuple[str, int]]) -> Iterator[_Job]:
+    """Yield the episodes that are not done, those of one problem after the other: they share the prefill of a prompt.
+
+    Sessions are opened when they are needed, so that there are never more than the open episodes' problems.
+    """
+    for key, problem in zip(suite.keys(), suite.problems, strict=True):
+        missing = [i for i in range(suite.sampling.samples) if (key, i) not in done]
+        if not missing:
+            continue
+        sessions = episodes.open(f"{suite.name} {key}", problem)
+        for i in missing:
+            yield _Job(problem, key, i, sessions[i])
+
+
+async def _work(
+    episodes: Episodes,
+    suite: Suite,
+    jobs: Iterator[_Job],
+    progress: "_Progress",
+    finished: Keep,
+    show_prompt: Callable[[Problem], str],
+) -> None:
+    """Run one episode after the other.
+
+    Consumes jobs, which all workers share; waits for its episode; unblocked by the episode's end.
+    """
+    for job in jobs:
+        with progress.open(job.session):
+            trajectory = await _run(episodes, job)
+        prompt = show_prompt(job.problem)
+        finished(_sample(suite, job, prompt, trajectory))
+
+
+async def _run(episodes: Episodes, job: _Job) -> Trajectory:
+    try:
+        (trajectory,) = await episodes.run(job.problem, [job.session])
+    except* Rejected as rejections:
+        reason = next(leaves(rejections))
+        trajectory = job.session.trajectory(Grade(0.0, error=f"the env rejected it: {reason}"))
+    return trajectory
+
+
+def _sample(suite: Suite, job: _Job, prompt: str, trajectory: Trajectory) -> Sample:
+    """Describe an episode that has ended."""
+    response = job.session.seen_by_reward()
+    grade = Grade(trajectory.reward, trajectory.reward_parts)
+    return Sample(
+        problem_id=job.key,
+        sample=job.sample,
+        prompt=prompt,
+        response=response.text,
+        answer=job.problem.answer,
+        extracted=suite.extract(response),
+        correct=0.0 if trajectory.reward_error else accuracy_of(grade),
+        parts=trajectory.reward_parts,
+        num_tokens=response.num_tokens,
+        truncated=response.truncated,
+        error=trajectory.reward_error,
+        policy_version=_version(trajectory),
+    )
+
+
+def _version(trajectory: Trajectory) -> int:
+    """Return the version that sampled the episode; NOT_SAMPLED, if the env let it sample nothing."""
+    versions = set(trajectory.policy_versions[trajectory.loss_mask].tolist())
+    assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
+    return versions.pop() if versions else NOT_SAMPLED
+
+
+class _Progress:
+    """Count what has happened, so that an evaluation that stands still is noticed."""
+
+    def __init__(self) -> None:
+        self._open: set[Session] = set()
+        self._ended = 0  # episodes
+        self._tokens = 0  # of those
+
+    @contextlib.contextmanager
+    def open(self, session: Session) -> Iterator[None]:
+        """Watch an episode."""
+        self._open.add(session)
+        try:
+            yield
+        finally:
+            self._open.remove(session)
+            self._ended += 1
+            self._tokens += session.num_sampled
+
+    def count(self) -> tuple[int, int]:
+        """Return episodes that have ended, and tokens of all episodes."""
+        return self._ended, self._tokens + sum(session.num_sampled for session in self._open)
+
+
+@contextlib.asynccontextmanager
+async def _impatient(progress: _Progress, seconds: float, suite: str) -> AsyncIterator[None]:
+    """Give the block up when nothing has happened for `seconds`, or at most twice as long.
+
+    Raises:
+        DeadlineError: with every wait of this process.
+    """
+
+    async def watch() -> None:
+        before = progress.count()
+        while True:
+            await asyncio.sleep(seconds)
+            now = progress.count()
+            if now == before:
+                raise DeadlineError(
+                    f"controller waited {seconds:g} s for a token or a score of suite {suite}, after {now[0]} episodes "
+                    f"(deadlines.step). Waiting: {who_waits()}"
+                )
+            before = now
+
+    async with asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(watch(), name=f"watch over the evaluation of {suite}")
+        yield
+        watching.cancel()

@@ -1,0 +1,95 @@
+"""Tell models apart by their place and by a hash of their files that costs seconds at most.
+
+Weights up to `WHOLE` bytes are hashed whole. Of larger files the hash takes the size, the safetensors header, which
+names every tensor with its type and shape, and `BLOCKS` blocks spread evenly over the rest: training changes nearly
+every weight, so two checkpoints of one run differ in them.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from arl.errors import DataError
+
+WHOLE = 256 * 1024**2  # bytes of weights
+BLOCKS = 256  # of each larger file
+BLOCK = 64 * 1024  # bytes
+DESCRIPTIONS = ("config.json", "generation_config.json", "tokenizer*.json", "vocab.json", "merges.txt", "*.jinja")
+
+
+class ModelIdentity(Struct, frozen=True, kw_only=True):
+    """Say which model was evaluated."""
+
+    name: str  # as it was given
+    path: str  # of its directory, with symbolic links resolved
+    sha256: str  # of its weights, config and tokenizer
+    hashed: str  # "all bytes", or "headers and samples of the weights"
+
+
+def identify(name: str, directory: Path) -> ModelIdentity:
+    """Identify the model in `directory`.
+
+    Raises:
+        DataError: it has no safetensors.
+    """
+    home = directory.resolve()
+    weights = sorted(home.glob("model*.safetensors"))
+    if not weights:
+        raise DataError(f"model {name}: {home} has no model*.safetensors{_checkpoints(home)}")
+    is_whole = sum(file.stat().st_size for file in weights) <= WHOLE
+    digest = hashlib.sha256()
+    for file in [*_descriptions(home), *weights]:
+        digest.update(f"{file.name} {file.stat().st_size}\n".encode())
+        for block in _blocks(file, is_whole or file not in weights):
+            digest.update(block)
+    return ModelIdentity(
+        name=name,
+        path=str(home),
+        sha256=digest.hexdigest(),
+        hashed="all bytes" if is_whole else "headers and samples of the weights",
+    )
+
+
+def short_name(model: str) -> str:
+    """Return a name for directories and tables: of a checkpoint with its run, of a Hugging Face name with its owner.
+
+    >>> short_name("runs/mine/checkpoints/step_20")
+    'mine-step_20'
+    >>> short_name("Qwen/Qwen2.5-0.5B")
+    'Qwen--Qwen2.5-0.5B'
+    """
+    path = Path(model)
+    if path.parent.name == "checkpoints":
+        return f"{path.absolute().parent.parent.name}-{path.name}"
+    if path.is_dir() or path.is_absolute():
+        return path.absolute().name
+    return model.replace("/", "--")
+
+
+def _descriptions(home: Path) -> list[Path]:
+    return sorted({file for pattern in DESCRIPTIONS for file in home.glob(pattern)})
+
+
+def _blocks(file: Path, is_whole: bool) -> Iterator[bytes]:
+    with file.open("rb") as content:
+        if is_whole:
+            while block := content.read(1024**2):
+                yield block
+            return
+        size = file.stat().st_size
+        header = int.from_bytes(content.read(8), "little")  # safetensors: its length stands before it
+        yield content.read(min(header, size))
+        for i in range(BLOCKS):
+            content.seek(i * max(size - BLOCK, 0) // (BLOCKS - 1))
+            yield content.read(BLOCK)
+
+
+def _checkpoints(home: Path) -> str:
+    """Name the newest checkpoint, if this is the directory of a run."""
+    steps = [path for path in home.glob("checkpoints/step_*") if path.name.removeprefix("step_").isdecimal()]
+    if not steps:
+        return ""
+    newest = max(steps, key=lambda path: int(path.name.removeprefix("step_")))
+    return f"; it is a run, whose newest checkpoint is {newest}"

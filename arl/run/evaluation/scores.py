@@ -1,0 +1,136 @@
+"""Compute the scores of an evaluation from the score of every sample. Pure functions of numpy arrays.
+
+    correct (P, n) ─► per problem: avg@n, pass@k, maj@n (P,) ─► mean over problems, with a bootstrap interval
+
+Shapes: P problems of a suite, n samples of each. `correct` is 0 or 1, or lies between them where a reward gives part
+of the credit.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+RESAMPLES = 10_000
+COVERAGE = 0.95
+CHUNK = 4_000_000  # resampled values that are held at a time: 32 MB
+
+
+class Estimate(Struct, frozen=True):
+    """Hold a mean over problems, and the interval that covers it in 95 % of the suites like this one."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
+    """Compute pass@k of each problem: how probable a success is among k of its n samples, without bias.
+
+    This is 1 − C(n − c, k) / C(n, k) for c right samples, eq. 1 of Chen et al. (https://arxiv.org/abs/2107.03374).
+    It is computed as the expected best score of k samples drawn without replacement, which is the same for scores of
+    0 and 1, and is defined for those between as well: the i-th smallest of n scores is the best of C(i − 1, k − 1) of
+    the C(n, k) subsets. The weights are products of factors below 1, so that nothing overflows.
+
+    Args:
+        correct: (P, n) float.
+
+    Returns:
+        (P,) float64.
+
+    Raises:
+        ValueError: k < 1 or k > n.
+    """
+    n = correct.shape[1]
+    if not 1 <= k <= n:
+        raise ValueError(f"pass@{k} of {n} samples: k must be from 1 to the number of samples; sample more")
+    weights = np.zeros(n)
+    weights[n - 1] = k / n
+    for i in range(n - 1, 0, -1):  # from the i + 1-th smallest to the i-th smallest
+        weights[i - 1] = weights[i] * max(i - k + 1, 0) / i
+    ascending = np.sort(np.asarray(correct, np.float64), axis=1)
+    scores: np.ndarray = ascending @ weights
+    return scores
+
+
+def powers_of_two(n: int) -> list[int]:
+    """List 1, 2, 4, … up to n.
+
+    >>> powers_of_two(6)
+    [1, 2, 4]
+    """
+    return [1 << i for i in range(n.bit_length())]
+
+
+def majority(answers: Sequence[str], correct: Sequence[float]) -> float:
+    """Score the answer that most samples of one problem gave: maj@n.
+
+    Samples with equal answers are one group, and the score of a group is its mean. If several groups are largest, the
+    result is the mean of their scores, which is what breaking the tie at random would give on average. A sample
+    without an answer does not vote. If none votes, the score is 0.
+
+    Args:
+        answers: the canonical answer of each sample; empty: it has none.
+        correct: its score.
+    """
+    groups: dict[str, list[float]] = {}
+    for answer, score in zip(answers, correct, strict=True):
+        if answer:
+            groups.setdefault(answer, []).append(score)
+    if not groups:
+        return 0.0
+    largest = max(len(group) for group in groups.values())
+    winners = [sum(group) / largest for group in groups.values() if len(group) == largest]
+    return sum(winners) / len(winners)
+
+
+def estimate(columns: Mapping[str, np.ndarray], seed: int) -> dict[str, Estimate]:
+    """Compute the mean over problems of every column, with a percentile interval by bootstrap over problems.
+
+    All columns are resampled together, `RESAMPLES` times. With one problem, the interval is a point. Where every
+    problem has one score, it is a point as well: it says nothing of the problems that the suite lacks.
+
+    Args:
+        columns: name -> (P,) float, the score of each problem.
+        seed: of the resampling.
+    """
+    values = np.stack(list(columns.values()), axis=1)  # (P, columns)
+    means = _resampled_means(values, seed)
+    tail = 100 * (1 - COVERAGE) / 2
+    low, high = np.percentile(means, [tail, 100 - tail], axis=0)
+    centers = values.mean(axis=0)
+    return {
+        name: Estimate(float(centers[i]), float(low[i]), float(high[i]))  # float: JSON knows no numpy
+        for i, name in enumerate(columns)
+    }
+
+
+def _resampled_means(values: np.ndarray, seed: int) -> np.ndarray:
+    """Return the means of `RESAMPLES` draws of P rows, with replacement, as (RESAMPLES, columns)."""
+    rng = np.random.default_rng(seed)
+    num_problems, num_columns = values.shape
+    at_once = max(CHUNK // (num_problems * num_columns), 1)
+    means = []
+    for begin in range(0, RESAMPLES, at_once):
+        size = min(at_once, RESAMPLES - begin)
+        rows = rng.integers(num_problems, size=(size, num_problems))
+        means.append(values[rows].mean(axis=1))
+    return np.concatenate(means)
+
+
+class Lengths(Struct, frozen=True):
+    """Hold how many tokens samples have."""
+
+    mean: float
+    p50: float
+    p95: float
+    largest: int
+
+
+def lengths(num_tokens: Sequence[int]) -> Lengths:
+    """Summarize the number of sampled tokens of every sample."""
+    p50, p95 = np.percentile(num_tokens, [50, 95])
+    return Lengths(float(np.mean(num_tokens)), float(p50), float(p95), int(np.max(num_tokens)))

@@ -1,0 +1,147 @@
+"""Open suites: sets of problems to evaluate on, each with what scores it and how it is sampled.
+
+    recipe ─► held_out: the recipe's own evaluation problems ──┐
+          └─► NAME: the evaluation split of task NAME, ────────┴─► Suite: problems, reward, env, sampling
+              under the recipe's model and engine
+
+Every suite has a recipe of its own, which differs from the given one in `data`, `reward`, `rollout.env` and `eval`.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from arl.config.data_section import task_evaluation
+from arl.config.eval_section import HELD_OUT, Eval
+from arl.config.recipe import Recipe
+from arl.data.problems import load_problems
+from arl.errors import DataError, RecipeError
+from arl.run.rewards import reward_name
+from arl.tasks.registry import env_name, open_task, task_class
+from arl.types import Problem, Response
+
+SUITE_SEED = 0  # a suite has the same problems under every seed of sampling
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Hold the problems of one suite, and the recipe by which they are answered and scored."""
+
+    name: str
+    recipe: Recipe
+    problems: tuple[Problem, ...]
+
+    @property
+    def sampling(self) -> Eval:
+        """Return how its answers are sampled."""
+        return self.recipe.eval
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Return the token budget of one episode."""
+        return self.recipe.eval.max_new_tokens or self.recipe.rollout.max_new_tokens
+
+    @property
+    def reward(self) -> str:
+        """Return `module:attribute` of the function that scores it."""
+        return reward_name(self.recipe)
+
+    @property
+    def env(self) -> str:
+        """Return `module:attribute` of the env that drives its episodes."""
+        return env_name(self.recipe)
+
+    @functools.cached_property
+    def extract(self) -> Callable[[Response], str]:
+        """Return the function that finds the answer in a response, by which votes are counted."""
+        task = self.recipe.data.task
+        function = None if task is None else task_class(task).extract
+        return _whole_text if function is None else function
+
+    def keys(self) -> list[str]:
+        """Return a name for each problem: its id, and a number behind it where a problem occurs again."""
+        seen: Counter[str] = Counter()
+        keys = []
+        for problem in self.problems:
+            seen[problem.id] += 1
+            count = seen[problem.id]
+            keys.append(problem.id if count == 1 else f"{problem.id}-{count}")
+        return keys
+
+
+def _whole_text(response: Response) -> str:
+    return response.text.strip()
+
+
+def held_out_suite(recipe: Recipe, problems: Sequence[Problem]) -> Suite:
+    """Make the suite of the recipe's own evaluation problems, which are loaded already."""
+    return Suite(HELD_OUT, recipe, tuple(problems))
+
+
+def open_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}) -> Suite:
+    """Open a suite under the recipe's model and engine.
+
+    Args:
+        name: `held_out`, or a task, built in or as `module:attribute`.
+        settings: fields of the section `eval` that win over those of the recipe and of the task.
+
+    Raises:
+        RecipeError: there is no such task, or the settings are impossible.
+        DataError: the suite has no problem.
+    """
+    suite_recipe = recipe_of_suite(recipe, name, settings)
+    if suite_recipe.data.task is None:
+        problems = load_problems(suite_recipe.data, suite_recipe.seed).held_out
+    else:
+        seed = suite_recipe.seed if name == HELD_OUT else SUITE_SEED
+        problems = list(open_task(suite_recipe.data).problems("evaluation", seed))
+    if not problems:
+        raise DataError(f"suite {name}: has no evaluation problem; name another one, or hold out more")
+    limit = suite_recipe.eval.problems
+    return Suite(name, suite_recipe, tuple(problems[:limit]))
+
+
+def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any]) -> Recipe:
+    """Return `recipe` with the data, reward and sampling of a suite.
+
+    Sampling is what `settings` say, else what differs from the defaults in the recipe's section `eval`, else what the
+    suite's task declares.
+
+    Raises:
+        RecipeError: see `open_suite`.
+    """
+    values = recipe.model_dump()
+    if name == HELD_OUT:
+        values["eval"] |= settings
+    else:
+        task_class(name, "suite")
+        is_own = recipe.data.task == name
+        values["data"] = _prompting(recipe) | {"task": name, "options": recipe.data.options if is_own else {}}
+        values["reward"] |= {"function": None, "weights": None}
+        values["rollout"] |= {"env": None}
+        values["eval"] = {**task_evaluation(name), **_chosen(recipe), **settings}
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        rules = "; ".join(mistake["msg"].removeprefix("Value error, ") for mistake in error.errors())
+        raise RecipeError(f"suite {name}: {rules}") from error
+
+
+def _prompting(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe's settings of prompts; without a suffix of its own, the suite's task brings one."""
+    data = recipe.data
+    fields: dict[str, Any] = {"system": data.system, "chat_template": data.chat_template}
+    return fields | ({"suffix": data.suffix} if data.suffix else {})
+
+
+def _chosen(recipe: Recipe) -> dict[str, Any]:
+    """Return the fields of `eval` that differ from the defaults and from those of the recipe's own task."""
+    usual = Eval().model_dump()
+    if recipe.data.task is not None:
+        usual |= task_evaluation(recipe.data.task)
+    given = recipe.eval.model_dump()
+    return {field: value for field, value in given.items() if value != usual[field]}

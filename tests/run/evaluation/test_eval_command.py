@@ -1,0 +1,177 @@
+"""`arl eval` as a person types it: a real engine server, a real reward worker, real files, a real kill."""
+
+import itertools
+import json
+import os
+import re
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from tests.run.evaluation.conftest import FLAGS, Start, rows_of, run_eval, score_of
+
+COLUMNS = {
+    "problem_id", "sample", "prompt", "response", "answer", "extracted", "correct", "parts", "num_tokens", "truncated",
+    "error", "policy_version",
+}  # fmt: skip
+
+
+def test_an_evaluation_leaves_a_row_for_every_sample_and_a_table(finished: CompletedProcess[str], place: Path) -> None:
+    assert finished.returncode == 0, finished.stderr
+    rows = rows_of(place / "whole")
+    assert set(rows[0]) == COLUMNS
+    assert [(row["prompt"], row["sample"]) for row in rows] == [(f"{i}=", n) for i in range(30) for n in range(4)]
+    assert all(row["extracted"] == row["response"][:1] for row in rows)
+    assert all(dict(row["parts"]) == {"correct": row["correct"], "format": 1.0} for row in rows)
+    assert {row["policy_version"] for row in rows} == {0}
+    assert not list((place / "whole").glob("*.parts"))
+    protocol = "4 x 30 problems, temperature 1, at most 8 tokens; mine:Digits.reward; protocol"
+    assert f"mine:Digits: {protocol}" in finished.stdout
+    for column in ("model", "avg@4", "pass@2", "pass@4", "maj@4", "tokens", "cut off"):
+        assert column in finished.stdout
+
+
+def test_scores_agree_with_those_counted_by_hand_from_the_parquet_file(
+    finished: CompletedProcess[str], place: Path
+) -> None:
+    score = score_of(place / "whole")
+    rows = rows_of(place / "whole")
+    grouped = itertools.groupby(rows, lambda row: row["problem_id"])
+    problems = [[row["correct"] for row in group] for _, group in grouped]
+    assert len(problems) == 30
+    for k in (1, 2, 4):
+        subsets = [max(subset) for correct in problems for subset in itertools.combinations(correct, k)]
+        assert score["pass_at"][str(k)]["value"] == pytest.approx(sum(subsets) / len(subsets))
+    assert 0 < score["average"]["low"] < score["average"]["value"] < score["average"]["high"] < 1
+    assert score["lengths"]["mean"] == pytest.approx(sum(row["num_tokens"] for row in rows) / len(rows))
+    assert score["truncated"] == sum(row["truncated"] for row in rows) / len(rows)
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_was_killed_in_the_middle_continues_to_equal_scores(
+    finished: CompletedProcess[str], place: Path, model: Path, start: Start
+) -> None:
+    gate = place / "gate-60"
+    os.mkfifo(gate)
+    command = start(model, *FLAGS, "--output", "killed", "--set", "deadlines.reward=100", cwd=place)
+    kept = 0
+    while kept == 0:
+        line = command.stdout.readline()
+        assert line, "it ended before it had kept anything"
+        if found := re.search(r"mine:Digits: (\d+) of 120 episodes", line):
+            kept = int(found[1])
+    command.kill()
+    command.wait()
+    gate.unlink()
+    assert not (place / "killed" / "scores.json").exists()
+    again = run_eval(model, *FLAGS, "--output", "killed", "--set", "deadlines.reward=100", cwd=place)
+    assert again.returncode == 0, again.stderr
+    resumed = re.search(r"mine:Digits: (\d+) of 120 episodes are kept from before", again.stderr)
+    assert resumed
+    assert kept <= int(resumed[1]) < 60
+    assert rows_of(place / "killed") == rows_of(place / "whole")
+    assert score_of(place / "killed") == score_of(place / "whole")
+
+
+def test_a_finished_evaluation_is_shown_again_without_running(
+    finished: CompletedProcess[str], place: Path, model: Path
+) -> None:
+    again = run_eval(model, *FLAGS, "--output", "whole", "--json", cwd=place)
+    assert again.returncode == 0, again.stderr
+    assert "mine:Digits: finished already, in whole" in again.stderr
+    assert "of 120 episodes" not in again.stderr
+    assert json.loads(again.stdout) == json.loads((place / "whole" / "scores.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("flags", "difference"),
+    [
+        (("--temperature", "0.5"), "temperature: 1.0 there, 0.5 now"),
+        (("--seed", "3"), "seed: 0 there, 3 now"),
+        (("--set", "engine.dtype=bfloat16"), "dtype: 'float32' there, 'bfloat16' now"),
+    ],
+)
+def test_a_directory_is_not_shared_by_two_protocols(
+    finished: CompletedProcess[str], place: Path, model: Path, flags: tuple[str, ...], difference: str
+) -> None:
+    done = run_eval(model, *FLAGS, *flags, "--output", "whole", cwd=place)
+    assert done.returncode == 2
+    assert "--output whole: holds another evaluation of mine:Digits" in done.stderr
+    assert difference in done.stderr
+    assert "Give another --output, or remove it" in done.stderr
+
+
+def test_a_directory_is_not_shared_by_two_models(finished: CompletedProcess[str], place: Path, model: Path) -> None:
+    weights = model / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    try:
+        done = run_eval(model, *FLAGS, "--output", "whole", cwd=place)
+    finally:
+        weights.write_bytes(content)
+    assert done.returncode == 2
+    assert re.search(r"model sha256: '\w+' there, '\w+' now", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--suite", "running_checksun"), "--suite 'running_checksun': did you mean running_checksum?"),
+        ((), "--suite: required without --recipe"),
+        (("--suite", "held_out"), "--suite held_out: these are the problems of a recipe; give --recipe"),
+        (("--suite", "mine:Nothing"), "suite mine:Nothing: has no evaluation problem"),
+        (("--suite", "mine:Digits", "--samples", "4", "--temperature", "0"), "eval.samples 4: with temperature 0"),
+        (("--suite", "mine:Digits", "--samples", "4", "--k", "8"), "--k 8: pass@8 needs 8 samples or more"),
+        (("--suite", "mine:Digits", "--k", "many"), "--k many: give whole numbers"),
+        (("--suite", "mine:Digits", "--top-p", "1.5"), "Input should be less than or equal to 1"),
+        (
+            ("--suite", "mine:Digits"),
+            "with 1024 new ones, 1028 in all, it exceeds the model's context of 64: at most 60",
+        ),
+        (("--suite", "mine:Long", "--max-new-tokens", "8"), "has a prompt of 81 tokens"),
+        (("--suite", "mine:Digits", "--set", "engine.kind=sglong"), "did you mean sglang?"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(
+    place: Path, model: Path, flags: tuple[str, ...], complaint: str
+) -> None:
+    done = run_eval(model, *flags, "--output", "refused", cwd=place)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (place / "refused").exists()
+
+
+def test_a_run_is_no_model_and_its_newest_checkpoint_is_named(place: Path, tmp_path: Path, model: Path) -> None:
+    (tmp_path / "checkpoints" / "step_20").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "step_100").mkdir()
+    done = run_eval(tmp_path, *FLAGS, cwd=place)
+    assert done.returncode == 2
+    assert f"a run, whose newest checkpoint is {tmp_path / 'checkpoints' / 'step_100'}" in done.stderr
+
+
+RECIPE = """\
+name: small
+model:
+  tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
+data: {task: "mine:Digits", options: {size: 5}}
+rollout: {max_new_tokens: 6}
+eval: {problems: 3, samples: 2, temperature: 0.7}
+"""
+
+
+@pytest.mark.slow
+def test_with_a_recipe_its_problems_and_settings_are_used_and_tables_keep_protocols_apart(
+    finished: CompletedProcess[str], place: Path, model: Path
+) -> None:
+    (place / "recipe.yaml").write_text(RECIPE)
+    done = run_eval(model, "--recipe", "recipe.yaml", "--suite", "held_out,mine:Digits", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "held_out: 2 x 3 problems, temperature 0.7, at most 6 tokens" in done.stdout
+    assert "mine:Digits: 2 x 5 problems, temperature 0.7, at most 6 tokens" in done.stdout  # the recipe's options
+    directories = sorted(path.name for path in (place / "evals" / "tiny").iterdir())
+    assert [name.rpartition("-")[0] for name in directories] == ["held_out", "mine.Digits"]
+    greedy = run_eval(model, "--suite", "mine:Digits", "--temperature", "0", "--max-new-tokens", "8", cwd=place)
+    assert greedy.returncode == 0, greedy.stderr
+    assert "greedy, at most 8 tokens" in greedy.stdout

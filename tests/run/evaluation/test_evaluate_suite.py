@@ -1,0 +1,183 @@
+"""A suite is evaluated with a bounded number of open episodes, and what is sampled depends on its problems alone."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+
+import pytest
+
+from arl import clock
+from arl.config.recipe import Recipe
+from arl.errors import DeadlineError, Rejected, leaves
+from arl.rollout.env import Session, single_turn
+from arl.rollout.episodes import Episodes
+from arl.run.evaluation.evaluate import evaluate_suite, suite_episodes
+from arl.run.evaluation.sample import Sample, SuiteScore
+from arl.run.evaluation.suite import Suite, held_out_suite
+from arl.types import GenerateRequest, Grade, Increment, Problem, Response
+from tests.fakes import NullCodec, NullEngine
+
+
+def make_suite(problems: int = 6, **sampling: object) -> Suite:
+    values = {
+        "model": {"tiny": {}},
+        "data": {"task": "running_checksum"},
+        "rollout": {"max_new_tokens": 50},
+        "eval": {"samples": 3} | sampling,
+    }
+    return held_out_suite(Recipe.model_validate(values), [Problem(f"{i}") for i in range(problems)])
+
+
+class CountingEngine(NullEngine):
+    """Answers with as many tokens as a request's seed says, and remembers the most requests that were open at once."""
+
+    def __init__(self) -> None:
+        super().__init__(length_of=lambda seed: 1 + seed % 40)
+        self.requests: list[GenerateRequest] = []
+        self.open = 0
+        self.most = 0
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+        """See Engine."""
+        self.requests.append(request)
+        self.open += 1
+        self.most = max(self.most, self.open)
+        async for increment in super().generate(request):
+            yield increment
+        self.open -= 1
+
+
+class LengthRewards:
+    """Scores 1 for an even number of tokens; one named problem cannot be scored."""
+
+    def __init__(self, broken: str = "") -> None:
+        self._broken = broken
+
+    async def score(self, problem: Problem, responses: Collection[Response]) -> list[Grade]:
+        """See Rewards."""
+        if problem.prompt == self._broken:
+            return [Grade(0.0, {"correct": 1.0}, "it hung") for _ in responses]
+        return [Grade(5.0, {"correct": float(response.num_tokens % 2 == 0)}) for response in responses]
+
+
+def evaluate(
+    suite: Suite,
+    engine: CountingEngine,
+    at_once: int,
+    done: Collection[Sample] = (),
+    rewards: LengthRewards | None = None,
+) -> tuple[SuiteScore, list[Sample]]:
+    kept: list[Sample] = []
+    episodes = suite_episodes(suite, engine, NullCodec(), rewards or LengthRewards(), max_length=100)
+
+    async def main() -> SuiteScore:
+        return await evaluate_suite(episodes, suite, at_once=at_once, patience=1000.0, keep=kept.append, done=done)
+
+    return clock.run(main, virtual=True), kept
+
+
+def by_key(samples: Collection[Sample]) -> list[Sample]:
+    return sorted(samples, key=lambda sample: sample.key)
+
+
+def test_no_more_episodes_are_open_than_are_allowed_and_all_are_run() -> None:
+    engine = CountingEngine()
+    score, kept = evaluate(make_suite(), engine, at_once=4)
+    assert engine.most == 4
+    assert len({sample.key for sample in kept}) == len(kept) == 18
+    assert (score.problems, score.samples) == (6, 3)
+
+
+def test_what_is_sampled_depends_neither_on_how_many_are_open_nor_on_which_problems_are_beside() -> None:
+    _, alone = evaluate(make_suite(problems=2), CountingEngine(), at_once=1)
+    _, beside = evaluate(make_suite(problems=6), CountingEngine(), at_once=100)
+    keys = {sample.key for sample in alone}
+    assert by_key(alone) == by_key([sample for sample in beside if sample.key in keys])
+
+
+def test_an_evaluation_that_goes_on_runs_only_what_is_missing_and_has_the_same_score() -> None:
+    suite = make_suite()
+    whole, samples = evaluate(suite, CountingEngine(), at_once=5)
+    done = samples[:11]
+    engine = CountingEngine()
+    continued, rest = evaluate(suite, engine, at_once=5, done=done)
+    assert continued == whole
+    assert len(engine.requests) == 18 - 11
+    assert by_key([*done, *rest]) == by_key(samples)
+
+
+def test_a_problem_that_a_suite_has_twice_is_sampled_twice() -> None:
+    suite = make_suite()
+    twice = Suite(suite.name, suite.recipe, (suite.problems[0], suite.problems[0]))
+    score, kept = evaluate(twice, CountingEngine(), at_once=10)
+    first, second = twice.keys()
+    assert second == f"{first}-2"
+    assert score.problems == 2
+    lengths = {key: [s.num_tokens for s in by_key(kept) if s.problem_id == key] for key in (first, second)}
+    assert lengths[first] != lengths[second]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        ({"temperature": 0.0, "samples": 1}, (1.0, 1.0, 1)),  # the most probable token alone
+        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, (0.6, 0.95, 20)),
+        ({"temperature": 1.0}, (1.0, 1.0, -1)),
+    ],
+)
+def test_the_engine_samples_as_the_section_says(sampling: dict[str, object], expected: tuple[float, ...]) -> None:
+    engine = CountingEngine()
+    evaluate(make_suite(problems=1, max_new_tokens=45, **sampling), engine, at_once=1)
+    asked = engine.requests[0].sampling
+    assert [asked.temperature, asked.top_p, asked.top_k] == list(expected)
+    assert asked.max_new_tokens == 45
+
+
+def test_the_part_correct_is_the_score_and_a_sample_that_could_not_be_scored_counts_0() -> None:
+    score, kept = evaluate(make_suite(), CountingEngine(), at_once=10, rewards=LengthRewards(broken="3"))
+    even = [sample for sample in kept if sample.num_tokens % 2 == 0 and sample.prompt != "3"]
+    assert score.average.value == pytest.approx(len(even) / 18)
+    assert score.errors == 3
+    assert {sample.error for sample in kept if sample.prompt == "3"} == {"it hung"}
+
+
+def test_a_problem_that_the_env_rejects_counts_0_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def picky(problem: Problem, session: Session) -> None:
+        if problem.prompt == "2":
+            raise Rejected("too easy")
+        await single_turn(problem, session)
+
+    monkeypatch.setattr("arl.rollout.env.single_turn", picky)
+    score, kept = evaluate(make_suite(), CountingEngine(), at_once=10)
+    assert {sample.error for sample in kept if sample.prompt == "2"} == {"the env rejected it: too easy"}
+    assert score.errors == 3
+
+
+def test_an_evaluation_that_stands_still_is_given_up_with_what_it_waited_for() -> None:
+    suite = make_suite(problems=1)
+
+    class StuckEngine(CountingEngine):
+        async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+            yield Increment((1,), (-1.0,), (0,))
+            await asyncio.Event().wait()
+
+    episodes: Episodes = suite_episodes(suite, StuckEngine(), NullCodec(), LengthRewards(), max_length=100)
+
+    async def main() -> SuiteScore:
+        return await evaluate_suite(episodes, suite, at_once=1, patience=30.0)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        clock.run(main, virtual=True)
+    (cause,) = leaves(raised.value)
+    assert isinstance(cause, DeadlineError)
+    assert "waited 30 s for a token or a score of suite held_out, after 0 episodes" in str(cause)
+
+
+def test_slow_episodes_are_not_taken_for_ones_that_stand_still() -> None:
+    """An episode of 40 tokens takes 40 s, and nothing else happens meanwhile."""
+    suite = make_suite(problems=2, samples=1)
+    episodes = suite_episodes(suite, CountingEngine(), NullCodec(), LengthRewards(), max_length=100)
+
+    async def main() -> SuiteScore:
+        return await evaluate_suite(episodes, suite, at_once=1, patience=3.0)
+
+    assert clock.run(main, virtual=True).problems == 2

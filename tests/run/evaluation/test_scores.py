@@ -1,0 +1,144 @@
+"""Scores equal what their definitions say, computed the long way."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.errors import InputError
+from arl.run.evaluation.sample import Sample, check_ks, score_samples
+from arl.run.evaluation.scores import estimate, lengths, majority, pass_at_k, powers_of_two
+
+BITS = st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=8)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.data())
+def test_pass_at_k_is_the_mean_over_all_subsets_of_the_best_sample(scores: list[float], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(scores)))
+    subsets = list(itertools.combinations(scores, k))
+    by_hand = sum(max(subset) for subset in subsets) / len(subsets)
+    assert pass_at_k(np.array([scores]), k)[0] == pytest.approx(by_hand, abs=1e-12)
+
+
+@given(BITS, st.data())
+def test_pass_at_k_of_right_and_wrong_is_the_formula_of_the_paper(scores: list[float], data: st.DataObject) -> None:
+    n = len(scores)
+    k = data.draw(st.integers(1, n))
+    wrong = scores.count(0.0)
+    formula = 1 - math.comb(wrong, k) / math.comb(n, k)
+    assert pass_at_k(np.array([scores]), k)[0] == pytest.approx(formula, abs=1e-12)
+
+
+def test_pass_at_k_is_stable_where_the_binomials_overflow() -> None:
+    correct = np.zeros((1, 4096))
+    correct[0, 7] = 1.0
+    assert pass_at_k(correct, 2048)[0] == pytest.approx(0.5, rel=1e-9)  # the one right sample is in half of the subsets
+
+
+@pytest.mark.parametrize("k", [0, 5])
+def test_pass_at_k_needs_k_samples(k: int) -> None:
+    with pytest.raises(ValueError, match=f"pass@{k} of 4 samples: k must be from 1 to the number of samples"):
+        pass_at_k(np.zeros((2, 4)), k)
+
+
+@given(st.integers(1, 1000))
+def test_reported_k_double_up_to_the_number_of_samples(n: int) -> None:
+    ks = powers_of_two(n)
+    assert ks[0] == 1
+    assert ks[-1] <= n < 2 * ks[-1]
+
+
+def test_a_k_above_the_number_of_samples_is_refused_with_the_option_to_raise() -> None:
+    assert check_ks([8, 1, 8], 8) == [1, 8]
+    assert check_ks([], 6) == [1, 2, 4]
+    with pytest.raises(InputError, match="--k 8: pass@8 needs 8 samples or more, and --samples is 4"):
+        check_ks([1, 8], 4)
+
+
+@pytest.mark.parametrize(
+    ("answers", "correct", "score"),
+    [
+        (["2", "2", "3"], [1, 1, 0], 1.0),
+        (["3", "2", "3"], [0, 1, 0], 0.0),
+        (["2", "3", "4"], [1, 0, 0], 1 / 3),  # a tie of three: what a random choice gives on average
+        (["2", "3", "", "", ""], [1, 0, 0, 0, 0], 0.5),  # those without an answer do not vote
+        (["", ""], [1, 1], 0.0),
+        (["2", "2", "2"], [1, 0, 1], 2 / 3),  # a group counts what its samples count on average
+    ],
+)
+def test_the_majority_is_the_largest_group_of_equal_answers(
+    answers: list[str], correct: list[float], score: float
+) -> None:
+    assert majority(answers, correct) == pytest.approx(score)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(0, 5))
+def test_intervals_contain_the_mean_lie_within_the_scores_and_repeat_with_the_seed(
+    scores: list[float], seed: int
+) -> None:
+    column = np.array(scores)
+    found = estimate({"a": column}, seed)["a"]
+    assert found.value == pytest.approx(column.mean())
+    assert column.min() - 1e-9 <= found.low <= found.value + 1e-9
+    assert found.value - 1e-9 <= found.high <= column.max() + 1e-9
+    assert estimate({"a": column}, seed)["a"] == found
+
+
+def test_an_interval_is_as_wide_as_the_normal_approximation_says() -> None:
+    column = (np.arange(1000) % 10 < 3).astype(float)  # mean 0.3
+    found = estimate({"a": column}, 0)["a"]
+    half = 1.96 * math.sqrt(0.3 * 0.7 / 1000)
+    assert found.low == pytest.approx(0.3 - half, abs=0.003)
+    assert found.high == pytest.approx(0.3 + half, abs=0.003)
+
+
+def test_one_problem_has_a_point_for_an_interval() -> None:
+    found = estimate({"a": np.array([0.25])}, 0)["a"]
+    assert (found.low, found.value, found.high) == (0.25, 0.25, 0.25)
+
+
+def test_lengths_are_a_mean_and_percentiles() -> None:
+    found = lengths([1] * 90 + [101] * 10)
+    assert (found.mean, found.p50, found.p95, found.largest) == (11.0, 1.0, 101.0, 101)
+
+
+def sample(problem: str, number: int, correct: float, **others: object) -> Sample:
+    fields: dict[str, object] = {
+        "prompt": "",
+        "response": "",
+        "answer": "1",
+        "extracted": str(int(correct)),
+        "parts": {"correct": correct, "format": 1.0},
+        "num_tokens": 4,
+        "truncated": False,
+        "error": "",
+        "policy_version": 7,
+    }
+    return Sample(problem_id=problem, sample=number, correct=correct, **fields | others)  # type: ignore[arg-type]
+
+
+def test_a_suites_score_does_not_depend_on_the_order_of_its_samples() -> None:
+    samples = [
+        sample("a", 0, 1.0),
+        sample("a", 1, 0.0, truncated=True),
+        sample("b", 0, 0.0, error="it hung"),
+        sample("b", 1, 0.0, parts={}),
+    ]
+    score = score_samples("sums", samples, 2)
+    assert score == score_samples("sums", samples[::-1], 2)
+    assert (score.problems, score.samples, score.version, score.errors) == (2, 2, 7, 1)
+    assert score.average.value == 0.25
+    assert score.pass_at[1].value == 0.25
+    assert score.pass_at[2].value == 0.5
+    assert score.majority.value == 0.25
+    assert score.truncated == 0.25
+    assert score.parts == {"correct": 1 / 3, "format": 1.0}
+    assert score.accuracy.low == score.average.low
+
+
+def test_samples_of_two_versions_have_no_score() -> None:
+    with pytest.raises(AssertionError, match=r"sampled by \[7, 8\]"):
+        score_samples("sums", [sample("a", 0, 1.0), sample("b", 0, 1.0, policy_version=8)], 1)

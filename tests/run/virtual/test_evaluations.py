@@ -1,0 +1,71 @@
+"""Evaluation in one process changes nothing of a run: not its schedule, not its weights, not one metric of training."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arl.metrics.fingerprint import weights_sha256
+from tests.run.virtual.test_replay import Record, again, record
+from tests.run.virtual.test_virtual import Ran
+
+__all__ = ["record"]
+WORLDS = {
+    "disaggregated": "",
+    "two replicas, cache kept": "engine.replicas=2 engine.kv_policy=keep virtual.load=0.05",
+    "collocated, in segments": "mode=collocated output.checkpoint_every=3",
+    "many ties": "virtual.train_step=0.01 virtual.trained_token=0 virtual.snapshot=0 virtual.engine_pass=0.01 "
+    "virtual.decode_token=0 virtual.prefill_token=0 virtual.publish=0 virtual.load=0 virtual.reward=0",
+}
+
+
+def records(run: Ran, of_training: bool) -> list[dict[str, Any]]:
+    lines = (run.directory / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if ("loss" in record) == of_training]
+
+
+def training(run: Ran) -> dict[str, Any]:
+    """Everything that a run leaves of its training."""
+    files = {path: content for path, content in run.bytes().items() if path.startswith(("traj", "trace"))}
+    return {
+        "files": files,
+        "records": records(run, of_training=True),
+        "weights": run.summary.weights_sha256,
+        "groups": run.summary.groups,
+    }
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_run_with_evaluations_equals_the_run_without_them_to_the_last_bit(record: Record, world: str) -> None:
+    settings = WORLDS[world].split()
+    without = record(*settings, "name=without")
+    evaluated = record(*settings, "name=evaluated", "eval.every=2")
+    assert training(evaluated) == training(without)
+    assert [r["policy_version"] for r in records(without, of_training=False)] == [0, 6]
+    scores = {r["policy_version"]: r["eval/held_out/accuracy"] for r in records(evaluated, of_training=False)}
+    assert list(scores) == [0, 2, 4, 6]
+    best = max((score, -version) for version, score in scores.items() if version)[1]
+    link = evaluated.directory / "checkpoints" / "best"
+    assert link.readlink() == Path("step_6" if best == -6 else f"model_{-best}")
+    assert sorted(path.name for path in link.parent.glob("model_*")) == [f"model_{-best}"] * (best != -6)
+
+
+def test_each_score_is_of_the_version_that_a_run_of_so_many_steps_ends_with(record: Record) -> None:
+    """A run that ends there has a staleness gate that looks ahead, so only at staleness 0 are its weights the same."""
+    run = record("rollout.staleness=0", "eval.every=2")
+    shorter = record("rollout.staleness=0", "train.steps=4", "train.decay_to=1", "name=shorter")
+    scores = {r["policy_version"]: r["eval/held_out/accuracy"] for r in records(run, of_training=False)}
+    (_, last) = records(shorter, of_training=False)
+    assert scores[4] == last["eval/held_out/accuracy"]
+    assert len(set(scores.values())) == len(scores)
+
+
+def test_a_replay_evaluates_every_so_many_steps_and_trains_what_was_recorded(record: Record) -> None:
+    run = record("eval.problems=4")
+    replayed = again(run, "eval.every=3")
+    assert replayed.summary.weights_sha256 == run.summary.weights_sha256
+    measured = [r["policy_version"] for r in records(replayed, of_training=False)]
+    assert measured == [0, 3, 6]
+    best = replayed.directory / "checkpoints" / "best"
+    assert weights_sha256(best.resolve())
