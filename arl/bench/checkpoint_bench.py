@@ -58,7 +58,13 @@ def bench_checkpoint(repeats: int) -> dict[str, Any]:
 async def _measure(directory: Path, repeats: int) -> dict[str, Any]:
     model = directory / "model"
     weights = directory / "weights"
-    recipe = Recipe.model_validate({"model": {"path": str(model)}, "data": {"task": "running_checksum"}})
+    recipe = Recipe.model_validate(
+        {
+            "model": {"path": str(model)},
+            "data": {"task": "running_checksum"},
+            "train": {"dtype": "float32"},
+        }
+    )
     resources = Resources(threads=1)
     versions = StartingVersions(str(model))
     async with (

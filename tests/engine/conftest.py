@@ -141,7 +141,7 @@ def start_server(model: str, log: Path, is_forked: bool = True) -> ServerProcess
 
 def sglang_command(python: str, model: str) -> tuple[list[str], dict[str, str]]:
     """Return argv and environment of an SGLang server on one CPU thread."""
-    engine = {"kind": "sglang", "python": python, "slots": 16, "stream_interval": 4}
+    engine = {"kind": "sglang", "python": python, "slots": 16, "stream_interval": 4, "dtype": "float32"}
     given = {"model": {"path": model}, "data": {"task": "running_checksum"}, "engine": engine}
     recipe = Recipe.model_validate(given)
     server = ServerSpec(

@@ -44,7 +44,7 @@ class Script:
     """Two servers, and their five deaths: each at its moment, each of another of a server's processes."""
 
     def __init__(self, model: str, directory: Path) -> None:
-        engine = {"kind": "sglang", "replicas": 2, "slots": 8, "stream_interval": 4}
+        engine = {"kind": "sglang", "replicas": 2, "slots": 8, "stream_interval": 4, "dtype": "float32"}
         self._recipe = Recipe.model_validate(
             {
                 "name": "killed",

@@ -25,7 +25,8 @@ def recipe_for(model: Path, lag: int | None = None, transport: str = "auto", **v
             "model": {"path": str(model)},
             "data": {"task": "running_checksum"},
             "rollout": {"lag": lag},
-            "train": {"minibatches": 2, "threads": 1},
+            "train": {"minibatches": 2, "threads": 1, "dtype": "float32", "learning_rate": 1.5e-4},
+            "engine": {"dtype": "float32"},
             "virtual": virtual,
             "sync": {"transport": transport},
         }
