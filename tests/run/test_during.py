@@ -291,7 +291,9 @@ def test_a_killed_evaluation_server_is_replaced_and_training_does_not_notice(sta
     command.open_gate(gate)
     assert command.end() == 0, command.output
     assert re_started(command.output)
-    assert [r["policy_version"] for r in command.metrics() if "loss" not in r][-1] == 8
+    measured = [r["policy_version"] for r in command.metrics() if "loss" not in r]
+    assert {0, 6, 8} <= set(measured)
+    assert len(set(measured)) == len(measured)
     assert {r["engines/restarts"] for r in command.metrics() if "loss" in r} == {0}
 
 
