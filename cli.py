@@ -71,6 +71,7 @@ def train(
     from arl.errors import InputError
     from arl.metrics.console import ConsoleDisplay
     from arl.metrics.summary import render
+    from arl.run.auto import resolve_auto
     from arl.run.plan_text import render_plan
     from arl.run.preflight import preflight
     from arl.run.train import train as run
@@ -86,6 +87,7 @@ def train(
         raise InputError("--verbose prints the recipe of a --dry-run: give both")
     if dry_run:
         make_world(loaded.world)
+        loaded = resolve_auto(loaded)
         typer.echo(render_plan(loaded, preflight(loaded)), nl=False)
         if verbose:
             typer.echo(f"\n{dump_recipe(loaded)}", nl=False)
@@ -188,7 +190,7 @@ def eval_(
     output: Annotated[Path | None, typer.Option(help="Directory. [evals/MODEL/SUITE-PROTOCOL]")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print scores.json instead of a table.")] = False,
 ) -> None:
-    """Score a model on suites of problems; continues where it was interrupted."""
+    """Score a model on suites of problems; resumable."""
     import msgspec
     from rich.console import Console
 
@@ -251,7 +253,7 @@ def sft(
     steps: Annotated[int, typer.Option(help="Optimizer steps.")],
     batch_size: Annotated[int, typer.Option(help="Pairs per optimizer step.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Peak; ramped up, then linear to 10 %.")] = 1e-5,
-    dtype: Annotated[str, typer.Option(help="Compute type: float32 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, or auto: bfloat16 on a GPU.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of the order of the pairs.")] = 0,
 ) -> None:
     """Fine-tune a causal LM on prompt/response pairs."""
@@ -280,7 +282,7 @@ def serve(
     ] = None,
     port: Annotated[int, typer.Option(help="0: any free one.")] = 30000,
     slots: Annotated[int, typer.Option(help="Requests decoded together.")] = 32,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, or auto: bfloat16 on a GPU.")] = "auto",
 ) -> None:
     """Serve a model with the embedded engine.
 

@@ -12,7 +12,7 @@ ArlError
     ├── EngineError   an engine refused a request, or answered it wrongly
     │   └── EngineLost    its connection broke: its tokens so far are kept, and another engine continues
     ├── TrainerError  a trainer rank raised
-    └── RewardError   a reward raised, hung or returned no finite number; fails its group, not the run
+    └── RewardError   a response has no grade, and reward.on_error is drop; fails its group, not the run
 """
 
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ class TrainerError(RunError):
 
 
 class RewardError(RunError):
-    """A reward raised, hung or returned no finite number."""
+    """A response has no grade: its reward raised, hung, died or returned no finite number."""
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

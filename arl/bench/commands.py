@@ -140,6 +140,19 @@ def sync(
     typer.echo(to_json(report))
 
 
+def rewards(
+    workers: Annotated[int, typer.Option(min=1, help="Reward processes.")] = 2,
+    groups: Annotated[int, typer.Option(min=1, help="Of 8 responses each; a tenth where all take algebra.")] = 500,
+    repeats: Annotated[int, typer.Option(min=1, help="Of each mixture, interleaved.")] = 3,
+) -> None:
+    """Measure short math verifications a second through the reward pool."""
+    from arl.bench import to_json
+    from arl.bench.reward_bench import bench_rewards
+
+    report = bench_rewards(workers, groups, repeats)
+    typer.echo(to_json(report))
+
+
 def target(
     recipe: RecipePath,
     model: Model,
@@ -183,5 +196,6 @@ COMMANDS: list[Callable[..., None]] = [
     packing,
     trainer,
     sync,
+    rewards,
     target,
 ]

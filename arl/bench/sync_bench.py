@@ -119,8 +119,8 @@ async def _system(directory: Path, kind: str) -> AsyncIterator[tuple[EngineServe
             "model": {"path": str(directory / "model")},
             "data": {"task": "running_checksum"},
             "rollout": {"staleness": 0},
-            "train": {"minibatches": 1},
-            "engine": {"kind": kind, "slots": OPEN, "stream_interval": 4},
+            "train": {"minibatches": 1, "dtype": "float32"},
+            "engine": {"kind": kind, "slots": OPEN, "stream_interval": 4, "dtype": "float32"},
             "deadlines": {"startup": 300},
         }
     )

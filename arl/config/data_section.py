@@ -13,6 +13,7 @@ from arl.errors import RecipeError
 TASKS: Mapping[str, str] = {
     "running_checksum": "arl.tasks.running_checksum:RunningChecksum",
     "long_tail": "arl.tasks.long_tail:LongTail",
+    "short_sums": "arl.tasks.short_sums:ShortSums",
     "arithmetic": "arl.tasks.arithmetic:Arithmetic",
     "gsm8k": "arl.tasks.math_sets:Gsm8k",
     "math": "arl.tasks.math_sets:Math",
@@ -122,8 +123,14 @@ class Data(Section):
     @field_validator("template")
     @classmethod
     def _readable(cls, template: str | None) -> str | None:
-        if template is not None and not template_fields(template):
-            raise ValueError("names no column, so that every prompt would be the same; write {question}, for instance")
+        if template is None:
+            return None
+        try:
+            fields = template_fields(template)
+        except ValueError as error:
+            raise ValueError(f"data.template {template!r}: {error}") from error
+        if not fields:
+            raise ValueError(f"data.template {template!r}: names no column; write {{question}}, for instance")
         return template
 
     @field_validator("deduplicate")

@@ -6,6 +6,8 @@ from pydantic import field_validator, model_validator
 
 from arl.config.section import FractionBelowOne, NonNegative, Positive, PositiveFloat, Section, Tokens
 
+TRUNCATING = ("top_p", "top_k", "min_p")  # what other systems let a recipe set here
+
 
 class LagFile(Section):
     """Read lags from a file: give one of the two fields."""
@@ -33,10 +35,15 @@ class Rollout(Section):
     """What a step does that would make a late group too old: it waits for the group, or drops it."""
     max_groups: Positive | None = None
     """Cap on groups in flight; null: only the staleness gate, (η+1)·P at most, or the lags."""
-    max_new_tokens: Tokens = 48
+    max_new_tokens: Tokens = 1024
     """Token budget of one episode, all turns together."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature; behavior_logprobs are log_softmax(logits / temperature)."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a turn, beside the model's own end tokens. The record ends with the token that completes one,
+    which is trained; the text that the reward sees ends before the string."""
+    stop_token_ids: tuple[NonNegative, ...] = ()
+    """Ids of more tokens that end a turn, likewise, as the tokenizer numbers them."""
     env: str | None = None
     """`module:attribute` of an async function (problem, session) that drives one episode; none: the task's own, or else
     a single turn."""
@@ -54,6 +61,29 @@ class Rollout(Section):
     max_rejected_share: FractionBelowOne = 0.99
     """The run ends with a diagnosis once more than this share of any `reject_window` problems was rejected, by the
     filter or the env."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sampled_from_the_whole_distribution(cls, values: Any) -> Any:
+        for name in TRUNCATING:
+            if isinstance(values, dict) and name in values:
+                raise ValueError(
+                    f"rollout.{name} {values[name]!r}: training samples from the whole distribution. Behind {name} a "
+                    "token is likelier than its behavior_logprobs say, so the importance weights would be wrong; leave "
+                    "it out. Evaluations alone may truncate: eval.top_p, eval.top_k"
+                )
+        return values
+
+    @field_validator("stop")
+    @classmethod
+    def _findable(cls, stop: tuple[str, ...]) -> tuple[str, ...]:
+        for string in stop:
+            if not string or "\N{REPLACEMENT CHARACTER}" in string:
+                raise ValueError(
+                    f"rollout.stop {string!r}: a stop string has at least one character, and no U+FFFD, which stands "
+                    "for a character that is not complete yet"
+                )
+        return stop
 
     @model_validator(mode="before")
     @classmethod

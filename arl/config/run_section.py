@@ -13,16 +13,16 @@ class Deadlines(Section):
     Most of them end the run. An engine that misses one is first restarted, as often as engine.max_restarts allows.
     """
 
-    startup: Seconds = 120.0
+    startup: Seconds = 600.0
     """A process, from its start until it is ready."""
-    step: Seconds = 600.0
+    step: Seconds = 1800.0
     """One training step, and the wait for a batch."""
     swap: Seconds = 60.0
     """One weight publication and one swap."""
     generate: Seconds = 600.0
     """An engine that produces nothing for an open request: it is killed, and started again."""
     reward: Seconds = 10.0
-    """Scoring one response; the responses of a group share the sum. A group that takes longer has failed."""
+    """Scoring one response. A call that takes longer is killed, and made once more: see reward.on_error."""
     evaluation: Seconds = 3600.0
     """Measuring one version during training (eval.every), the start of its engine included. It runs at the lowest
     priority, so it may take long. A version that takes longer is left out, and the run goes on."""

@@ -25,8 +25,8 @@ class Train(Section):
     """Versions to produce."""
     minibatches: Positive = 4
     """Optimizer updates per step; must divide problems_per_step."""
-    learning_rate: PositiveFloat = 1.5e-4
-    """Peak."""
+    learning_rate: PositiveFloat = 1e-6
+    """Peak. Published runs of 0.6B to 1.5B parameters take 1e-6 to 2e-5; a tiny model takes 1e-4 or more."""
     ramp_steps: NonNegative = 0
     """Optimizer updates in which the learning rate rises linearly to its peak."""
     decay_to: Fraction = 1.0
@@ -54,8 +54,9 @@ class Train(Section):
     compile: bool = False
     """torch.compile for each block. Cannot be combined with `checkpointing: selective`, because the operations whose
     results it keeps no longer exist after compilation."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Compute type; master weights, reductions and optimizer states are float32."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Compute type; auto: bfloat16 on GPUs, float32 on CPUs. Master weights, reductions and optimizer states are
+    float32."""
     capacity: Tokens = 16_384
     """Packed tokens per micro-batch; must hold the longest trajectory."""
     threads: Positive | None = None

@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 from msgspec import Struct
 from transformers import PreTrainedTokenizerBase
 
-from arl.config.data_section import Data, task_data
+from arl.config.data_section import Data
 from arl.errors import DataError
 from arl.types import Problem
 
@@ -34,12 +34,6 @@ class PromptFormat(Struct, frozen=True):
 def recipe_format(data: Data) -> PromptFormat:
     """Return the format of the recipe's own problems."""
     return PromptFormat(data.system, data.suffix, data.chat_template)
-
-
-def suite_format(name: str, data: Data) -> PromptFormat:
-    """Return the format of a suite in a run: the recipe's, with the suite's own suffix where the recipe has none."""
-    own = str(task_data(name).get("suffix", ""))
-    return PromptFormat(data.system, data.suffix or own, data.chat_template)
 
 
 class PromptRenderer:

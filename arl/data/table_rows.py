@@ -43,11 +43,21 @@ def read_rows(path: Path, field: str) -> Iterator[Row]:
 def _jsonl_row(place: str, line: str) -> Row:
     try:
         value = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and nesting without end
         return Row(place, {}, malformed=f"not JSON ({error})")
     if not isinstance(value, dict):
         return Row(place, {}, malformed=f"is {type(value).__name__}, and must be one JSON object")
+    if "\\ud" in line.lower() and not _is_unicode(value):
+        return Row(place, {}, malformed="has half of a surrogate pair (\\ud800 … \\udfff), which is no character")
     return Row(place, value)
+
+
+def _is_unicode(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _parquet_rows(path: Path, field: str) -> Iterator[Row]:

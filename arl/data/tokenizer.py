@@ -5,6 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from arl.data.generation_config import end_token_ids
 from arl.data.prompt_format import PromptFormat, PromptRenderer
 from arl.errors import DataError
 from arl.types import Problem
@@ -15,12 +16,15 @@ PLAIN = PromptFormat()
 class HuggingFaceCodec:
     """Implement TextCodec with a Hugging Face tokenizer.
 
+    A response ends with the tokenizer's eos_token, or an end token that the model's generation_config.json names.
+
     Args:
         tokenizer: the model's own.
         prompts: how problems become prompts.
 
     Raises:
-        DataError: the tokenizer has no eos_token, or cannot make prompts of this format.
+        DataError: the tokenizer has no eos_token, or cannot make prompts of this format, or generation_config.json is
+            damaged.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompts: PromptFormat = PLAIN) -> None:
@@ -30,7 +34,9 @@ class HuggingFaceCodec:
             raise DataError(
                 f"the tokenizer of {tokenizer.name_or_path} has no eos_token, so nothing would end a response; set one"
             )
-        self.stop_token_ids: tuple[int, ...] = (eos,)
+        path = tokenizer.name_or_path  # of the model; empty if the tokenizer was made on the spot
+        more = end_token_ids(path) if path else ()
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys((eos, *more)))
         self.vocab_size = len(tokenizer)
         self.prompts = PromptRenderer(tokenizer, prompts)
 

@@ -28,7 +28,8 @@ METRICS: dict[str, Metric] = {
     ),
     "reward/errors": Metric("episodes", "scored episodes that got 0 because grading failed, in groups that ended, Δ"),
     "reward/wait_seconds": Metric(
-        "s", "time that groups waited from the end of their episodes to their grades, Δ / groups scored, Δ"
+        "s",
+        "mean over graded groups of the time from the end of their last episode to their grades, Δ; absent in replays",
     ),
     "reward/trained_mean": Metric("reward", "mean over B of the episode reward: after the filter"),
     "reward/trained_std": Metric("reward", "standard deviation over B of the episode reward: after the filter"),

@@ -18,16 +18,18 @@ class Meters(Struct, frozen=True):
     busy_seconds: float  # of the engines
     tokens_generated: int  # by episodes that have ended
     restarts: int  # of engines
-    reward_wait_seconds: float = 0.0  # from the end of an episode to its grade: for each group the longest
+    reward_wait_seconds: float = 0.0  # of groups, from the end of their last episode to their grades
+    graded_groups: int = 0  # of which these are the sum
 
 
 class RatesState(Struct, frozen=True):
     """Keep what is counted since the last step, and since the start of the run."""
 
     last_step: float  # clock seconds: its end
-    busy_seconds: float = 0.0  # since the last step, like the next two
+    busy_seconds: float = 0.0  # since the last step, like the next three
     tokens_generated: int = 0
     reward_wait_seconds: float = 0.0
+    graded_groups: int = 0
     restarts: int = 0  # since the start, like the next two
     total_generated: int = 0  # tokens, up to the last step
     total_trained: int = 0  # likewise
@@ -48,6 +50,7 @@ class Rates:
         self._last_busy = begun.busy_seconds - at.busy_seconds
         self._last_tokens = begun.tokens_generated - at.tokens_generated
         self._last_wait = begun.reward_wait_seconds - at.reward_wait_seconds
+        self._last_graded = begun.graded_groups - at.graded_groups
         self._total_generated = at.total_generated
         self._total_trained = at.total_trained
         self.last_step = at.last_step
@@ -60,18 +63,18 @@ class Rates:
             busy_seconds=meters.busy_seconds - self._last_busy,
             tokens_generated=meters.tokens_generated - self._last_tokens,
             reward_wait_seconds=meters.reward_wait_seconds - self._last_wait,
+            graded_groups=meters.graded_groups - self._last_graded,
             restarts=self._before.restarts + meters.restarts,
             total_generated=self._total_generated,
             total_trained=self._total_trained,
         )
 
-    def end_step(self, trained: int, waited: float, scored_groups: int) -> Record:
+    def end_step(self, trained: int, waited: float) -> Record:
         """Compute the metrics since the last step, and count from this step on.
 
         Args:
             trained: loss tokens of the step.
             waited: seconds for the batch.
-            scored_groups: groups that were scored since the last step.
         """
         meters = self._read()
         at = now()
@@ -88,10 +91,12 @@ class Rates:
             "idle/engine": max(1.0 - (meters.busy_seconds - self._last_busy) / elapsed, 0.0),
             "engines/restarts": self._before.restarts + meters.restarts,
         }
-        if scored_groups:
-            record["reward/wait_seconds"] = (meters.reward_wait_seconds - self._last_wait) / scored_groups
+        graded = meters.graded_groups - self._last_graded
+        if graded:
+            record["reward/wait_seconds"] = (meters.reward_wait_seconds - self._last_wait) / graded
         self.last_step = at
         self._last_busy = meters.busy_seconds
         self._last_tokens = meters.tokens_generated
         self._last_wait = meters.reward_wait_seconds
+        self._last_graded = meters.graded_groups
         return record

@@ -201,7 +201,7 @@ class Recorder:
         record["sync/seconds"] = self._last_swap.seconds
         record["sync/pause_seconds"] = self._last_swap.pause_seconds
         record |= self.selection.metrics(self._admitted())
-        record |= self._rates.end_step(sum(ages.tokens), waited, self._ended.scored)
+        record |= self._rates.end_step(sum(ages.tokens), waited)
         self._ended = EndedGroups()
         self._write(record)
         self._show_samples(batch, result)

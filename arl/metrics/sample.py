@@ -10,7 +10,7 @@ from msgspec import Struct
 from arl.data.text_codec import TextCodec
 from arl.metrics.ended_groups import is_right
 from arl.metrics.episode_table import EpisodeRow, advantage_of, group_rows, split_tokens
-from arl.types import TRAINED, Batch, StepResult
+from arl.types import NOT_SAMPLED, TRAINED, Batch, StepResult
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -57,7 +57,8 @@ def choose_samples(batch: Batch, result: StepResult, count: int, codec: TextCode
     """Choose `count` episodes of a step, spread over its groups and over the places in a group."""
     tokens = split_tokens(batch, result.tokens)
     rows = []
-    for i in range(min(count, len(batch.groups))):
+    count = min(count, sum(len(group.trajectories) for group in batch.groups))
+    for i in range(count):
         place = i * len(batch.groups) // count
         group = batch.groups[place]
         of_group = group_rows(group, TRAINED, batch.version, tokens[place])
@@ -75,7 +76,7 @@ def _samples(rows: Sequence[EpisodeRow], codec: TextCodec) -> list[Sample]:
 
 def _sample(row: EpisodeRow, prompt: str, response: str) -> Sample:
     trajectory = row.trajectory
-    versions = trajectory.policy_versions[trajectory.loss_mask].tolist()
+    versions = [version for version in trajectory.policy_versions.tolist() if version != NOT_SAMPLED]
     assert row.trained_at is not None, "trackers are shown trained episodes"
     return Sample(
         fate=row.fate,

@@ -13,6 +13,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from arl.data.generation_config import end_token_ids
 from arl.errors import DataError
 from arl.models.attention import ATTENTION
 
@@ -50,6 +51,7 @@ def empty_model(path: str | Path) -> PreTrainedModel:
     config = _supported_config(path)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION)
+    end_token_ids(path)  # refuses a damaged generation_config.json, which the next line would take for none
     with contextlib.suppress(OSError):  # without generation_config.json the model's own config is used
         model.generation_config = GenerationConfig.from_pretrained(path)
     if getattr(model.lm_head, "bias", None) is not None:

@@ -48,7 +48,7 @@ def judge(function: RewardCallable, problem: Problem, response: Response) -> Ver
     try:
         return _read(result)
     except ValueError as error:
-        return Verdict(error=_one_line(error))
+        return Verdict(error=f"no reward: {error}")
 
 
 def accuracy_of(grade: Grade) -> float:

@@ -22,7 +22,7 @@ import msgspec
 
 from arl.launch.child import die_with
 from arl.reward.grading import RewardCallable, judge
-from arl.reward.messages import Answer, Call, FrameError, FrameReader, frame
+from arl.reward.messages import Answer, FrameError, FrameReader, RewardCall, frame
 
 LONGEST_ANSWER = 1 << 16  # bytes: hundreds of named parts, or a traceback
 READ_BYTES = 1 << 16
@@ -42,7 +42,7 @@ class Lane:
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid = pid
         self.connection = connection
-        self.call: Call | None = None  # that it runs
+        self.call: RewardCall | None = None  # that it runs
         self.since = 0.0  # monotonic seconds, when that began
         self._frames = FrameReader(LONGEST_ANSWER)
         self._unsent = b""
@@ -86,7 +86,7 @@ class Lane:
         """Return how long the call has been running."""
         return time.monotonic() - self.since
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: RewardCall) -> None:
         """Start a call."""
         self.call = call
         self.since = time.monotonic()
@@ -238,7 +238,7 @@ def _serve(functions: Sequence[RewardCallable], calls: socket.socket) -> None:
     frames = FrameReader()
     while data := calls.recv(READ_BYTES):
         for body in frames.feed(data):
-            call = msgspec.msgpack.decode(body, type=Call)
+            call = msgspec.msgpack.decode(body, type=RewardCall)
             verdict = judge(functions[call.function], call.problem, call.response)
             if os.getpid() != own_pid:
                 return  # a copy of this process, which the function has forked

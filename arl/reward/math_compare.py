@@ -11,7 +11,7 @@ values                  numbers by arithmetic, words by spelling, all else by `d
 import re
 from collections.abc import Callable, Sequence
 
-from arl.reward.math_forms import Form, Group, Named, Value, read_form
+from arl.reward.math_forms import Collection, Form, Named, Value, read_form
 from arl.reward.math_numbers import read_number, same_number
 from arl.reward.math_text import words_of
 from arl.reward.math_units import may_differ
@@ -40,7 +40,7 @@ def compare(gold: Form, answer: Form, decide: Decide) -> bool | None:
         return _compare_unnamed(gold, answer, decide)
     if isinstance(answer, Named):
         return _compare_unnamed(answer, gold, lambda one, other: decide(other, one))
-    if isinstance(gold, Group) and isinstance(answer, Group):
+    if isinstance(gold, Collection) and isinstance(answer, Collection):
         return _compare_groups(gold, answer, decide)
     if isinstance(gold, Value) and isinstance(answer, Value):
         return _compare_values(gold, answer, decide)
@@ -66,7 +66,7 @@ def _is_number(form: Form) -> bool:
     return isinstance(form, Value) and read_number(form.text) is not None
 
 
-def _compare_groups(gold: Group, answer: Group, decide: Decide) -> bool | None:
+def _compare_groups(gold: Collection, answer: Collection, decide: Decide) -> bool | None:
     if _as_vector(gold) is not None and _as_vector(answer) is not None:
         return _in_order(_as_vector(gold) or (), _as_vector(answer) or (), decide)
     if {gold.kind, answer.kind} in ({"()", "list"}, {"[]", "list"}):
@@ -76,13 +76,13 @@ def _compare_groups(gold: Group, answer: Group, decide: Decide) -> bool | None:
     return _in_order(gold.items, answer.items, decide) if gold.kind == answer.kind else False
 
 
-def _as_vector(group: Group) -> tuple[Form, ...] | None:
+def _as_vector(group: Collection) -> tuple[Form, ...] | None:
     """Return the entries of a tuple, or of a matrix of one row or column."""
     if group.kind == "()":
         return group.items
     if group.kind != "matrix":
         return None
-    rows = [row.items for row in group.items if isinstance(row, Group)]
+    rows = [row.items for row in group.items if isinstance(row, Collection)]
     if all(len(row) == 1 for row in rows):
         return tuple(row[0] for row in rows)
     return rows[0] if len(rows) == 1 else None
@@ -100,7 +100,7 @@ def _in_order(gold: Sequence[Form], answer: Sequence[Form], decide: Decide) -> b
     return True if all(outcomes) else None
 
 
-def _in_any_order(gold: Group, answer: Group, decide: Decide) -> bool | None:
+def _in_any_order(gold: Collection, answer: Collection, decide: Decide) -> bool | None:
     ours = tuple(dict.fromkeys(gold.items))
     theirs = tuple(dict.fromkeys(answer.items))
     if _are_all_named(ours) != _are_all_named(theirs):
@@ -136,7 +136,7 @@ def _compare_unlike(gold: Form, answer: Form, decide: Decide) -> bool | None:
     """Compare a group with a value: `|x|<2` may be an interval, and a set of one is its element."""
     value, group = (gold, answer) if isinstance(gold, Value) else (answer, gold)
     assert isinstance(value, Value)
-    assert isinstance(group, Group)
+    assert isinstance(group, Collection)
     if group.kind == "{}" and len(group.items) == 1:
         return compare(group.items[0], value, decide)
     if value.text in _REAL_LINE or words_of(value.text) in _REAL_LINE:
@@ -182,10 +182,10 @@ def _compare_bases(gold: str, answer: str) -> bool | None:
     ours = _BASED.fullmatch(gold)
     theirs = _BASED.fullmatch(answer)
     if ours and theirs:
-        return ours.group(1) == theirs.group(1) and (ours[2] or ours[3]) == (theirs[2] or theirs[3])
-    based = ours or theirs
-    plain = answer if ours else gold
-    return based[1] == plain if based and plain.isalnum() else None
+        return ours[1] == theirs[1] and (ours[2] or ours[3]) == (theirs[2] or theirs[3])
+    if ours and answer.isalnum():
+        return ours[1] == answer
+    return False if theirs and gold.isdecimal() else None
 
 
 def _compare_ratios(gold: str, answer: str) -> bool | None:

@@ -32,6 +32,8 @@ _NUMBER = re.compile(
 )
 _FRACTION = re.compile(r"-?\d*\\[dt]?frac\{[^{}]*\}\{[^{}]*\}")
 _TUPLE = re.compile(r"[(\[]\s*[-−]?[\w./\\{}^]+(?:\s*,\s*[-−]?[\w./\\{}^]+)+\s*[)\]]")
+_REASON = re.compile(r"[,;]?\s+(?:because|since|which|where|so|as|when)\b|[,;]\s+(?:not|but|if|that)\b")
+_MOST_WORDS = 6  # of an answer without a number or a formula; a longer sentence names none
 _EMPTY = {"", r"\text{}", "..."}
 _OPERATOR_BEFORE = re.compile(r"[+*/×÷^]\s*$|\\(?:cdot|times)\s*$")
 _TAIL = 3000  # characters from the end that are searched where the answer is not marked
@@ -150,18 +152,19 @@ def _stated(text: str) -> str | None:
             return next(group for group in math.groups() if group is not None).strip()
         content = _SENTENCE_END.split(rest, maxsplit=1)[0].strip(" *_`\"'")
         content = content.removesuffix("$") if content.count("$") == 1 and not content.startswith("$") else content
-        if content:
+        names_answer = len(content.split()) <= _MOST_WORDS or re.search(r"[\d\\$=]", content)
+        if content and names_answer:
             return _narrowed(content)
     return None
 
 
 def _narrowed(content: str) -> str:
-    """Return the only formula or number of a sentence such as "that she has 18 eggs", or else all of it."""
-    content = content.rpartition(" is ")[2]
+    """Leave out of a sentence what is no answer: "18, because …", "that she has 18 eggs", "12 (twelve)"."""
+    content = _REASON.split(content.rpartition(" is ")[2], maxsplit=1)[0].strip()
+    content = re.sub(r"(?<=\S)\s*\([A-Za-z -]+\)$", "", content)
     formulas = list(_MATH.finditer(content))
     if len(formulas) == 1:
         return next(group for group in formulas[0].groups() if group is not None).strip()
-    content = re.sub(r"(?<=\S)\s*\([A-Za-z -]+\)$", "", content)
     numbers = [match[0].strip() for match in _NUMBER.finditer(content) if match[0].strip()]
     is_sentence = len(content.split()) > 3 and not re.search(r"\bnot\b|n't\b|[=\\<>]", content)
     return numbers[0] if len(numbers) == 1 and is_sentence else content

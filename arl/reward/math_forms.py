@@ -1,8 +1,8 @@
 r"""Read a cleaned answer into its form: a value, a list, a pair, an interval, a set, a matrix, a named value.
 
-    "x\\in[2,\\infty)"  ─►  Named("x", Group("[)", (Value("2"), Value("\\infty"))))
+    "x\\in[2,\\infty)"  ─►  Named("x", Collection("[)", (Value("2"), Value("\\infty"))))
     "2\\leq x"          ─►  the same: an inequality in one name is the interval that it describes
-    "1\\pm\\sqrt{5}"    ─►  Group("list", (Value("1+\\sqrt{5}"), Value("1-\\sqrt{5}")))
+    "1\\pm\\sqrt{5}"    ─►  Collection("list", (Value("1+\\sqrt{5}"), Value("1-\\sqrt{5}")))
 
 Reading looks only at what is outside of brackets, so that it is linear in the length of the answer for each level.
 """
@@ -29,7 +29,7 @@ class Value(NamedTuple):
     unit: str = ""
 
 
-class Group(NamedTuple):
+class Collection(NamedTuple):
     """Hold parts. The kind is its brackets, as in "()" or "[)", or it is {}, list, plus-minus, union, matrix or row."""
 
     kind: str
@@ -45,7 +45,7 @@ class Named(NamedTuple):
     text: str
 
 
-Form = Value | Group | Named
+Form = Value | Collection | Named
 
 
 def read_form(text: str, depth: int = 0) -> Form:
@@ -111,7 +111,7 @@ def _read_list(text: str, depth: int) -> Form | None:
         return None
     union = _split_outside_word(text, r"\cup")
     if len(union) > 1:
-        return Group("union", _read_all(union, depth), text)
+        return Collection("union", _read_all(union, depth), text)
     spelled = _JOINT.sub(lambda match: match[0] if match[0].startswith("\\") else ",", text)
     weaker = ";" if len(split_outside(spelled, ";")) > 1 else ","
     parts = [part.strip() for part in split_outside(spelled, weaker)]
@@ -120,8 +120,8 @@ def _read_list(text: str, depth: int) -> Form | None:
         return None
     items = _read_all(parts, depth)
     if all(isinstance(item, Named) and _is_interval(item.form) for item in items):
-        return Group("union", items, text)
-    return Group("list", _flat(items), text)
+        return Collection("union", items, text)
+    return Collection("list", _flat(items), text)
 
 
 def _read_all(parts: Sequence[str], depth: int) -> tuple[Form, ...]:
@@ -130,12 +130,12 @@ def _read_all(parts: Sequence[str], depth: int) -> tuple[Form, ...]:
 
 def _flat(items: Sequence[Form]) -> tuple[Form, ...]:
     r"""Put the two values of `1\pm\sqrt{5}` beside the others of a list."""
-    lists = [item.items if isinstance(item, Group) and item.kind == "plus-minus" else (item,) for item in items]
+    lists = [item.items if isinstance(item, Collection) and item.kind == "plus-minus" else (item,) for item in items]
     return tuple(item for part in lists for item in part)
 
 
 def _is_interval(form: Form) -> bool:
-    return isinstance(form, Group) and form.kind in {"()", "[)", "(]", "[]"} and len(form.items) == 2
+    return isinstance(form, Collection) and form.kind in {"()", "[)", "(]", "[]"} and len(form.items) == 2
 
 
 def _split_outside_word(text: str, word: str) -> list[str]:
@@ -153,7 +153,7 @@ def _read_named(text: str, depth: int) -> Form | None:
     inequality = read_inequality(text)
     if inequality is None:
         return None
-    bounds = Group(inequality.brackets, (Value(inequality.low), Value(inequality.high)), text)
+    bounds = Collection(inequality.brackets, (Value(inequality.low), Value(inequality.high)), text)
     return Named(inequality.name, bounds, text)
 
 
@@ -169,7 +169,7 @@ def _read_brackets(text: str, depth: int) -> Form | None:
     if len(parts) < 2 and not braces:
         return None
     items = _read_all(parts, depth)
-    return Group("{}", _flat(items), text) if braces else Group(text[0] + text[-1], items, text)
+    return Collection("{}", _flat(items), text) if braces else Collection(text[0] + text[-1], items, text)
 
 
 def _read_matrix(text: str, depth: int) -> Form | None:
@@ -177,8 +177,8 @@ def _read_matrix(text: str, depth: int) -> Form | None:
     if match is None or match[1] in {"vmatrix", "Vmatrix"} or r"\begin" in match[2]:
         return None
     lines = [line for line in re.split(r"\\\\|\\cr(?![a-z])", match[2].replace(r"\hline", "")) if line.strip()]
-    rows = tuple(Group("row", _read_all(line.split("&"), depth + 1)) for line in lines)
-    return Group("matrix", rows, text)
+    rows = tuple(Collection("row", _read_all(line.split("&"), depth + 1)) for line in lines)
+    return Collection("matrix", rows, text)
 
 
 def _read_plus_minus(text: str, depth: int) -> Form | None:
@@ -187,4 +187,4 @@ def _read_plus_minus(text: str, depth: int) -> Form | None:
         return None
     upper = re.sub(r"\\pm ?", "+", re.sub(r"\\mp ?", "-", text)).removeprefix("+")
     lower = re.sub(r"\\pm ?", "-", re.sub(r"\\mp ?", "+", text))
-    return Group("plus-minus", _read_all([upper, lower], depth), text)
+    return Collection("plus-minus", _read_all([upper, lower], depth), text)

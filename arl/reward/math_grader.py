@@ -11,16 +11,18 @@ first use, or by `score.prepare` when a worker starts.
 
 from functools import lru_cache
 
+from arl.reward.cpu_limit import run_within
 from arl.reward.math_compare import CHOICE, compare
 from arl.reward.math_extraction import LONGEST_ANSWER, extract_answer, gold_answer, has_form
-from arl.reward.math_forms import Form, Group, Named, read_form
+from arl.reward.math_forms import Collection, Form, Named, read_form
 from arl.reward.math_numbers import read_number
-from arl.reward.math_symbolic import is_equal, prepare, run_within
+from arl.reward.math_symbolic import is_equal, prepare
 from arl.reward.math_text import clean, words_of
 from arl.types import Problem, Response
 
 __all__ = ["canonical", "equal", "extract_answer", "score", "vote"]
 
+LONGEST_BITS = 4000  # of a number that is spelled out; Python writes up to 4,300 digits
 SECONDS = 1.0  # for the algebra of one verification
 _UNORDERED = {"list", "{}", "union", "plus-minus"}
 
@@ -102,22 +104,23 @@ def vote(response: Response) -> str:
     answer = extract_answer(response.text, response.truncated)
     if answer is None:
         return ""
-    try:
-        return canonical(answer) or answer.strip()
-    except ValueError:  # a number with more digits than Python writes out
-        return answer.strip()
+    return canonical(answer) or answer.strip()
 
 
 def _spell(form: Form) -> str:
     if isinstance(form, Named):
         return _spell(form.form)
-    if isinstance(form, Group):
+    if isinstance(form, Collection):
         parts = [_spell(item) for item in form.items]
         if form.kind in _UNORDERED:
             return "{" + ",".join(sorted(parts)) + "}"
-        return form.kind[0] + ",".join(parts) + form.kind[-1]
+        opening, closing = form.kind if len(form.kind) == 2 else (f"{form.kind}(", ")")
+        return opening + ",".join(parts) + closing
     number = read_number(form.text)
-    if number is not None:
+    if (
+        number is not None
+        and number.value.numerator.bit_length() + number.value.denominator.bit_length() < LONGEST_BITS
+    ):
         return str(number.value)
     choice = CHOICE.fullmatch(form.text)
     return choice[1] if choice else words_of(form.text) or form.text

@@ -1,97 +1,39 @@
-r"""Decide by algebra whether two expressions are equal: math-verify, with checks of its verdicts and a time limit.
+r"""Decide by algebra whether two expressions are equal, with math-verify and its parser.
 
-    is_equal(gold, answer) ─► too hard? ─► parse (latex2sympy) ─► numbers: 60 digits
-                                                                  expressions: values at a few points, else verify
-                                                                  relations, sets, matrices: verify
+    is_equal(gold, answer) ─► too hard? ─► parse (latex2sympy) ─► numbers, formulas, equations: by values (math_values)
+                                                              └─► sets, matrices, what has no values: verify
 
-The library is imported on first use (a second), so that the controller never imports it; `prepare` does it ahead.
-
-math-verify takes two numbers for equal whose difference rounds to zero, as 1/2^{98} and 1/2^{99} do. Here numbers are
-therefore compared by their relative difference, and `verify` decides only what is no number.
+The caller bounds the time (cpu_limit), and the memory (the worker's pool).
 """
 
-import logging
 import re
-import signal
-import threading
-import time
-from collections.abc import Callable
-from fractions import Fraction
 from functools import cache, lru_cache
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
+from arl.reward.math_library import load_library
 from arl.reward.math_limits import is_too_hard
-from arl.reward.math_numbers import Number, is_rounded, read_number
+from arl.reward.math_numbers import read_number
+from arl.reward.math_values import compare_values, same_relation
 
-DIGITS = 60  # e^{π√163} differs from an integer only in its 31st digit
-TOLERANCE = 40  # digits that equal numbers agree in
-REPEAT_SECONDS = 0.1  # the alarm rings again, because code in between may have swallowed it
-
-
-class _OutOfTime(BaseException):
-    """Break off a computation. No `except Exception` of the library stops it."""
-
-
-class _Library(NamedTuple):
-    sympy: Any
-    latex2sympy: Callable[..., Any]
-    is_complex: Callable[[str], bool]
-    verify: Callable[..., bool]
-
-
-@cache
-def load_library() -> _Library:
-    """Import sympy and math-verify, which takes a second."""
-    import sympy
-    from latex2sympy2_extended import latex2sympy
-    from math_verify.grader import should_treat_as_complex, verify
-
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own time limit is off
-    return _Library(sympy, latex2sympy, should_treat_as_complex, verify)
-
-
-_WARM_UP = (("x+1", "2+x"), (r"\sum_{k=1}^n k", r"\frac{n^2}{2}"), (r"\{1,2\}", r"\{1,x\}"), ("x<2", "y>3"))
+_WARM_UP = (
+    (r"\frac{3\sqrt{2}}{2}-\frac{\pi}{4}", r"2^{1/3}+0.5\cdot e^{-2}"),
+    ("2x^2-3xy+1", "(x+1)(y-2)^2"),
+    (r"\sin^2 x+\cos(2x)", r"\log_2(x)+\ln 3"),
+    ("(2-3i)^2", "|a_1-5|!"),
+    ("y=2x+3", r"5x-7y\leq 4"),
+    (r"\sum_{k=1}^n k", r"\frac{n^2}{2}"),
+    (r"\{1,2\}", r"[-1,\infty)"),
+)
 
 
 @cache
 def prepare() -> None:
-    """Import the library and use every part of it once, because the first use of a part takes up to half a second."""
+    """Import the library and use each of its parts once, because the first use takes up to half a second.
+
+    The parser keeps what it has learned of its grammar, and lanes of the pool are forked with it.
+    """
     for gold, answer in _WARM_UP:
         is_equal(gold, answer)
-
-
-def run_within(seconds: float, function: Callable[[], bool | None], what: str) -> bool | None:
-    """Call a function, and break it off when it has used so much time of the CPU.
-
-    It is no time of the clock, so that a busy machine decides as an idle one does; for that, the pool has its deadline.
-
-    Raises:
-        TimeoutError: the time was over; names `what`.
-        RuntimeError: called outside of the main thread of a process, where the alarm cannot be received.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("math is verified in the main thread of a process alone: its time limit is a signal")
-    armed = True
-
-    def ring(signum: int, frame: FrameType | None) -> None:
-        if armed:
-            raise _OutOfTime
-
-    previous = signal.signal(signal.SIGPROF, ring)
-    signal.setitimer(signal.ITIMER_PROF, seconds, REPEAT_SECONDS)
-    start = time.process_time()
-    try:
-        result = function()
-    except _OutOfTime:
-        raise TimeoutError(f"no verdict within {seconds:g} s on the answer {what}") from None
-    finally:
-        armed = False
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, previous)
-    if not result and time.process_time() - start >= seconds:
-        raise TimeoutError(f"no verdict within {seconds:g} s on the answer {what}")
-    return result
 
 
 def is_equal(gold: str, answer: str) -> bool:
@@ -104,19 +46,28 @@ def is_equal(gold: str, answer: str) -> bool:
     theirs = _parse(answer)
     if ours is None or theirs is None:
         return False
+    verdict = _compare_kinds(ours, theirs)
+    if verdict is None and _are_expressions(ours, theirs):
+        verdict = compare_values(ours, theirs, read_number(gold), read_number(answer))
+    return _verify(ours, theirs) if verdict is None else verdict
+
+
+def _are_expressions(*parsed: Any) -> bool:
+    sympy = load_library().sympy
+    return all(isinstance(one, sympy.Expr) for one in parsed)
+
+
+def _compare_kinds(gold: Any, answer: Any) -> bool | None:
+    """Decide where a side is an equation or an inequality; None: neither is, or it is one of sets."""
     sympy = load_library().sympy
     relation = sympy.core.relational.Relational
-    if isinstance(ours, relation) and isinstance(theirs, relation):
-        return _compare_relations(ours, theirs)
-    if any(
-        isinstance(one, relation) and isinstance(other, sympy.Expr) for one, other in ((ours, theirs), (theirs, ours))
-    ):
+    are_relations = [isinstance(one, relation) for one in (gold, answer)]
+    if all(are_relations):
+        sides = (gold.lhs, gold.rhs, answer.lhs, answer.rhs)
+        return same_relation(gold, answer) if _are_expressions(*sides) else None
+    if any(are_relations) and (_are_expressions(gold) or _are_expressions(answer)):
         return False  # x+y=3 is not 3
-    if isinstance(ours, sympy.Expr) and isinstance(theirs, sympy.Expr):
-        verdict = _compare_expressions(ours, theirs, read_number(gold), read_number(answer))
-        if verdict is not None:
-            return verdict
-    return _verify(ours, theirs)
+    return None
 
 
 def _differ_in_case(gold: str, answer: str) -> bool:
@@ -176,119 +127,3 @@ def _in_exact_terms(parsed: Any) -> Any:
     terms |= {function: sympy.Symbol(str(function), real=True) for function in functions}
     terms |= {symbol: sympy.I for symbol in parsed.free_symbols if symbol.name == "i"}
     return parsed.xreplace(terms) if terms else parsed
-
-
-def _compare_expressions(gold: Any, answer: Any, ours: Number | None, theirs: Number | None) -> bool | None:
-    if gold == answer:
-        return True
-    variables = sorted(gold.free_symbols | answer.free_symbols, key=str)
-    if not variables:
-        return _compare_numbers(gold, answer, ours, theirs)
-    return _compare_at_points(gold, answer, variables)
-
-
-def _compare_numbers(gold: Any, answer: Any, ours: Number | None, theirs: Number | None) -> bool | None:
-    one = _value(gold)
-    other = _value(answer)
-    if one is None or other is None:
-        return None
-    if _agree(one, other):
-        return True
-    if one.is_real and other.is_real:
-        return _is_rounded(one, theirs) or _is_rounded(other, ours)
-    return False
-
-
-def _is_rounded(exact: Any, decimal: Number | None) -> bool:
-    """Tell whether a decimal is an irrational number with six or more digits. Terminating values agree exactly."""
-    if decimal is None:
-        return False
-    numerator, denominator = load_library().sympy.Rational(str(exact)).as_numer_denom()
-    stand_in = Number(Fraction(int(numerator) * 3 + 1, int(denominator) * 3))  # has no finite decimal, and is as near
-    return is_rounded(stand_in, decimal)
-
-
-def _value(expression: Any, at: dict[Any, Any] | None = None) -> Any:
-    """Return the value of an expression with DIGITS digits; None: it has none."""
-    try:
-        value = expression.evalf(DIGITS, subs=at, maxn=400)
-    except (ArithmeticError, AttributeError, TypeError, ValueError, NotImplementedError, RecursionError):
-        return None
-    sympy = load_library().sympy
-    if value.is_Float and value._prec == 1:  # no digit of it is known: it is a zero that evalf cannot prove
-        return sympy.Integer(0)
-    if value in (sympy.oo, -sympy.oo):
-        return value
-    return value if value.is_number and value.is_finite and not value.has(sympy.nan, sympy.zoo, sympy.oo) else None
-
-
-def _agree(one: Any, other: Any) -> bool:
-    """Tell whether two values with DIGITS digits agree in TOLERANCE of them."""
-    if one == other:
-        return True
-    sympy = load_library().sympy
-    if one in (sympy.oo, -sympy.oo) or other in (sympy.oo, -sympy.oo):
-        return False
-    size = max(abs(one), abs(other))
-    return bool(abs(one - other) < size * sympy.Rational(1, 10**TOLERANCE))
-
-
-def _compare_at_points(gold: Any, answer: Any, variables: list[Any]) -> bool | None:
-    """Compare at a few points; None where too few of them have a real value on both sides."""
-    sympy = load_library().sympy
-    with_bound_variables = (sympy.Sum, sympy.Product, sympy.Integral)
-    if gold.has(*with_bound_variables) or answer.has(*with_bound_variables):
-        return None
-    is_complex = gold.has(sympy.I) or answer.has(sympy.I)
-    agreements = 0
-    for point in _points(variables):
-        one = _value(gold, point)
-        other = _value(answer, point)
-        if one is None or other is None:
-            continue
-        if not is_complex and not (one.is_real and other.is_real):
-            continue  # outside of the domain, where roots and logarithms choose a branch
-        if not _agree(one, other):
-            return False
-        agreements += 1
-    return True if agreements >= 3 else None
-
-
-def _compare_relations(gold: Any, answer: Any) -> bool:
-    """Tell whether two equations or inequalities say the same: their differences have a constant ratio.
-
-    A negative ratio turns an inequality around.
-    """
-    sympy = load_library().sympy
-    is_equation = isinstance(gold, (sympy.Eq, sympy.Ne))
-    one = gold.lhs - gold.rhs
-    other = answer.lhs - answer.rhs
-    if is_equation:  # multiplied by their denominators
-        one = sympy.together(one).as_numer_denom()[0]
-        other = sympy.together(other).as_numer_denom()[0]
-    ratios = []
-    for point in _points(sorted(one.free_symbols | other.free_symbols, key=str)):
-        numerator = _value(one, point)
-        denominator = _value(other, point)
-        if numerator is not None and denominator is not None and denominator != 0:
-            ratios.append(numerator / denominator)
-    if (
-        len(ratios) < 3
-        or not all(_agree(ratio, ratios[0]) for ratio in ratios)
-        or not ratios[0].is_real
-        or ratios[0] == 0
-    ):
-        return False
-    kind = type(gold) if is_equation or ratios[0] > 0 else type(gold.reversed)
-    return type(answer) is kind
-
-
-def _points(variables: list[Any]) -> list[dict[Any, Any]]:
-    """Return points of unrelated fractions: two of positive ones, two of mixed signs, two of integers."""
-    sympy = load_library().sympy
-    rational = sympy.Rational
-    primes = [sympy.prime(index + 2) for index in range(len(variables))]
-    fractions = [[rational(prime + 2 * row, 13 + 6 * row) for prime in primes] for row in (0, 1)]
-    mixed = [[rational(prime * (-1) ** (index + row), 19) for index, prime in enumerate(primes)] for row in (0, 1)]
-    integers = [[rational(prime + row) for prime in primes] for row in (2, 5)]
-    return [dict(zip(variables, row, strict=True)) for row in (*fractions, *mixed, *integers)]

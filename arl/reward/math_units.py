@@ -37,11 +37,15 @@ _SPELLINGS = {
     "radian": "radian radians rad",
     "percent": "percent pct percentage",
     "mph": "mph",
+    "unit": "unit units square cubic sq",
 }
 _UNITS = {spelling: unit for unit, spellings in _SPELLINGS.items() for spelling in spellings.split()}
 _AMOUNT = r"[-+]?(?:\d|\.\d|\\frac|\\sqrt|\\pi|\().*"
 _IN_TEXT = re.compile(rf"({_AMOUNT}?)\\text\{{([^{{}}]*)\}}(?:\^\{{?\d\}}?|/\\text\{{[^{{}}]*\}})*")
 _BARE = re.compile(r"([-+]?[\d.,/ ]*\d%?)( ?)([A-Za-z][A-Za-z.'/ -]*)(?:\^\{?\d\}?)?")
+_FORMULA = r"[-+]?[\d.]*\\(?:(?:frac|sqrt).*\}(?:\\pi)?|pi)"
+_AFTER_FORMULA = re.compile(rf"({_FORMULA}) ?([A-Za-z]{{2,}}(?: [A-Za-z]+)*)(?:\^\{{?\d\}}?)?")
+_MULTIPLES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _LEADING_TEXT = re.compile(r"\\text\{(?!\(?[A-Z][).:]*\})[^{}]*\}:?(?=[-+\d.(\\])")
 _LEADING_WORDS = re.compile(
     r"(?:about|approximately|exactly|only|a total of|usd|rs\.?|us) ?(?=[-+\d.\\])", re.IGNORECASE
@@ -59,12 +63,15 @@ def split_unit(text: str) -> tuple[str, str]:
     """
     stripped = _LEADING_WORDS.sub("", _LEADING_TEXT.sub("", text, count=1), count=1)
     if match := _IN_TEXT.fullmatch(stripped):
-        return _percent(match[1], match[2]), _unit(match[2])
+        return _scaled(match[1], match[2]), _unit(match[2])
+    match = _AFTER_FORMULA.fullmatch(stripped)
+    if match and match[2].lower().split()[0] in _UNITS:
+        return _scaled(match[1], match[2]), _unit(match[2])
     match = _BARE.fullmatch(stripped)
     if match is None or not _is_unit(match[3].lower(), after_space=bool(match[2])):
         return stripped, ""
     unit = f"?{match[3]}" if len(match[3]) == 1 else _unit(match[3])
-    return _percent(match[1], match[3]), unit
+    return _scaled(match[1], match[3]), unit
 
 
 def _is_unit(words: str, after_space: bool) -> bool:
@@ -74,9 +81,12 @@ def _is_unit(words: str, after_space: bool) -> bool:
     return first in _UNITS or len(first) >= (2 if after_space else _LONG_WORD)
 
 
-def _percent(amount: str, words: str) -> str:
-    """Write the word percent as its sign."""
+def _scaled(amount: str, words: str) -> str:
+    """Write "percent" as its sign, and "million" as a power of ten."""
     amount = amount.strip()
+    multiple = _MULTIPLES.get(words.lower().split()[0]) if words.strip() else None
+    if multiple is not None:
+        return rf"{amount}\cdot10^{multiple}" if multiple < 10 else rf"{amount}\cdot10^{{{multiple}}}"
     return amount + "%" if _unit(words) == "percent" and not amount.endswith("%") else amount
 
 
@@ -84,6 +94,7 @@ def _unit(words: str) -> str:
     """Return the name of the first unit of the table in the words, else the words."""
     parts = re.findall("[a-z]+", words.lower())
     known = [_UNITS[part] for part in parts if part in _UNITS]
+    known.sort(key="unit".__eq__)  # of "square inches" it is the inch
     return known[0] if known else " ".join(parts)
 
 
@@ -92,4 +103,6 @@ def may_differ(gold: str, answer: str) -> bool:
     if gold.startswith("?"):
         return gold == answer
     given = _UNITS.get(answer[1:].lower(), answer) if answer.startswith("?") else answer
+    if "unit" in (gold, given):  # of any kind, or the square of one
+        return True
     return gold not in _SPELLINGS or given not in _SPELLINGS or gold == given

@@ -1,7 +1,7 @@
 """Define what controller, worker and lane send each other: frames of 4-byte length + msgpack.
 
-controller ── Call ──► worker ── Call ──► lane         one call of a reward function, for one response
-controller ◄─ Answer ─ worker ◄─ Answer ─ lane         what it returned, or why it has no grade
+controller ── RewardCall ──► worker ── RewardCall ──► lane      one response, for one reward function
+controller ◄─── Answer ───── worker ◄─── Answer ───── lane      what it returned, or why there is no grade
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Settings(Struct, frozen=True):
     memory_gb: float  # that a call may allocate
 
 
-class Call(Struct, frozen=True):
+class RewardCall(Struct, frozen=True):
     """Ask for the grade of one response."""
 
     id: int

@@ -19,7 +19,7 @@ from typing import Self
 
 from arl.clock import deadline
 from arl.errors import ProcessDied
-from arl.reward.messages import Answer, Call, Settings, Verdict
+from arl.reward.messages import Answer, RewardCall, Settings, Verdict
 from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer
 from arl.reward.ungraded import UngradedLog
 from arl.reward.worker_link import WorkerLink
@@ -34,7 +34,7 @@ MOST_LOSSES = 3  # workers that a call may lose, because another call may have b
 class _Pending:
     """Hold a call until its verdict is known."""
 
-    call: Call
+    call: RewardCall
     verdict: asyncio.Future[Verdict]
     num_lost: int = 0  # workers that were lost while they had it
 
@@ -128,7 +128,7 @@ class RewardPool:
         loop = asyncio.get_running_loop()
         made = []
         for response in responses:
-            call = Call(next(self._ids), index, problem, response)
+            call = RewardCall(next(self._ids), index, problem, response)
             made.append(_Pending(call, loop.create_future()))
         self._pending.update((pending.call.id, pending) for pending in made)
         self._queue.extend(made)

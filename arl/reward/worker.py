@@ -29,7 +29,7 @@ from arl.config.imports import import_function
 from arl.launch.child import adopt_orphans, outlive_parent
 from arl.reward.grading import RewardCallable
 from arl.reward.lane import READ_BYTES, Lane, LaneError, Orphans, freeze_imports
-from arl.reward.messages import READY, Answer, Call, FrameReader, Settings, Verdict, frame
+from arl.reward.messages import READY, Answer, FrameReader, RewardCall, Settings, Verdict, frame
 
 MOST_ASIDE = 4  # lanes of a worker that go on aside
 FIRST_PATIENCE = 0.25  # seconds until a call is left behind, as long as none was answered
@@ -44,7 +44,7 @@ class Worker:
     """Distribute the calls of one controller over lanes.
 
     Args:
-        functions: by the index in Call.function.
+        functions: by the index in RewardCall.function.
         controller: the socket on which calls arrive.
     """
 
@@ -53,8 +53,8 @@ class Worker:
         self._settings = settings
         self._controller = controller
         self._frames = FrameReader()
-        self._waiting: deque[Call] = deque()  # for the front lane
-        self._put_off: deque[Call] = deque()  # for a place aside
+        self._waiting: deque[RewardCall] = deque()  # for the front lane
+        self._put_off: deque[RewardCall] = deque()  # for a place aside
         self._tries: dict[int, int] = {}  # call id -> failed tries
         self._front: Lane | None = None
         self._aside: list[Lane] = []
@@ -94,7 +94,7 @@ class Worker:
         if not data:
             self._ended = True
         for body in self._frames.feed(data):
-            self._waiting.append(msgspec.msgpack.decode(body, type=Call))
+            self._waiting.append(msgspec.msgpack.decode(body, type=RewardCall))
 
     def _tell(self, answer: Answer) -> None:
         try:
@@ -114,7 +114,7 @@ class Worker:
             self._front = self._front or self._new_lane()
             self._begin(self._front, self._waiting.popleft())
 
-    def _begin(self, lane: Lane, call: Call) -> None:
+    def _begin(self, lane: Lane, call: RewardCall) -> None:
         lane.begin(call)
         self._watch(lane)
 
@@ -146,7 +146,7 @@ class Worker:
         if self._num_answers % CALLS_PER_REAPING == 0:
             self._orphans.reap(self._pids())
 
-    def _fail(self, lane: Lane, cause: str | Verdict, again: deque[Call]) -> None:
+    def _fail(self, lane: Lane, cause: str | Verdict, again: deque[RewardCall]) -> None:
         """Discard the lane of a failed call; the call is tried again in `again`, or its error is the answer."""
         call = lane.call
         self._discard(lane)
@@ -175,7 +175,7 @@ class Worker:
         if front.seconds >= self._patience():
             self._leave_behind(front, front.call)
 
-    def _leave_behind(self, front: Lane, call: Call) -> None:
+    def _leave_behind(self, front: Lane, call: RewardCall) -> None:
         self._tell(Answer(call.id))
         if len(self._aside) < MOST_ASIDE:
             front.make_nice()

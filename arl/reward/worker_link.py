@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from arl.launch.spawn import kill_session, spawn
-from arl.reward.messages import READY, Answer, Call, FrameReader, Settings, frame
+from arl.reward.messages import READY, Answer, FrameReader, RewardCall, Settings, frame
 
 MOST_UNRELEASED = 2  # calls of a worker: one in its front lane, and the next one
 END_SECONDS = 5.0  # for a worker to kill its lanes and exit
@@ -79,7 +79,7 @@ class WorkerLink(asyncio.Protocol):
         """Return whether it takes another call."""
         return len(self.unreleased) < MOST_UNRELEASED
 
-    def send(self, call: Call) -> None:
+    def send(self, call: RewardCall) -> None:
         """Send a call, which it then owes an answer."""
         assert self._transport is not None
         if not self.owed:

@@ -11,11 +11,14 @@ the policy was cut off in its last turn, or text for the policy was left that it
 
 An env may raise arl.errors.Rejected: its group is then rejected, as a filter rejects one. A resumed run drives an env
 again through the turns that were recorded. From the first turn that has another context on, it generates anew.
+
+A turn ends with a stop token or with the token that completes a stop string. Both are recorded and trained, and stay in
+the context of later turns. The response that the reward sees leaves out what ended the last turn.
 """
 
 import hashlib
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -25,6 +28,7 @@ import numpy as np
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.engine.continuation import Continuation
+from arl.rollout.stop_strings import StopStrings
 from arl.types import (
     NOT_SAMPLED,
     Completion,
@@ -50,6 +54,7 @@ class _Span:
     start: int
     end: int
     finish_reason: FinishReason | None
+    stop: bool  # whether a stop token or a stop string ends it
 
 
 class Session:
@@ -64,6 +69,7 @@ class Session:
         max_length: tokens of the whole episode that model and trainer hold.
         affinity: requests of one group go to one replica.
         journal: the turns that a resumed run had recorded.
+        stop: strings that end a turn.
     """
 
     def __init__(
@@ -76,9 +82,11 @@ class Session:
         episode_id: str,
         affinity: str,
         journal: tuple[Turn, ...] = (),
+        stop: Sequence[str] = (),
     ) -> None:
         self._engine = engine
         self._codec = codec
+        self._stop = StopStrings(codec, stop) if stop else None
         self._sampling = sampling
         self._max_length = max_length
         self._episode_id = episode_id
@@ -135,11 +143,11 @@ class Session:
         self._versions += [NOT_SAMPLED] * len(ids)
 
     async def generate(self, limit: int | None = None, stop: bool = True) -> Completion:
-        """Let the policy take one turn, up to a stop token, `limit` tokens or the end of the budget.
+        """Let the policy take one turn, up to a stop token or string, `limit` tokens or the end of the budget.
 
         Args:
             limit: tokens of this turn; None: the whole budget.
-            stop: whether a stop token ends the turn.
+            stop: whether a stop token or a stop string ends the turn.
 
         Raises:
             ValueError: the episode is over.
@@ -148,7 +156,7 @@ class Session:
             raise ValueError("session.generate() after the end of the episode: check session.is_over before each turn")
         start = len(self._token_ids)
         sampling = self._turn_sampling(limit, stop)
-        turn = _Span(start, start, None)
+        turn = _Span(start, start, None, stop)
         self._turns.append(turn)
         self._recall(turn)
         if turn.finish_reason is None:
@@ -174,7 +182,7 @@ class Session:
     def seen_by_reward(self) -> Response:
         """Return what a reward function sees of the episode."""
         return Response(
-            text=self.response,
+            text=self._text_before_stop(),
             truncated=self.truncated,
             num_tokens=self.num_sampled,
             budget=self._sampling.max_new_tokens,
@@ -201,6 +209,22 @@ class Session:
             return False
         last = self._turns[-1]
         return last.finish_reason == "stop" and last.end == len(self._token_ids)
+
+    def _text_before_stop(self) -> str:
+        """Return the response without what ended its last turn: a stop token, or a stop string and what comes after it.
+
+        What ended earlier turns is in the text, because the policy has read it.
+        """
+        if not self._ends_with_stop():
+            return self.response
+        if self._stop is not None:
+            turn = self._turns[-1]
+            said = self._codec.decode(tuple(self._token_ids[turn.start : turn.end]))
+            if left_out := len(said) - len(self._stop.text_before(said)):
+                return self.response[:-left_out]
+        if self._token_ids[-1] in self._sampling.stop_token_ids:
+            return self._codec.decode(tuple(self._token_ids[self.prompt_length : -1]))
+        return self.response
 
     def _context(self, end: int) -> bytes:
         """Return a digest of the tokens before `end`."""
@@ -246,7 +270,16 @@ class Session:
             return
         async with aclosing(self._engine.generate(left.rest())) as increments:  # type: ignore[type-var]
             async for increment in increments:
-                self._record(turn, increment)
+                kept = self._up_to_stop(turn, increment)
+                self._record(turn, kept)
+                if kept is not increment:
+                    break  # which aborts the request
+
+    def _up_to_stop(self, turn: _Span, increment: Increment) -> Increment:
+        """Return `increment`, or its part up to the token that completes a stop string."""
+        if self._stop is None or not turn.stop:
+            return increment
+        return self._stop.cut(self._token_ids[turn.start : turn.end], increment)
 
     def _record(self, turn: _Span, increment: Increment) -> None:
         self._token_ids += increment.token_ids

@@ -68,10 +68,9 @@ class Episodes:
         self._top_p = top_p
         self._top_k = top_k
         self.tokens_generated = 0  # by episodes that have ended
+        self.reward_wait_seconds = 0.0  # clock seconds from the end of a group's episodes to their grades, summed
+        self.num_graded_groups = 0  # in that sum
         self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
-        self.num_graded_groups = 0  # that waited for a reward function
-        self.reward_wait_seconds = 0.0  # clock seconds that they waited for it, from the end of their last episode
-        self.num_ungraded = 0  # episodes that were graded 0 because of an error
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """Open the sessions of group `name`. What they sample depends only on (seed, name) and the weights.
@@ -118,7 +117,6 @@ class Episodes:
             scored = await self._rewards.score(problem, [responses[i] for i in unscored])
             self.reward_wait_seconds += now() - began
             self.num_graded_groups += 1
-            self.num_ungraded += sum(bool(grade.error) for grade in scored)
             grades.update(zip(unscored, scored, strict=True))
         return [grades[i] for i in range(len(responses))]
 
@@ -144,7 +142,7 @@ class Episodes:
             temperature=self._rollout.temperature,
             top_p=self._top_p,
             top_k=self._top_k,
-            stop_token_ids=self._codec.stop_token_ids,
+            stop_token_ids=(*self._codec.stop_token_ids, *self._rollout.stop_token_ids),
             seed=int.from_bytes(digest, "big") >> 1,  # fits a signed 64-bit integer
         )
         return Session(
@@ -156,6 +154,7 @@ class Episodes:
             episode_id=episode_id,
             affinity=affinity,
             journal=journal,
+            stop=self._rollout.stop,
         )
 
     async def _drive(self, problem: Problem, session: Session) -> float | None:

@@ -45,7 +45,11 @@ def _model(recipe: Recipe) -> str:
 def _problems(recipe: Recipe, plan: Plan) -> str:
     source = recipe.data.task or recipe.data.path
     suites = "".join(f", {len(problems):,} of the suite {name}" for name, problems in plan.suites.items())
-    return f"{source}: {len(plan.training):,} for training, {len(plan.held_out):,} held out for evaluation{suites}"
+    digest = plan.sha256(recipe.train.steps)[:12]
+    return (
+        f"{source}: {len(plan.training):,} for training, {len(plan.held_out):,} held out for evaluation{suites}; "
+        f"sha256 {digest}"
+    )
 
 
 def _steps(recipe: Recipe, plan: Plan) -> str:

@@ -19,6 +19,8 @@ from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
+from arl.run.auto import resolve_auto
+from arl.run.check_stops import check_stops
 from arl.run.evaluation.measure import measured_suites
 from arl.run.evaluation.suite import Suite, held_out_suite
 from arl.run.evaluation.suite_prompts import check_prompts
@@ -69,6 +71,7 @@ def preflight(recipe: Recipe) -> Plan:
             the model is of an unsupported family or larger than memory, or the backend is not installed.
     """
     _check_named_objects(recipe)
+    recipe = resolve_auto(recipe)
     if recipe.model.path is not None:
         check_model_source(recipe.model.path)
     try_algorithms(recipe)
@@ -174,12 +177,13 @@ def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:
     encoded = {codec.encode_problem(problem): problem for problem in by_length[-LONGEST_PROMPTS:]}
     longest = max(encoded, key=len)
     prompt = len(longest)
-    largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids])
+    largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids[:1]])
     if largest >= vocab_size:
         raise InputError(
             f"model.path {recipe.model.path}: its tokenizer makes id {largest}, and the model's ids run from 0 to "
             f"{vocab_size - 1}: give the tokenizer that belongs to the model"
         )
+    check_stops(recipe, codec, vocab_size)
     sampled = recipe.rollout.max_new_tokens
     what = f"a prompt of {prompt} tokens and rollout.max_new_tokens {sampled}, {prompt + sampled} in all"
     if prompt + sampled > context:

@@ -34,6 +34,7 @@ from arl.rollout.base import Checkpoints, Observer
 from arl.rollout.controller import Controller
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.segment import Segment
+from arl.run.auto import resolve_auto
 from arl.run.checkpoint import RunState, load_state, next_checkpoint
 from arl.run.evaluation.during import NoEvaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
@@ -61,6 +62,7 @@ def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -
 def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -> Summary:
     """Run `recipe` in `world`; see `train`."""
     began = perf_counter()
+    recipe = resolve_auto(recipe)
     with world.process_settings(), begin(recipe, display, resume) as origin:
         outcome, end = _run_segments(world, recipe, origin, display, began)
         summary = summarize(recipe, origin.directory, outcome, end - world.traits.start_time)
@@ -269,6 +271,7 @@ def read_meters(parts: Parts) -> Meters:
         tokens_generated=parts.groups.tokens_generated,
         restarts=parts.num_restarts(),
         reward_wait_seconds=parts.groups.reward_wait_seconds,
+        graded_groups=parts.groups.num_graded_groups,
     )
 
 

@@ -69,7 +69,9 @@ class MeteredGroups(Groups, Protocol):
     tokens_generated: int
     """By episodes that have ended."""
     reward_wait_seconds: float
-    """From the end of a group's episodes to their grades, summed over groups."""
+    """Clock seconds from the end of a group's last episode to its grades, summed over groups."""
+    num_graded_groups: int
+    """Groups in that sum."""
 
 
 def _zero() -> int:

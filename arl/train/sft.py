@@ -49,8 +49,8 @@ class PairsJob(Section):
     """Peak; 50 steps of ramp, then linear to 10 % at the last step."""
     capacity: Positive = 16_384
     """Packed tokens per micro-batch."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Compute type."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Compute type; auto: bfloat16 on a GPU, float32 on the CPU."""
     seed: NonNegative = 0
     """Of the order of the pairs."""
     threads: Positive = 1
@@ -80,8 +80,12 @@ def tune_pairs(job: PairsJob) -> None:
             f"capacity {job.capacity}: {job.data} has a pair of {longest} tokens, which a micro-batch must hold: raise "
             "the capacity, or shorten the pair"
         )
+    on_gpu = torch.cuda.is_available()
+    dtype = job.dtype
+    if dtype == "auto":
+        dtype = "bfloat16" if on_gpu else "float32"
     train = Train(
-        dtype=job.dtype,
+        dtype=dtype,
         capacity=job.capacity,
         threads=job.threads,
         betas=(0.9, 0.98),
@@ -89,7 +93,7 @@ def tune_pairs(job: PairsJob) -> None:
         ranks=int(os.environ.get("WORLD_SIZE", "1")),
     )
     if int(os.environ.get("RANK", "0")) == 0:  # the others meet it later, before they take memory themselves
-        check_memory(job.model, train, torch.cuda.is_available())
+        check_memory(job.model, train, on_gpu)
     schedule = schedule_of_pairs(job)
     tuner = Tuner(job.model, train)
     batches = _batches(pairs, job)

@@ -122,7 +122,7 @@ class _Teacher:
         self._sampler = load_model(path, "float32")
         self._rng = random.Random(job.seed)
         self._started = time.perf_counter()
-        self.tuner = Tuner(path, Train(betas=(0.9, 0.98), weight_decay=0.01, threads=job.threads))
+        self.tuner = Tuner(path, Train(dtype="float32", betas=(0.9, 0.98), weight_decay=0.01, threads=job.threads))
 
     def teach(self, stage: WarmupStage) -> None:
         """Train until the stage's accuracy is reached, or for all of its steps if it has none.

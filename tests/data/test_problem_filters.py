@@ -1,6 +1,7 @@
 """Training problems are left out for a stated reason, and are counted; overlap with an evaluation is refused."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,9 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 
 def load(files: dict[str, str], suites: tuple[str, ...] = (), **data: Any) -> ProblemSets:
-    return load_problems(Data(**files, **data), 0, suites, count_tokens=lambda problem: len(str(problem.prompt)))
+    return load_problems(
+        Data.model_validate({**files, **data}), 0, suites, count_tokens=lambda problem: len(str(problem.prompt))
+    )
 
 
 def prompts(sets: ProblemSets) -> list[str]:
@@ -128,7 +131,7 @@ def test_long_prompts_are_left_out_and_counted(files: dict[str, str], tmp_path: 
     assert sets.notes == ("1 prompts longer than data.max_prompt_tokens 15 left out",)
 
 
-def results(path: Path, correct: dict[str, list[float]]) -> str:
+def results(path: Path, correct: Mapping[str, Sequence[float]]) -> str:
     rows = [
         {"problem_id": Problem(prompt, "1").id, "sample": i, "correct": value}
         for prompt, values in correct.items()

@@ -88,6 +88,9 @@ def test_a_problem_without_an_answer_has_an_empty_one(tmp_path: Path, row: dict[
         ("", "p.jsonl: is empty"),
         ('{"prompt": "x"}\nnonsense', "p.jsonl:2: not JSON"),
         ('{"prompt": "x"}\n[1]', "p.jsonl:2: is list, and must be one JSON object"),
+        ("[" * 200_000, "p.jsonl:1: not JSON"),
+        ('{"prompt": "x", "answer": ' + "9" * 5000 + "}", "p.jsonl:1: not JSON"),
+        ('{"prompt": "x \\ud83d"}', "p.jsonl:1: has half of a surrogate pair"),
         ('{"promt": "x"}', "p.jsonl:1: no column prompt, which data.columns.prompt names; did you mean promt"),
         ('{"question": "x"}', "p.jsonl:1: no column prompt, which data.columns.prompt names; it has question"),
         ('{"prompt": " "}', "p.jsonl:1: column prompt is ' ', and must be text"),
@@ -98,6 +101,12 @@ def test_a_bad_problem_file_is_refused_by_line_and_column(tmp_path: Path, text: 
     (tmp_path / "p.jsonl").write_text(text)
     with pytest.raises(DataError, match=complaint):
         load_problems(Data(path=str(tmp_path / "p.jsonl")), seed=0)
+
+
+def test_a_whole_surrogate_pair_is_a_character(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "x \\ud83d\\ude00"}')
+    sets = load_problems(Data(path=str(tmp_path / "p.jsonl"), eval_fraction=1e-9), seed=0)
+    assert sets.training[0].prompt == "x \U0001f600"
 
 
 def test_malformed_rows_can_be_left_out_and_are_counted(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_files_that_are_not_there_are_named(tmp_path: Path, spec: str, complaint
     for field in ("path", "eval_path"):
         files = {"path": f"{tmp_path}/here.jsonl"} | {field: f"{tmp_path}/{spec}"}
         with pytest.raises(DataError, match=f"data.{field} .*{complaint}"):
-            load_problems(Data(columns={"prompt": "question"}, **files), seed=0)
+            load_problems(Data.model_validate({"columns": {"prompt": "question"}, **files}), seed=0)
 
 
 def test_an_empty_evaluation_file_is_refused(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def trainers(weights: list[Path]) -> list[ShardedModel]:
     device = init_ranks(deadline_seconds=60.0)
-    return [ShardedModel(directory, Train(), 1.0, device) for directory in weights]
+    return [ShardedModel(directory, Train(dtype="float32", learning_rate=1.5e-4), 1.0, device) for directory in weights]
 
 
 @pytest.mark.parametrize(("kind", "transport"), CARRIED, indirect=["kind"])

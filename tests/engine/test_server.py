@@ -50,6 +50,15 @@ def test_a_batch_is_answered_in_order(server: ServerProcess) -> None:
     assert [a["meta_info"]["id"] for a in answers] == ["a", "b"]
 
 
+def test_temperature_0_is_greedy(server: ServerProcess) -> None:
+    def body(**sampling: object) -> dict[str, Any]:
+        return {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 20, "ignore_eos": True, **sampling}}
+
+    _, greedy = within(lambda: post(server, "/generate", body(temperature=0.0, sampling_seed=5)))
+    _, top = within(lambda: post(server, "/generate", body(top_k=1)))
+    assert greedy["output_ids"] == top["output_ids"]
+
+
 def test_a_stream_holds_increments_and_ends_with_done(server: ServerProcess) -> None:
     body = {"input_ids": [[1], [2]], "sampling_params": SAMPLING, "stream": True}
     _, text = within(lambda: post(server, "/generate", body))

@@ -1,7 +1,10 @@
 """A user's tracker, outside arl: it writes the reward of each step to a CSV file."""
 
+from collections.abc import Sequence
+
 from arl.metrics.base import TrackedRun
 from arl.metrics.names import Record
+from arl.metrics.sample import Sample
 
 
 class CsvTracker:
@@ -15,6 +18,12 @@ class CsvTracker:
     def close(self) -> None:
         print("closed", file=self._file)
         self._file.close()
+
+
+class SamplingTracker(CsvTracker):
+    def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
+        for sample in samples:
+            print("sample", step, sample.problem_id, sample.age, sample.advantage, sep=",", file=self._file)
 
 
 class BrokenTracker(CsvTracker):

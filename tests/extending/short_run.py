@@ -23,7 +23,7 @@ model:
   tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64, context: 128}
 data: {task: running_checksum, options: {size: 200}}
 rollout: {problems_per_step: 2, group_size: 4, staleness: 1, max_new_tokens: 16}
-train: {steps: 2, minibatches: 2}
+train: {steps: 2, minibatches: 2, learning_rate: 1.5e-4}
 engine: {slots: 8, stream_interval: 4}
 eval: {problems: 0}
 """

@@ -24,7 +24,7 @@ model:
 data: {{task: running_checksum, options: {{size: 100}}}}
 reward: {{function: "{HERE}:priority", environment: {{SIDE: rewards}}}}
 rollout: {{problems_per_step: 2, group_size: 2, staleness: 1, max_new_tokens: 16}}
-train: {{steps: 2, minibatches: 1, threads: 1, environment: {{SIDE: trainer}}}}
+train: {{steps: 2, minibatches: 1, learning_rate: 1.5e-4, threads: 1, environment: {{SIDE: trainer}}}}
 engine: {{slots: 4, threads: 1, environment: {{SIDE: engines}}}}
 eval: {{problems: 0}}
 deadlines: {{startup: 300, step: 300, swap: 300, reward: 60}}

@@ -115,7 +115,7 @@ def test_a_column_that_the_batch_carries_reaches_the_loss_token_by_token(tiny: P
         for group in sequences(seed=1)
     ]
     (packs,) = pack_groups(groups, 64, ranks=1)
-    learner = Learner(tiny, Train(minibatches=1, learning_rate=1e-9), my_objective.WithReference())
+    learner = Learner(tiny, Train(dtype="float32", minibatches=1, learning_rate=1e-9), my_objective.WithReference())
     expected = []
     for pack in packs:
         logprob = learner.sharded.score(pack)[0].detach().numpy()[pack.loss_scores]

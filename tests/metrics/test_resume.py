@@ -11,10 +11,11 @@ import pytest
 
 from arl import clock
 from arl.errors import InputError
+from arl.metrics.names import Record
 from arl.metrics.rates import Meters
 from arl.metrics.recorder import Recorder
 from arl.metrics.recorder_state import RecorderState
-from arl.types import FAILED, StepResult, SwapReport
+from arl.types import FAILED, REJECTED, StepResult, SwapReport
 from tests.metrics.test_recorder import BATCH, FAILED_GROUP, Silent
 
 
@@ -25,9 +26,10 @@ class Work:
     tokens = 0
     restarts = 0
     wait_seconds = 0.0
+    graded_groups = 0
 
     def meters(self) -> Meters:
-        return Meters(self.busy_seconds, self.tokens, self.restarts, self.wait_seconds)
+        return Meters(self.busy_seconds, self.tokens, self.restarts, self.wait_seconds, self.graded_groups)
 
 
 AFTER_STEP = 0.2  # seconds
@@ -55,6 +57,7 @@ class Process:
         self._work.tokens += 10
         self._work.restarts += 2
         self._work.wait_seconds += 0.5
+        self._work.graded_groups += 1
         self.recorder.group_finished(BATCH.groups[0])
         self.recorder.swapped(SwapReport(version, 0.125, 0.25))
         self.recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
@@ -64,6 +67,7 @@ class Process:
         self._work.busy_seconds += 0.1
         self._work.tokens += 3
         self._work.wait_seconds += 0.25
+        self._work.graded_groups += 1
 
 
 def until_cut(directory: Path, steps: int) -> tuple[Recorder, RecorderState]:
@@ -132,8 +136,39 @@ def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     assert [r["tokens/generated"] for r in records] == [10, 13, 13, 13]
     assert [r["tokens/generated_total"] for r in records] == [10, 23, 36, 49]
     assert [r["tokens/trained_total"] for r in records] == [8, 16, 24, 32]
-    assert [r["reward/wait_seconds"] for r in records] == [0.5, 0.75, 0.75, 0.75]  # one scored group a step
+    assert [r["reward/wait_seconds"] for r in records] == [0.5, 0.375, 0.375, 0.375]
     assert [r["idle/engine"] for r in records] == pytest.approx([1 - 0.3 / 0.7] + 3 * [1 - 0.4 / 0.9])
+
+
+def test_what_ended_between_the_last_step_and_the_cut_counts_in_the_resumed_run(tmp_path: Path) -> None:
+    def records(directory: Path, is_cut: bool) -> list[Record]:
+        directory.mkdir()
+
+        async def begin() -> tuple[Recorder, RecorderState]:
+            process = Process(directory, None)
+            await process.step(4)
+            process.recorder.group_finished(BATCH.groups[1])
+            process.recorder.group_lost(BATCH.groups[0], REJECTED, None)
+            state = process.recorder.cut()
+            if not is_cut:
+                await process.step(5)
+            return process.recorder, state
+
+        async def resume() -> list[Record]:
+            process = Process(directory, state)
+            await process.step(5)
+            return process.recorder.records
+
+        recorder, state = clock.run(begin, virtual=True)
+        if not is_cut:
+            return recorder.records
+        return clock.run(resume, virtual=True, start=state.rates.last_step + AFTER_STEP)
+
+    whole, resumed = records(tmp_path / "whole", is_cut=False), records(tmp_path / "resumed", is_cut=True)
+    assert whole[1]["groups/rejection_rate"] == 1 / 4
+    assert whole[1].keys() == resumed[1].keys()
+    for name in whole[1].keys() - {"epochs"}:  # these are counted by the process of the test
+        assert whole[1][name] == pytest.approx(resumed[1][name]), name
 
 
 def test_the_state_survives_msgpack(tmp_path: Path) -> None:

@@ -162,6 +162,7 @@ def test_what_wandb_writes_holds_late_evaluations_their_axis_and_tables_of_sampl
     tracker.log_samples(3, [SAMPLE])
     tracker.log({"step": 4, "policy_version": 4, "loss": 2.0})
     tracker.close()
+    wandb.teardown()  # waits until wandb's own process has written its file
     rows = wandb_file.history(tmp_path)
     assert [row["loss"] for row in rows if "loss" in row] == [0.5, 1.0, 1.5, 2.0]
     (evaluation,) = [row for row in rows if "eval/held_out/accuracy" in row]

@@ -32,7 +32,7 @@ model:
   tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
 data: {task: running_checksum, options: {size: 2000}}
 rollout: {problems_per_step: 4, group_size: 4, max_new_tokens: 24}
-train: {steps: 1, minibatches: 2}
+train: {steps: 1, minibatches: 2, learning_rate: 1.5e-4}
 engine: {kind: sglang}
 eval: {problems: 8}
 deadlines: {shutdown: 2}

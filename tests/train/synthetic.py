@@ -67,6 +67,6 @@ def packed(
     advantage: Advantage | None = None,
 ) -> tuple[tuple[Shard, ...], dict[str, float]]:
     """Pack as a run of decoupled PPO with GRPO's advantages does, unless others are given."""
-    train = Train(minibatches=minibatches, capacity=capacity)
+    train = Train(dtype="float32", learning_rate=1.5e-4, minibatches=minibatches, capacity=capacity)
     packing = Packing.of(train, objective or DecoupledPPO(), advantage or GRPO(), ranks=ranks, flops=flops)
     return pack_batch(given, packing)

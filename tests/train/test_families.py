@@ -57,7 +57,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def learners(models: dict[str, Path]) -> dict[str, Learner]:
-    return {name: Learner(path, Train(minibatches=1), PPO()) for name, path in models.items()}
+    return {
+        name: Learner(path, Train(dtype="float32", learning_rate=1.5e-4, minibatches=1), PPO())
+        for name, path in models.items()
+    }
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -72,7 +75,7 @@ def test_loss_and_gradient_of_any_packing_are_those_of_the_unpacked_sequences(
 @settings(examples(0.3), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 16), capacity=st.integers(30, 200))
 def test_so_are_those_of_an_objective_of_whole_sequences(models: dict[str, Path], seed: int, capacity: int) -> None:
-    learner = Learner(models["qwen2-tied"], Train(minibatches=1), SEQUENCES)
+    learner = Learner(models["qwen2-tied"], Train(dtype="float32", learning_rate=1.5e-4, minibatches=1), SEQUENCES)
     _assert_packed_as_unpacked(learner, models["qwen2-tied"], sequences(seed), capacity, _gspo)
 
 
@@ -131,7 +134,7 @@ def test_a_model_filled_from_several_files_is_the_one_that_transformers_loads(
 def test_what_is_saved_generates_as_the_model_it_came_from(models: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(models["llama"], tmp_path / "model")
     GenerationConfig(eos_token_id=[3, 5], temperature=0.7, do_sample=True).save_pretrained(tmp_path / "model")
-    sharded = ShardedModel(tmp_path / "model", Train(), 1.0, init_ranks(60))
+    sharded = ShardedModel(tmp_path / "model", Train(dtype="float32", learning_rate=1.5e-4), 1.0, init_ranks(60))
     sharded.save(tmp_path / "saved", tokenizer_path=tmp_path / "model")
     saved = GenerationConfig.from_pretrained(tmp_path / "saved")
     assert (saved.eos_token_id, saved.temperature, saved.do_sample) == ([3, 5], 0.7, True)
@@ -141,7 +144,7 @@ def test_stored_bfloat16_becomes_float32_master_weights(models: dict[str, Path],
     shutil.copytree(models["qwen3"], tmp_path, dirs_exist_ok=True)
     half = {key: tensor.bfloat16() for key, tensor in load_file(tmp_path / "model.safetensors").items()}
     save_file(half, tmp_path / "model.safetensors")
-    sharded = ShardedModel(tmp_path, Train(), 1.0, init_ranks(60))
+    sharded = ShardedModel(tmp_path, Train(dtype="float32", learning_rate=1.5e-4), 1.0, init_ranks(60))
     for key, weight in sharded.full_state(torch.float32).items():
         torch.testing.assert_close(weight, half[key].float(), rtol=0, atol=0)
 
@@ -206,13 +209,16 @@ def test_a_model_larger_than_memory_is_refused_before_anything_is_loaded(
     large.save_pretrained(tmp_path)
     monkeypatch.setattr(cost, "free_memory", lambda: 256 * 10**9)
     with pytest.raises(InputError, match=r"take \d{4}\.\d GB with train.ranks 1, and this host has 256.0 GB"):
-        check_memory(tmp_path, Train(), on_gpu=False)
+        check_memory(tmp_path, Train(dtype="float32", learning_rate=1.5e-4), on_gpu=False)
     assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
 
 
 def test_sharding_and_freeing_what_was_gathered_lower_the_memory_of_a_rank(models: dict[str, Path]) -> None:
     model = empty_model(models["llama"])
     parameters = sum(p.numel() for p in model.parameters())
-    assert bytes_per_rank(model, Train()) == 20 * parameters
+    assert bytes_per_rank(model, Train(dtype="float32", learning_rate=1.5e-4)) == 20 * parameters
     assert bytes_per_rank(model, Train(dtype="bfloat16", ranks=4)) == 3 * parameters + 6 * parameters
-    assert bytes_per_rank(model, Train(ranks=4, shard_ranks=2, reshard=True)) < 12 * parameters
+    assert (
+        bytes_per_rank(model, Train(dtype="float32", learning_rate=1.5e-4, ranks=4, shard_ranks=2, reshard=True))
+        < 12 * parameters
+    )

@@ -45,7 +45,8 @@ def _alone() -> Iterator[None]:
 
 
 def learner(model: Path, objective: Objective | None = None, **train: Any) -> Learner:
-    return Learner(model, Train(**{"minibatches": 2} | train), objective or DecoupledPPO(), version=4)
+    settings = {"minibatches": 2, "dtype": "float32", "learning_rate": 1.5e-4} | train
+    return Learner(model, Train.model_validate(settings), objective or DecoupledPPO(), version=4)
 
 
 def shard_of(given: Batch, minibatches: int = 2, capacity: int = 16_384) -> Shard:
@@ -258,7 +259,13 @@ def test_an_update_that_is_not_finite_leaves_weights_moments_and_means_alone(tin
 def test_three_updates_in_a_row_that_are_not_finite_end_the_run_with_the_shard_saved(
     tiny: Path, tmp_path: Path
 ) -> None:
-    trained = Learner(tiny, Train(minibatches=2), DecoupledPPO(), version=4, evidence=tmp_path / "logs")
+    trained = Learner(
+        tiny,
+        Train(dtype="float32", learning_rate=1.5e-4, minibatches=2),
+        DecoupledPPO(),
+        version=4,
+        evidence=tmp_path / "logs",
+    )
     before = weights(trained)
     assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
     with pytest.raises(TrainerError, match=r"the loss is nan .* version 5, and 3 updates in a row") as raised:
@@ -274,7 +281,13 @@ def test_a_checkpoint_before_any_update_has_moments_of_zero(tiny: Path, tmp_path
     trained = learner(tiny)
     assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
     trained.sharded.write(trained.sharded.training_state(), tmp_path / "saved", tokenizer_path=tiny)
-    resumed = Learner(tmp_path / "saved", Train(minibatches=2), DecoupledPPO(), version=5, resumed=True)
+    resumed = Learner(
+        tmp_path / "saved",
+        Train(dtype="float32", learning_rate=1.5e-4, minibatches=2),
+        DecoupledPPO(),
+        version=5,
+        resumed=True,
+    )
     for going_on in (trained, resumed):
         assert going_on.step(shard_of(batch(5, groups=4, size=4)))["train/skipped_updates"] == 0
     assert_same_weights(weights(trained), weights(resumed), 0.0)
@@ -351,7 +364,7 @@ def test_compiled_and_checkpointed_blocks_train_as_others_do(tmp_path: Path, mon
 def test_a_publication_loads_as_the_weights_it_was_made_of(tmp_path: Path, tiny: Path) -> None:
     trained = learner(tiny)
     update = FileTarget(tmp_path, trained.config_json()).write(5, trained.snapshot())
-    again = Learner(update.path, Train(minibatches=2), DecoupledPPO())
+    again = Learner(update.path, Train(dtype="float32", learning_rate=1.5e-4, minibatches=2), DecoupledPPO())
     assert_same_weights(weights(trained), weights(again), 0.0)
 
 
@@ -409,3 +422,32 @@ def test_the_publisher_skips_what_a_newer_version_overtook_and_keeps_the_last_fe
     assert announced[-1] == 9
     assert 6 not in announced
     assert len(list(tmp_path.iterdir())) <= 2
+
+
+def test_a_batch_in_which_every_episode_is_masked_takes_a_step_and_leaves_the_weights(tiny: Path) -> None:
+    given = batch(groups=4)
+    groups = []
+    for group in given.groups:
+        masked = [msgspec.structs.replace(t, loss_mask=np.zeros_like(t.loss_mask)) for t in group.trajectories]
+        groups.append(msgspec.structs.replace(group, trajectories=tuple(masked)))
+    trained = learner(tiny, weight_decay=0.0)
+    before = {name: tensor.clone() for name, tensor in weights(trained).items()}
+    (shard,), packing = packed(Batch(given.version, tuple(groups)), minibatches=2)
+    metrics = trained.step(shard)
+    assert packing["tokens/trained"] == 0
+    assert metrics["loss"] == 0
+    assert metrics["grad_norm"] == 0
+    assert_same_weights(before, weights(trained), tolerance=0.0)
+
+
+def test_a_masked_episode_counts_in_the_advantages_of_the_others() -> None:
+    """Its reward is in its group's mean; its own tokens are in no loss."""
+    given = batch(groups=1)
+    (group,) = given.groups
+    first, *rest = group.trajectories
+    masked = msgspec.structs.replace(first, loss_mask=np.zeros_like(first.loss_mask))
+    both = [group, msgspec.structs.replace(group, trajectories=(masked, *rest))]
+    (plain,), (with_mask,) = (loss_sequences(Batch(given.version, (g,)), GRPO()) for g in both)
+    assert len(with_mask[0].advantages) == 0
+    for a, b in zip(plain[1:], with_mask[1:], strict=True):
+        np.testing.assert_array_equal(a.advantages, b.advantages)

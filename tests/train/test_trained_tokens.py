@@ -41,7 +41,7 @@ def _alone() -> Iterator[None]:
 def packing_of(minibatches: int, capacity: int, ranks: int = 1, **parts: Any) -> Packing:
     objective: Objective = parts.pop("objective", DecoupledPPO())
     advantage: Advantage = parts.pop("advantage", GRPO())
-    train = Train(minibatches=minibatches, capacity=capacity)
+    train = Train(dtype="float32", learning_rate=1.5e-4, minibatches=minibatches, capacity=capacity)
     return Packing.of(train, objective, advantage, ranks=ranks, records=True, **parts)
 
 
@@ -86,7 +86,7 @@ def test_places_lead_every_packed_token_back_to_its_own(seed: int, minibatches: 
 
 def trained(model: Path, given_batch: Batch, packing: Packing, objective: Objective, rate: float) -> TrainedTokens:
     """Train one step in this process."""
-    train = Train(minibatches=packing.minibatches, capacity=packing.capacity, learning_rate=rate)
+    train = Train(dtype="float32", minibatches=packing.minibatches, capacity=packing.capacity, learning_rate=rate)
     learner = Learner(model, train, objective, version=given_batch.version)
     (shard,), _ = pack_batch(given_batch, packing)
     log = TokenLog()
@@ -98,7 +98,9 @@ def trained(model: Path, given_batch: Batch, packing: Packing, objective: Object
 
 def unpacked(model: Path, given_batch: Batch) -> np.ndarray:
     """Score every trajectory alone, with the weights before the step."""
-    learner = Learner(model, Train(minibatches=1), PPO(), version=given_batch.version)
+    learner = Learner(
+        model, Train(dtype="float32", learning_rate=1.5e-4, minibatches=1), PPO(), version=given_batch.version
+    )
     columns = []
     for sequence in (s for group in loss_sequences(given_batch, GRPO()) for s in group):
         columns.append(_scored_alone(learner, sequence))
@@ -163,7 +165,7 @@ def test_two_ranks_report_what_one_does(tiny: Path, tmp_path: Path) -> None:
         return result.tokens
 
     found = asyncio.run(by_ranks())
-    expected = trained(tiny, drawn, packing_of(2, 64), DecoupledPPO(), rate=Train().learning_rate)
+    expected = trained(tiny, drawn, packing_of(2, 64), DecoupledPPO(), rate=1.5e-4)
     assert np.array_equal(found.advantages, expected.advantages)
     for name in ("current_logprobs", "proximal_logprobs"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-5)
@@ -184,7 +186,9 @@ def test_a_run_that_writes_no_trajectories_pays_nothing(tiny: Path) -> None:
     (shard,), _ = pack_batch(drawn, packing)
     assert all(pack.places is None for pack in micro_batches(shard))
     log = TokenLog()
-    Learner(tiny, Train(minibatches=2), DecoupledPPO(), version=4).step(shard, log)
+    Learner(tiny, Train(dtype="float32", learning_rate=1.5e-4, minibatches=2), DecoupledPPO(), version=4).step(
+        shard, log
+    )
     assert log.logprobs() is None
     assert trained_tokens(drawn, [shard], [None], packing) is None
 

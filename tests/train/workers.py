@@ -23,7 +23,7 @@ KEY = "secret"
 def init(model: Path, published: Path, every_version: bool = False, **train: object) -> Init:
     """Make the Init of a trainer at version 4, and its directory."""
     published.mkdir(parents=True, exist_ok=True)
-    section = Train(minibatches=2, threads=1, **train)  # type: ignore[arg-type]
+    section = Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, threads=1, **train)  # type: ignore[arg-type]
     return Init(
         model_path=str(model),
         train=section.model_dump(mode="json"),

@@ -32,7 +32,9 @@ SEQUENCES = GSPO(proximal="loglinear", clip_low=0.2, clip_high=0.2)  # π_prox o
 
 def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
     """Metrics of a few steps, and the weights after them."""
-    learner = Learner(model, Train(minibatches=2, capacity=64, **train), DecoupledPPO())
+    learner = Learner(
+        model, Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, capacity=64, **train), DecoupledPPO()
+    )
     shards = [
         packed(batch(v, groups=8, size=4, seed=v), 2, 64, dist.get_world_size())[0][dist.get_rank()]
         for v in range(STEPS)
@@ -42,7 +44,7 @@ def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, float]], 
 
 def gradients(model: str, train: dict[str, Any], capacity: int) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Loss and gradient of drawn groups under two objectives, as <seed>.<objective>.<parameter>."""
-    learner = Learner(model, Train(minibatches=1, **train), NAIVE)
+    learner = Learner(model, Train(dtype="float32", learning_rate=1.5e-4, minibatches=1, **train), NAIVE)
     losses: list[float] = []
     found: dict[str, torch.Tensor] = {}
     for seed, objective in itertools.product(SEEDS, (NAIVE, SEQUENCES)):
@@ -73,7 +75,7 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def collectives(model: str, train: dict[str, Any]) -> dict[str, int]:
     """Of one minibatch of three micro-batches, forward and backward."""
-    learner = Learner(model, Train(minibatches=1, **train), NAIVE)
+    learner = Learner(model, Train(dtype="float32", learning_rate=1.5e-4, minibatches=1, **train), NAIVE)
     pack = pack_groups(sequences(1), 200, ranks=1)[0][0]
     counted = Counted()
     with counted:

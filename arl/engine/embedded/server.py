@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from aiohttp import web
 
+from arl.data.generation_config import end_token_ids
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.embedded.routes import EngineRoutes
 from arl.errors import ArlError, EngineError
@@ -30,21 +31,25 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--host", default=listening_address(), help="address to listen on")
     parser.add_argument("--port", type=int, default=30000, help="0: any free one, printed when ready")
     parser.add_argument("--slots", type=int, default=256, help="requests decoded together")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="auto: bfloat16 on a GPU")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--stream-interval", type=int, default=16, help="tokens between two increments")
     parser.add_argument("--version", type=int, default=0, help="policy version of these weights")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     key = os.environ.get(RUN_KEY) or None
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    has_gpu = torch.cuda.is_available()
+    device = "cuda" if has_gpu else "cpu"
+    best = "bfloat16" if has_gpu else "float32"
+    dtype = best if options.dtype == "auto" else options.dtype
     try:
         listener = _listen(options.host, options.port, key)
-        model = load_model(options.model, options.dtype, device)
+        model = load_model(options.model, dtype, device)
+        eos = end_token_ids(options.model)
     except ArlError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    asyncio.run(_main(options, model, listener, key))
+    asyncio.run(_main(options, model, eos, listener, key))
 
 
 def _listen(host: str, port: int, key: str | None) -> socket.socket:
@@ -62,23 +67,17 @@ def _listen(host: str, port: int, key: str | None) -> socket.socket:
         raise EngineError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
 
 
-async def _main(options: argparse.Namespace, model: Any, listener: socket.socket, key: str | None) -> None:
+async def _main(
+    options: argparse.Namespace, model: Any, eos: tuple[int, ...], listener: socket.socket, key: str | None
+) -> None:
     engine = EmbeddedEngine(
         model,
         slots=options.slots,
         stream_interval=options.stream_interval,
         version=options.version,
     )
-    routes = EngineRoutes(engine, str(Path(options.model)), _stop_tokens(model), key)
+    routes = EngineRoutes(engine, str(Path(options.model)), eos, key)
     await serve(routes, engine, listener)
-
-
-def _stop_tokens(model: Any) -> tuple[int, ...]:
-    """Return the model's end-of-sequence tokens: its config has one, a list, or none."""
-    eos = model.config.get_text_config().eos_token_id
-    if eos is None:
-        return ()
-    return tuple(eos) if isinstance(eos, list) else (eos,)
 
 
 async def serve(routes: EngineRoutes, engine: EmbeddedEngine, listener: socket.socket) -> None:

@@ -29,16 +29,17 @@ class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
     sampling_seed: int = 0
 
     def params(self, eos: tuple[int, ...]) -> SamplingParams:
-        """Return them as arl's own type, for a model whose stop tokens are `eos`."""
+        """Return them as arl's own type, for a model whose stop tokens are `eos`. Temperature 0 is greedy, as there."""
         stops: tuple[int, ...] = ()
         if not self.ignore_eos:
             own = self.stop_token_ids or ()
             stops = (*own, *eos)
+        is_greedy = self.temperature == 0
         return SamplingParams(
             max_new_tokens=self.max_new_tokens,
-            temperature=self.temperature,
+            temperature=1.0 if is_greedy else self.temperature,
             top_p=self.top_p,
-            top_k=self.top_k,
+            top_k=1 if is_greedy else self.top_k,
             stop_token_ids=stops,
             seed=self.sampling_seed,
         )

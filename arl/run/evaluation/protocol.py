@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from arl import __version__
+import arl
 from arl.config.imports import import_function
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import Installation
@@ -93,7 +93,7 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
         engine=recipe.engine.kind,
         engine_version=installed.version,
         dtype=recipe.engine.dtype,
-        arl=__version__,
+        arl=arl.__version__,
         seed=recipe.seed,
     )
 
@@ -116,6 +116,6 @@ def _version_of(grader: str) -> str:
     module = inspect.getmodule(import_function(grader, "reward.function"))
     name = grader.partition(":")[0] if module is None else module.__name__
     if name.partition(".")[0] == "arl":
-        return f"arl {__version__}"
+        return f"arl {arl.__version__}"
     source = inspect.getsource(sys.modules[name])
     return f"sha256 {_sha256(source.encode())[:12]}"

@@ -22,6 +22,7 @@ from arl.launch.address import new_key
 from arl.launch.base import Resources
 from arl.launch.launchers import make_launcher
 from arl.launch.placement import place
+from arl.run.auto import resolve_auto
 from arl.run.engines import EngineServers, connect_engines
 from arl.run.evaluation.held_out import measure_held_out
 from arl.run.evaluation.suite import open_suite
@@ -39,7 +40,7 @@ class Served:
 
 
 def for_evaluation(recipe: Recipe) -> Recipe:
-    """Return `recipe` without what only training needs: engines are all that runs."""
+    """Return `recipe` as this machine runs it, without what only training needs: engines are all that runs."""
     changes: dict[str, object] = {
         "world": "wall",
         "mode": "disaggregated",  # engines never give up their memory
@@ -48,7 +49,7 @@ def for_evaluation(recipe: Recipe) -> Recipe:
         "sync": Sync(),  # models are files
         "eval": recipe.eval.model_copy(update={"every": 0}),
     }
-    return recipe.model_copy(update=changes)
+    return resolve_auto(recipe.model_copy(update=changes))
 
 
 def engine_resources(recipe: Recipe) -> list[Resources]:

@@ -121,7 +121,7 @@ def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any]) -> R
         task_class(name, "suite")
         is_own = recipe.data.task == name
         values["data"] = _prompting(recipe) | {"task": name, "options": recipe.data.options if is_own else {}}
-        values["reward"] |= {"function": None}
+        values["reward"] |= {"function": None, "weights": None}
         values["rollout"] |= {"env": None}
         values["eval"] = {**task_evaluation(name), **_chosen(recipe), **settings}
     try:

@@ -274,7 +274,8 @@ class RecordedGroups:
         self._patience = patience
         self._bound = bound
         self.tokens_generated = 0  # by groups that have ended
-        self.reward_wait_seconds = 0.0  # nothing is scored again
+        self.reward_wait_seconds = 0.0  # nothing is graded again
+        self.num_graded_groups = 0
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """See arl.rollout.episodes.Episodes."""

@@ -28,7 +28,7 @@ model:
 data: {task: running_checksum, options: {size: 500}}
 reward: {function: "tests.run.virtual.test_virtual:ones"}
 rollout: {problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 40}
-train: {steps: 6, minibatches: 2}
+train: {steps: 6, minibatches: 2, learning_rate: 1.5e-4}
 engine: {slots: 8, stream_interval: 4}
 output: {checkpoint_every: 2, keep_checkpoints: 9}
 eval: {problems: 4}

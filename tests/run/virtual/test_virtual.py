@@ -35,7 +35,7 @@ model:
 data: {{task: running_checksum, options: {{size: 500}}}}
 reward: {{function: "{__name__}:ones"}}
 rollout: {{problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 40}}
-train: {{steps: 6, minibatches: 2}}
+train: {{steps: 6, minibatches: 2, learning_rate: 1.5e-4}}
 engine: {{slots: 8, stream_interval: 4}}
 eval: {{problems: 16}}
 """
@@ -226,6 +226,11 @@ def test_a_run_that_rejects_groups_says_what_it_trains_on(start: Start) -> None:
 
 def test_what_ends_a_run_is_told_as_it_is(start: Start) -> None:
     with pytest.raises(RunError, match=r"problems in order of admission failed.*\n?[\s\S]*no opinion"):
+        start(f"reward.function={__name__}:broken", "eval.problems=0", "reward.on_error=drop")
+
+
+def test_a_reward_that_grades_nothing_ends_the_run_and_is_no_run_of_zeros(start: Start) -> None:
+    with pytest.raises(RunError, match=r"graded not one episode of the last 16 problems.*\n?[\s\S]*no opinion"):
         start(f"reward.function={__name__}:broken", "eval.problems=0")
 
 

@@ -1,0 +1,143 @@
+"""Grade 500 hostile answers through a real pool: each ends by itself and in its memory, with honest ones beside them.
+
+The pool's deadline and memory limit are there as in a run. A worker that met either would have its call killed, which
+the grade says; here no call may come to that, because the grader bounds its own time.
+"""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arl.reward.cpu_limit import run_within
+from arl.reward.math_grader import SECONDS, equal
+from arl.reward.pool import RewardPool
+from arl.reward.ungraded import UngradedLog
+from arl.types import Grade, Problem, Response
+from tests.reward.hostile_answers import FAMILIES, hostile_responses
+
+FUNCTION = "arl.reward.math_grader:score"
+DEADLINE = 120.0  # seconds of the clock for a call, on a machine that may be busy with others
+MEMORY_GB = 1.0
+GOLDS = ["5", r"\frac{1}{2}", "x^2+1", r"\sqrt{2}", "[0,1)", "(1,2)", "x=3", r"\begin{pmatrix}1\\2\end{pmatrix}"]
+HONEST = (Problem("honest", answer=r"\frac{\sqrt{3}}{3}"), Response(r"So it is \boxed{\frac{1}{\sqrt{3}}}."))
+
+
+async def grade_all(responses: list[str], log: Path) -> tuple[list[Grade], list[Grade]]:
+    """Return the grades of hostile responses, and of an honest one that was sent with each."""
+    pool = RewardPool(
+        [FUNCTION],
+        workers=2,
+        timeout=DEADLINE,
+        memory_gb=MEMORY_GB,
+        startup=DEADLINE,
+        log=log,
+        environment={},
+        ungraded=UngradedLog(log, lambda text: None),
+    )
+    async with pool:
+        scorer = pool.scorer(FUNCTION)
+        problems = [Problem("hostile", answer=GOLDS[index % len(GOLDS)]) for index in range(len(responses))]
+        hostile = [scorer.score(problem, [Response(text)]) for problem, text in zip(problems, responses, strict=True)]
+        honest = [scorer.score(HONEST[0], [HONEST[1]]) for _ in responses]
+        groups = await asyncio.gather(*hostile, *honest)
+    grades = [grade for group in groups for grade in group]
+    return grades[: len(responses)], grades[len(responses) :]
+
+
+def check(hostile: list[Grade], honest: list[Grade]) -> None:
+    # A verification that ran out of its own time says so; nothing was killed at the deadline, or died.
+    unexpected = [grade.error for grade in hostile if grade.error and not grade.error.startswith("TimeoutError")]
+    assert not unexpected
+    assert all(grade.parts == {"correct": 1.0, "format": 1.0} for grade in honest)
+
+
+def test_one_hostile_answer_of_each_family_ends_by_itself(tmp_path: Path) -> None:
+    check(*asyncio.run(grade_all(hostile_responses(len(FAMILIES), seed=3), tmp_path / "reward.log")))
+
+
+@pytest.mark.slow
+def test_500_hostile_answers_end_by_themselves(tmp_path: Path) -> None:
+    check(*asyncio.run(grade_all(hostile_responses(500, seed=0), tmp_path / "reward.log")))
+
+
+def test_a_verification_that_runs_out_of_time_says_so_and_is_not_wrong() -> None:
+    with pytest.raises(TimeoutError, match=r"no verdict within 1 s on the answer '\\\\sum_"):
+        equal(r"\sqrt{2}", r"\sum_{k=1}^{1000} \frac{1}{k^2+k+1}")
+
+
+def test_a_computation_that_swallows_the_alarm_gets_it_again() -> None:
+    def stubborn() -> bool:
+        while True:
+            try:
+                while True:
+                    pass
+            except BaseException as error:  # as a bare except of a library does
+                alarms.append(error)
+                if len(alarms) == 3:
+                    raise
+
+    alarms: list[BaseException] = []
+    with pytest.raises(TimeoutError, match=r"no verdict within 0\.05 s on the answer it"):
+        run_within(0.05, stubborn, "it")
+
+
+def test_a_late_no_is_no_verdict_and_a_late_yes_is_one() -> None:
+    def answers(result: bool) -> bool:
+        try:
+            while True:
+                pass
+        except BaseException:  # as a library may take an alarm for the failure of one of its methods
+            return result
+
+    with pytest.raises(TimeoutError):
+        run_within(0.05, lambda: answers(False), "it")
+    assert run_within(0.05, lambda: answers(True), "it")
+
+
+def test_the_controller_may_import_the_grader_without_the_symbolic_library() -> None:
+    probe = "import sys, arl.reward.math_grader; sys.exit('sympy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=120).returncode == 0
+
+
+def test_algebra_outside_of_the_main_thread_is_refused() -> None:
+    async def main() -> bool:
+        return await asyncio.to_thread(equal, "x+1", "1+x+y")
+
+    with pytest.raises(RuntimeError, match="in the main thread"):
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "9^{9^{9^9}}",
+        "2^{2^{40}}",
+        "(10^9)!",
+        "10^{9}!",
+        "5!!!!",
+        "(" * 30 + "1" + ")" * 30,
+        r"\binom{10^9}{5}",
+        "1" * 500,
+    ],
+)
+def test_what_is_too_hard_is_wrong_at_once_unless_it_is_written_as_the_gold_one(answer: str) -> None:
+    from arl.reward.math_limits import is_too_hard
+    from arl.reward.math_text import clean
+
+    assert is_too_hard(clean(answer))
+    assert not equal("2", answer)
+    assert equal(answer, f"${answer}$")
+
+
+@pytest.mark.parametrize(
+    "answer", ["2^{2008}", "10^{100}", "2008!", "2^{2^{3}}", "(n+1)!", "x^{99}", r"\binom{49}{6}", "e^{x^2}"]
+)
+def test_what_honest_problems_ask_for_is_not_too_hard(answer: str) -> None:
+    from arl.reward.math_limits import is_too_hard
+    from arl.reward.math_text import clean
+
+    assert not is_too_hard(clean(answer))
+    assert SECONDS < DEADLINE

@@ -1,0 +1,79 @@
+"""Check the exact path on numbers of any size, in every form that it reads."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.reward.math_grader import canonical, equal, extract_answer
+from arl.reward.math_numbers import read_number
+
+fractions = st.fractions(max_denominator=10**6)
+decimals = st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**9), max_value=10**9)
+
+
+def forms(value: Fraction) -> list[str]:
+    sign = "-" if value < 0 else ""
+    top = abs(value.numerator)
+    bottom = value.denominator
+    whole = top // bottom
+    spelled = [
+        f"{value.numerator}/{bottom}",
+        rf"{sign}\frac{{{top}}}{{{bottom}}}",
+        rf"$\dfrac{{{value.numerator}}}{{{bottom}}}$",
+        f"x = {value.numerator}/{bottom}",
+    ]
+    if whole and bottom > 1:
+        spelled.append(rf"{sign}{whole}\frac{{{top % bottom}}}{{{bottom}}}")
+    if bottom == 1:
+        spelled += [f"{value.numerator:,}", f"{value.numerator}.0", f"\\boxed{{{value.numerator}}}"]
+    return spelled
+
+
+@given(fractions)
+def test_all_forms_of_a_number_are_one_answer(value: Fraction) -> None:
+    assert {canonical(form) for form in forms(value) if not form.startswith("\\boxed")} == {str(value)}
+    assert all(equal(str(value), form) for form in forms(value))
+
+
+@given(fractions, fractions)
+def test_different_numbers_are_different_answers(one: Fraction, other: Fraction) -> None:
+    for form in forms(other):
+        assert equal(str(one), form) == (one == other)
+
+
+@given(decimals)
+def test_a_decimal_is_read_exactly(value: object) -> None:
+    number = read_number(f"{value:f}")
+    assert number is not None
+    assert number.value == Fraction(str(value))
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_without_an_error(text: str) -> None:
+    extract_answer(text)
+    canonical(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "1e999999", "2^{999999999}", "99999!", "1/0", r"\frac{1}{0}", "٣٣٣"])
+def test_a_number_too_large_to_write_out_is_no_number(text: str) -> None:
+    number = read_number(text)
+    assert number is None or number.value == 333
+
+
+@pytest.mark.parametrize(
+    ("exact", "decimal", "is_enough"),
+    [
+        ("1/3", "0.333333", True),
+        ("1/3", "0.33333", False),
+        ("2/3", "0.666667", True),
+        ("2/3", "0.666666", True),
+        ("2/3", "0.666668", False),
+        ("1/3000000", "0.000000", False),
+        ("3/8", "0.375001", False),
+    ],
+)
+def test_six_digits_stand_for_a_number_without_a_finite_decimal(exact: str, decimal: str, is_enough: bool) -> None:
+    assert equal(exact, decimal) == is_enough
+    assert equal(decimal, exact) == is_enough

@@ -1,0 +1,98 @@
+"""What becomes of episodes that a reward function does not grade, and how named parts are weighed."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from arl.errors import RewardError, RunError
+from arl.reward.grading import RewardCallable
+from arl.reward.scorer import EPISODES_TO_SEE_PARTS, MOST_IN_A_ROW, InlineRewards, OnError, Scorer
+from arl.reward.ungraded import UngradedLog
+from arl.types import Grade, Problem, Response
+from tests.reward.hostile import obey, parts
+
+PROBLEM = Problem("?", answer="yes")
+
+
+def scorer(
+    directory: Path,
+    function: RewardCallable = obey,
+    weights: Mapping[str, float] | None = None,
+    on_error: OnError = "zero",
+    note: Callable[[str], None] = lambda text: None,
+) -> Scorer:
+    rewards = InlineRewards({"mine:score": function}, UngradedLog(directory / "logs" / "reward.log", note))
+    return rewards.scorer("mine:score", weights or {}, on_error)
+
+
+def grades(given: Scorer, *texts: str, problem: Problem = PROBLEM) -> list[Grade]:
+    return asyncio.run(given.score(problem, [Response(text) for text in texts]))
+
+
+def test_zero_grades_the_episode_0_and_names_the_cause_in_grade_and_log(tmp_path: Path) -> None:
+    honest, broken = grades(scorer(tmp_path), "honest", "raise")
+    assert honest == Grade(1.0)
+    assert (broken.reward, broken.parts) == (0.0, {})
+    assert broken.error.startswith("ValueError: cannot judge this (_raise, line ")
+    log = (tmp_path / "logs" / "reward.log").read_text()
+    assert log == f"no grade: problem {PROBLEM.id}: {broken.error}; the answer begins 'raise'\n"
+
+
+def test_drop_is_an_error_of_the_group_with_the_traceback(tmp_path: Path) -> None:
+    with pytest.raises(RewardError, match=rf"mine:score on problem {PROBLEM.id}: (?s:.*)in _raise\n"):
+        grades(scorer(tmp_path, on_error="drop"), "honest", "raise")
+
+
+def test_stop_is_an_error_of_the_run_that_names_the_other_choices(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="zero or drop would go on") as caught:
+        grades(scorer(tmp_path, on_error="stop"), "honest", "raise")
+    assert not isinstance(caught.value, RewardError)
+
+
+def test_a_call_in_this_process_is_made_twice_before_it_counts_as_failed(tmp_path: Path) -> None:
+    problem = Problem("?", metadata={"directory": str(tmp_path)})
+    assert grades(scorer(tmp_path), "raise-once", problem=problem) == [Grade(0.5)]
+
+
+def test_a_function_that_grades_nothing_ends_the_run_although_errors_are_zeros(tmp_path: Path) -> None:
+    broken = scorer(tmp_path)
+    for number in range(MOST_IN_A_ROW - 1):
+        grades(broken, "raise", "raise", problem=Problem(str(number)))
+    with pytest.raises(RunError, match=f"not one episode of the last {MOST_IN_A_ROW} problems(?s:.*)Traceback"):
+        grades(broken, "raise", "raise")
+
+
+def test_one_grade_in_between_keeps_the_run_going(tmp_path: Path) -> None:
+    mixed = scorer(tmp_path)
+    for number in range(3 * MOST_IN_A_ROW):
+        grades(mixed, "raise", "honest" if number % (MOST_IN_A_ROW - 1) == 0 else "nan")
+
+
+def test_the_reward_is_the_weighted_sum_of_parts_and_a_part_without_a_weight_counts_1(tmp_path: Path) -> None:
+    (grade,) = grades(scorer(tmp_path, parts, {"format": 0.25}), "yes")
+    assert grade == Grade(1.25, {"correct": 1.0, "format": 1.0})
+
+
+def test_a_weight_without_a_part_is_reported_once_with_the_nearest_name(tmp_path: Path) -> None:
+    said: list[str] = []
+    given = scorer(tmp_path, parts, {"formt": 0.5, "correct": 2.0}, note=said.append)
+    grades(given, *["yes"] * (EPISODES_TO_SEE_PARTS - 1))
+    assert not said
+    grades(given, *["yes"] * 200)
+    grades(given, *["yes"] * 200)
+    (line,) = said
+    assert line.startswith("reward.weights formt: mine:score has named no such part in")
+    assert line.endswith("(parts: correct, format); did you mean format?")
+
+
+def test_the_console_counts_at_powers_of_ten(tmp_path: Path) -> None:
+    said: list[str] = []
+    given = scorer(tmp_path, note=said.append)
+    grades(given, "honest", *["raise", "nan"] * 60)
+    first, second, ten, hundred = said
+    assert "cannot judge this" in first
+    assert "the reward is nan" in second
+    assert ten == "10 answers had no grade so far: 5 × ValueError, 5 × no reward"
+    assert hundred == "100 answers had no grade so far: 50 × ValueError, 50 × no reward"

@@ -1,0 +1,115 @@
+"""Shaping: golden numbers of the papers' formulas, bounds for any input, and settings that are refused."""
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.config.recipe import Recipe
+from arl.config.recipe_file import load_recipe
+from arl.config.reward_section import Reward
+from arl.errors import RecipeError
+from arl.reward.shaping import UNSHAPED, Shaping, overlong_penalty, scaled, shaped_grade
+from arl.types import Grade, Response
+
+REWARDS = st.floats(-1e6, 1e6)
+
+
+@pytest.mark.parametrize(("raw", "shaped"), [(1.0, 5.0), (0.0, -5.0), (0.5, 0.0), (9.0, 20.0), (-9.0, -20.0)])
+def test_areals_math_recipe_gives_its_numbers(raw: float, shaped: float) -> None:
+    assert scaled(raw, scale=10.0, bias=-0.5, low=-20.0, high=20.0) == shaped
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "penalty"),
+    [(1, 0.0), (16_384, 0.0), (16_385, -1 / 4096), (17_408, -0.25), (18_432, -0.5), (20_480, -1.0)],
+)
+def test_the_overlong_penalty_of_dapo_with_its_lengths(num_tokens: int, penalty: float) -> None:
+    """Its experiments expect 16,384 tokens and allow 4,096 more, §4.1."""
+    assert overlong_penalty(num_tokens, budget=20_480, buffer=4_096, penalty=1.0) == penalty
+
+
+@given(st.integers(0, 3000), st.integers(2, 2000), st.data())
+def test_a_longer_response_never_loses_less_and_none_loses_more_than_the_penalty(
+    num_tokens: int, budget: int, data: st.DataObject
+) -> None:
+    buffer = data.draw(st.integers(1, budget - 1))
+    costs = [overlong_penalty(n, budget=budget, buffer=buffer, penalty=2.0) for n in (num_tokens, num_tokens + 1)]
+    assert -2.0 <= costs[1] <= costs[0] <= 0.0
+
+
+@given(REWARDS, REWARDS, st.floats(0.01, 100), st.floats(-10, 10))
+def test_shaping_keeps_the_order_of_rewards_and_the_bounds(a: float, b: float, scale: float, bias: float) -> None:
+    smaller, larger = (scaled(raw, scale=scale, bias=bias, low=-7.0, high=3.0) for raw in sorted((a, b)))
+    assert -7.0 <= smaller <= larger <= 3.0
+
+
+@given(REWARDS)
+def test_without_settings_a_reward_stays_as_it_is(raw: float) -> None:
+    long = Response("", truncated=True, num_tokens=100, budget=100)
+    assert UNSHAPED.shape(raw, long) == raw
+    assert not UNSHAPED.masks(long)
+    assert Shaping.of(Reward()) == UNSHAPED
+
+
+def test_an_answer_without_a_grade_is_shaped_as_a_wrong_one_so_that_breaking_the_grader_never_pays() -> None:
+    shaping = Shaping(scale=10.0, bias=-0.5, buffer=4, penalty=2.0)
+    response = Response("", num_tokens=10, budget=10)
+    wrong = shaped_grade(Grade(0.0, {"correct": 0.0}), response, shaping)
+    broken = shaped_grade(Grade(0.0, {}, "no answer"), response, shaping)
+    assert wrong == Grade(-7.0, {"correct": 0.0})
+    assert broken == Grade(-7.0, {}, "no answer")
+
+
+def test_only_truncated_responses_are_masked() -> None:
+    shaping = Shaping(mask_truncated=True)
+    assert shaping.masks(Response("", truncated=True))
+    assert not shaping.masks(Response("", truncated=False))
+
+
+RECIPE = """\
+model: {tiny: {}}
+data: {task: running_checksum}
+rollout: {max_new_tokens: 48}
+reward: %s
+"""
+
+
+def load(directory: Path, reward: str) -> Recipe:
+    path = directory / "recipe.yaml"
+    path.write_text(RECIPE % reward)
+    return load_recipe(path)
+
+
+def test_the_recipe_sets_all_of_it(tmp_path: Path) -> None:
+    reward = "{scale: 10, bias: -0.5, clip: [-20, 20], overlong: {buffer: 16, penalty: 0.5}, mask_truncated: true}"
+    expected = Shaping(scale=10.0, bias=-0.5, low=-20.0, high=20.0, buffer=16, penalty=0.5, mask_truncated=True)
+    assert Shaping.of(load(tmp_path, reward).reward) == expected
+    assert Shaping.of(load(tmp_path, "{bias: -0.5}").reward).high == math.inf
+
+
+@pytest.mark.parametrize(
+    ("reward", "complaint"),
+    [
+        ("{clip: [1, 1]}", "reward.clip [1.0, 1.0]: give [low, high] with low < high"),
+        ("{clip: [5, -5]}", "reward.clip [5.0, -5.0]"),
+        ("{clip: [0, .inf]}", "reward.clip"),
+        ("{clip: 5}", "reward.clip"),
+        ("{scale: 0}", "reward.scale"),
+        ("{scale: -1}", "reward.scale"),
+        ("{bias: .nan}", "reward.bias"),
+        ("{overlong: {}}", "reward.overlong.buffer"),
+        ("{overlong: {buffer: 48}}", "give fewer tokens than rollout.max_new_tokens 48"),
+        ("{overlong: {buffer: 8, penalty: -1}}", "reward.overlong.penalty"),
+        ("{on_error: ignore}", "reward.on_error"),
+        ("{memory_gb: 0}", "reward.memory_gb"),
+        ("{weights: {correct: .inf}}", "reward.weights"),
+        ("{weights: [1]}", "reward.weights"),
+    ],
+)
+def test_impossible_settings_are_refused(tmp_path: Path, reward: str, complaint: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load(tmp_path, reward)
+    assert complaint in str(caught.value)

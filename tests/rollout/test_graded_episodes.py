@@ -1,0 +1,156 @@
+"""What training sees of graded episodes: shaped rewards, raw parts, masks; and what an evaluation sees."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from arl import clock
+from arl.config.recipe import Recipe
+from arl.metrics.batch import Ages, rollout_metrics
+from arl.reward.shaping import UNSHAPED, Shaping
+from arl.rollout.env import Env, Session
+from arl.rollout.episodes import Episodes
+from arl.run.evaluation.evaluate import suite_episodes
+from arl.run.evaluation.suite import held_out_suite
+from arl.types import (
+    Batch,
+    FinishReason,
+    GenerateRequest,
+    Grade,
+    Increment,
+    Problem,
+    Response,
+    Trajectory,
+    TrajectoryGroup,
+)
+from tests.fakes import NullCodec
+
+BUDGET = 10
+
+
+class Talker:
+    """An engine whose episode i says i + 1 tokens and stops; its last ones are cut off at the budget."""
+
+    async def generate(self, request: GenerateRequest):  # type: ignore[no-untyped-def]
+        """See Engine."""
+        wanted = 1 + int(request.request_id.split(".")[1])
+        count = min(wanted, request.sampling.max_new_tokens)
+        reason: FinishReason = "stop" if wanted == count else "length"
+        yield Increment((1,) * count, (-1.0,) * count, (0,) * count, reason)
+
+
+class SlowGrades:
+    """Gives 1 or, to the longest, no grade, after three virtual seconds."""
+
+    def __init__(self) -> None:
+        self.seen: list[Response] = []
+
+    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
+        self.seen += responses
+        await asyncio.sleep(3.0)
+        longest = max(response.num_tokens for response in responses)
+        return [
+            Grade(0.0, {}, "broken") if r.num_tokens == longest else Grade(1.0, {"correct": 1.0}) for r in responses
+        ]
+
+
+async def answer(problem: Problem, session: Session) -> None:
+    await session.generate()
+
+
+async def score_itself(problem: Problem, session: Session) -> float:
+    await session.generate()
+    return 1.0
+
+
+def run(env: Env = answer, shaping: Shaping = UNSHAPED, size: int = 12) -> tuple[tuple[Trajectory, ...], Episodes]:
+    """Run one group, whose last two episodes are truncated."""
+    recipe = Recipe.model_validate(
+        {
+            "model": {"tiny": {}},
+            "data": {"task": "running_checksum"},
+            "rollout": {"group_size": size, "max_new_tokens": BUDGET},
+        }
+    )
+    episodes = Episodes(
+        Talker(),  # type: ignore[arg-type]
+        NullCodec(),
+        SlowGrades(),
+        env,
+        recipe.rollout,
+        seed=0,
+        max_length=100,
+        shaping=shaping,
+    )
+
+    async def main() -> tuple[Trajectory, ...]:
+        problem = Problem("p")
+        return await episodes.run(problem, episodes.open("g0", problem))
+
+    return clock.run(main, virtual=True), episodes
+
+
+def test_the_reward_function_sees_tokens_and_budget() -> None:
+    trajectories, episodes = run()
+    seen = episodes._rewards.seen  # type: ignore[attr-defined]
+    assert [(r.num_tokens, r.truncated) for r in seen] == [(min(i + 1, BUDGET), i >= BUDGET) for i in range(12)]
+    assert {r.budget for r in seen} == {BUDGET}
+    assert [t.num_sampled for t in trajectories] == [r.num_tokens for r in seen]
+
+
+def test_training_learns_from_shaped_rewards_and_parts_stay_raw() -> None:
+    trajectories, _ = run(shaping=Shaping(scale=10.0, bias=-0.5, buffer=4))
+    rewards = [trajectory.reward for trajectory in trajectories]
+    assert rewards[:6] == [5.0] * 6
+    assert rewards[6:9] == [4.75, 4.5, 4.25]
+    assert rewards[9:] == [-6.0] * 3  # no grade counts as raw 0
+    assert [t.reward_parts for t in trajectories] == [{"correct": 1.0}] * 9 + [{}] * 3
+    assert [t.reward_error for t in trajectories] == [""] * 9 + ["broken"] * 3
+
+
+def test_a_reward_of_the_env_is_shaped_like_any_other() -> None:
+    trajectories, episodes = run(score_itself, Shaping(scale=10.0, bias=-0.5, buffer=4))
+    assert [t.reward for t in trajectories][5:7] == [5.0, 4.75]
+    assert episodes.reward_wait_seconds == 0
+
+
+def test_truncated_episodes_are_masked_and_keep_their_reward() -> None:
+    trajectories, _ = run(score_itself, Shaping(mask_truncated=True))
+    assert [bool(t.loss_mask.any()) for t in trajectories] == [True] * 10 + [False] * 2
+    assert [t.reward for t in trajectories] == [1.0] * 12
+    assert trajectories[-1].truncated
+    assert trajectories[-1].num_sampled == BUDGET
+
+
+def test_a_group_waits_for_its_grades_from_the_end_of_its_last_episode() -> None:
+    _, episodes = run()
+    assert episodes.reward_wait_seconds == pytest.approx(3.0)
+    assert episodes.num_graded_groups == 1
+
+
+def test_a_batch_of_masked_episodes_alone_has_lengths_and_no_ages() -> None:
+    trajectories, _ = run(score_itself, Shaping(mask_truncated=True))
+    masked = tuple(t for t in trajectories if not t.loss_mask.any())
+    group = TrajectoryGroup(0, Problem("p"), masked, 0, 0.0, 0, 0.0)
+    batch = Batch(1, (group,))
+    metrics = rollout_metrics(batch) | Ages(batch).metrics()
+    assert metrics["length/mean"] == BUDGET
+    assert metrics["tokens/trained"] == 0
+    assert metrics["token_age/histogram"] == []
+    assert "staleness/max" not in metrics
+
+
+def test_an_evaluation_never_shapes_or_masks() -> None:
+    recipe = Recipe.model_validate(
+        {
+            "model": {"tiny": {}},
+            "data": {"task": "running_checksum"},
+            "reward": {"scale": 10, "mask_truncated": True},
+        }
+    )
+
+    suite = held_out_suite(recipe, [Problem("p")])
+    measured = suite_episodes(suite, Talker(), NullCodec(), SlowGrades(), max_length=100)  # type: ignore[arg-type]
+    assert Shaping.of(recipe.reward) == Shaping(scale=10.0, mask_truncated=True)
+    assert measured._shaping == UNSHAPED

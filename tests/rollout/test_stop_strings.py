@@ -1,0 +1,230 @@
+"""A turn ends with the first token after which its text contains a stop string, however the tokens arrive."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from tokenizers import decoders
+
+from arl import clock
+from arl.config.recipe import Rollout
+from arl.engine.base import Engine
+from arl.rollout.env import Session
+from arl.rollout.episodes import Episodes
+from arl.types import Completion, GenerateRequest, Increment, Problem, Response, SamplingParams, Turn
+from tests.fakes import NullCodec, NullRewards
+
+SPECIAL = b""  # a token without text
+END = 10_000  # a stop token
+
+
+class ByteLevelCodec(NullCodec):
+    """Token i is the i-th piece of bytes; incomplete characters decode to U+FFFD, as in GPT-2 and Qwen."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self.pieces = pieces
+
+    def decode(self, token_ids: tuple[int, ...]) -> str:
+        known = [token for token in token_ids if token < len(self.pieces)]
+        return b"".join(self.pieces[token] for token in known).decode("utf-8", errors="replace")
+
+
+class ByteFallbackCodec(ByteLevelCodec):
+    """A piece of one byte is a fallback token, as in Llama 2: a row of them that is not UTF-8 is lost as a whole."""
+
+    _decoder: ClassVar[decoders.Decoder] = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+
+    def decode(self, token_ids: tuple[int, ...]) -> str:
+        tokens = []
+        for token in token_ids:
+            piece = self.pieces[token]
+            if piece != SPECIAL:
+                tokens.append(f"<0x{piece[0]:02X}>" if len(piece) == 1 else piece.decode())
+        return str(self._decoder.decode(tokens))
+
+
+class Reciter:
+    """An engine that says tokens 0, 1, 2 … in increments of the given sizes; it may be cut off after some of them."""
+
+    def __init__(self, total: int, sizes: Sequence[int], cut_after: int | None = None) -> None:
+        self._total = total
+        self._sizes = list(sizes)
+        self._cut_after = cut_after
+        self.closed = False
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+        said = len(request.input_ids) - 1  # after the prompt's one token
+        try:
+            for number, size in enumerate(self._sizes):
+                if number == self._cut_after:
+                    raise ConnectionError
+                count = min(size, self._total - said)
+                tokens = tuple(range(said, said + count))
+                said += count
+                is_last = said == self._total
+                versions = (number,) * count
+                yield Increment(tokens, tuple(map(float, tokens)), versions, "length" if is_last else None)
+                if is_last:
+                    return
+        finally:
+            self.closed = True
+
+
+def session(codec: NullCodec, stop: Sequence[str], engine: Reciter, total: int, journal: tuple[Turn, ...]) -> Session:
+    served: Engine = engine  # type: ignore[assignment]
+    sampling = SamplingParams(total, stop_token_ids=(END,))
+    return Session(served, codec, sampling, (7,), 1000, "g0.0", "g0", journal, stop)
+
+
+def first_match(codec: NullCodec, total: int, stop: Sequence[str]) -> int | None:
+    """Search by brute force over all cut points."""
+    for end in range(1, total + 1):
+        text = codec.decode(tuple(range(end)))
+        if any(string in text for string in stop):
+            return end
+    return None
+
+
+@st.composite
+def spoken(draw: st.DrawFn, codec_class: type[ByteLevelCodec]) -> tuple[ByteLevelCodec, list[str]]:
+    """Draw tokens, and stop strings of which some are in their text."""
+    text = draw(st.text("ab\n é€😀", min_size=1, max_size=60))
+    starts = st.integers(0, len(text) - 1)
+    inside = st.builds(lambda start, size: text[start : start + size], starts, st.integers(1, 6))
+    stop = draw(st.lists(inside | st.text("ab\n€😀", min_size=1, max_size=3), min_size=1, max_size=3))
+    if codec_class is ByteFallbackCodec:
+        chunks = [
+            [bytes([byte]) for byte in char.encode()] if draw(st.booleans()) else [char.encode()] for char in text
+        ]
+        pieces = [piece for chunk in chunks for piece in chunk]
+    else:
+        encoded = text.encode()
+        cuts = sorted(draw(st.sets(st.integers(1, max(len(encoded) - 1, 1)))))
+        pieces = [encoded[a:b] for a, b in zip([0, *cuts], [*cuts, len(encoded)], strict=True)]
+    for place in draw(st.lists(st.integers(0, len(pieces)), max_size=10)):
+        pieces.insert(place, SPECIAL)
+    return codec_class(pieces), stop
+
+
+@pytest.mark.parametrize("codec_class", [ByteLevelCodec, ByteFallbackCodec])
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_the_cut_is_where_a_brute_force_search_finds_it(codec_class: type[ByteLevelCodec], data: st.DataObject) -> None:
+    """Also where the engine was lost in mid-turn and the episode is resumed from its journal."""
+    codec, stop = data.draw(spoken(codec_class))
+    total = len(codec.pieces)
+    sizes = data.draw(st.lists(st.integers(1, 9), min_size=total, max_size=total))
+    lost_after = data.draw(st.none() | st.integers(0, total))
+
+    async def main() -> tuple[Completion, Response, Reciter]:
+        journal: tuple[Turn, ...] = ()
+        engine = Reciter(total, sizes, lost_after)
+        episode = session(codec, stop, engine, total, journal)
+        try:
+            completion = await episode.generate()
+        except ConnectionError:
+            engine = Reciter(total, sizes)
+            episode = session(codec, stop, engine, total, episode.journal())
+            completion = await episode.generate()
+        episode.end()
+        return completion, episode.seen_by_reward(), engine
+
+    completion, response, engine = clock.run(main, virtual=True)
+    expected = first_match(codec, total, stop)
+    assert completion.token_ids == tuple(range(expected or total))
+    assert completion.logprobs == tuple(map(float, completion.token_ids))
+    assert completion.finish_reason == ("length" if expected is None else "stop")
+    assert response.truncated == (expected is None)
+    assert engine.closed
+    text = codec.decode(completion.token_ids)
+    if expected is None:
+        assert response.text == text
+    else:
+        assert response.text == text[: min(text.find(string) for string in stop if string in text)]
+
+
+def run(codec: ByteLevelCodec, stop: Sequence[str], stop_turn: bool = True) -> tuple[Completion, Response]:
+    total = len(codec.pieces)
+
+    async def main() -> tuple[Completion, Response]:
+        episode = session(codec, stop, Reciter(total, [total]), total, ())
+        completion = await episode.generate(stop=stop_turn)
+        episode.end()
+        return completion, episode.seen_by_reward()
+
+    return clock.run(main, virtual=True)
+
+
+def test_the_token_that_completes_the_string_is_recorded_whole_and_the_text_ends_before_the_string() -> None:
+    completion, response = run(ByteLevelCodec([b"42", b"\n", b"\nQ", b"uestion"]), ["\n\n"])
+    assert completion.token_ids == (0, 1, 2)
+    assert response.text == "42"
+
+
+def test_a_long_turn_of_tokens_without_text_hides_no_string() -> None:
+    codec = ByteLevelCodec([b"ab", *[SPECIAL] * 100, b"cd"])
+    completion, _ = run(codec, ["bc"])
+    assert completion.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_window_that_begins_within_a_character_hides_no_string(size: int) -> None:
+    """The fallback's decoder gives up the whole row of bytes, and with it the string."""
+    codec = ByteFallbackCodec([bytes([byte]) for byte in ("€" * 30 + "ab").encode()])
+    total = len(codec.pieces)
+
+    async def main() -> Completion:
+        return await session(codec, ["ab"], Reciter(total, [size] * total), total, ()).generate()
+
+    assert clock.run(main, virtual=True).finish_reason == "stop"
+
+
+def test_a_turn_that_nothing_stops_is_not_searched() -> None:
+    completion, response = run(ByteLevelCodec([b"a", b"b", b"c"]), ["b"], stop_turn=False)
+    assert completion.token_ids == (0, 1, 2)
+    assert response.text == "abc"
+
+
+def test_extra_stop_tokens_are_sent_to_the_engine_and_left_out_of_the_text() -> None:
+    sent: list[SamplingParams] = []
+
+    class Stopping:
+        async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+            sent.append(request.sampling)
+            yield Increment((0, 1), (0.0, 0.0), (0, 0), "stop")
+
+    class Listening(NullRewards):
+        async def score(self, problem: Problem, responses: Sequence[Response]) -> list:  # type: ignore[type-arg]
+            texts.extend(response.text for response in responses)
+            return await super().score(problem, responses)
+
+    async def env(problem: Problem, session: Session) -> None:
+        await session.generate()
+
+    async def main() -> None:
+        engine: Engine = Stopping()  # type: ignore[assignment]
+        codec = ByteLevelCodec([b"42", b"."])
+        codec.stop_token_ids = (END,)
+        rollout = Rollout(group_size=1, max_new_tokens=5, stop_token_ids=(1,))
+        episodes = Episodes(engine, codec, Listening(), env, rollout, seed=0, max_length=20)
+        await episodes.run(Problem("p"), episodes.open("g0", Problem("p")))
+
+    texts: list[str] = []
+    clock.run(main, virtual=True)
+    assert sent[0].stop_token_ids == (END, 1)
+    assert texts == ["42"]
+
+
+@pytest.mark.parametrize("string", ["", "a\N{REPLACEMENT CHARACTER}"])
+def test_a_string_that_no_text_can_contain_is_refused(string: str) -> None:
+    with pytest.raises(ValidationError, match="at least one character, and no U"):
+        Rollout(stop=(string,))
+
+
+@pytest.mark.parametrize("name", ["top_p", "top_k", "min_p"])
+def test_training_takes_no_truncated_sampling_and_says_why(name: str) -> None:
+    with pytest.raises(ValidationError, match=r"behavior_logprobs say.*eval\.top_p"):
+        Rollout.model_validate({name: 0.9})

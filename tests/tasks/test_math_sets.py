@@ -1,0 +1,154 @@
+"""Published sets are read in their upstream formats; what is missing is named with the command that fetches it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from huggingface_hub import constants
+
+from arl.config.recipe import Data
+from arl.data.problems import load_problems, load_suite
+from arl.errors import DataError
+from arl.reward.grading import accuracy_of, make_grade
+from arl.run.task_list import render_tasks, task_entries
+from arl.tasks.math_sets import SUFFIX, Gsm8k, Math, MathSet
+from arl.tasks.published_set import after_hashes, last_boxed
+from arl.types import Problem, Response
+
+needs_data = pytest.mark.skipif("ARL_DATA" not in os.environ, reason="ARL_DATA names no folder of problem sets")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make an empty folder of problem sets and an empty cache, and let no hub be asked."""
+    monkeypatch.setenv("ARL_DATA", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path
+
+
+def put(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("\n".join(json.dumps(row) for row in rows))
+
+
+GSM8K_ROWS = [{"question": f"What is 1,000 + {i}?", "answer": f"It is more.\n#### 1,{i:03d}"} for i in range(3)]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_local_copy_comes_before_the_hub(folder: Path, suffix: str) -> None:
+    put(folder, f"gsm8k/train.{suffix}", GSM8K_ROWS)
+    put(folder, f"gsm8k/test.{suffix}", [{"question": "What is 7?", "answer": "#### 7"}])
+    sets = load_problems(Data(task="gsm8k"), seed=0)
+    assert [problem.answer for problem in sets.training] == ["1000", "1001", "1002"]
+    assert [problem.prompt for problem in sets.held_out] == ["What is 7?"]
+
+
+def test_the_answer_of_math_is_in_the_last_box_of_its_solution(folder: Path) -> None:
+    solution = r"First $\boxed{1}$, then $x = \boxed{\frac{1}{2}}$."
+    put(
+        folder,
+        "math/train.jsonl",
+        [{"problem": "Find x.", "solution": solution, "level": "Level 1", "type": "Algebra"}],
+    )
+    put(folder, "math500/test.jsonl", [{"problem": "Find y.", "solution": "…", "answer": "2", "subject": "Algebra"}])
+    sets = load_problems(Data(task="math"), seed=0)
+    assert sets.training == [Problem("Find x.", r"\frac{1}{2}", {"level": "Level 1", "type": "Algebra"})]
+    assert sets.held_out[0].answer == "2"
+
+
+def test_a_question_of_math_that_is_also_in_its_evaluation_is_left_out(folder: Path) -> None:
+    rows = [{"problem": f"Find {name}.", "solution": r"\boxed{1}"} for name in "xyz"]
+    put(folder, "math/train.jsonl", rows)
+    put(folder, "math500/test.jsonl", [{"problem": "find $y$", "answer": "1"}])
+    sets = load_problems(Data(task="math"), seed=0)
+    assert [problem.prompt for problem in sets.training] == ["Find x.", "Find z."]
+    assert "1 of 3 training problems also occur" in sets.notes[0]
+
+
+def test_a_solution_without_an_answer_is_refused_by_file_and_line(folder: Path) -> None:
+    put(folder, "gsm8k/train.jsonl", [*GSM8K_ROWS, {"question": "What?", "answer": "No idea."}])
+    with pytest.raises(DataError, match=r"train\.jsonl:4: column answer holds no answer"):
+        Gsm8k(Gsm8k.Options()).problems("training", seed=0)
+
+
+@pytest.mark.parametrize("name", ["math500", "aime24", "aime25", "amc23"])
+def test_a_set_for_evaluation_alone_is_not_trained_on(name: str) -> None:
+    with pytest.raises(DataError, match=f"data.task {name}: is for evaluation alone.*name {name} in eval.suites"):
+        load_problems(Data(task=name), seed=0)
+
+
+def test_an_absent_set_is_refused_with_the_command_that_fetches_it(folder: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        load_problems(Data(task="gsm8k"), seed=0)
+    message = str(caught.value)
+    assert "`hf download --repo-type dataset openai/gsm8k --include 'main/train-*.parquet'`" in message
+    assert "or let ARL_DATA name a folder that holds gsm8k/train.jsonl" in message
+
+
+def test_every_built_in_task_is_listed_with_its_problems_and_their_place(folder: Path) -> None:
+    put(folder, "gsm8k/test.jsonl", GSM8K_ROWS)
+    text = render_tasks(task_entries())
+    assert f"1,319  {folder}/gsm8k/test.jsonl  (MIT)" in text
+    assert "7,473  missing: hf download --repo-type dataset openai/gsm8k --include 'main/train-*.parquet'" in text
+    assert "generated" in text
+    assert "comes with arl" in text
+    assert "none: for evaluation alone" in text
+
+
+def test_a_math_set_brings_its_suffix_unless_the_recipe_has_another() -> None:
+    assert Data(task="gsm8k").suffix == SUFFIX
+    assert Data(task="gsm8k", suffix="").suffix == ""
+    assert Data(task="math").overlap == "drop"
+
+
+def test_the_reward_grades_as_mathematics() -> None:
+    problem = Problem("?", "1000")
+    grade = make_grade(Gsm8k.reward(problem, Response("That is $\\boxed{1{,}000}$.")), {})
+    assert accuracy_of(grade) == 1.0
+    assert accuracy_of(make_grade(Gsm8k.reward(problem, Response("\\boxed{999}")), {})) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [("\\boxed{1}, \\boxed{{2}}", "{2}"), ("\\boxed 7$", "7"), ("none", ""), ("\\boxed{1", ""), ("\\fbox{2}", "")],
+)
+def test_the_last_box_is_read_with_the_braces_inside_it(solution: str, answer: str) -> None:
+    assert last_boxed(solution) == answer
+
+
+def test_what_follows_the_hashes_is_the_answer() -> None:
+    assert after_hashes("a #### 1\n####  12,345 ") == "12345"
+    assert after_hashes("none") == ""
+
+
+@needs_data
+@pytest.mark.parametrize(("kind", "training", "evaluation"), [(Gsm8k, 7473, 1319), (Math, None, 500)])
+def test_the_published_files_have_the_problems_that_are_declared(
+    kind: type[MathSet], training: int | None, evaluation: int
+) -> None:
+    task = kind(kind.Options())
+    assert len(task.problems("evaluation", seed=0)) == kind.evaluation_source.problems == evaluation
+    if training is not None:
+        assert kind.training is not None
+        assert len(task.problems("training", seed=0)) == kind.training.problems == training
+
+
+@needs_data
+def test_gsm8k_and_its_test_set_do_not_overlap() -> None:
+    sets = load_problems(Data(task="gsm8k"), 0, suites=("math500",))
+    assert (len(sets.training), len(sets.held_out), len(sets.suites["math500"])) == (7473, 1319, 500)
+    assert not sets.notes
+
+
+@needs_data
+def test_a_suite_is_read_whole() -> None:
+    assert len(load_suite("math500")) == 500
