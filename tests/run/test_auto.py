@@ -22,7 +22,7 @@ def test_auto_is_bfloat16_on_gpus_and_float32_on_cpus(
     monkeypatch.setattr(local, "visible_devices", lambda: devices)
     resolved = resolve_auto(recipe(tmp_path))
     assert (resolved.train.dtype, resolved.engine.dtype) == (dtype, dtype)
-    assert "auto" not in dump_recipe(resolved)
+    assert "dtype: auto" not in dump_recipe(resolved)
 
 
 def test_a_world_in_one_process_computes_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
