@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple
 
 from arl.config.data_section import Columns
-from arl.config.imports import import_function
 from arl.config.section import Fraction, NonNegative, PositiveFloat, Section, Steps, Unit
 from arl.data.row_problems import RowReader, file_candidates
 from arl.tasks.base import Demonstration, Split, SplitSource, Task, WarmupStage
-from arl.tasks.math_sets import GRADER, VOTE
-from arl.types import Problem, Response
+from arl.tasks.math_reward import math_reward, math_vote
+from arl.types import Problem
 
 FILE = Path(__file__).with_name("arithmetic.jsonl")
 PROBLEMS_PER_KIND = 16  # in the file, both sides together
@@ -142,6 +141,8 @@ class Arithmetic(Task):
 
     Options = ArithmeticOptions
     characters = string.digits + string.ascii_letters + " +-*/=?;.,\\{}"
+    reward = staticmethod(math_reward)
+    extract = staticmethod(math_vote)
     reward_weights: ClassVar[Mapping[str, float]] = {"format": 0.0}
 
     def __init__(self, options: ArithmeticOptions) -> None:
@@ -152,18 +153,6 @@ class Arithmetic(Task):
     def problems(self, split: Split, seed: int) -> list[Problem]:
         """Return one side of the file, in its order."""
         return [problem for problem in self._problems if problem.metadata["split"] == split]
-
-    @staticmethod
-    def reward(problem: Problem, response: Response) -> float | dict[str, float]:
-        """Grade the answer as mathematics: parts `correct` and `format`, of which the weights count the first alone."""
-        graded: float | dict[str, float] = import_function(GRADER, "data.task")(problem, response)
-        return graded
-
-    @staticmethod
-    def extract(response: Response) -> str:
-        """Return the answer in a response, spelled as all that equal it."""
-        answer: str = import_function(VOTE, "data.task")(response)
-        return answer
 
     @classmethod
     def split_source(cls, split: Split) -> SplitSource | None:

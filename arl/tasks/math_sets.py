@@ -9,16 +9,14 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from arl.config.imports import import_function
 from arl.config.section import Section
 from arl.data.hub_files import HubFiles
 from arl.errors import DataError
 from arl.tasks.base import Split, SplitSource, Task
+from arl.tasks.math_reward import math_reward, math_vote
 from arl.tasks.published_set import Source, after_hashes, last_boxed
-from arl.types import Problem, Response
+from arl.types import Problem
 
-GRADER = "arl.reward.math_grader:score"
-VOTE = "arl.reward.math_grader:vote"
 SUFFIX = "\nReason step by step, and put the final answer in \\boxed{}."
 
 GSM8K_TRAIN = Source(
@@ -87,6 +85,8 @@ class MathSet(Task):
     name: ClassVar[str]
 
     prompting: ClassVar[Mapping[str, Any]] = {"suffix": SUFFIX, "deduplicate": True}
+    reward = staticmethod(math_reward)
+    extract = staticmethod(math_vote)
     reward_weights: ClassVar[Mapping[str, float]] = {"format": 0.0}
 
     def __init__(self, options: Section) -> None:
@@ -105,18 +105,6 @@ class MathSet(Task):
                 f"gsm8k, and name {self.name} in eval.suites"
             )
         return source.load(self.name)
-
-    @staticmethod
-    def reward(problem: Problem, response: Response) -> float | dict[str, float]:
-        """Grade the answer: parts `correct` and `format`, of which the weights count the first alone."""
-        graded: float | dict[str, float] = import_function(GRADER, "data.task")(problem, response)
-        return graded
-
-    @staticmethod
-    def extract(response: Response) -> str:
-        """Return the answer in a response, spelled as all that equal it."""
-        answer: str = import_function(VOTE, "data.task")(response)
-        return answer
 
     @classmethod
     def split_source(cls, split: Split) -> SplitSource | None:
