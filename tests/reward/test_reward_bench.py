@@ -12,7 +12,7 @@ from arl.reward.math_grader import score
 @pytest.mark.parametrize("make", [reward_bench._exact_group, reward_bench._algebra_group])
 def test_a_group_has_right_and_wrong_answers_and_the_grader_tells_them_apart(make: reward_bench.MakeGroup) -> None:
     draw = random.Random(0)
-    shares = set()
+    shares: set[float] = set()
     for _ in range(5):
         problem, responses = make(draw)
         assert len(responses) == GROUP_SIZE
