@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple
 
 from arl.config.data_section import Columns
-from arl.config.imports import import_function
 from arl.config.section import Fraction, NonNegative, PositiveFloat, Section, Steps, Unit
 from arl.data.row_problems import RowReader, file_candidates
 from arl.tasks.base import Demonstration, Split, SplitSource, Task, WarmupStage
-from arl.tasks.math_sets import GRADER, VOTE
-from arl.types import Problem, Response
+from arl.tasks.math_reward import answer_to_vote_on, grade_answer
+from arl.types import Problem
 
 FILE = Path(__file__).with_name("arithmetic.jsonl")
 PROBLEMS_PER_KIND = 16  # in the file, both sides together
@@ -153,17 +152,8 @@ class Arithmetic(Task):
         """Return one side of the file, in its order."""
         return [problem for problem in self._problems if problem.metadata["split"] == split]
 
-    @staticmethod
-    def reward(problem: Problem, response: Response) -> float | dict[str, float]:
-        """Grade the answer as mathematics: parts `correct` and `format`, of which the weights count the first alone."""
-        graded: float | dict[str, float] = import_function(GRADER, "data.task")(problem, response)
-        return graded
-
-    @staticmethod
-    def extract(response: Response) -> str:
-        """Return the answer in a response, spelled as all that equal it."""
-        answer: str = import_function(VOTE, "data.task")(response)
-        return answer
+    reward = staticmethod(grade_answer)
+    extract = staticmethod(answer_to_vote_on)
 
     @classmethod
     def split_source(cls, split: Split) -> SplitSource | None:

@@ -158,7 +158,7 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ),
         ("rollout: {group_size: 1}\n", "rollout.group_size 1 gives every episode advantage 0"),
         ("rollout: {max_groups: 8}\n", "rollout.max_groups 8 can never fill a step of 32 problems"),
-        ("rollout: {top_p: 0.9}\n", "rollout.top_p: unknown key"),
+        ("rollout: {top_p: 0.9}\n", "rollout.top_p 0.9: training samples from the whole distribution"),
         ("rollout: {staleness: null}\n", "rollout.staleness null: only rollout.lag takes its place"),
         ("rollout: {lag: 1, staleness: 4}\n", "rollout.staleness 4: rollout.lag is exact; set one of the two to null"),
         ("rollout: {lag: 1, late: drop}\n", "rollout.late drop: with rollout.lag no group is ever late; use wait"),

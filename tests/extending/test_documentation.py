@@ -20,6 +20,7 @@ EXAMPLES = {module: (code, section) for module, code, section in EXAMPLE.findall
 DEFAULTS = {
     "model": "model: {tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 32}}",
     "data": "data: {task: running_checksum, options: {size: 100}}",
+    "rollout": "rollout: {max_new_tokens: 48}",
     "world": "world: virtual",
 }
 

@@ -22,6 +22,15 @@ def test_named_parts_are_weighed_and_recorded_as_they_are(tmp_path: Path) -> Non
         assert parts["length"] == sum(version >= 0 for version in row["policy_versions"])
 
 
+def test_training_sees_shaped_rewards_and_the_evaluation_raw_ones(tmp_path: Path) -> None:
+    settings = ("reward.function=tests.extending.my_reward:ones_and_length", "reward.weights={length: 0}")
+    summary = ShortRun(tmp_path, *settings, "reward.scale=10", "reward.bias=-2", "eval.problems=8").train()
+    for row in trained_rows(summary):
+        assert row["reward"] == pytest.approx((dict(row["reward_parts"])["ones"] - 2) * 10)
+    assert summary.accuracy_before is not None
+    assert 0 <= summary.accuracy_before <= 1  # shaped, it would be below −10
+
+
 @pytest.mark.parametrize(
     ("reward", "complaint"),
     [

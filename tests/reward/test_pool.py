@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +16,7 @@ from arl.errors import DeadlineError, ProcessDied
 from arl.reward.pool import RewardPool
 from arl.reward.ungraded import UngradedLog
 from arl.types import Grade, Problem, Response
+from tests.forks import ROOT
 from tests.processes import MARK, left_behind
 from tests.reward import hostile
 
@@ -293,9 +296,11 @@ def test_what_a_function_prints_and_raises_goes_to_the_log_with_one_line_for_eac
 def test_the_console_names_a_cause_once_and_then_counts(tmp_path: Path) -> None:
     said: list[str] = []
     obey(pool_of(tmp_path, note=said.append), tmp_path, *["raise", "nan"] * 5)
-    assert len(said) == 2
-    assert "cannot judge this" in said[0] + said[1]
-    assert str(tmp_path / "reward.log") in said[0]
+    first, second, count = said
+    assert "cannot judge this" in first
+    assert str(tmp_path / "reward.log") in first
+    assert "the reward is nan" in second
+    assert count == "10 answers had no grade so far: 5 × ValueError, 5 × no reward"
 
 
 def test_canceled_groups_leave_the_pool_in_order(tmp_path: Path) -> None:
@@ -308,3 +313,25 @@ def test_canceled_groups_leave_the_pool_in_order(tmp_path: Path) -> None:
         return await scorer.score(Problem("?"), [Response("abc")])
 
     assert with_pool(pool_of(tmp_path), work) == [Grade(3.0)]
+
+
+SCRIPT = f"""
+import sys
+from pathlib import Path
+from {__name__} import obey, pool_of
+
+directory = Path(sys.argv[1])
+obey(pool_of(directory), directory, "leave-and-hang")
+"""
+
+
+def test_a_controller_that_is_killed_leaves_nothing_not_even_what_a_call_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MARK, str(tmp_path))
+    os.mkfifo(tmp_path / "tries")
+    controller = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=ROOT)
+    assert (tmp_path / "tries").read_text() == "x"  # the call hangs, and its sleeper is in a session of its own
+    controller.kill()
+    controller.wait()
+    assert not left_behind(str(tmp_path))

@@ -23,7 +23,7 @@ def recipe(lag: object = None, **fields: object) -> Recipe:
     values = {
         "model": {"tiny": {"hidden_size": 32, "heads": 2}},
         "data": {"task": "running_checksum", "options": {"size": 100}},
-        "rollout": {"problems_per_step": P, "group_size": 2, "lag": lag},
+        "rollout": {"problems_per_step": P, "group_size": 2, "lag": lag, "max_new_tokens": 48},
         "train": {"steps": STEPS, "minibatches": 2},
         "eval": {"problems": 0},
     }

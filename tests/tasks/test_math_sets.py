@@ -15,7 +15,8 @@ from arl.data.problems import load_problems, load_suite
 from arl.errors import DataError
 from arl.reward.grading import accuracy_of, make_grade
 from arl.run.task_list import render_tasks, task_entries
-from arl.tasks.math_sets import SUFFIX, Gsm8k, Math, MathSet, after_hashes, last_boxed
+from arl.tasks.math_sets import SUFFIX, Gsm8k, Math, MathSet
+from arl.tasks.published_set import after_hashes, last_boxed
 from arl.types import Problem, Response
 
 needs_data = pytest.mark.skipif("ARL_DATA" not in os.environ, reason="ARL_DATA names no folder of problem sets")

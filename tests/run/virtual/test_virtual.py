@@ -226,6 +226,11 @@ def test_a_run_that_rejects_groups_says_what_it_trains_on(start: Start) -> None:
 
 def test_what_ends_a_run_is_told_as_it_is(start: Start) -> None:
     with pytest.raises(RunError, match=r"problems in order of admission failed.*\n?[\s\S]*no opinion"):
+        start(f"reward.function={__name__}:broken", "eval.problems=0", "reward.on_error=drop")
+
+
+def test_a_reward_that_grades_nothing_ends_the_run_and_is_no_run_of_zeros(start: Start) -> None:
+    with pytest.raises(RunError, match=r"graded not one episode of the last 16 problems.*\n?[\s\S]*no opinion"):
         start(f"reward.function={__name__}:broken", "eval.problems=0")
 
 
