@@ -17,8 +17,8 @@ class SampledEpisode(Struct, frozen=True, kw_only=True):
     """Hold one episode as text. Its `step` is that of metrics.jsonl: training steps finished with the one that used it.
 
     >>> sample = SampledEpisode(fate="trained", step=5, group_id=7, sample=0, problem_id="4c81b2de2c0b",
-    ...     prompt="2 + 2 =", response="5", answer="4", reward=0.0, parts={"correct": 0.0, "format": 1.0}, advantage=-0.35, length=2,
-    ...     oldest_version=3, newest_version=4, truncated=False)
+    ...     prompt="2 + 2 =", response="5", answer="4", reward=0.0, parts={"correct": 0.0, "format": 1.0},
+    ...     advantage=-0.35, length=2, oldest_version=3, newest_version=4, truncated=False)
     >>> sample.age, sample.is_right
     (1, False)
     """
