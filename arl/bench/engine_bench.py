@@ -49,7 +49,7 @@ AT_A_TIME = (1, 8, 32, 128)
 ROUNDS = 32  # so many times the requests at a time are enough to measure
 
 
-class Response(Struct, frozen=True):
+class EngineAnswer(Struct, frozen=True):
     """Hold what an engine recorded of one request."""
 
     prompt: tuple[int, ...]
@@ -62,7 +62,7 @@ class Measured(Struct):
 
     seconds: float
     latencies: list[float]  # seconds from a request to its last token, one for each
-    responses: list[Response] = []  # of an engine
+    responses: list[EngineAnswer] = []  # of an engine
 
 
 Side = Callable[[list[GenerateRequest], int], Awaitable[Measured]]
@@ -188,7 +188,7 @@ async def _served(
 async def _generate(engine: Engine, requests: list[GenerateRequest], count: int) -> Measured:
     """Let `count` callers each ask for the next request when their last one is over."""
     line = iter(requests)
-    responses: list[Response] = []
+    responses: list[EngineAnswer] = []
     latencies: list[float] = []
 
     async def call() -> None:
@@ -200,7 +200,7 @@ async def _generate(engine: Engine, requests: list[GenerateRequest], count: int)
                 ids += increment.token_ids
                 logprobs += increment.logprobs
             latencies.append(perf_counter() - begin)
-            responses.append(Response(request.input_ids, tuple(ids), np.array(logprobs, np.float32)))
+            responses.append(EngineAnswer(request.input_ids, tuple(ids), np.array(logprobs, np.float32)))
 
     start = perf_counter()
     async with asyncio.TaskGroup() as callers:
@@ -240,7 +240,7 @@ class _HfGenerate:
 
 
 @torch.inference_mode()
-def _beside_stock_forward(model: PreTrainedModel, responses: list[Response]) -> dict[str, float]:
+def _beside_stock_forward(model: PreTrainedModel, responses: list[EngineAnswer]) -> dict[str, float]:
     """Compare recorded logprobs with transformers' own forward, one sequence at a time."""
     differences = []
     for response in responses:
@@ -254,7 +254,7 @@ def _beside_stock_forward(model: PreTrainedModel, responses: list[Response]) -> 
 
 
 @torch.no_grad()
-def _beside_packed_forward(model: ShardedModel, responses: list[Response]) -> dict[str, float]:
+def _beside_packed_forward(model: ShardedModel, responses: list[EngineAnswer]) -> dict[str, float]:
     """Compare recorded logprobs, which travel with their tokens, with the trainer's forward of packed sequences."""
     groups = [[_loss_sequence(response)] for response in responses]
     (packs,) = pack_groups(groups, capacity=4096, ranks=1)
@@ -265,7 +265,7 @@ def _beside_packed_forward(model: ShardedModel, responses: list[Response]) -> di
     return _size(differences)
 
 
-def _loss_sequence(response: Response) -> LossSequence:
+def _loss_sequence(response: EngineAnswer) -> LossSequence:
     prompt_length = len(response.prompt)
     length = len(response.sampled)
     return LossSequence(

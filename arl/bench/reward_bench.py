@@ -25,11 +25,12 @@ GROUP_SIZE = 8
 OPEN_GROUPS = 64  # that wait for a worker at once, as in a run whose engines are ahead
 ALGEBRA_SHARE = 0.1  # of the problems, in the mixture: MATH has one in five that is no plain number
 Group = tuple[Problem, list[Response]]
+MakeGroup = Callable[[random.Random], Group]
 
 
 def bench_rewards(workers: int, groups: int, repeats: int) -> dict[str, Any]:
     """Return verifications a second of each mixture: the median, and all repeats."""
-    mixtures: dict[str, Callable[[random.Random], Group]] = {
+    mixtures: dict[str, MakeGroup] = {
         "exact": _exact_group,
         "algebra": _algebra_group,
         "mixture": lambda draw: (_algebra_group if draw.random() < ALGEBRA_SHARE else _exact_group)(draw),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct
 
 from arl.metrics.names import Record
-from arl.metrics.sample import Sample
+from arl.metrics.sampled_episode import SampledEpisode
 
 
 class TrackedRun(Struct, frozen=True):
@@ -48,12 +48,12 @@ class SampleTracker(Tracker, Protocol):
 
     A tracker without it is complete, too, and is given none. Example, a method of the CsvTracker above:
 
-        def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
+        def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
             for sample in samples:
                 print(step, sample.reward, repr(sample.response), sep=",", file=self._file)
     """
 
-    def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
+    def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
         """Take `output.samples` trained episodes of a step, after its record was logged."""
 
 

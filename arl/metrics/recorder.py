@@ -25,7 +25,7 @@ from arl.metrics.names import Record
 from arl.metrics.rates import Meters, Rates, RatesState
 from arl.metrics.recorder_state import RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES, MetricsFile, TraceFile
-from arl.metrics.sample import choose_samples
+from arl.metrics.sampled_episode import choose_samples
 from arl.metrics.tracker_thread import TrackerThread
 from arl.metrics.trajectory_files import TrajectoryFiles
 from arl.types import REJECTED, TRAINED, Accuracy, Batch, StepResult, SwapReport, TrajectoryGroup

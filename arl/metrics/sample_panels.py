@@ -5,12 +5,12 @@ from rich.panel import Panel
 from rich.rule import Rule
 from rich.text import Text
 
-from arl.metrics.sample import Sample
+from arl.metrics.sampled_episode import SampledEpisode
 
 COLORS = {True: "green", False: "red", None: "yellow"}  # by is_right
 
 
-def draw(sample: Sample) -> Panel:
+def draw(sample: SampledEpisode) -> Panel:
     """Draw one sample as a panel: prompt, response and a line of facts. Its text is never taken for markup."""
     parts: list[RenderableType] = [
         Text(sample.prompt, style="dim"),
@@ -29,13 +29,13 @@ def draw(sample: Sample) -> Panel:
     )
 
 
-def title(sample: Sample) -> str:
+def title(sample: SampledEpisode) -> str:
     """Name a sample: its step or fate, its problem, and its place in its group."""
     place = f"step {sample.step}" if sample.step is not None else sample.fate
     return f"{place} · problem {sample.problem_id} · group {sample.group_id}, sample {sample.sample}"
 
 
-def facts(sample: Sample) -> str:
+def facts(sample: SampledEpisode) -> str:
     """Write what is known of a sample, beside its text, in one line; a dash stands for what it has no value of."""
     named = ", ".join(f"{name} {value:g}" for name, value in sample.parts.items())
     reward = _number(sample.reward) + (f" ({named})" if named else "")

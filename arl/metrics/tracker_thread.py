@@ -14,7 +14,7 @@ from typing import TypeGuard
 
 from arl.metrics.base import SampleTracker, Tracker, TrackerMaker
 from arl.metrics.names import Record
-from arl.metrics.sample import Sample
+from arl.metrics.sampled_episode import SampledEpisode
 
 Call = Callable[[Tracker], None]
 
@@ -59,7 +59,7 @@ class TrackerThread:
         kept = dict(record)
         self._put(lambda tracker: tracker.log(kept))
 
-    def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
+    def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
         """Queue episodes, for a tracker that takes them."""
 
         def show(tracker: Tracker) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from arl.errors import InputError
 from arl.metrics.base import TrackedRun
 from arl.metrics.names import AXES, METRICS, OF_EVALUATION, OF_OBJECTIVE, Record
-from arl.metrics.sample import Sample
+from arl.metrics.sampled_episode import SampledEpisode
 
 ANSWER_SECONDS = 5.0  # for the server's first answer
 START_SECONDS = 30.0  # for wandb to register the run
@@ -79,7 +79,7 @@ class WandbTracker:
         shown = {name: self._shown(value) for name, value in record.items()}
         self._run.log(shown)
 
-    def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
+    def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
         """See SampleTracker. Each table takes the place of the one before; wandb keeps all of them, by step."""
         rows = [[_cell(getattr(sample, name)) for name in COLUMNS] for sample in samples]
         table = self._wandb.Table(columns=list(COLUMNS), data=rows)

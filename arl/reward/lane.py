@@ -44,6 +44,7 @@ class Lane:
         self.connection = connection
         self.call: RewardCall | None = None  # that it runs
         self.since = 0.0  # monotonic seconds, when that began
+        self._without_core_before = 0.0  # seconds, of all calls before
         self._frames = FrameReader(LONGEST_ANSWER)
         self._unsent = b""
 
@@ -86,10 +87,16 @@ class Lane:
         """Return how long the call has been running."""
         return time.monotonic() - self.since
 
+    @property
+    def seconds_at_work(self) -> float:
+        """Return the same without what it waited for a core, which says nothing of the call."""
+        return self.seconds - (_seconds_without_core(self.pid) - self._without_core_before)
+
     def begin(self, call: RewardCall) -> None:
         """Start a call."""
         self.call = call
         self.since = time.monotonic()
+        self._without_core_before = _seconds_without_core(self.pid)
         self._unsent = frame(call)
         self.send()
 
@@ -190,6 +197,14 @@ class Orphans:
     def _all(self, lanes: Iterable[int]) -> list[int]:
         known = set(lanes)
         return [pid for pid in _children() if pid not in known]
+
+
+def _seconds_without_core(pid: int) -> float:
+    """Return how long a process was ready to run while others had the cores; 0 where the kernel does not count it."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/schedstat") as file:
+        _, waited, _ = file.read().split()  # nanoseconds on a core, nanoseconds waiting for one, turns
+        return int(waited) * 1e-9
+    return 0.0
 
 
 def _children() -> Iterator[int]:

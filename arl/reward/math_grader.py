@@ -9,6 +9,7 @@ docs/rewards.md says which answers count as equal. Nothing here imports torch, a
 first use, or by `score.prepare` when a worker starts.
 """
 
+from fractions import Fraction
 from functools import lru_cache
 
 from arl.reward.cpu_limit import run_within
@@ -114,13 +115,15 @@ def _spell(form: Form) -> str:
         parts = [_spell(item) for item in form.items]
         if form.kind in _UNORDERED:
             return "{" + ",".join(sorted(parts)) + "}"
-        opening, closing = form.kind if len(form.kind) == 2 else (f"{form.kind}(", ")")
-        return opening + ",".join(parts) + closing
+        if len(form.kind) == 2:
+            return form.kind[0] + ",".join(parts) + form.kind[1]
+        return f"{form.kind}({','.join(parts)})"
     number = read_number(form.text)
-    if (
-        number is not None
-        and number.value.numerator.bit_length() + number.value.denominator.bit_length() < LONGEST_BITS
-    ):
+    if number is not None and _num_bits(number.value) < LONGEST_BITS:
         return str(number.value)
     choice = CHOICE.fullmatch(form.text)
     return choice[1] if choice else words_of(form.text) or form.text
+
+
+def _num_bits(value: Fraction) -> int:
+    return value.numerator.bit_length() + value.denominator.bit_length()

@@ -150,7 +150,7 @@ class RewardPool:
 
     def _take(self, worker: WorkerLink, answer: Answer) -> None:
         del worker
-        if answer.verdict is not None:
+        if answer.verdict is not None and answer.id in self._pending:  # else all calls were given up
             self._settle(self._pending.pop(answer.id), answer.verdict)
         self._dispatch()
 
@@ -166,7 +166,7 @@ class RewardPool:
             return  # it was still starting
         worker.stop_listening()
         self._workers.discard(worker)
-        for call_id in sorted(worker.owed, reverse=True):
+        for call_id in sorted(worker.owed & self._pending.keys(), reverse=True):
             pending = self._pending[call_id]
             pending.num_lost += 1
             if pending.num_lost < MOST_LOSSES:

@@ -9,7 +9,8 @@
                                                        └ deadline passed, or died: killed, tried once more, then error
 
 So a call that hangs delays the others by the short time after which it is left behind, and not by its deadline. That
-time adapts: it is five times the median of the calls that were answered, and at least 50 ms.
+time adapts: it is five times the median of the calls that were answered, and at least 50 ms. What a call waits for a
+core does not count, because on a busy machine every call is slow.
 """
 
 import contextlib
@@ -136,7 +137,7 @@ class Worker:
             self._succeed(lane, answer)
 
     def _succeed(self, lane: Lane, answer: Answer) -> None:
-        self._seconds.append(lane.seconds)
+        self._seconds.append(lane.seconds_at_work)
         lane.call = None
         self._tries.pop(answer.id, None)
         self._tell(answer)
@@ -172,7 +173,7 @@ class Worker:
         front = self._front
         if front is None or front.call is None or not self._waiting:
             return
-        if front.seconds >= self._patience():
+        if front.seconds_at_work >= self._patience():
             self._leave_behind(front, front.call)
 
     def _leave_behind(self, front: Lane, call: RewardCall) -> None:
@@ -196,10 +197,9 @@ class Worker:
         left = math.inf
         for lane in self._lanes():
             if lane.call is not None:
-                limit = self._settings.timeout
+                left = min(left, self._settings.timeout - lane.seconds)
                 if lane is self._front and self._waiting:
-                    limit = min(limit, self._patience())
-                left = min(left, limit - lane.seconds)
+                    left = min(left, self._patience() - lane.seconds_at_work)
         return None if left == math.inf else max(left, 0.0)
 
     # ---- lanes

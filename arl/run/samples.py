@@ -1,6 +1,6 @@
 """Read single episodes of a run from its trajectory files, while it lives or afterwards.
 
-    RUN/trajectories/*.parquet ─► the rows of one step, or of one problem ─► Wanted ─► Sample
+    RUN/trajectories/*.parquet ─► the rows of one step, or of one problem ─► Wanted ─► SampledEpisode
 
 A trajectory file has its name only when it is complete, so a living run is read like a finished one. What it has
 trained since its last file is not there yet.
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from arl.errors import DataError, InputError
 from arl.metrics.run_files import METRICS_FILE, TRAJECTORIES
-from arl.metrics.sample import Sample
+from arl.metrics.sampled_episode import SampledEpisode
 from arl.run.resume import LOCK, RECIPE, SUMMARY
 from arl.types import TRAINED
 
@@ -41,7 +41,7 @@ class Wanted(Struct, frozen=True):
 class Shown(Struct, frozen=True):
     """Hold what was found, and how much of the run the files cover."""
 
-    samples: list[Sample]
+    samples: list[SampledEpisode]
     coverage: str  # one line
 
 
@@ -121,10 +121,10 @@ def _read(file: Path, chosen: Sequence[tuple[str, str, Any]]) -> Iterator[dict[s
     yield from table.to_pylist()
 
 
-def _sample(row: dict[str, Any]) -> Sample:
+def _sample(row: dict[str, Any]) -> SampledEpisode:
     version = row["trained_at"]
     sampled = [v for v in row["policy_versions"] if v >= 0]
-    return Sample(
+    return SampledEpisode(
         fate=row["fate"],
         step=None if version is None else version + 1,
         group_id=row["group_id"],
@@ -144,7 +144,7 @@ def _sample(row: dict[str, Any]) -> Sample:
     )
 
 
-def _matches(sample: Sample, outcome: Outcome) -> bool:
+def _matches(sample: SampledEpisode, outcome: Outcome) -> bool:
     if outcome == "any":
         return True
     if outcome == "truncated":

@@ -23,7 +23,7 @@ from arl.config.data_section import Columns
 from arl.config.section import Fraction, NonNegative, PositiveFloat, Section, Steps, Unit
 from arl.data.row_problems import RowReader, file_candidates
 from arl.tasks.base import Demonstration, Split, SplitSource, Task, WarmupStage
-from arl.tasks.math_reward import answer_to_vote_on, grade_answer
+from arl.tasks.math_reward import math_reward, math_vote
 from arl.types import Problem
 
 FILE = Path(__file__).with_name("arithmetic.jsonl")
@@ -141,6 +141,8 @@ class Arithmetic(Task):
 
     Options = ArithmeticOptions
     characters = string.digits + string.ascii_letters + " +-*/=?;.,\\{}"
+    reward = staticmethod(math_reward)
+    extract = staticmethod(math_vote)
     reward_weights: ClassVar[Mapping[str, float]] = {"format": 0.0}
 
     def __init__(self, options: ArithmeticOptions) -> None:
@@ -151,9 +153,6 @@ class Arithmetic(Task):
     def problems(self, split: Split, seed: int) -> list[Problem]:
         """Return one side of the file, in its order."""
         return [problem for problem in self._problems if problem.metadata["split"] == split]
-
-    reward = staticmethod(grade_answer)
-    extract = staticmethod(answer_to_vote_on)
 
     @classmethod
     def split_source(cls, split: Split) -> SplitSource | None:

@@ -1,33 +1,40 @@
-"""Grade the tasks of mathematics by arl.reward.math_grader, which is imported where something is graded.
+"""Let tasks of mathematics share one grader, which lies in a room above theirs and is therefore named.
 
-The tasks lie below the rewards, and the controller, which imports tasks, grades nothing.
+arl.reward.math_grader:score ─► math_reward ─► Task.reward
+arl.reward.math_grader:vote  ─► math_vote   ─► Task.extract
 """
 
-from arl.config.imports import import_attribute, import_function
+from arl.config.imports import import_function
 from arl.types import Problem, Response
 
-GRADER = "arl.reward.math_grader:score"
-VOTE = "arl.reward.math_grader:vote"
 
+class NamedReward:
+    """Call the function that a name leads to. It is imported with the first call, or when a reward worker starts.
 
-def grade_answer(problem: Problem, response: Response) -> dict[str, float]:
-    """Grade the answer as mathematics: parts `correct` and `format`.
-
-    Raises:
-        TimeoutError: no verdict in time; see arl.reward.math_grader.
+    Args:
+        name: `module:function`, with the signature of arl.tasks.base.RewardFunction.
     """
-    graded: dict[str, float] = import_function(GRADER, "data.task")(problem, response)
-    return graded
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, problem: Problem, response: Response) -> float | dict[str, float]:
+        """See arl.tasks.base.RewardFunction."""
+        score: float | dict[str, float] = import_function(self._name, "data.task")(problem, response)
+        return score
+
+    def prepare(self) -> None:
+        """Do what the function wants done before its first call, such as importing a large library."""
+        prepare = getattr(import_function(self._name, "data.task"), "prepare", None)
+        if prepare is not None:
+            prepare()
 
 
-def answer_to_vote_on(response: Response) -> str:
+math_reward = NamedReward("arl.reward.math_grader:score")
+"""Grade an answer as mathematics: parts `correct` and `format`."""
+
+
+def math_vote(response: Response) -> str:
     """Return the answer in a response, spelled as all that equal it."""
-    answer: str = import_function(VOTE, "data.task")(response)
+    answer: str = import_function("arl.reward.math_grader:vote", "data.task")(response)
     return answer
-
-
-def _prepare() -> None:
-    import_attribute(f"{GRADER}.prepare", "data.task")()
-
-
-grade_answer.prepare = _prepare  # type: ignore[attr-defined]  # a reward worker calls it when it starts

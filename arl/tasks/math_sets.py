@@ -13,7 +13,7 @@ from arl.config.section import Section
 from arl.data.hub_files import HubFiles
 from arl.errors import DataError
 from arl.tasks.base import Split, SplitSource, Task
-from arl.tasks.math_reward import answer_to_vote_on, grade_answer
+from arl.tasks.math_reward import math_reward, math_vote
 from arl.tasks.published_set import Source, after_hashes, last_boxed
 from arl.types import Problem
 
@@ -85,6 +85,8 @@ class MathSet(Task):
     name: ClassVar[str]
 
     prompting: ClassVar[Mapping[str, Any]] = {"suffix": SUFFIX, "deduplicate": True}
+    reward = staticmethod(math_reward)
+    extract = staticmethod(math_vote)
     reward_weights: ClassVar[Mapping[str, float]] = {"format": 0.0}
 
     def __init__(self, options: Section) -> None:
@@ -103,9 +105,6 @@ class MathSet(Task):
                 f"gsm8k, and name {self.name} in eval.suites"
             )
         return source.load(self.name)
-
-    reward = staticmethod(grade_answer)
-    extract = staticmethod(answer_to_vote_on)
 
     @classmethod
     def split_source(cls, split: Split) -> SplitSource | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from arl.metrics.base import TrackedRun
 from arl.metrics.names import Record
-from arl.metrics.sample import Sample
+from arl.metrics.sampled_episode import SampledEpisode
 
 
 class CsvTracker:
@@ -21,7 +21,7 @@ class CsvTracker:
 
 
 class SamplingTracker(CsvTracker):
-    def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
+    def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
         for sample in samples:
             print("sample", step, sample.problem_id, sample.age, sample.advantage, sep=",", file=self._file)
 

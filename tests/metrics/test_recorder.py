@@ -17,7 +17,7 @@ from arl.metrics.episode_table import group_rows
 from arl.metrics.names import EVALUATION, EVERY_STEP, METRICS, ONCE_LOST, Record
 from arl.metrics.rates import Meters
 from arl.metrics.recorder import Recorder, SamplePlan
-from arl.metrics.sample import Sample
+from arl.metrics.sampled_episode import SampledEpisode
 from arl.metrics.trajectory_files import TrajectoryFiles
 from arl.types import (
     FAILED,
@@ -303,11 +303,11 @@ class Watching:
     """A tracker that keeps what it is shown."""
 
     def __init__(self) -> None:
-        self.shown: list[tuple[int, list[Sample]]] = []
+        self.shown: list[tuple[int, list[SampledEpisode]]] = []
 
     def log(self, record: Record) -> None: ...
 
-    def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
+    def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
         self.shown.append((step, list(samples)))
 
     def close(self) -> None: ...

@@ -19,7 +19,7 @@ from arl.errors import InputError, RecipeError
 from arl.metrics import wandb_tracker
 from arl.metrics.base import TrackedRun, TrackerMaker
 from arl.metrics.names import AXES, METRICS, Record
-from arl.metrics.sample import Sample
+from arl.metrics.sampled_episode import SampledEpisode
 from arl.metrics.tracker_thread import TrackerThread
 from arl.metrics.trackers import check_trackers, make_trackers
 from arl.metrics.wandb_tracker import WandbTracker
@@ -134,7 +134,7 @@ def test_wandb_is_given_histograms_of_the_counts(inits: list[dict[str, Any]], tm
     assert (histogram.histogram, histogram.bins) == ([4, 2], [0, 1, 2])
 
 
-SAMPLE = Sample(
+SAMPLE = SampledEpisode(
     fate="trained",
     step=3,
     group_id=7,
@@ -188,7 +188,7 @@ def test_every_metric_has_one_axis_at_wandb() -> None:
 class Showing(Remembering):
     """Keep samples, too."""
 
-    def log_samples(self, step: int, samples: Sequence[Sample]) -> None:
+    def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
         self.records.append({"shown at": step})
 
 
@@ -264,7 +264,7 @@ class WrongLog(NoClose):
 class WrongSamples(NoClose):
     def close(self) -> None: ...
 
-    def log_samples(self, samples: Sequence[Sample]) -> None: ...
+    def log_samples(self, samples: Sequence[SampledEpisode]) -> None: ...
 
 
 class NoRun:

@@ -261,6 +261,7 @@ def test_a_run_measures_exactly_the_versions_that_it_says_and_trains_no_token_of
     assert command.end() == 0, command.output
     assert not survivors(processes)
     monkeypatch.syspath_prepend(command.directory)
+    monkeypatch.chdir(command.directory)
     recipe = load_recipe(command.run / "recipe.yaml", ["output.directory=elsewhere"])
     scores = {r["policy_version"]: r["eval/held_out/accuracy"] for r in command.metrics() if "loss" not in r}
     assert scores.keys() == {0, 2, 4, 6}
@@ -291,7 +292,9 @@ def test_a_killed_evaluation_server_is_replaced_and_training_does_not_notice(sta
     command.open_gate(gate)
     assert command.end() == 0, command.output
     assert re_started(command.output)
-    assert [r["policy_version"] for r in command.metrics() if "loss" not in r][-1] == 8
+    measured = [r["policy_version"] for r in command.metrics() if "loss" not in r]
+    assert {0, 6, 8} <= set(measured)
+    assert len(set(measured)) == len(measured)
     assert {r["engines/restarts"] for r in command.metrics() if "loss" in r} == {0}
 
 

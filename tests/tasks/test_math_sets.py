@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,13 @@ def test_the_reward_grades_as_mathematics() -> None:
     grade = make_grade(Gsm8k.reward(problem, Response("That is $\\boxed{1{,}000}$.")), {})
     assert accuracy_of(grade) == 1.0
     assert accuracy_of(make_grade(Gsm8k.reward(problem, Response("\\boxed{999}")), {})) == 0.0
+
+
+def test_a_reward_worker_imports_the_grader_before_the_first_answer() -> None:
+    """Lanes are forks of a worker: what it has not imported, every lane would import anew, within its deadline."""
+    called = "from arl.tasks.math_sets import Gsm8k; Gsm8k.reward.prepare()"
+    probe = f"import sys; {called}; sys.exit('sympy' not in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=120).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,9 @@ def prepare(request: Request) -> Evaluation:
     installed = probe_backend(recipe)
     engine_resources(recipe)
     model = local_copy(request.model)
+    identity = identify(request.model, model)
     codec = load_codec(str(model))
     limits = model_limits(str(model))
-    identity = identify(request.model, model)
     assignments = []
     for suite in suites:
         suite_codec = codec.with_format(recipe_format(suite.recipe.data))

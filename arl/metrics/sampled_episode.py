@@ -1,6 +1,6 @@
 """Show single episodes to a person: what was asked and said, and what it earned.
 
-Batch ─► choose_samples ─► Sample ─► trackers          trajectories/*.parquet ─► Sample ─► arl samples
+Batch ─► choose_samples ─► SampledEpisode ─► trackers          trajectories/*.parquet ─► SampledEpisode ─► arl samples
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from arl.metrics.episode_table import EpisodeRow, advantage_of, group_rows, spli
 from arl.types import NOT_SAMPLED, TRAINED, Batch, StepResult
 
 
-class Sample(Struct, frozen=True, kw_only=True):
+class SampledEpisode(Struct, frozen=True, kw_only=True):
     """Hold one episode as text. Its `step` is that of metrics.jsonl: training steps finished with the one that used it.
 
-    >>> sample = Sample(fate="trained", step=5, group_id=7, sample=0, problem_id="4c81b2de2c0b", prompt="2 + 2 =",
-    ...     response="5", answer="4", reward=0.0, parts={"correct": 0.0, "format": 1.0}, advantage=-0.35, length=2,
-    ...     oldest_version=3, newest_version=4, truncated=False)
+    >>> sample = SampledEpisode(fate="trained", step=5, group_id=7, sample=0, problem_id="4c81b2de2c0b",
+    ...     prompt="2 + 2 =", response="5", answer="4", reward=0.0, parts={"correct": 0.0, "format": 1.0},
+    ...     advantage=-0.35, length=2, oldest_version=3, newest_version=4, truncated=False)
     >>> sample.age, sample.is_right
     (1, False)
     """
@@ -53,7 +53,7 @@ class Sample(Struct, frozen=True, kw_only=True):
         return None if self.reward is None else is_right(self.reward, self.parts)
 
 
-def choose_samples(batch: Batch, result: StepResult, count: int, codec: TextCodec) -> list[Sample]:
+def choose_samples(batch: Batch, result: StepResult, count: int, codec: TextCodec) -> list[SampledEpisode]:
     """Choose `count` episodes of a step, spread over its groups and over the places in a group."""
     tokens = split_tokens(batch, result.tokens)
     rows = []
@@ -66,7 +66,7 @@ def choose_samples(batch: Batch, result: StepResult, count: int, codec: TextCode
     return _samples(rows, codec)
 
 
-def _samples(rows: Sequence[EpisodeRow], codec: TextCodec) -> list[Sample]:
+def _samples(rows: Sequence[EpisodeRow], codec: TextCodec) -> list[SampledEpisode]:
     lengths = [row.trajectory.prompt_length for row in rows]
     ids = [row.trajectory.token_ids.tolist() for row in rows]
     prompts = codec.decode_all([own[:n] for own, n in zip(ids, lengths, strict=True)], special_tokens=True)
@@ -74,11 +74,11 @@ def _samples(rows: Sequence[EpisodeRow], codec: TextCodec) -> list[Sample]:
     return list(map(_sample, rows, prompts, responses))
 
 
-def _sample(row: EpisodeRow, prompt: str, response: str) -> Sample:
+def _sample(row: EpisodeRow, prompt: str, response: str) -> SampledEpisode:
     trajectory = row.trajectory
     versions = [version for version in trajectory.policy_versions.tolist() if version != NOT_SAMPLED]
     assert row.trained_at is not None, "trackers are shown trained episodes"
-    return Sample(
+    return SampledEpisode(
         fate=row.fate,
         step=row.trained_at + 1,
         group_id=row.group.group_id,
