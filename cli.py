@@ -131,7 +131,7 @@ def samples(
     truncated: Annotated[bool, typer.Option("--truncated", help="Only those that their budget ended.")] = False,
     problem: Annotated[str | None, typer.Option(help="Only those of this problem_id, lost ones too.")] = None,
 ) -> None:
-    """Show episodes of a run: prompt, response, answer, reward, age, advantage."""
+    """Show what the policy wrote in episodes of a run."""
     from rich.console import Console
 
     from arl.errors import InputError

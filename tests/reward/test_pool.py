@@ -209,6 +209,12 @@ def test_what_a_function_starts_inherits_no_connection(tmp_path: Path) -> None:
     assert grade == Grade(0.0)
 
 
+def the_worker() -> psutil.Process:
+    """The pool's one worker; other tests leave other children."""
+    (worker,) = [child for child in psutil.Process().children() if "arl.reward.worker" in child.cmdline()]
+    return worker
+
+
 def test_a_killed_worker_is_replaced_and_its_calls_are_made_again(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "tries")
 
@@ -216,7 +222,7 @@ def test_a_killed_worker_is_replaced_and_its_calls_are_made_again(tmp_path: Path
         scorer = pool.scorer(OBEY)
         calls = asyncio.create_task(scorer.score(problem_in(tmp_path), [Response("hang"), Response("honest")]))
         await one_hangs(tmp_path)
-        (worker,) = psutil.Process().children()
+        worker = the_worker()
         worker.kill()
         return await calls
 
@@ -231,7 +237,7 @@ def test_a_stopped_worker_is_replaced_when_it_has_said_nothing_for_long(
     monkeypatch.setattr("arl.reward.pool.GRACE", 0.5)
 
     async def work(pool: RewardPool) -> list[Grade]:
-        (worker,) = psutil.Process().children()
+        worker = the_worker()
         worker.send_signal(signal.SIGSTOP)
         return await pool.scorer(OBEY).score(Problem("?"), [Response("honest")])
 
