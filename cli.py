@@ -42,7 +42,7 @@ def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, Non
         def reported(*args: P.args, **kwargs: P.kwargs) -> None:
             from arl.errors import ArlError
 
-            signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # ends as Ctrl-C does
+            signal.signal(signal.SIGTERM, _end_as_by_ctrl_c)
             try:
                 function(*args, **kwargs)
             except ArlError as error:
@@ -55,6 +55,13 @@ def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, Non
         return group.command(function.__name__.rstrip("_"))(reported)
 
     return register
+
+
+def _end_as_by_ctrl_c(*_: object) -> None:
+    """Interrupt this process, also one that a script has started in the background, where SIGINT is ignored."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
 
 
 @command(app)

@@ -80,3 +80,25 @@ def test_bad_input_is_refused_with_exit_code_2_before_anything_starts(
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+IN_THE_BACKGROUND = """
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what a script starts with &
+import typer, arl.cli
+
+group = typer.Typer()
+
+@arl.cli.command(group)
+def wait() -> None:
+    signal.raise_signal(signal.SIGTERM)
+    time.sleep(60)
+
+group()
+"""
+
+
+def test_sigterm_ends_a_command_that_a_script_has_started_in_the_background() -> None:
+    done = subprocess.run([sys.executable, "-c", IN_THE_BACKGROUND], check=False, timeout=30, capture_output=True)
+    assert done.returncode == 130
+    assert b"everything it had started has ended" in done.stderr
