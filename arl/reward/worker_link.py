@@ -14,7 +14,7 @@ import msgspec
 from arl.launch.spawn import kill_session, spawn
 from arl.reward.messages import READY, Answer, FrameReader, RewardCall, Settings, frame
 
-MOST_UNRELEASED = 2  # calls of a worker: one in its front lane, and the next one
+MOST_UNRELEASED = 16  # calls of a worker: one in its front lane, and next ones, so that they travel in batches
 END_SECONDS = 5.0  # for a worker to kill its lanes and exit
 
 _answers = msgspec.msgpack.Decoder(Answer)
