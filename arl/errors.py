@@ -19,61 +19,61 @@ from collections.abc import Iterator
 
 
 class ArlError(Exception):
-    """Root of everything that arl raises on purpose."""
+    """Mark what arl raises on purpose; every other class here is one of its kinds."""
 
     exit_code = 1
 
 
 class Rejected(ArlError):
-    """An env does not want this group: raise it with the reason."""
+    """Report that an env does not want this group. Envs raise it, with the reason."""
 
 
 class Lost(ArlError):
-    """A group ends untrained. The message is the fate under which the group is counted."""
+    """Report that a group ends untrained. The message is the fate under which the group is counted."""
 
 
 class InputError(ArlError):
-    """What the user gave is wrong, and nothing has started."""
+    """Report that what the user gave is wrong, before anything has started."""
 
     exit_code = 2
 
 
 class RecipeError(InputError):
-    """A recipe field is wrong."""
+    """Report that a recipe field is wrong."""
 
 
 class DataError(InputError):
-    """A problem set, a prompt or a checkpoint is wrong."""
+    """Report that a problem set, a prompt or a checkpoint is wrong."""
 
 
 class RunError(ArlError):
-    """A run that had started cannot go on."""
+    """Report that a run that had started cannot go on."""
 
     exit_code = 3
 
 
 class DeadlineError(RunError):
-    """A wait ran out of time."""
+    """Report that a wait ran out of time."""
 
 
 class ProcessDied(RunError):
-    """A process of the run exited by itself."""
+    """Report that a process of the run exited by itself."""
 
 
 class EngineError(RunError):
-    """An engine refused a request, or answered it wrongly."""
+    """Report that an engine refused a request, or answered it wrongly."""
 
 
 class EngineLost(EngineError):
-    """The connection to an engine broke; another one can continue its requests."""
+    """Report that the connection to an engine broke. Another engine can continue its requests."""
 
 
 class TrainerError(RunError):
-    """A trainer rank raised."""
+    """Report that a trainer rank raised."""
 
 
 class RewardError(RunError):
-    """A response has no grade: its reward raised, hung, died or returned no finite number."""
+    """Report that a response has no grade: its reward raised, hung, died or returned no finite number."""
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

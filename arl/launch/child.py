@@ -20,8 +20,8 @@ NICENESS = "ARL_NICENESS"  # added to the launcher's, 0 to 19
 RUN_KEY = "ARL_RUN_KEY"  # secret of the run, which a process must know to be served
 CANNOT_START = 127  # exit code, as a shell's
 _PR_SET_PDEATHSIG = 1
-_AUTOGROUP = "/proc/self/autogroup"
 _PR_SET_CHILD_SUBREAPER = 36
+_AUTOGROUP = "/proc/self/autogroup"
 
 
 def die_with_parent() -> None:

@@ -33,7 +33,7 @@ CLOSED = 120  # exit code of a lane that cannot send its answer
 
 
 class LaneError(Exception):
-    """A lane cannot answer its call; the message is the cause."""
+    """Report that a lane cannot answer its call. The message is the cause."""
 
 
 class Lane:

@@ -49,7 +49,7 @@ class Answer(Struct, frozen=True):
 
 
 class FrameError(Exception):
-    """A frame is longer than the reader allows."""
+    """Report that a frame is longer than its reader allows."""
 
 
 class FrameReader:
