@@ -17,6 +17,8 @@ FinishReason = Literal["stop", "length", "abort"]
 Transport = Literal["file", "memory", "broadcast", "ipc"]
 NOT_SAMPLED = -1  # the policy version of prompt and tool tokens
 
+CORRECT = "correct"  # the part of a reward that evaluations count, and the metrics of right and wrong answers
+
 # Fates: what becomes of an admitted group. A replay adds reasons of its own.
 TRAINED = "trained"
 FAILED = "failed, given up"  # an episode raised, and its problem has used up its tries
@@ -101,7 +103,7 @@ class Response(Struct, frozen=True):
 class Grade(Struct, frozen=True):
     """Hold what scoring gave one episode."""
 
-    reward: float  # what training learns from
+    reward: float  # not shaped yet
     parts: dict[str, float] = {}  # as the reward function named them; empty: it returned one number
     error: str = ""  # why it was graded 0; empty: it was graded
 
@@ -114,7 +116,8 @@ class Trajectory(Struct, frozen=True):
     policy_versions: np.ndarray  # (L,) int32, NOT_SAMPLED on prompt and tool tokens
     loss_mask: np.ndarray  # (L,) bool, True on sampled tokens to train
     prompt_length: int  # the first prompt_length tokens are the group's common prompt
-    reward: float  # NaN: the episode ended before it was scored
+    reward: float  # what training learns from, shaped; NaN: the episode ended before it was scored
+    unshaped_reward: float  # see Grade.reward; NaN likewise
     truncated: bool  # the token budget, the context or the run ended it, and not the policy or the env
     reward_parts: dict[str, float] = {}  # see Grade.parts
     reward_error: str = ""  # see Grade.error

@@ -138,12 +138,14 @@ def batch_of(version: int, groups: int = GROUPS) -> Batch:
 
 def _trajectory(rng: np.random.Generator, version: int) -> Trajectory:
     sampled = np.arange(LENGTH) >= PROMPT
+    reward = float(rng.random())
     return Trajectory(
         token_ids=rng.integers(0, len(CHARACTERS), LENGTH).astype(np.int32),
         behavior_logprobs=np.where(sampled, -2.5, 0.0).astype(np.float32),
         policy_versions=np.where(sampled, version, -1).astype(np.int32),
         loss_mask=sampled,
         prompt_length=PROMPT,
-        reward=float(rng.random()),
+        reward=reward,
+        unshaped_reward=reward,
         truncated=False,
     )

@@ -90,7 +90,10 @@ def rollout_metrics(batch: Batch) -> Record:
 
 
 def _lengths_by_outcome(trajectories: Sequence[Trajectory], lengths: np.ndarray) -> Record:
-    right = np.array([is_right(trajectory.reward, trajectory.reward_parts) for trajectory in trajectories])
+    outcomes = []
+    for trajectory in trajectories:
+        outcomes.append(is_right(trajectory.unshaped_reward, trajectory.reward_parts))
+    right = np.array(outcomes)
     record: Record = {}
     if right.any():
         record["length/right_mean"] = float(lengths[right].mean())

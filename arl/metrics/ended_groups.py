@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from arl.metrics.names import Record
-from arl.types import REJECTED, TrajectoryGroup
-
-CORRECT = "correct"  # the part of a reward that an evaluation counts
+from arl.types import CORRECT, REJECTED, TrajectoryGroup
 
 
-def is_right(reward: float, parts: Mapping[str, float]) -> bool:
-    """Return whether a scored episode counts as right: its part `correct`, or the reward without such a part, ≥ 0.5."""
-    return parts.get(CORRECT, reward) >= 0.5
+def is_right(unshaped_reward: float, parts: Mapping[str, float]) -> bool:
+    """Return whether a scored episode counts as right: its part `correct`, or without it the whole reward, is ≥ 0.5."""
+    return parts.get(CORRECT, unshaped_reward) >= 0.5
 
 
 class EndedGroups(Struct, frozen=True):
@@ -33,7 +31,7 @@ class EndedGroups(Struct, frozen=True):
         """Return the counts with one more group; `fate` is why it was lost."""
         episodes = [t for t in group.trajectories if not math.isnan(t.reward)]
         is_scored = bool(episodes) and len(episodes) == len(group.trajectories)
-        right = [is_right(t.reward, t.reward_parts) for t in episodes]
+        right = [is_right(t.unshaped_reward, t.reward_parts) for t in episodes]
         rewards = [t.reward for t in episodes]
         return EndedGroups(
             groups=self.groups + 1,

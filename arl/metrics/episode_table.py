@@ -32,7 +32,8 @@ SCHEMA = pa.schema(
         "prompt": pa.string(),  # text of the first prompt_length tokens, with special tokens
         "response": pa.string(),  # text of all other tokens, without special tokens: what the reward function saw
         "answer": pa.string(),  # the problem's
-        "reward": pa.float64(),  # null: not scored
+        "reward": pa.float64(),  # as it was trained, shaped; null: not scored
+        "unshaped_reward": pa.float64(),  # the weighted sum of the parts, or the one number; null: not scored
         "reward_parts": pa.map_(pa.string(), pa.float64()),  # as the reward function named them; none: one number
         "reward_error": pa.string(),  # why it was graded 0; empty: it was graded
         "truncated": pa.bool_(),
@@ -109,37 +110,61 @@ def advantage_of(tokens: TrainedTokens | None) -> float | None:
     return float(tokens.advantages[0])
 
 
+_OF_GROUP = ("group_id", "dispatch_version", "dispatch_time", "arrival_version", "arrival_time")
+_REWARDS = ("reward", "unshaped_reward")
+_OF_TRAJECTORY = ("prompt_length", "reward_error", "truncated")
+_LISTS_OF_TRAJECTORY = ("token_ids", "behavior_logprobs", "policy_versions", "loss_mask")
+_LISTS_OF_STEP = ("advantages", "proximal_logprobs", "current_logprobs")
+
+
 def episode_table(rows: Sequence[EpisodeRow], codec: TextCodec | None) -> pa.Table:
     """Build the table of some episodes; without a codec, prompts and responses are null."""
+    columns = _columns(rows)
+    columns["prompt"] = _prompts(rows, codec)
+    columns["response"] = _responses(rows, codec)
+    lists = _list_columns(rows)
+    arrays = []
+    for field in SCHEMA:
+        if field.name in lists:
+            array = _list_array(lists[field.name], field.type.value_type)
+        else:
+            array = pa.array(columns[field.name], field.type)
+        arrays.append(array)
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def _columns(rows: Sequence[EpisodeRow]) -> dict[str, Any]:
+    """Return the columns with one value for each episode, without its text."""
     columns: dict[str, Any] = {
         "fate": [row.fate for row in rows],
         "trained_at": [row.trained_at for row in rows],
         "problem_id": [row.group.problem.id for row in rows],
         "sample": [row.sample for row in rows],
         "answer": [row.group.problem.answer for row in rows],
-        "reward": [None if math.isnan(row.trajectory.reward) else row.trajectory.reward for row in rows],
         "reward_parts": [list(row.trajectory.reward_parts.items()) for row in rows],
         "advantage": [advantage_of(row.tokens) for row in rows],
-        "prompt": _prompts(rows, codec),
-        "response": _responses(rows, codec),
     }
-    for name in ("group_id", "dispatch_version", "dispatch_time", "arrival_version", "arrival_time"):
+    for name in _OF_GROUP:
         columns[name] = [getattr(row.group, name) for row in rows]
-    for name in ("prompt_length", "reward_error", "truncated"):
+    for name in _OF_TRAJECTORY:
         columns[name] = [getattr(row.trajectory, name) for row in rows]
-    lists = {name: [getattr(row.trajectory, name) for row in rows] for name in _OF_TRAJECTORY}
-    lists |= {name: [_computed(row, name) for row in rows] for name in _OF_STEP}
-    arrays = []
-    for field in SCHEMA:
-        if field.name in lists:
-            arrays.append(_list_array(lists[field.name], field.type.value_type))
-        else:
-            arrays.append(pa.array(columns[field.name], field.type))
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+    for name in _REWARDS:
+        columns[name] = [_null_if_nan(getattr(row.trajectory, name)) for row in rows]
+    return columns
 
 
-_OF_TRAJECTORY = ("token_ids", "behavior_logprobs", "policy_versions", "loss_mask")
-_OF_STEP = ("advantages", "proximal_logprobs", "current_logprobs")
+def _null_if_nan(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _list_columns(rows: Sequence[EpisodeRow]) -> dict[str, list[np.ndarray | None]]:
+    """Return the columns with a list for each episode."""
+    columns: dict[str, list[np.ndarray | None]] = {}
+    for name in _LISTS_OF_TRAJECTORY:
+        columns[name] = [getattr(row.trajectory, name) for row in rows]
+    for name in _LISTS_OF_STEP:
+        columns[name] = [_computed(row, name) for row in rows]
+    return columns
 
 
 def _computed(row: EpisodeRow, name: str) -> np.ndarray | None:
@@ -161,11 +186,13 @@ def _list_array(arrays: Sequence[np.ndarray | None], dtype: pa.DataType) -> pa.L
     offsets = np.zeros(len(arrays) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     present = [array for array in arrays if array is not None]
-    values = np.concatenate(present) if present else np.empty(0, dtype.to_pandas_dtype())
+    empty = np.empty(0, dtype.to_pandas_dtype())
+    values = np.concatenate([*present, empty])
+    is_null = [array is None for array in arrays]
     return pa.ListArray.from_arrays(
         pa.array(offsets),
         pa.array(values, dtype, from_pandas=True),
-        mask=pa.array([array is None for array in arrays], pa.bool_()),
+        mask=pa.array(is_null, pa.bool_()),
     )
 
 
@@ -173,14 +200,25 @@ def _prompts(rows: Sequence[EpisodeRow], codec: TextCodec | None) -> Sequence[st
     """Decode the prompt of each group once."""
     if codec is None:
         return [None] * len(rows)
-    groups = [list(own) for _, own in itertools.groupby(rows, key=lambda row: row.group.group_id)]
-    ids = [own[0].trajectory.token_ids[: own[0].trajectory.prompt_length].tolist() for own in groups]
-    texts = codec.decode_all(ids, special_tokens=True)
-    return [text for text, own in zip(texts, groups, strict=True) for _ in own]
+    num_episodes = []  # of each group
+    prompt_ids = []
+    for _, own in itertools.groupby(rows, key=lambda row: row.group.group_id):
+        episodes = list(own)
+        first = episodes[0].trajectory
+        num_episodes.append(len(episodes))
+        prompt_ids.append(first.token_ids[: first.prompt_length].tolist())
+    prompts = codec.decode_all(prompt_ids, special_tokens=True)
+    texts: list[str | None] = []
+    for prompt, count in zip(prompts, num_episodes, strict=True):
+        texts += [prompt] * count
+    return texts
 
 
 def _responses(rows: Sequence[EpisodeRow], codec: TextCodec | None) -> Sequence[str | None]:
     if codec is None:
         return [None] * len(rows)
-    ids = [row.trajectory.token_ids[row.trajectory.prompt_length :].tolist() for row in rows]
-    return codec.decode_all(ids)
+    response_ids = []
+    for row in rows:
+        trajectory = row.trajectory
+        response_ids.append(trajectory.token_ids[trajectory.prompt_length :].tolist())
+    return codec.decode_all(response_ids)

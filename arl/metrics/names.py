@@ -1,7 +1,7 @@
 """Define every metric once, by formula and unit. A test fails on one logged but not defined, or never logged.
 
 B trajectories of the step's batch; v is the version before the step; Δ is "since the previous step's end".
-An episode is right if the part `correct` of its reward is ≥ 0.5; without such a part, if its reward is.
+An episode is right if the part `correct` of its reward is ≥ 0.5; without such a part, if its unshaped reward is.
 """
 
 from typing import NamedTuple

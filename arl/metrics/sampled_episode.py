@@ -17,8 +17,9 @@ class SampledEpisode(Struct, frozen=True, kw_only=True):
     """Hold one episode as text. Its `step` is that of metrics.jsonl: training steps finished with the one that used it.
 
     >>> sample = SampledEpisode(fate="trained", step=5, group_id=7, sample=0, problem_id="4c81b2de2c0b",
-    ...     prompt="2 + 2 =", response="5", answer="4", reward=0.0, parts={"correct": 0.0, "format": 1.0},
-    ...     advantage=-0.35, length=2, oldest_version=3, newest_version=4, truncated=False)
+    ...     prompt="2 + 2 =", response="5", answer="4", reward=-5.0, unshaped_reward=0.0,
+    ...     parts={"correct": 0.0, "format": 1.0}, advantage=-0.35, length=2,
+    ...     oldest_version=3, newest_version=4, truncated=False)
     >>> sample.age, sample.is_right
     (1, False)
     """
@@ -31,7 +32,8 @@ class SampledEpisode(Struct, frozen=True, kw_only=True):
     prompt: str  # what the model saw, with special tokens
     response: str  # without special tokens: what the reward function saw
     answer: str
-    reward: float | None  # None: not scored
+    reward: float | None  # as it was trained, shaped; None: not scored
+    unshaped_reward: float | None
     parts: Mapping[str, float]  # of the reward
     error: str = ""  # why it was graded 0
     advantage: float | None = None  # None: unknown, or one for each token
@@ -50,7 +52,7 @@ class SampledEpisode(Struct, frozen=True, kw_only=True):
     @property
     def is_right(self) -> bool | None:
         """Return whether it counts as right (arl.metrics.names); None: not scored."""
-        return None if self.reward is None else is_right(self.reward, self.parts)
+        return None if self.unshaped_reward is None else is_right(self.unshaped_reward, self.parts)
 
 
 def choose_samples(batch: Batch, result: StepResult, count: int, codec: TextCodec) -> list[SampledEpisode]:
@@ -88,6 +90,7 @@ def _sample(row: EpisodeRow, prompt: str, response: str) -> SampledEpisode:
         response=response,
         answer=row.group.problem.answer,
         reward=trajectory.reward,
+        unshaped_reward=trajectory.unshaped_reward,
         parts=trajectory.reward_parts,
         error=trajectory.reward_error,
         advantage=advantage_of(row.tokens),

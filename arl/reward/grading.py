@@ -8,12 +8,11 @@ import traceback
 from collections.abc import Callable, Mapping
 
 from arl.reward.messages import Verdict
-from arl.types import Grade, Problem, Response
+from arl.types import CORRECT, Grade, Problem, Response
 
 # A RewardFunction of arl.tasks.base, whose import would double the time that a worker takes to start.
 RewardCallable = Callable[[Problem, Response], float | dict[str, float]]
 
-CORRECT = "correct"  # the part that an evaluation counts
 LONGEST_CAUSE = 300  # characters
 LONGEST_TRACEBACK = 4000
 

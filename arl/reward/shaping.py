@@ -1,4 +1,4 @@
-"""Shape the rewards of training episodes. Pure functions of a grade and of how long its response is.
+"""Shape the rewards of training episodes. Pure functions of a reward and of how long its response is.
 
     shaped = clip((raw + bias) · scale, low, high) + overlong penalty
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from arl.config.reward_section import Reward
-from arl.types import Grade, Response
+from arl.types import Response
 
 
 def scaled(raw: float, *, scale: float, bias: float, low: float, high: float) -> float:
@@ -68,7 +68,11 @@ class Shaping(Struct, frozen=True, kw_only=True):
         )
 
     def shape(self, raw: float, response: Response) -> float:
-        """Return the reward that training learns from."""
+        """Return the reward that training learns from.
+
+        An episode without a grade has the raw reward 0 and is shaped like every other one. So an answer that makes the
+        grader fail is never better off than a wrong answer that is graded 0.
+        """
         shaped = scaled(raw, scale=self.scale, bias=self.bias, low=self.low, high=self.high)
         if self.buffer is None:
             return shaped
@@ -85,12 +89,3 @@ class Shaping(Struct, frozen=True, kw_only=True):
 
 
 UNSHAPED = Shaping()
-
-
-def shaped_grade(grade: Grade, response: Response, shaping: Shaping) -> Grade:
-    """Return the grade with its reward shaped; parts stay as they are.
-
-    An episode without a grade has the raw reward 0 and is shaped like every other one. So an answer that makes the
-    grader fail is never better off than a wrong answer that is graded 0.
-    """
-    return Grade(shaping.shape(grade.reward, response), grade.parts, grade.error)

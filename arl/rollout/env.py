@@ -189,7 +189,7 @@ class Session:
         )
 
     def trajectory(self, grade: Grade) -> Trajectory:
-        """Return the token record as it is now; `UNGRADED` if the episode was not scored."""
+        """Return the token record as it is now, with its reward not shaped; `UNGRADED` if it was not scored."""
         versions = np.array(self._versions, dtype=np.int32)
         return Trajectory(
             token_ids=np.array(self._token_ids, dtype=np.int32),
@@ -198,6 +198,7 @@ class Session:
             loss_mask=versions != NOT_SAMPLED,
             prompt_length=self.prompt_length,
             reward=grade.reward,
+            unshaped_reward=grade.reward,
             truncated=self.truncated,
             reward_parts=grade.parts,
             reward_error=grade.error,

@@ -17,7 +17,7 @@ from arl.config.recipe import Rollout
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.errors import RewardError
-from arl.reward.shaping import UNSHAPED, Shaping, shaped_grade
+from arl.reward.shaping import UNSHAPED, Shaping
 from arl.rollout.env import Env, Session
 from arl.types import Grade, Problem, Response, SamplingParams, Trajectory, Turn
 
@@ -122,7 +122,9 @@ class Episodes:
 
     def _trajectory(self, session: Session, response: Response, grade: Grade) -> Trajectory:
         """Return the trajectory of a graded episode, as training is to see it."""
-        trajectory = session.trajectory(shaped_grade(grade, response, self._shaping))
+        trajectory = session.trajectory(grade)
+        shaped = self._shaping.shape(grade.reward, response)
+        trajectory = msgspec.structs.replace(trajectory, reward=shaped)
         if self._shaping.masks(response):
             nothing = np.zeros_like(trajectory.loss_mask)
             trajectory = msgspec.structs.replace(trajectory, loss_mask=nothing)

@@ -24,8 +24,8 @@ from arl.types import TRAINED
 
 Outcome = Literal["any", "right", "wrong", "truncated"]
 COLUMNS = [
-    *("fate", "trained_at", "group_id", "sample", "problem_id", "prompt", "response", "answer", "reward"),
-    *("reward_parts", "reward_error", "advantage", "policy_versions", "truncated"),
+    *("fate", "trained_at", "group_id", "sample", "problem_id", "prompt", "response", "answer"),
+    *("reward", "unshaped_reward", "reward_parts", "reward_error", "advantage", "policy_versions", "truncated"),
 ]
 
 
@@ -134,8 +134,9 @@ def _sample(row: dict[str, Any]) -> SampledEpisode:
         response=row["response"] or "",
         answer=row["answer"],
         reward=row["reward"],
-        parts=dict(row["reward_parts"] or ()),
-        error=row["reward_error"] or "",
+        unshaped_reward=row["unshaped_reward"],
+        parts=dict(row["reward_parts"]),
+        error=row["reward_error"],
         advantage=row["advantage"],
         length=len(sampled),
         oldest_version=min(sampled, default=None),

@@ -44,6 +44,7 @@ def trajectory(versions: list[int], reward: float, truncated: bool = False, prom
         loss_mask=all_versions >= 0,
         prompt_length=prompt,
         reward=reward,
+        unshaped_reward=reward,
         truncated=truncated,
     )
 

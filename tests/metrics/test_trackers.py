@@ -144,6 +144,7 @@ SAMPLE = SampledEpisode(
     response="5",
     answer="4",
     reward=0.0,
+    unshaped_reward=0.0,
     parts={"correct": 0.0, "format": 1.0},
     advantage=-0.5,
     length=2,

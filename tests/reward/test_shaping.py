@@ -11,8 +11,8 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.config.reward_section import Reward
 from arl.errors import RecipeError
-from arl.reward.shaping import UNSHAPED, Shaping, overlong_penalty, scaled, shaped_grade
-from arl.types import Grade, Response
+from arl.reward.shaping import UNSHAPED, Shaping, overlong_penalty, scaled
+from arl.types import Response
 
 REWARDS = st.floats(-1e6, 1e6)
 
@@ -52,15 +52,6 @@ def test_without_settings_a_reward_stays_as_it_is(raw: float) -> None:
     assert UNSHAPED.shape(raw, long) == raw
     assert not UNSHAPED.masks(long)
     assert Shaping.of(Reward()) == UNSHAPED
-
-
-def test_an_answer_without_a_grade_is_shaped_as_a_wrong_one_so_that_breaking_the_grader_never_pays() -> None:
-    shaping = Shaping(scale=10.0, bias=-0.5, buffer=4, penalty=2.0)
-    response = Response("", num_tokens=10, budget=10)
-    wrong = shaped_grade(Grade(0.0, {"correct": 0.0}), response, shaping)
-    broken = shaped_grade(Grade(0.0, {}, "no answer"), response, shaping)
-    assert wrong == Grade(-7.0, {"correct": 0.0})
-    assert broken == Grade(-7.0, {}, "no answer")
 
 
 def test_only_truncated_responses_are_masked() -> None:

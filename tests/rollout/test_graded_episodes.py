@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.metrics.batch import Ages, rollout_metrics
+from arl.metrics.ended_groups import EndedGroups
 from arl.reward.shaping import UNSHAPED, Shaping
 from arl.rollout.env import Env, Session
 from arl.rollout.episodes import Episodes
@@ -99,12 +101,13 @@ def test_the_reward_function_sees_tokens_and_budget() -> None:
     assert [t.num_sampled for t in trajectories] == [r.num_tokens for r in seen]
 
 
-def test_training_learns_from_shaped_rewards_and_parts_stay_raw() -> None:
+def test_training_learns_from_shaped_rewards_and_parts_and_the_reward_itself_are_kept_as_well() -> None:
     trajectories, _ = run(shaping=Shaping(scale=10.0, bias=-0.5, buffer=4))
     rewards = [trajectory.reward for trajectory in trajectories]
     assert rewards[:6] == [5.0] * 6
     assert rewards[6:9] == [4.75, 4.5, 4.25]
-    assert rewards[9:] == [-6.0] * 3  # no grade counts as raw 0
+    assert rewards[9:] == [-6.0] * 3  # no grade counts as raw 0, so breaking the grader never pays
+    assert [t.unshaped_reward for t in trajectories] == [1.0] * 9 + [0.0] * 3
     assert [t.reward_parts for t in trajectories] == [{"correct": 1.0}] * 9 + [{}] * 3
     assert [t.reward_error for t in trajectories] == [""] * 9 + ["broken"] * 3
 
@@ -113,6 +116,16 @@ def test_a_reward_of_the_env_is_shaped_like_any_other() -> None:
     trajectories, episodes = run(score_itself, Shaping(scale=10.0, bias=-0.5, buffer=4))
     assert [t.reward for t in trajectories][5:7] == [5.0, 4.75]
     assert episodes.reward_wait_seconds == 0
+
+
+def test_shaping_moves_no_answer_from_right_to_wrong_or_back() -> None:
+    trajectories, _ = run(shaping=Shaping(scale=0.1, bias=9.0), size=2)  # 1 becomes 1.0, and 0 becomes 0.9
+    without_parts = [msgspec.structs.replace(trajectory, reward_parts={}) for trajectory in trajectories]
+    group = TrajectoryGroup(0, Problem("p"), tuple(without_parts), 0, 0.0, 0, 0.0)
+    ended = EndedGroups().plus(group)
+    assert (ended.scored, ended.all_right, ended.all_wrong) == (1, 0, 0)
+    metrics = rollout_metrics(Batch(1, (group,)))
+    assert (metrics["length/right_mean"], metrics["length/wrong_mean"]) == (1.0, 2.0)
 
 
 def test_truncated_episodes_are_masked_and_keep_their_reward() -> None:

@@ -55,7 +55,7 @@ def write(tmp_path: Path) -> Write:
 def trajectory(versions: list[int], loss: list[bool]) -> Trajectory:
     zeros = np.zeros(len(versions), np.float32)
     ids = np.array(versions, np.int32)
-    return Trajectory(ids, zeros, ids, np.array(loss), prompt_length=1, reward=0.0, truncated=False)
+    return Trajectory(ids, zeros, ids, np.array(loss), 1, reward=0.0, unshaped_reward=0.0, truncated=False)
 
 
 def group(number: int, step: int, lag: int) -> TrajectoryGroup:

@@ -31,6 +31,7 @@ def trajectory(prompt: list[int], response: list[int], reward: float, version: i
         loss_mask=sampled,
         prompt_length=p,
         reward=reward,
+        unshaped_reward=reward,
         truncated=False,
     )
 

@@ -28,8 +28,8 @@ _TOKENS = {
     "loss_mask": np.bool_,
 }
 _OF_GROUP = {"fate", "trained_at", "group_id", "problem_id", "dispatch_version", "dispatch_time"}
-NEEDED = {*_TOKENS, *_OF_GROUP, "arrival_version", "arrival_time", "prompt_length", "reward", "truncated"}
-NEWER = {"reward_parts", "reward_error"}  # columns that older runs lack
+_OF_REWARD = {"reward", "unshaped_reward", "reward_parts", "reward_error"}
+NEEDED = {*_TOKENS, *_OF_GROUP, *_OF_REWARD, "arrival_version", "arrival_time", "prompt_length", "truncated"}
 _NO_PROBLEM = Problem("")  # of a group that was lost before its first token, because that leaves no trajectory
 
 
@@ -141,7 +141,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     known = set(pq.read_schema(path).names)
     if missing := NEEDED - known:
         raise DataError(f"{path}: lacks {', '.join(sorted(missing))}; an older arl wrote it: record the run again")
-    table = pq.read_table(path, columns=sorted((NEEDED | NEWER) & known))
+    table = pq.read_table(path, columns=sorted(NEEDED))
     tokens = {name: _arrays(table.column(name).combine_chunks(), dtype) for name, dtype in _TOKENS.items()}
     rest = table.drop_columns(list(_TOKENS))
     for i, row in enumerate(rest.to_pylist()):
@@ -190,16 +190,20 @@ def _group(
 
 
 def _trajectory(row: dict[str, Any]) -> Trajectory:
-    reward = math.nan if row["reward"] is None else row["reward"]
     tokens = {name: row[name] for name in _TOKENS}
     return Trajectory(
         prompt_length=row["prompt_length"],
-        reward=reward,
+        reward=_nan_if_null(row["reward"]),
+        unshaped_reward=_nan_if_null(row["unshaped_reward"]),
         truncated=row["truncated"],
-        reward_parts=dict(row.get("reward_parts") or ()),
-        reward_error=row.get("reward_error") or "",
+        reward_parts=dict(row["reward_parts"]),
+        reward_error=row["reward_error"],
         **tokens,
     )
+
+
+def _nan_if_null(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def lost_at_once(group_id: int) -> RecordedGroup:
