@@ -144,8 +144,8 @@ class NullRewards:
     def __init__(self, score: Callable[[Problem], float] = lambda _: 1.0) -> None:
         self._score = score
 
-    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
-        return [Grade(self._score(problem)) for _ in responses]
+    async def score(self, problem: Problem, response: Response) -> Grade:
+        return Grade(self._score(problem))
 
 
 class NullCheckpoints:

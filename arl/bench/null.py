@@ -193,9 +193,9 @@ class NullCodec:
 class NullRewards:
     """Implements Rewards: every response gets 1."""
 
-    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
+    async def score(self, problem: Problem, response: Response) -> Grade:
         """See Rewards."""
-        return [Grade(1.0)] * len(responses)
+        return Grade(1.0)
 
 
 class NullObserver:

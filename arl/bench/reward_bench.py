@@ -71,7 +71,8 @@ async def _grade_all(groups: Sequence[Group], workers: int, log: Path) -> float:
 
     async def grade(problem: Problem, responses: list[Response]) -> int:
         async with slots:
-            return len(await scorer.score(problem, responses))
+            grades = await asyncio.gather(*(scorer.score(problem, response) for response in responses))
+            return len(grades)
 
     async with pool:
         await asyncio.gather(*(grade(*_exact_group(random.Random(worker))) for worker in range(workers)))

@@ -59,7 +59,7 @@ class VirtualCosts(Section):
     load: Cost = 5e-3
     """Loading published weights into one replica, which is paused meanwhile."""
     reward: Cost = 0.2e-3
-    """One call of the reward function; reward.workers groups are scored at a time."""
+    """One call of the reward function; reward.workers calls are made at a time."""
 
 
 class Output(Section):

@@ -1,8 +1,8 @@
 """Have worker processes call reward functions, one response a call, and replace a worker that hangs or dies.
 
-    Scorer ─► call(function, problem, responses) ─► queue ─► a worker with room ─► Verdict of each response
-                                                                  │
-                                                                  └ lost: replaced; its calls are made once more
+    Scorer ─► call(function, problem, response) ─► queue ─► a worker with room ─► Verdict
+                                                                 │
+                                                                 └ lost: replaced; its calls are made again, each alone
 
 A response is graded on its own: one that makes the function hang or die costs its own episode at most. How a worker
 achieves that is in arl.reward.worker. Workers run on the controller's machine, because each shares a socket with it.
@@ -53,7 +53,7 @@ class RewardPool:
             ungraded=UngradedLog(logs / "reward.log", print),
         )
         async with pool:
-            grades = await pool.scorer("my_rewards:score").score(problem, responses)
+            grade = await pool.scorer("my_rewards:score").score(problem, response)
 
     Args:
         functions: module:function of each that may be called.
@@ -120,33 +120,35 @@ class RewardPool:
         """Make a scorer of one of the functions; see Scorer."""
         return Scorer(self, function, weights, on_error, self._ungraded)
 
-    async def call(self, function: str, problem: Problem, responses: Sequence[Response]) -> list[Verdict]:
-        """Call `function`, which is one of `functions`, on each response, and return the verdicts in their order."""
+    async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
+        """Call `function`, which is one of `functions`, and return its verdict."""
         index = self._functions.index(function)
         if self._failure is not None:
             raise self._failure
-        loop = asyncio.get_running_loop()
-        made = []
-        for response in responses:
-            call = RewardCall(next(self._ids), index, problem, response)
-            made.append(_Pending(call, loop.create_future()))
-        self._pending.update((pending.call.id, pending) for pending in made)
-        self._queue.extend(made)
+        call = RewardCall(next(self._ids), index, problem, response)
+        pending = _Pending(call, asyncio.get_running_loop().create_future())
+        self._pending[call.id] = pending
+        self._queue.append(pending)
         self._dispatch()
-        # These waits need no deadline: every worker that owes something is watched, and a lost one is replaced.
-        return await asyncio.gather(*(pending.verdict for pending in made))
+        # This wait needs no deadline: every worker that owes something is watched, and a lost one is replaced.
+        return await pending.verdict
 
     def _dispatch(self) -> None:
-        """Send waiting calls to the workers that have the fewest."""
+        """Send waiting calls to the workers that have the fewest.
+
+        A call whose worker was lost is sent alone, so that it takes no others with it if it was at fault.
+        """
         while self._queue:
-            worker = min(self._workers, key=lambda worker: len(worker.unreleased), default=None)
-            if worker is None or not worker.has_room:
-                return
-            pending = self._queue.popleft()
+            pending = self._queue[0]
             if pending.verdict.done():  # its group was canceled
+                self._queue.popleft()
                 del self._pending[pending.call.id]
-            else:
-                worker.send(pending.call)
+                continue
+            worker = min(self._workers, key=lambda worker: len(worker.unreleased), default=None)
+            if worker is None or not worker.has_room(alone=pending.num_lost > 0):
+                return
+            self._queue.popleft()
+            worker.send(pending.call, alone=pending.num_lost > 0)
 
     def _take(self, worker: WorkerLink, answer: Answer) -> None:
         del worker

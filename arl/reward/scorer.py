@@ -1,7 +1,7 @@
-"""Grade the episodes of one problem by one reward function, and decide what an episode without a grade means.
+"""Grade episodes by one reward function, and decide what an episode without a grade means.
 
-problem, responses ─► Calls: worker processes, or this process ─► verdicts ─► weights ─► grades
-                                                                     └─► no grade: reward.on_error
+problem, response ─► Calls: worker processes, or this process ─► verdict ─► weights ─► grade
+                                                                   └─► no grade: reward.on_error
 """
 
 import difflib
@@ -18,15 +18,15 @@ from arl.types import Grade, Problem, Response
 OnError = Literal["zero", "drop", "stop"]
 
 NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
-MOST_IN_A_ROW = 16  # problems without a single grade
+MOST_IN_A_ROW = 16  # problems, from one grade to the next
 EPISODES_TO_SEE_PARTS = 64  # after which a weight of a part that never came is reported
 
 
 class Calls(Protocol):
     """Call reward functions by name. See arl.reward.pool.RewardPool."""
 
-    async def call(self, function: str, problem: Problem, responses: Sequence[Response]) -> list[Verdict]:
-        """Call `function` on each response, a failed call once more, and return the verdicts in their order."""
+    async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
+        """Call `function`, once more if that fails, and return the verdict."""
 
 
 class Scorer:
@@ -54,28 +54,30 @@ class Scorer:
         self._weights = weights
         self._on_error = on_error
         self._ungraded = ungraded
-        self._problems_in_a_row = 0  # without a single grade
+        self._without_grade: set[str] = set()  # ids of problems that were not graded since the last grade
         self._num_graded = 0
         self._parts_seen: set[str] = set()
 
-    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
-        """Return one grade per response.
+    async def score(self, problem: Problem, response: Response) -> Grade:
+        """Return the grade of one response.
 
         Raises:
-            RewardError: on_error is drop, and an episode has no grade.
-            RunError: on_error is stop, and an episode has no grade; or no episode of many problems has one.
+            RewardError: on_error is drop, and it has no grade.
+            RunError: on_error is stop, and it has no grade; or no episode of many problems has one.
         """
-        verdicts = await self._calls.call(self._function, problem, responses)
-        for response, verdict in zip(responses, verdicts, strict=True):
-            if verdict.error:
-                self._ungraded.add(self._function, problem, response, verdict)
-                self._lose_episode(problem, verdict)
-        self._count_problem(verdicts)
-        grades = [weigh(verdict, self._weights) for verdict in verdicts]
-        self._look_for_parts(grades)
-        return grades
+        verdict = await self._calls.call(self._function, problem, response)
+        if verdict.error:
+            self._ungraded.add(self._function, problem, response, verdict)
+            self._refuse(problem, verdict)
+            self._count_problem(problem, verdict)
+        else:
+            self._without_grade.clear()
+        grade = weigh(verdict, self._weights)
+        self._look_for_parts(grade)
+        return grade
 
-    def _lose_episode(self, problem: Problem, verdict: Verdict) -> None:
+    def _refuse(self, problem: Problem, verdict: Verdict) -> None:
+        """Raise the error that on_error asks for, if it does."""
         what = f"{self._function} on problem {problem.id}: {verdict.error}"
         trace = f"\n{verdict.traceback}" if verdict.traceback else ""
         if self._on_error == "drop":
@@ -83,31 +85,25 @@ class Scorer:
         if self._on_error == "stop":
             raise RunError(f"{what}; reward.on_error stop ends the run, zero or drop would go on{trace}")
 
-    def _count_problem(self, verdicts: Sequence[Verdict]) -> None:
+    def _count_problem(self, problem: Problem, last: Verdict) -> None:
         """Count problems in a row without a grade, because then the function is broken, and not an answer.
 
         Raises:
             RunError: they are too many.
         """
-        if not verdicts or not all(verdict.error for verdict in verdicts):
-            self._problems_in_a_row = 0
-            return
-        self._problems_in_a_row += 1
-        if self._problems_in_a_row == MOST_IN_A_ROW:
-            last = verdicts[-1]
+        self._without_grade.add(problem.id)
+        if len(self._without_grade) >= MOST_IN_A_ROW:
             raise RunError(
                 f"{self._function} graded not one episode of the last {MOST_IN_A_ROW} problems; the last: {last.error}."
                 f" Fix the function: with reward.on_error zero the run would learn nothing\n{last.traceback}"
             )
 
-    def _look_for_parts(self, grades: Sequence[Grade]) -> None:
+    def _look_for_parts(self, grade: Grade) -> None:
         """Report weights whose part has never come, once."""
-        if not self._weights or self._num_graded >= EPISODES_TO_SEE_PARTS:
+        if not self._weights or grade.error or self._num_graded >= EPISODES_TO_SEE_PARTS:
             return
-        for grade in grades:
-            if not grade.error:
-                self._num_graded += 1
-                self._parts_seen.update(grade.parts)
+        self._num_graded += 1
+        self._parts_seen.update(grade.parts)
         unseen = self._weights.keys() - self._parts_seen
         if unseen and self._num_graded >= EPISODES_TO_SEE_PARTS:
             self._ungraded.note(self._about_weights(sorted(unseen)))
@@ -138,12 +134,9 @@ class InlineRewards:
         """Make a scorer of one of the functions; see Scorer."""
         return Scorer(self, function, weights, on_error, self._ungraded)
 
-    async def call(self, function: str, problem: Problem, responses: Sequence[Response]) -> list[Verdict]:
+    async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
         """See Calls."""
-        return [self._judge(self._functions[function], problem, response) for response in responses]
-
-    def _judge(self, function: RewardCallable, problem: Problem, response: Response) -> Verdict:
-        verdict = judge(function, problem, response)
+        verdict = judge(self._functions[function], problem, response)
         if verdict.error:
-            verdict = judge(function, problem, response)
+            verdict = judge(self._functions[function], problem, response)
         return verdict

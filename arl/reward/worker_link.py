@@ -41,6 +41,7 @@ class WorkerLink(asyncio.Protocol):
         self.is_ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()  # False: it died first
         self.owed: set[int] = set()  # ids of calls without an answer
         self.unreleased: set[int] = set()  # those of them that keep its front lane from the next call
+        self._has_single = False  # the last call was sent alone
         self.last_heard = 0.0  # clock seconds: its last answer, or the call that was sent when it owed none
 
     @classmethod
@@ -74,16 +75,18 @@ class WorkerLink(asyncio.Protocol):
                 raise
         return link
 
-    @property
-    def has_room(self) -> bool:
-        """Return whether it takes another call."""
+    def has_room(self, alone: bool) -> bool:
+        """Return whether it takes another call; `alone`: one that shares the worker with no other."""
+        if alone or self._has_single:
+            return not self.unreleased
         return len(self.unreleased) < MOST_UNRELEASED
 
-    def send(self, call: RewardCall) -> None:
-        """Send a call, which it then owes an answer."""
+    def send(self, call: RewardCall, alone: bool) -> None:
+        """Send a call, which it then owes an answer. Until it is released, one sent `alone` leaves no room."""
         assert self._transport is not None
         if not self.owed:
             self.last_heard = asyncio.get_running_loop().time()
+        self._has_single = alone
         self.owed.add(call.id)
         self.unreleased.add(call.id)
         self._transport.write(frame(call))

@@ -1,6 +1,6 @@
-"""Run the G episodes of one problem and score them.
+"""Run the G episodes of one problem and score each as soon as it ends.
 
-Problem ─► open: prompt ids ─► G sessions ─► run: an env drives each ─► grades ─► shaped ─► G trajectories
+Problem ─► open: prompt ids ─► G sessions ─► run: an env drives each ─► its grade ─► shaped ─► G trajectories
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from arl.types import Grade, Problem, Response, SamplingParams, Trajectory, Turn
 
 
 class Rewards(Protocol):
-    """Score the episodes of one problem."""
+    """Score episodes, one at a time."""
 
-    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
-        """Return one grade per response.
+    async def score(self, problem: Problem, response: Response) -> Grade:
+        """Return the grade of one response.
 
         Raises:
-            RewardError: an episode has no grade, and its group is to be lost.
-            RunError: an episode has no grade, and the run is to end.
+            RewardError: it has no grade, and its group is to be lost.
+            RunError: it has no grade, and the run is to end.
         """
 
 
@@ -88,37 +88,33 @@ class Episodes:
     async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
         """Run all episodes at once, score those that their env did not score, and return their trajectories in order.
 
-        Raises:
+        An episode is scored while others of its group still generate, so that training waits for the last one's grade
+        alone.
+
+        Raises (in an ExceptionGroup):
             EngineError, RewardError, Rejected, or whatever the env raised: one failed episode fails its group.
             RunError: see Rewards.
         """
         async with asyncio.TaskGroup() as tasks:
-            episodes = [tasks.create_task(self._drive(problem, session)) for session in sessions]
-        own_rewards = [episode.result() for episode in episodes]
-        responses = [session.seen_by_reward() for session in sessions]
-        grades = await self._grade(problem, responses, own_rewards)
-        return tuple(map(self._trajectory, sessions, responses, grades))
+            episodes = [tasks.create_task(self._run_one(problem, session)) for session in sessions]
+        ended_at, trajectories = zip(*(episode.result() for episode in episodes), strict=True)
+        self.reward_wait_seconds += now() - max(ended_at)
+        self.num_graded_groups += 1
+        return trajectories
 
-    async def _grade(
-        self,
-        problem: Problem,
-        responses: Sequence[Response],
-        own_rewards: Sequence[float | None],
-    ) -> list[Grade]:
-        """Return the grades of all episodes: what the env gave, and where it gave none, what the reward function does.
+    async def _run_one(self, problem: Problem, session: Session) -> tuple[float, Trajectory]:
+        """Run and grade one episode. Return when it had ended, in clock seconds, and its trajectory.
 
-        Args:
-            own_rewards: what the env gave each episode.
+        What its env gave is its grade; where that gave none, the reward function grades it.
         """
-        grades = {i: Grade(reward) for i, reward in enumerate(own_rewards) if reward is not None}
-        unscored = [i for i in range(len(responses)) if i not in grades]
-        if unscored:
-            began = now()
-            scored = await self._rewards.score(problem, [responses[i] for i in unscored])
-            self.reward_wait_seconds += now() - began
-            self.num_graded_groups += 1
-            grades.update(zip(unscored, scored, strict=True))
-        return [grades[i] for i in range(len(responses))]
+        own_reward = await self._drive(problem, session)
+        ended_at = now()
+        response = session.seen_by_reward()
+        if own_reward is None:
+            grade = await self._rewards.score(problem, response)
+        else:
+            grade = Grade(own_reward)
+        return ended_at, self._trajectory(session, response, grade)
 
     def _trajectory(self, session: Session, response: Response, grade: Grade) -> Trajectory:
         """Return the trajectory of a graded episode, as training is to see it."""

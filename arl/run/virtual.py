@@ -109,13 +109,13 @@ async def measure_in_process(start: Start, suites: Sequence[Suite], model: Path,
 
 
 class TimedRewards:
-    """Score in place, and return the grades when as many worker processes would have them.
+    """Score in place, and return the grade when as many worker processes would have it.
 
-    Waiting for a worker needs no deadline of its own, because every busy one is idle again after one group's cost.
+    Waiting for a worker needs no deadline of its own, because every busy one is idle again after one call's cost.
 
     Args:
         seconds: virtual, of one call of the reward function.
-        idle: as many as there are workers; each scores one group at a time.
+        idle: as many as there are workers; each makes one call at a time.
     """
 
     def __init__(self, rewards: Rewards, seconds: float, idle: asyncio.Semaphore) -> None:
@@ -123,12 +123,12 @@ class TimedRewards:
         self._seconds = seconds
         self._idle = idle
 
-    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
+    async def score(self, problem: Problem, response: Response) -> Grade:
         """See Rewards."""
         async with self._idle:
-            grades = await self._rewards.score(problem, responses)
-            await asyncio.sleep(self._seconds * len(responses))
-        return grades
+            grade = await self._rewards.score(problem, response)
+            await asyncio.sleep(self._seconds)
+        return grade
 
 
 @contextlib.contextmanager

@@ -40,10 +40,9 @@ async def grade_all(responses: list[str], log: Path) -> tuple[list[Grade], list[
     async with pool:
         scorer = pool.scorer(FUNCTION)
         problems = [Problem("hostile", answer=GOLDS[index % len(GOLDS)]) for index in range(len(responses))]
-        hostile = [scorer.score(problem, [Response(text)]) for problem, text in zip(problems, responses, strict=True)]
-        honest = [scorer.score(HONEST[0], [HONEST[1]]) for _ in responses]
-        groups = await asyncio.gather(*hostile, *honest)
-    grades = [grade for group in groups for grade in group]
+        hostile = [scorer.score(problem, Response(text)) for problem, text in zip(problems, responses, strict=True)]
+        honest = [scorer.score(*HONEST) for _ in responses]
+        grades = await asyncio.gather(*hostile, *honest)
     return grades[: len(responses)], grades[len(responses) :]
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ import pytest
 
 from arl.errors import DeadlineError, ProcessDied
 from arl.reward.pool import RewardPool
+from arl.reward.scorer import Scorer
 from arl.reward.ungraded import UngradedLog
 from arl.types import Grade, Problem, Response
 from tests.forks import ROOT
@@ -61,18 +62,19 @@ def problem_in(directory: Path) -> Problem:
 
 def obey(pool: RewardPool, directory: Path, *commands: str) -> list[Grade]:
     """Have the pool grade one episode for each command."""
-    responses = [Response(command) for command in commands]
-    return with_pool(pool, lambda pool: pool.scorer(OBEY).score(problem_in(directory), responses))
+    return with_pool(pool, lambda pool: grade_all(pool.scorer(OBEY), problem_in(directory), *commands))
 
 
-def test_grades_come_back_in_the_order_of_the_responses(tmp_path: Path) -> None:
-    async def work(pool: RewardPool) -> list[list[Grade]]:
-        scorer = pool.scorer(LENGTH)
-        groups = [[Response("x" * i), Response(""), Response("abc")] for i in range(40)]
-        return await asyncio.gather(*(scorer.score(Problem("?"), responses) for responses in groups))
+async def grade_all(scorer: Scorer, problem: Problem, *texts: str) -> list[Grade]:
+    """Ask for all grades at once, in the order of the texts."""
+    return await asyncio.gather(*(scorer.score(problem, Response(text)) for text in texts))
 
-    grades = with_pool(pool_of(tmp_path, workers=2), work)
-    assert grades == [[Grade(float(i)), Grade(0.0), Grade(3.0)] for i in range(40)]
+
+def test_every_response_gets_its_own_grade(tmp_path: Path) -> None:
+    async def work(pool: RewardPool) -> list[Grade]:
+        return await grade_all(pool.scorer(LENGTH), Problem("?"), *("x" * i for i in range(120)))
+
+    assert with_pool(pool_of(tmp_path, workers=2), work) == [Grade(float(i)) for i in range(120)]
 
 
 def test_one_pool_calls_several_functions_each_with_its_own_weights(tmp_path: Path) -> None:
@@ -80,10 +82,10 @@ def test_one_pool_calls_several_functions_each_with_its_own_weights(tmp_path: Pa
     problem = Problem("?", answer="yes")
 
     async def work(pool: RewardPool) -> list[Grade]:
-        plain = await pool.scorer(LENGTH).score(problem, [Response("yes")])
-        named = await pool.scorer(parts).score(problem, [Response("yes")])
-        weighted = await pool.scorer(parts, {"format": 0.0, "correct": 2.0}).score(problem, [Response("no")])
-        return [*plain, *named, *weighted]
+        plain = await pool.scorer(LENGTH).score(problem, Response("yes"))
+        named = await pool.scorer(parts).score(problem, Response("yes"))
+        weighted = await pool.scorer(parts, {"format": 0.0, "correct": 2.0}).score(problem, Response("no"))
+        return [plain, named, weighted]
 
     both = {"correct": 1.0, "format": 1.0}
     expected = [Grade(3.0), Grade(2.0, both), Grade(0.0, {"correct": 0.0, "format": 1.0})]
@@ -142,14 +144,35 @@ def test_honest_answers_pass_many_hanging_ones_whose_deadline_never_comes(tmp_pa
     """More hang than a worker has places aside, and were asked for first; a deadline is longer than the test."""
 
     async def work(pool: RewardPool) -> list[Grade]:
-        hanging = [Response("hang"), Response("burn")] * 6
-        poisoned = asyncio.create_task(pool.scorer(OBEY).score(Problem("poisoned"), hanging))
-        honest = await pool.scorer(OBEY).score(Problem("honest"), [Response("honest")] * 20)
+        scorer = pool.scorer(OBEY)
+        poisoned = asyncio.create_task(grade_all(scorer, Problem("poisoned"), *["hang", "burn"] * 6))
+        honest = await grade_all(scorer, Problem("honest"), *["honest"] * 20)
         assert not poisoned.done()
         poisoned.cancel()
         return honest
 
     assert with_pool(pool_of(tmp_path, timeout=3600.0), work) == [Grade(1.0)] * 20
+
+
+@pytest.mark.slow
+def test_500_honest_answers_pass_500_hanging_ones_whose_deadline_never_comes(tmp_path: Path) -> None:
+    """Each pair is one problem's; no honest answer waits for a deadline, which is longer than the test."""
+
+    async def work(pool: RewardPool) -> list[Grade]:
+        scorer = pool.scorer(OBEY)
+        honest = []
+        hanging = []
+        for i in range(500):
+            command = "hang" if i % 2 else "burn"
+            honest.append(asyncio.create_task(scorer.score(Problem("honest"), Response("honest"))))
+            hanging.append(asyncio.create_task(scorer.score(Problem("poisoned"), Response(command))))
+        grades = await asyncio.gather(*honest)
+        assert not any(task.done() for task in hanging)
+        for task in hanging:
+            task.cancel()
+        return grades
+
+    assert with_pool(pool_of(tmp_path, workers=2, timeout=3600.0), work) == [Grade(1.0)] * 500
 
 
 def test_more_hanging_answers_than_places_aside_all_end_as_errors(tmp_path: Path) -> None:
@@ -163,7 +186,7 @@ def test_what_a_call_has_started_ends_with_it(tmp_path: Path, monkeypatch: pytes
 
     async def work(pool: RewardPool) -> None:
         workers = {process.pid for process in marked(tmp_path)}
-        (grade,) = await pool.scorer(OBEY).score(Problem("?"), [Response("leave-and-hang")])
+        grade = await pool.scorer(OBEY).score(Problem("?"), Response("leave-and-hang"))
         assert grade.error
         assert {process.pid for process in marked(tmp_path)} == workers
 
@@ -178,9 +201,10 @@ def test_nothing_is_left_when_the_pool_closes_while_all_kinds_of_calls_run(
 
     async def work(pool: RewardPool) -> None:
         scorer = pool.scorer(OBEY)
-        await scorer.score(problem_in(tmp_path), [Response("fork"), Response("honest")])
-        running = [Response(text) for text in ("leave-and-hang", "hang-through-signals", "hang")]
-        asyncio.create_task(scorer.score(problem_in(tmp_path), running))  # noqa: RUF006
+        problem = problem_in(tmp_path)
+        await grade_all(scorer, problem, "fork", "honest")
+        running = grade_all(scorer, problem, "leave-and-hang", "hang-through-signals", "hang")
+        asyncio.create_task(running)  # noqa: RUF006
         await one_hangs(tmp_path)
 
     with_pool(pool_of(tmp_path, workers=2), work)
@@ -220,7 +244,7 @@ def test_a_killed_worker_is_replaced_and_its_calls_are_made_again(tmp_path: Path
 
     async def work(pool: RewardPool) -> list[Grade]:
         scorer = pool.scorer(OBEY)
-        calls = asyncio.create_task(scorer.score(problem_in(tmp_path), [Response("hang"), Response("honest")]))
+        calls = asyncio.create_task(grade_all(scorer, problem_in(tmp_path), "hang", "honest"))
         await one_hangs(tmp_path)
         worker = the_worker()
         worker.kill()
@@ -236,17 +260,23 @@ def test_a_stopped_worker_is_replaced_when_it_has_said_nothing_for_long(
 ) -> None:
     monkeypatch.setattr("arl.reward.pool.GRACE", 0.5)
 
-    async def work(pool: RewardPool) -> list[Grade]:
+    async def work(pool: RewardPool) -> Grade:
         worker = the_worker()
         worker.send_signal(signal.SIGSTOP)
-        return await pool.scorer(OBEY).score(Problem("?"), [Response("honest")])
+        return await pool.scorer(OBEY).score(Problem("?"), Response("honest"))
 
-    assert with_pool(pool_of(tmp_path, timeout=0.5), work) == [Grade(1.0)]
+    assert with_pool(pool_of(tmp_path, timeout=0.5), work) == Grade(1.0)
 
 
 def test_a_call_that_kills_every_worker_it_gets_is_given_up(tmp_path: Path) -> None:
     (grade,) = obey(pool_of(tmp_path), tmp_path, "kill-worker")
     assert grade == Grade(0.0, {}, "the worker process died")
+
+
+def test_calls_that_wait_behind_one_that_kills_every_worker_are_graded(tmp_path: Path) -> None:
+    killer, *honest = obey(pool_of(tmp_path), tmp_path, "kill-worker", *["honest"] * 20)
+    assert killer.error == "the worker process died"
+    assert honest == [Grade(1.0)] * 20
 
 
 def test_a_function_that_a_worker_cannot_import_is_told_at_once(tmp_path: Path) -> None:
@@ -283,7 +313,7 @@ def test_a_worker_that_cannot_be_replaced_is_an_error_and_no_endless_wait(
         monkeypatch.setattr("arl.reward.worker_link.spawn", refuse)
         for _ in range(2):  # who waits when it happens, and who comes later
             with pytest.raises(ProcessDied, match=r"cannot be started \(no more processes\)"):
-                await pool.scorer(OBEY).score(Problem("?"), [Response("kill-worker")])
+                await pool.scorer(OBEY).score(Problem("?"), Response("kill-worker"))
 
     with_pool(pool_of(tmp_path), work)
 
@@ -310,15 +340,15 @@ def test_the_console_names_a_cause_once_and_then_counts(tmp_path: Path) -> None:
 
 
 def test_canceled_groups_leave_the_pool_in_order(tmp_path: Path) -> None:
-    async def work(pool: RewardPool) -> Sequence[Grade]:
+    async def work(pool: RewardPool) -> Grade:
         scorer = pool.scorer(LENGTH)
-        groups = [asyncio.create_task(scorer.score(Problem("?"), [Response("ab")] * 50)) for _ in range(4)]
+        groups = [asyncio.create_task(grade_all(scorer, Problem("?"), *["ab"] * 50)) for _ in range(4)]
         await asyncio.sleep(0)
         for group in groups:
             group.cancel()
-        return await scorer.score(Problem("?"), [Response("abc")])
+        return await scorer.score(Problem("?"), Response("abc"))
 
-    assert with_pool(pool_of(tmp_path), work) == [Grade(3.0)]
+    assert with_pool(pool_of(tmp_path), work) == Grade(3.0)
 
 
 SCRIPT = f"""

@@ -28,7 +28,7 @@ def scorer(
 
 
 def grades(given: Scorer, *texts: str, problem: Problem = PROBLEM) -> list[Grade]:
-    return asyncio.run(given.score(problem, [Response(text) for text in texts]))
+    return [asyncio.run(given.score(problem, Response(text))) for text in texts]
 
 
 def test_zero_grades_the_episode_0_and_names_the_cause_in_grade_and_log(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """An episode is truncated if the budget or the context ended it, and not if the policy or the env did."""
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
@@ -122,9 +121,9 @@ def test_the_reward_hears_what_the_trajectory_says() -> None:
     heard: list[bool] = []
 
     class Listening(NullRewards):
-        async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
-            heard.extend(response.truncated for response in responses)
-            return [Grade(1.0) for _ in responses]
+        async def score(self, problem: Problem, response: Response) -> Grade:
+            heard.append(response.truncated)
+            return Grade(1.0)
 
     async def main() -> tuple[Trajectory, ...]:
         engine: Engine = Speaker(5)  # type: ignore[assignment]

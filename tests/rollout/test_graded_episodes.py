@@ -1,9 +1,9 @@
 """What training sees of graded episodes: shaped rewards, raw parts, masks; and what an evaluation sees."""
 
 import asyncio
-from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 import pytest
 
 from arl import clock
@@ -43,22 +43,28 @@ class Talker:
 
 
 class SlowGrades:
-    """Gives 1 or, to the longest, no grade, after three virtual seconds."""
+    """Gives 1 or, to those that use up their budget, no grade, after three virtual seconds."""
 
     def __init__(self) -> None:
         self.seen: list[Response] = []
+        self.asked_at: list[float] = []  # clock seconds
 
-    async def score(self, problem: Problem, responses: Sequence[Response]) -> list[Grade]:
-        self.seen += responses
+    async def score(self, problem: Problem, response: Response) -> Grade:
+        self.seen.append(response)
+        self.asked_at.append(clock.now())
         await asyncio.sleep(3.0)
-        longest = max(response.num_tokens for response in responses)
-        return [
-            Grade(0.0, {}, "broken") if r.num_tokens == longest else Grade(1.0, {"correct": 1.0}) for r in responses
-        ]
+        if response.num_tokens == BUDGET:
+            return Grade(0.0, {}, "broken")
+        return Grade(1.0, {"correct": 1.0})
 
 
 async def answer(problem: Problem, session: Session) -> None:
     await session.generate()
+
+
+async def answer_slowly(problem: Problem, session: Session) -> None:
+    completion = await session.generate()
+    await asyncio.sleep(len(completion.token_ids))
 
 
 async def score_itself(problem: Problem, session: Session) -> float:
@@ -119,13 +125,13 @@ def test_a_reward_of_the_env_is_shaped_like_any_other() -> None:
 
 
 def test_shaping_moves_no_answer_from_right_to_wrong_or_back() -> None:
-    trajectories, _ = run(shaping=Shaping(scale=0.1, bias=9.0), size=2)  # 1 becomes 1.0, and 0 becomes 0.9
+    trajectories, _ = run(shaping=Shaping(scale=0.1, bias=9.0))  # 1 becomes 1.0, and 0 becomes 0.9
     without_parts = [msgspec.structs.replace(trajectory, reward_parts={}) for trajectory in trajectories]
     group = TrajectoryGroup(0, Problem("p"), tuple(without_parts), 0, 0.0, 0, 0.0)
     ended = EndedGroups().plus(group)
     assert (ended.scored, ended.all_right, ended.all_wrong) == (1, 0, 0)
     metrics = rollout_metrics(Batch(1, (group,)))
-    assert (metrics["length/right_mean"], metrics["length/wrong_mean"]) == (1.0, 2.0)
+    assert (metrics["length/right_mean"], metrics["length/wrong_mean"]) == (5.0, 10.0)
 
 
 def test_truncated_episodes_are_masked_and_keep_their_reward() -> None:
@@ -140,6 +146,13 @@ def test_a_group_waits_for_its_grades_from_the_end_of_its_last_episode() -> None
     _, episodes = run()
     assert episodes.reward_wait_seconds == pytest.approx(3.0)
     assert episodes.num_graded_groups == 1
+
+
+def test_an_episode_is_graded_while_others_of_its_group_still_generate() -> None:
+    _, episodes = run(answer_slowly, size=9)  # the first ends after one second, the last one after nine
+    asked_at: list[float] = episodes._rewards.asked_at  # type: ignore[attr-defined]
+    assert np.diff(asked_at) == pytest.approx(1.0)
+    assert episodes.reward_wait_seconds == pytest.approx(3.0)
 
 
 def test_a_batch_of_masked_episodes_alone_has_lengths_and_no_ages() -> None:

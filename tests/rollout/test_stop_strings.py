@@ -14,7 +14,7 @@ from arl.config.recipe import Rollout
 from arl.engine.base import Engine
 from arl.rollout.env import Session
 from arl.rollout.episodes import Episodes
-from arl.types import Completion, GenerateRequest, Increment, Problem, Response, SamplingParams, Turn
+from arl.types import Completion, GenerateRequest, Grade, Increment, Problem, Response, SamplingParams, Turn
 from tests.fakes import NullCodec, NullRewards
 
 SPECIAL = b""  # a token without text
@@ -197,9 +197,9 @@ def test_extra_stop_tokens_are_sent_to_the_engine_and_left_out_of_the_text() -> 
             yield Increment((0, 1), (0.0, 0.0), (0, 0), "stop")
 
     class Listening(NullRewards):
-        async def score(self, problem: Problem, responses: Sequence[Response]) -> list:  # type: ignore[type-arg]
-            texts.extend(response.text for response in responses)
-            return await super().score(problem, responses)
+        async def score(self, problem: Problem, response: Response) -> Grade:
+            texts.append(response.text)
+            return await super().score(problem, response)
 
     async def env(problem: Problem, session: Session) -> None:
         await session.generate()

@@ -52,11 +52,11 @@ class LengthRewards:
     def __init__(self, broken: str = "") -> None:
         self._broken = broken
 
-    async def score(self, problem: Problem, responses: Collection[Response]) -> list[Grade]:
+    async def score(self, problem: Problem, response: Response) -> Grade:
         """See Rewards."""
         if problem.prompt == self._broken:
-            return [Grade(0.0, {"correct": 1.0}, "it hung") for _ in responses]
-        return [Grade(5.0, {"correct": float(response.num_tokens % 2 == 0)}) for response in responses]
+            return Grade(0.0, {"correct": 1.0}, "it hung")
+        return Grade(5.0, {"correct": float(response.num_tokens % 2 == 0)})
 
 
 def evaluate(
