@@ -90,28 +90,36 @@ async def _measure(directory: Path, num_requests: int, threads: int, repeats: in
     stock = _load_stock(directory / "model", train.dtype, device)
     requests = _requests(num_requests, stock.config.vocab_size)
     sglang = sglang_version()
-    kinds = {"arl": "embedded"} if sglang == "absent" else {"arl": "embedded", "sglang": "sglang"}
+    kinds = {"arl": "embedded"}
+    if sglang != "absent":
+        kinds["sglang"] = "sglang"
     resources = Resources(threads, visible_devices()[:1])
     async with contextlib.AsyncExitStack() as stack:
         sides: dict[str, Side] = {}
         for name, kind in kinds.items():
             sides[name] = await _served(stack, directory, kind, train.dtype, resources)
         sides["hf_generate"] = _HfGenerate(stock)
-        rounds = [await _measure_round(sides, requests) for _ in range(repeats + 1)]
+        await _measure_round(sides, requests)  # warms up
+        rounds = [await _measure_round(sides, requests) for _ in range(repeats)]
+    at_a_time = {}
+    for count in AT_A_TIME:
+        share = _share(requests, count)
+        at_a_time[count] = _report(share, count, rounds)
     return {
         "sglang": sglang,
         "device": torch.cuda.get_device_name() if has_gpu else "CPU",
         "dtype": train.dtype,
         "threads": threads,
         **_describe_lengths(requests),
-        "at_a_time": {count: _report(_share(requests, count), count, rounds[1:]) for count in AT_A_TIME},
+        "at_a_time": at_a_time,
         **_compare_logprobs(directory / "model", train, stock, rounds[-1], list(kinds)),
     }
 
 
 def _load_stock(model: Path, dtype: str, device: torch.device) -> PreTrainedModel:
     """Load the model as transformers does it, without an end: lengths are imposed on all sides."""
-    stock = AutoModelForCausalLM.from_pretrained(model, dtype=DTYPES[dtype]).to(device).eval()
+    stock = AutoModelForCausalLM.from_pretrained(model, dtype=DTYPES[dtype])
+    stock.to(device).eval()
     stock.generation_config.eos_token_id = None
     return stock
 
@@ -137,33 +145,49 @@ def _describe_lengths(requests: list[GenerateRequest]) -> dict[str, float]:
 
 
 def _compare_logprobs(
-    model: Path, train: Train, stock: PreTrainedModel, last: Round, engines: list[str]
+    model: Path,
+    train: Train,
+    stock: PreTrainedModel,
+    last: Round,
+    engines: list[str],
 ) -> dict[str, Any]:
     """Compare what engines recorded, with the most requests at a time, with two other forwards."""
     stock.float()
     trained = ShardedModel(str(model), train, 1.0, stock.device)
-    recorded = {name: last[AT_A_TIME[-1]][name].responses for name in engines}
+    most = last[AT_A_TIME[-1]]
+    beside_stock = {}
+    beside_packed = {}
+    for name in engines:
+        responses = most[name].responses
+        beside_stock[name] = _beside_stock_forward(stock, responses)
+        beside_packed[name] = _beside_packed_forward(trained, responses)
     return {
-        "logprobs_beside_stock_forward": {name: _beside_stock_forward(stock, r) for name, r in recorded.items()},
-        "logprobs_beside_packed_forward": {name: _beside_packed_forward(trained, r) for name, r in recorded.items()},
+        "logprobs_beside_stock_forward": beside_stock,
+        "logprobs_beside_packed_forward": beside_packed,
     }
 
 
 def _requests(count: int, vocab_size: int) -> list[GenerateRequest]:
     """Draw distinct prompts of the quickstart's length, with lognormal budgets."""
     random = np.random.default_rng(0)
-    lengths = np.exp(random.normal(np.log(LENGTH_P50), LENGTH_SIGMA, count)).round()
-    lengths = lengths.clip(1, TinyModel().context - PROMPT_TOKENS).astype(int)
+    room = TinyModel().context - PROMPT_TOKENS
+    drawn = random.lognormal(np.log(LENGTH_P50), LENGTH_SIGMA, count)
+    lengths = drawn.round().clip(1, room)
     prompts = random.integers(0, vocab_size, (count, PROMPT_TOKENS))
     requests = []
     for i in range(count):
+        prompt = tuple(prompts[i].tolist())
         sampling = SamplingParams(int(lengths[i]), seed=i)
-        requests.append(GenerateRequest(f"bench-{i}", tuple(prompts[i].tolist()), sampling))
+        requests.append(GenerateRequest(f"bench-{i}", prompt, sampling))
     return requests
 
 
 async def _served(
-    stack: contextlib.AsyncExitStack, directory: Path, kind: str, dtype: str, resources: Resources
+    stack: contextlib.AsyncExitStack,
+    directory: Path,
+    kind: str,
+    dtype: str,
+    resources: Resources,
 ) -> Side:
     """Start a server as a run does; `stack` stops it."""
     model = str(directory / "model")
@@ -200,13 +224,19 @@ async def _generate(engine: Engine, requests: list[GenerateRequest], count: int)
                 ids += increment.token_ids
                 logprobs += increment.logprobs
             latencies.append(perf_counter() - begin)
-            responses.append(EngineAnswer(request.input_ids, tuple(ids), np.array(logprobs, np.float32)))
+            answer = EngineAnswer(
+                prompt=request.input_ids,
+                sampled=tuple(ids),
+                logprobs=np.array(logprobs, np.float32),
+            )
+            responses.append(answer)
 
     start = perf_counter()
     async with asyncio.TaskGroup() as callers:
         for _ in range(count):
             callers.create_task(call())
-    return Measured(perf_counter() - start, latencies, responses)
+    seconds = perf_counter() - start
+    return Measured(seconds, latencies, responses)
 
 
 class _HfGenerate:
@@ -222,8 +252,10 @@ class _HfGenerate:
             batch = requests[i : i + count]
             begin = perf_counter()
             self._generate(batch)
-            latencies += [perf_counter() - begin] * len(batch)
-        return Measured(perf_counter() - start, latencies)
+            latency = perf_counter() - begin
+            latencies += [latency] * len(batch)
+        seconds = perf_counter() - start
+        return Measured(seconds, latencies)
 
     @torch.inference_mode()
     def _generate(self, batch: list[GenerateRequest]) -> None:
@@ -247,8 +279,9 @@ def _beside_stock_forward(model: PreTrainedModel, responses: list[EngineAnswer])
         token_ids = torch.tensor([response.prompt + response.sampled], device=model.device)
         first = len(response.prompt) - 1
         logits = model(token_ids).logits[0, first:-1].cpu()
+        every_logprob = torch.log_softmax(logits, -1)
         sampled = torch.tensor(response.sampled)[:, None]
-        logprobs = torch.log_softmax(logits, -1).gather(1, sampled)[:, 0]
+        logprobs = every_logprob.gather(1, sampled)[:, 0]
         differences.append(logprobs.numpy() - response.logprobs)
     return _size(differences)
 
@@ -260,8 +293,9 @@ def _beside_packed_forward(model: ShardedModel, responses: list[EngineAnswer]) -
     (packs,) = pack_groups(groups, capacity=4096, ranks=1)
     differences = []
     for pack in packs:
-        logprobs = model.score(pack)[0].cpu().numpy()
-        differences.append(logprobs[pack.loss_scores] - pack.behavior_logprobs)
+        every_logprob = model.score(pack)[0].cpu().numpy()
+        logprobs = every_logprob[pack.loss_scores]
+        differences.append(logprobs - pack.behavior_logprobs)
     return _size(differences)
 
 
@@ -287,9 +321,14 @@ def _report(requests: list[GenerateRequest], count: int, rounds: list[Round]) ->
     tokens = sum(request.sampling.max_new_tokens for request in requests)
     sides = {}
     for name in rounds[0][count]:
-        sides[name] = _report_side(tokens, [measured[count][name] for measured in rounds])
+        of_side = [measured[count][name] for measured in rounds]
+        sides[name] = _report_side(tokens, of_side)
     ours = sides["arl"]["useful_tokens_per_s"]
-    ratios = {name: round(ours / side["useful_tokens_per_s"], 2) for name, side in sides.items() if name != "arl"}
+    ratios = {}
+    for name, side in sides.items():
+        if name != "arl":
+            ratio = ours / side["useful_tokens_per_s"]
+            ratios[name] = round(ratio, 2)
     return {"requests": len(requests), **sides, "arl_ratio": ratios}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from arl.bench import stderr_display
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
+from arl.metrics.console import ConsoleDisplay
 from arl.run.train import train
 
 SERVER = "arl.engine."  # begins the module of an engine server
@@ -29,14 +30,23 @@ def bench_evaluation(recipe: Path, overrides: list[str], every: int, pairs: int)
     settings = {"without": 0, "with": every}
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as directory, stderr_display() as display:
         for pair in range(pairs):
-            for name in settings if pair % 2 == 0 else reversed(settings):
+            names = list(settings)
+            if pair % 2 == 1:
+                names.reverse()
+            for name in names:
                 display.note(f"pair {pair}: {name} evaluation")
                 changes = [f"output.directory={directory}", f"eval.every={settings[name]}"]
                 loaded = load_recipe(recipe, [*overrides, *changes])
-                with _ProcessTimes(loaded) as times:
-                    summary = train(loaded, display)
-                rows[name].append({"training_seconds": round(summary.training_seconds, 2), **times.cpu_seconds()})
+                row = _measure_run(loaded, display)
+                rows[name].append(row)
     return {"recipe": recipe.name, "every": every, **_compare(rows), "runs": rows}
+
+
+def _measure_run(recipe: Recipe, display: ConsoleDisplay) -> dict[str, Any]:
+    with _ProcessTimes(recipe) as times:
+        summary = train(recipe, display)
+    seconds = round(summary.training_seconds, 2)
+    return {"training_seconds": seconds, **times.cpu_seconds()}
 
 
 def _compare(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
@@ -44,13 +54,16 @@ def _compare(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     used = statistics.median(row["evaluation"] for row in rows["with"])
     report: dict[str, Any] = {"evaluation_engine_cpu_seconds": used}
     for column in ("training_seconds", "training_cpu"):
-        values = {name: [_column(row, column) for row in of_name] for name, of_name in rows.items()}
-        pairs = zip(values["with"], values["without"], strict=True)
-        more = statistics.median(mine - other for mine, other in pairs)
+        values_with = [_column(row, column) for row in rows["with"]]
+        values_without = [_column(row, column) for row in rows["without"]]
+        pairs = zip(values_with, values_without, strict=True)
+        more = statistics.median(one - other for one, other in pairs)
+        share = more / max(used, 1e-9)
+        spread = max(values_without) - min(values_without)
         report[column] = {
             "more": round(more, 2),
-            "share_of_evaluation": round(more / max(used, 1e-9), 3),
-            "spread_without": round(max(values["without"]) - min(values["without"]), 2),
+            "share_of_evaluation": round(share, 3),
+            "spread_without": round(spread, 2),
         }
     return report
 
@@ -59,7 +72,8 @@ def _column(row: dict[str, Any], column: str) -> float:
     """Return one number of a run; training_cpu: of all processes but the evaluation's."""
     if column != "training_cpu":
         return float(row[column])
-    return float(row["controller"] + row["trainer"] + row["engine"])
+    seconds: float = row["controller"] + row["trainer"] + row["engine"]
+    return seconds
 
 
 class _ProcessTimes:
@@ -100,33 +114,40 @@ class _ProcessTimes:
         while not self._ended.wait(SAMPLE_SECONDS):
             for pid in _children(os.getpid()):
                 try:
-                    command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-                    kind = _kind(command)
-                    if kind is not None:
-                        self._seen[kind][pid] = _cpu_seconds(pid)
+                    self._look_at(pid)
                 except (OSError, IndexError):  # it has ended meanwhile
                     continue
 
+    def _look_at(self, pid: int) -> None:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        kind = _kind(command.decode(errors="replace"))
+        if kind is not None:
+            self._seen[kind][pid] = _cpu_seconds(pid)
 
-def _kind(command: list[str]) -> str | None:
-    if any(word.startswith(SERVER) for word in command):
+
+def _kind(command: str) -> str | None:
+    """Return what a process is, by the words of its command line, which zeros separate."""
+    words = command.split("\0")
+    if any(word.startswith(SERVER) for word in words):
         return "server"
-    return "rank" if RANK in command else None
+    return "rank" if RANK in words else None
 
 
 def _children(pid: int) -> list[int]:
     children: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():  # a child belongs to the thread that has started it
         try:
-            children += [int(child) for child in (task / "children").read_text().split()]
+            of_thread = (task / "children").read_text()
         except OSError:  # the thread has ended meanwhile
             continue
+        children += [int(child) for child in of_thread.split()]
     return children
 
 
 def _cpu_seconds(pid: int) -> float:
     """Return user and system seconds of a process."""
-    _, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
-    fields = rest.split()
-    user, system = fields[11], fields[12]
-    return (int(user) + int(system)) / TICKS
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    _, _, after_name = stat.rpartition(")")
+    fields = after_name.split()
+    ticks = int(fields[11]) + int(fields[12])
+    return ticks / TICKS

@@ -16,6 +16,7 @@ whole batch of all ranks, and its bins are dealt in sorted waves, which is bette
 """
 
 import heapq
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -37,8 +38,10 @@ HIDDEN = 1536
 KEY_VALUE = 256
 MLP = 8960
 VOCAB = 151_936
+ATTENTION_WEIGHTS = 2 * HIDDEN * (HIDDEN + KEY_VALUE)
+MLP_WEIGHTS = 3 * HIDDEN * MLP
 SHAPE = Flops(
-    token=2.0 * LAYERS * (2 * HIDDEN * (HIDDEN + KEY_VALUE) + 3 * HIDDEN * MLP),
+    token=2.0 * LAYERS * (ATTENTION_WEIGHTS + MLP_WEIGHTS),
     key=4.0 * LAYERS * HIDDEN,
     score=2.0 * HIDDEN * VOCAB,
 )
@@ -62,8 +65,11 @@ def bench_packing(draws: int) -> dict[str, Any]:
         for n in SIZES:
             drawn = [draw(np.random.default_rng(seed), n) for seed in range(draws)]
             for ranks in RANKS:
-                rows.append([kind, n, ranks, *_compare_packers(drawn, ranks)])
-    columns = [f"{packer}.{column}" for packer in PACKERS for column in Packed.__struct_fields__]
+                numbers = _compare_packers(drawn, ranks)
+                rows.append([kind, n, ranks, *numbers])
+    columns = []
+    for packer in PACKERS:
+        columns += [f"{packer}.{column}" for column in Packed.__struct_fields__]
     return {
         "capacity": CAPACITY,
         "draws": draws,
@@ -78,11 +84,12 @@ def _compare_packers(drawn: list[np.ndarray], ranks: int) -> list[float]:
     numbers = [_mean(bounds)]
     for packer in PACKERS.values():
         results = [_measure(packer, lengths, ranks) for lengths in drawn]
+        ms = statistics.median(result.ms for result in results)
         numbers += [
             _mean([result.micro_batches for result in results]),
             _mean([result.time_to_ideal for result in results]),
             _mean([result.fullest_to_capacity for result in results]),
-            round(statistics.median(result.ms for result in results), 1),
+            round(ms, 1),
         ]
     return numbers
 
@@ -92,20 +99,26 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _measure(packer: Packer, lengths: np.ndarray, ranks: int) -> Packed:
-    flops = np.array([SHAPE.of(s, s * (s + 1) // 2, s) for s in lengths.tolist()])
+    flops = np.array([_forward_flops(length) for length in lengths.tolist()])
     start = time.process_time()
     shares = packer(lengths, flops, ranks)
     seconds = time.process_time() - start
-    bins = [members for share in shares for members in share]
-    placed = sorted(item for members in bins for item in members)
+    bins = list(itertools.chain.from_iterable(shares))
+    placed = sorted(itertools.chain.from_iterable(bins))
     assert placed == list(range(len(lengths))), "every sequence is in one bin"
     fullest = max(int(lengths[members].sum()) for members in bins)
+    ideal = least_time(flops, ranks)
     return Packed(
         micro_batches=len(bins),
-        time_to_ideal=synchronous_time(shares, flops) / least_time(flops, ranks),
+        time_to_ideal=synchronous_time(shares, flops) / ideal,
         fullest_to_capacity=fullest / CAPACITY,
         ms=1000 * seconds,
     )
+
+
+def _forward_flops(length: int) -> float:
+    num_keys = length * (length + 1) // 2
+    return SHAPE.of(length, num_keys, length)
 
 
 def ours(lengths: np.ndarray, flops: np.ndarray, ranks: int) -> list[Bins]:
@@ -142,12 +155,13 @@ def _fewest_sequences(lengths: np.ndarray, asked: int) -> Bins:
     counts = np.zeros(len(lengths), np.int64)
     for item in np.argsort(-lengths, kind="stable").tolist():
         opened = len(bins)
-        has_room = tokens[:opened] + lengths[item] <= CAPACITY
+        in_bins = tokens[:opened]
+        has_room = in_bins + lengths[item] <= CAPACITY
         if opened < asked or not has_room.any():
             chosen = opened
             bins.append([])
         else:
-            fullness = counts[:opened] * (CAPACITY + 1) + tokens[:opened]  # by sequences; of equally many, by tokens
+            fullness = counts[:opened] * (CAPACITY + 1) + in_bins  # by sequences; of equally many, by tokens
             fullness[~has_room] = np.iinfo(np.int64).max
             chosen = int(fullness.argmin())
         bins[chosen].append(item)
@@ -179,8 +193,14 @@ class _Partition(Struct, frozen=True):
         alone = len(self.parts) - meeting
         alone_there = len(other.parts) - meeting
         parts = self.parts[:alone] + other.parts[:alone_there]
-        for one, two in zip(self.parts[alone:], reversed(other.parts[alone_there:]), strict=True):
-            parts.append(_Part(one.tokens + two.tokens, one.items + two.items))
+        smallest_here = self.parts[alone:]
+        smallest_there = other.parts[alone_there:]
+        for one, two in zip(smallest_here, reversed(smallest_there), strict=True):
+            together = _Part(
+                tokens=one.tokens + two.tokens,
+                items=one.items + two.items,
+            )
+            parts.append(together)
         parts.sort(key=lambda part: -part.tokens)
         return _Partition(parts)
 
@@ -191,15 +211,18 @@ def karmarkar_karp(lengths: np.ndarray, flops: np.ndarray, ranks: int) -> list[B
     k = _round_up(least_bins, ranks)
     heap = []  # (−spread, first item, partition); no two have the same first item
     for item, length in enumerate(lengths.tolist()):
-        heap.append((-length, item, _Partition([_Part(length, [item])])))
+        alone = _Partition([_Part(length, [item])])
+        heap.append((-length, item, alone))
     heapq.heapify(heap)
     while len(heap) > 1:
         _, first, widest = heapq.heappop(heap)
         _, _, second = heapq.heappop(heap)
         joined = widest.joined(second, k)
-        heapq.heappush(heap, (-joined.spread(k), first, joined))
+        spread = joined.spread(k)
+        heapq.heappush(heap, (-spread, first, joined))
     _, _, whole = heap[0]
-    return _completed([part.items for part in whole.parts], flops, ranks)
+    bins = [part.items for part in whole.parts]
+    return _completed(bins, flops, ranks)
 
 
 def _round_up(count: int, multiple: int) -> int:

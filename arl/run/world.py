@@ -37,7 +37,7 @@ from arl.rollout.staleness import StalenessGate
 from arl.run.checkpoint import Cut as Cut
 from arl.run.checkpoint import RunCheckpoints
 from arl.run.evaluation.during import Evaluations, NoEvaluations
-from arl.run.evaluation.held_out import measure_held_out
+from arl.run.evaluation.measure import measure_held_out
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.preflight import Plan
 from arl.run.resume import Origin

@@ -99,7 +99,11 @@ class Beside:
         return (self.directory / "checkpoints" / "best").readlink().name
 
 
-def in_run(directory: Path, body: Callable[[Recorder], Coroutine[Any, Any, None]]) -> list[dict[str, Any]]:
+def in_run(
+    directory: Path,
+    body: Callable[[Recorder], Coroutine[Any, Any, None]],
+    virtual: bool = False,
+) -> list[dict[str, Any]]:
     """Run `body` with a recorder; return what it recorded."""
 
     async def main() -> list[dict[str, Any]]:
@@ -107,7 +111,7 @@ def in_run(directory: Path, body: Callable[[Recorder], Coroutine[Any, Any, None]
             await body(recorder)
             return list(recorder.records)
 
-    return clock.run(main)
+    return clock.run(main, virtual=virtual)
 
 
 def test_each_due_version_is_measured_once_in_order_and_recorded_as_itself(tmp_path: Path) -> None:
@@ -144,18 +148,24 @@ def test_the_best_stays_the_best_until_another_one_is_better(tmp_path: Path) -> 
 
 
 def test_of_too_many_that_wait_the_oldest_is_left_out_and_said(tmp_path: Path) -> None:
-    replica = FakeReplica({30: 0.1, 40: 0.2})
+    replica = FakeReplica({10: 0.0, 30: 0.1, 40: 0.2})
+    replica.gates[10] = asyncio.Event()
 
     async def body(recorder: Recorder) -> None:
         beside = Beside(tmp_path, replica, recorder)
-        beside.save(10, 20, 30, 40)
-        assert set(beside.evaluations.waiting) == {30, 40}
-        await beside.end()
-        assert beside.evaluations.num_left_out == 2
-        assert beside.notes[0].startswith("version 10 is not evaluated (1 so far): 2 newer versions wait")
+        beside.save(10)
+        async with clock.deadline(10, "test", "the evaluations"), asyncio.TaskGroup() as tasks:
+            tasks.create_task(beside.evaluations.run())
+            await replica.began.wait()
+            beside.save(20, 30, 40)
+            assert set(beside.evaluations.waiting) == {10, 30, 40}
+            replica.gates[10].set()
+            beside.evaluations.finish()
+        assert beside.evaluations.num_left_out == 1
+        assert beside.notes[0].startswith("version 20 is not evaluated (1 so far): 2 newer versions wait")
 
     in_run(tmp_path, body)
-    assert replica.measured == [30, 40]
+    assert replica.measured == [10, 30, 40]
 
 
 def test_an_engine_that_is_lost_is_started_again_once_and_then_evaluation_is_given_up(tmp_path: Path) -> None:
@@ -175,6 +185,27 @@ def test_an_engine_that_is_lost_is_started_again_once_and_then_evaluation_is_giv
     assert replica.measured == [10, 10, 20]
     assert replica.restarts == 2
     assert [r["step"] for r in records] == [10]
+
+
+def test_versions_that_take_too_long_are_left_out_one_by_one_and_the_next_has_another_engine(tmp_path: Path) -> None:
+    replica = FakeReplica({40: 0.4})
+    replica.gates = {version: asyncio.Event() for version in (10, 20, 30)}  # never set
+
+    async def body(recorder: Recorder) -> None:
+        beside = Beside(tmp_path, replica, recorder)
+        beside.save(10, 20, 30)
+        beside.evaluations.finish()
+        await beside.evaluations.run()
+        beside.save(40)
+        await beside.end()
+        late = [note for note in beside.notes if "waited 3600 s for the scores of version" in note]
+        assert [note.partition(":")[0] for note in late] == [
+            f"version {version} is not evaluated ({count} so far)" for count, version in enumerate((10, 20, 30), 1)
+        ]
+
+    records = in_run(tmp_path, body, virtual=True)
+    assert [r["step"] for r in records] == [40]
+    assert replica.restarts == 3
 
 
 @pytest.mark.parametrize("error", [RewardError("no number"), ValueError("of an env")])
@@ -232,6 +263,20 @@ def test_a_resumed_run_measures_what_waited_and_records_again_what_its_files_los
     assert [(r["step"], r["eval/held_out/accuracy"]) for r in records] == [(10, 0.9), (20, 0.2)]
     assert replica.measured == [20]
     assert not (tmp_path / "evaluations" / "step_40.json").exists()
+
+
+def test_a_resumed_run_measures_the_version_that_was_being_measured_and_those_that_waited(tmp_path: Path) -> None:
+    """As many as a killed run can leave; one more is older than them, and was left out before."""
+    for version in (10, 20, 30, 40):
+        (tmp_path / "checkpoints" / f"step_{version}").mkdir(parents=True)
+    replica = FakeReplica({20: 0.2, 30: 0.3, 40: 0.4})
+
+    async def body(recorder: Recorder) -> None:
+        beside = Beside(tmp_path, replica, recorder, begins=40)
+        await beside.end()
+
+    records = in_run(tmp_path, body)
+    assert [r["step"] for r in records] == [20, 30, 40]
 
 
 def test_the_replica_makes_way_on_a_cpu_and_needs_devices_of_its_own_on_gpus() -> None:

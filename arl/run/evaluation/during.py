@@ -2,7 +2,8 @@
 
     step ─► checkpoint of a due version is on disk ─► waiting ─► Measure: a replica loads it, and answers ─► Scoreboard
                                                          │                │
-                                                         │                └─► its engine is lost: restarted once
+                                                         │                ├─► its engine is lost: restarted once
+                                                         │                └─► its deadline is over: left out
                                                          └─► more than MAX_WAITING: the oldest is left out
 
 The weights come from the checkpoint's files, so a score is of exactly its version, with every transport and backend.
@@ -19,13 +20,23 @@ from typing import Protocol
 
 from arl.clock import deadline
 from arl.config.recipe import Recipe
-from arl.errors import RewardError, RunError, leaves
+from arl.errors import DeadlineError, RewardError, RunError, leaves
 from arl.rollout.base import Observer
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.types import Accuracy, Batch, StepResult
 
-MAX_WAITING = 2  # each holds the disk of one checkpoint
+MAX_WAITING = 2  # beside the one that is measured; each holds the disk of one checkpoint
 MAX_RESTARTS = 1  # of the replica in a run
+
+
+def is_measured(recipe: Recipe, version: int) -> bool:
+    """Return whether a version is measured during training, which takes eval.every.
+
+    The last one always is, unless the run itself measures all of it after training.
+    """
+    if version == recipe.train.steps:
+        return not recipe.eval.only_held_out
+    return version % recipe.eval.every == 0
 
 
 class Evaluations(Protocol):
@@ -155,12 +166,8 @@ class BackgroundEvaluations:
         return {*self._queue} if self._current is None else {*self._queue, self._current}
 
     def due(self, version: int) -> bool:
-        """See Evaluations. The last version always is, unless the run itself evaluates all of it after training."""
-        if self._gave_up:
-            return False
-        if version == self._recipe.train.steps:
-            return not self._recipe.eval.only_held_out
-        return version % self._recipe.eval.every == 0
+        """See Evaluations."""
+        return not self._gave_up and is_measured(self._recipe, version)
 
     def stepped(self, version: int) -> None:
         """See Evaluations. Waits for the checkpoint instead."""
@@ -170,7 +177,7 @@ class BackgroundEvaluations:
         if not self.due(version) or version in self.waiting or self._board.measured(version):
             return
         self._queue.append(version)
-        if len(self._queue) > MAX_WAITING:
+        if len(self.waiting) > 1 + MAX_WAITING:
             self._leave_out(self._queue.popleft(), f"{MAX_WAITING} newer versions wait; raise eval.every")
         self._changed.set()
 
@@ -213,6 +220,10 @@ class BackgroundEvaluations:
                 await replica.hurry()
             try:
                 accuracies = await self._try(replica, version)
+            except DeadlineError as error:  # of this version as a whole: its engine may hang, or only be slow
+                self._leave_out(version, str(error))
+                await replica.restart()
+                return ()
             except Exception as error:  # whatever it is, an evaluation does not end a run
                 cause = next(leaves(error))
                 if not _is_of_engine(error):
@@ -256,5 +267,5 @@ class BackgroundEvaluations:
 
 
 def _is_of_engine(error: BaseException) -> bool:
-    """Return whether another engine may help: one is lost, hangs, refuses, or did not start."""
+    """Return whether another engine may help: one is lost, refuses, or did not start."""
     return any(isinstance(cause, RunError) and not isinstance(cause, RewardError) for cause in leaves(error))

@@ -7,7 +7,7 @@ Request ─► prepare: suites, protocols, output directories ─► refused, or
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,10 @@ from arl.metrics.console import ConsoleDisplay
 from arl.models.model_files import local_copy
 from arl.run.evaluation.eval_progress import EvalProgress
 from arl.run.evaluation.evaluate import episodes_at_once, evaluate_suite, suite_episodes
-from arl.run.evaluation.model_identity import identify, short_name
-from arl.run.evaluation.outputs import Record, Scored, SuiteOutput, locked
-from arl.run.evaluation.protocol import protocol_of
-from arl.run.evaluation.sample import check_ks, score_samples
+from arl.run.evaluation.model_identity import ModelIdentity, follow_link, identify, short_name
+from arl.run.evaluation.outputs import Record, Scored, SuiteOutput, file_name, locked
+from arl.run.evaluation.protocol import Protocol, protocol_of
+from arl.run.evaluation.sample import Sample, check_ks, score_samples
 from arl.run.evaluation.sample_files import SampleFiles
 from arl.run.evaluation.serving import Served, engine_resources, for_evaluation, serve_model
 from arl.run.evaluation.suite import Suite, open_suite
@@ -95,6 +95,7 @@ def prepare(request: Request) -> Evaluation:
         InputError: unknown suites, impossible settings, a model that is nowhere, prompts that do not fit, an engine
             that is not installed, or a directory with another evaluation.
     """
+    request = replace(request, model=follow_link(request.model))
     recipe = for_evaluation(_base_recipe(request))
     check_model_source(request.model)
     settings = {"problems": ALL_PROBLEMS} | request.sampling
@@ -112,9 +113,8 @@ def prepare(request: Request) -> Evaluation:
         suite_codec = codec.with_format(recipe_format(suite.recipe.data))
         check_prompts(suite, suite_codec, limits)
         protocol = protocol_of(suite, installed, suite_codec)
-        output = SuiteOutput(
-            _directory(request, suite, protocol.fingerprint), Record(protocol=protocol, model=identity)
-        )
+        directory = request.output or _default_directory(identity, protocol)
+        output = SuiteOutput(directory, Record(protocol=protocol, model=identity))
         output.check()
         assignments.append(Assignment(suite, suite_codec, output))
     return Evaluation(recipe, model, limits.context, request.ks, assignments)
@@ -157,10 +157,9 @@ def _base_recipe(request: Request) -> Recipe:
     return make_recipe(values, request.overrides, Path("arl eval"))
 
 
-def _directory(request: Request, suite: Suite, fingerprint: str) -> Path:
-    if request.output is not None:
-        return request.output
-    return Path("evals") / short_name(request.model) / f"{suite.name.replace(':', '.')}-{fingerprint}"
+def _default_directory(model: ModelIdentity, protocol: Protocol) -> Path:
+    """Return evals/<model>/<suite>-<fingerprint>."""
+    return Path("evals") / short_name(model.name) / f"{file_name(protocol.suite)}-{protocol.fingerprint}"
 
 
 class _Runner:
@@ -208,7 +207,7 @@ class _Runner:
         async with open_rewards(suite.recipe, served.logs, note) as rewards, _flushed(files, progress):
             scorer = evaluation_scorer(suite.recipe, rewards)
 
-            def keep(sample: Any) -> None:
+            def keep(sample: Sample) -> None:
                 files.add(sample)
                 progress.add(sample)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.errors import leaves
+from arl.run.evaluation.during import is_measured
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.types import Accuracy
 
@@ -59,7 +60,7 @@ class InPlaceEvaluations:
 
     def stepped(self, version: int) -> None:
         """See Evaluations."""
-        if not self._measures(version):
+        if self._board.measured(version) or not is_measured(self._recipe, version):
             return
         self._checkpoints.mkdir(exist_ok=True)
         model = self._checkpoints / f"{PREFIX}{version}"
@@ -72,14 +73,6 @@ class InPlaceEvaluations:
         else:
             self._board.add(model, accuracies)
         self._remove_others()
-
-    def _measures(self, version: int) -> bool:
-        evaluation = self._recipe.eval
-        if self._board.measured(version):
-            return False
-        if version == self._recipe.train.steps:
-            return not evaluation.only_held_out
-        return version % evaluation.every == 0
 
     def saved(self, version: int) -> None:
         """See Evaluations. The weights were saved when the step was finished."""

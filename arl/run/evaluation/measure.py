@@ -1,16 +1,41 @@
-"""Measure one version on all suites that are evaluated during training."""
+"""Measure one version: on the recipe's own evaluation problems, or on all suites that are evaluated during training."""
 
 from collections.abc import Sequence
 
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe
 from arl.data.prompt_format import recipe_format
+from arl.data.text_codec import TextCodec
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.base import Engine
+from arl.rollout.episodes import Rewards
 from arl.run.evaluation.evaluate import episodes_at_once, evaluate_suite, suite_episodes
 from arl.run.evaluation.suite import Suite, held_out_suite, open_suite
 from arl.run.rewards import Scorers, evaluation_scorer
 from arl.types import Accuracy, Problem
+
+
+async def measure_held_out(
+    recipe: Recipe,
+    problems: Sequence[Problem],
+    version: int,
+    engine: Engine,
+    codec: TextCodec,
+    rewards: Rewards,
+    context: int,
+) -> Accuracy:
+    """Measure `version` on the recipe's own evaluation problems, as a run does before and after training.
+
+    Args:
+        problems: as many as are used.
+        version: the engine serves it, and keeps it until this returns.
+        context: of the model, tokens.
+
+    Raises:
+        DeadlineError, EngineError, RewardError: see `evaluate_suite`.
+    """
+    suite = held_out_suite(recipe, problems)
+    return await _measure(suite, version, engine, codec, rewards, context, recipe.deadlines.step)
 
 
 def measured_suites(recipe: Recipe, held_out: Sequence[Problem]) -> list[Suite]:
@@ -54,12 +79,25 @@ async def measure_suites(
     for suite in suites:
         prompts = codec.with_format(recipe_format(suite.recipe.data))
         scorer = evaluation_scorer(suite.recipe, rewards)
-        score = await evaluate_suite(
-            suite_episodes(suite, engine, prompts, scorer, context),
-            suite,
-            at_once=episodes_at_once(suite.recipe.engine),
-            patience=patience,
-        )
-        assert score.version == version, f"version {version} was to be measured, and {score.version} was"
-        accuracies.append(score.accuracy)
+        accuracy = await _measure(suite, version, engine, prompts, scorer, context, patience)
+        accuracies.append(accuracy)
     return accuracies
+
+
+async def _measure(
+    suite: Suite,
+    version: int,
+    engine: Engine,
+    codec: TextCodec,
+    rewards: Rewards,
+    context: int,
+    patience: float,
+) -> Accuracy:
+    score = await evaluate_suite(
+        suite_episodes(suite, engine, codec, rewards, context),
+        suite,
+        at_once=episodes_at_once(suite.recipe.engine),
+        patience=patience,
+    )
+    assert score.version == version, f"version {version} was to be measured, and {score.version} was"
+    return score.accuracy

@@ -22,7 +22,7 @@ DESCRIPTIONS = ("config.json", "generation_config.json", "tokenizer*.json", "voc
 class ModelIdentity(Struct, frozen=True, kw_only=True):
     """Say which model was evaluated."""
 
-    name: str  # as it was given
+    name: str  # as it was given; of a link, where it leads
     path: str  # of its directory, with symbolic links resolved
     sha256: str  # of its weights, config and tokenizer
     hashed: str  # "all bytes", or "headers and samples of the weights"
@@ -50,6 +50,12 @@ def identify(name: str, directory: Path) -> ModelIdentity:
         sha256=digest.hexdigest(),
         hashed="all bytes" if is_whole else "headers and samples of the weights",
     )
+
+
+def follow_link(model: str) -> str:
+    """Return the name of a model, or where a link such as checkpoints/best leads, because it leads elsewhere later."""
+    path = Path(model)
+    return str(path.resolve()) if path.is_symlink() else model
 
 
 def short_name(model: str) -> str:

@@ -54,7 +54,7 @@ class SuiteOutput:
     @property
     def name(self) -> str:
         """Return the name of the suite as a file name."""
-        return re.sub(r"[^A-Za-z0-9_-]", ".", self.record.protocol.suite)
+        return file_name(self.record.protocol.suite)
 
     def check(self) -> None:
         """Compare what the directory has of this suite with what is wanted, before anything is written.
@@ -96,6 +96,15 @@ class SuiteOutput:
         others = [entry for entry in read_scores(file) if entry.protocol.suite != score.suite] if file.exists() else []
         _replace(file, [*others, scored])
         return scored
+
+
+def file_name(suite: str) -> str:
+    """Return the name of a suite as a file name.
+
+    >>> file_name("mine:Digits")
+    'mine.Digits'
+    """
+    return re.sub(r"[^A-Za-z0-9_-]", ".", suite)
 
 
 def read_scores(file: Path) -> list[Scored]:

@@ -73,7 +73,6 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
     recipe = suite.recipe
     sampling = suite.sampling
     template = codec.chat_template if codec.prompts.uses_template else None
-    rollout = recipe.rollout.model_dump(mode="json")
     return Protocol(
         suite=suite.name,
         problems=len(suite.problems),
@@ -86,7 +85,7 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
         system=recipe.data.system,
         suffix=recipe.data.suffix,
         chat_template_sha256=None if template is None else _sha256(template.encode()),
-        stop={field: rollout[field] for field in ("stop", "stop_token_ids") if field in rollout},
+        stop=recipe.rollout.model_dump(mode="json", include={"stop", "stop_token_ids"}),
         env=suite.env,
         grader=suite.reward,
         grader_version=_version_of(suite.reward),

@@ -50,7 +50,8 @@ def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
     weights = np.zeros(n)
     weights[n - 1] = k / n
     for i in range(n - 1, 0, -1):  # from the i + 1-th smallest to the i-th smallest
-        weights[i - 1] = weights[i] * max(i - k + 1, 0) / i
+        factor = max(i - k + 1, 0) / i
+        weights[i - 1] = weights[i] * factor
     ascending = np.sort(np.asarray(correct, np.float64), axis=1)
     scores: np.ndarray = ascending @ weights
     return scores
@@ -102,10 +103,14 @@ def estimate(columns: Mapping[str, np.ndarray], seed: int) -> dict[str, Estimate
     tail = 100 * (1 - COVERAGE) / 2
     low, high = np.percentile(means, [tail, 100 - tail], axis=0)
     centers = values.mean(axis=0)
-    return {
-        name: Estimate(float(centers[i]), float(low[i]), float(high[i]))  # float: JSON knows no numpy
-        for i, name in enumerate(columns)
-    }
+    estimates = {}
+    for i, name in enumerate(columns):
+        estimates[name] = Estimate(
+            value=float(centers[i]),  # float: JSON knows no numpy
+            low=float(low[i]),
+            high=float(high[i]),
+        )
+    return estimates
 
 
 def _resampled_means(values: np.ndarray, seed: int) -> np.ndarray:
@@ -133,4 +138,9 @@ class Lengths(Struct, frozen=True):
 def lengths(num_tokens: Sequence[int]) -> Lengths:
     """Summarize the number of sampled tokens of every sample."""
     p50, p95 = np.percentile(num_tokens, [50, 95])
-    return Lengths(float(np.mean(num_tokens)), float(p50), float(p95), int(np.max(num_tokens)))
+    return Lengths(
+        mean=float(np.mean(num_tokens)),
+        p50=float(p50),
+        p95=float(p95),
+        largest=int(np.max(num_tokens)),
+    )

@@ -24,7 +24,7 @@ from arl.launch.launchers import make_launcher
 from arl.launch.placement import place
 from arl.run.auto import resolve_auto
 from arl.run.engines import EngineServers, connect_engines
-from arl.run.evaluation.held_out import measure_held_out
+from arl.run.evaluation.measure import measure_held_out
 from arl.run.evaluation.suite import open_suite
 from arl.run.failures import explain_deaths, reported_failures
 from arl.run.rewards import evaluation_scorer, open_rewards
