@@ -16,10 +16,11 @@ from arl.bench import stderr_display
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.metrics.console import ConsoleDisplay
+from arl.run.evaluation.evaluator_link import MODULE
 from arl.run.train import train
 
 SERVER = "arl.engine."  # begins the module of an engine server
-RANK = "arl.train.rank"
+MODULES = {"arl.train.rank": "rank", MODULE: "evaluator"}
 SAMPLE_SECONDS = 0.1
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -81,7 +82,7 @@ class _ProcessTimes:
 
     def __init__(self, recipe: Recipe) -> None:
         self._num_engines = recipe.engine.replicas
-        self._seen: dict[str, dict[int, float]] = {"server": {}, "rank": {}}  # kind -> pid -> CPU seconds
+        self._seen: dict[str, dict[int, float]] = {}  # kind -> pid -> CPU seconds
         self._own_before = 0.0
         self._own = 0.0
         self._ended = threading.Event()
@@ -101,11 +102,13 @@ class _ProcessTimes:
         """Return CPU seconds by side; servers that started after the run's own are the evaluation's."""
         servers = list(self._seen["server"].values())
         ranks = self._seen["rank"].values()
+        evaluators = self._seen.get("evaluator", {}).values()
         seconds = {
             "controller": self._own,
             "trainer": sum(ranks),
             "engine": sum(servers[: self._num_engines]),
             "evaluation": sum(servers[self._num_engines :]),
+            "evaluator": sum(evaluators),
         }
         return {name: round(value, 2) for name, value in seconds.items()}
 
@@ -122,7 +125,7 @@ class _ProcessTimes:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
         kind = _kind(command.decode(errors="replace"))
         if kind is not None:
-            self._seen[kind][pid] = _cpu_seconds(pid)
+            self._seen.setdefault(kind, {})[pid] = _cpu_seconds(pid)
 
 
 def _kind(command: str) -> str | None:
@@ -130,7 +133,8 @@ def _kind(command: str) -> str | None:
     words = command.split("\0")
     if any(word.startswith(SERVER) for word in words):
         return "server"
-    return "rank" if RANK in words else None
+    kinds = [MODULES[word] for word in words if word in MODULES]
+    return kinds[0] if kinds else None
 
 
 def _children(pid: int) -> list[int]:

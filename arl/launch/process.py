@@ -152,8 +152,18 @@ def _read_end(log: Path) -> bytes:
         return file.read()
 
 
-async def start_process(role: str, command: Command, log: Path, on_line: Callable[[str], None] | None) -> LocalProcess:
-    """Start `command` on this machine; its output goes to `log` and, line by line, to `on_line`."""
+async def start_process(
+    role: str,
+    command: Command,
+    log: Path,
+    on_line: Callable[[str], None] | None,
+    stdin: int = asyncio.subprocess.DEVNULL,
+) -> LocalProcess:
+    """Start `command` on this machine; its output goes to `log` and, line by line, to `on_line`.
+
+    Args:
+        stdin: file descriptor of its standard input.
+    """
     # A pipe of our own, because asyncio reports the end of a child only when its own pipes are closed, and whoever has
     # inherited one may hold it open for longer.
     reading_end, writing_end = os.pipe()
@@ -165,7 +175,7 @@ async def start_process(role: str, command: Command, log: Path, on_line: Callabl
         process = await spawn(
             command.argv,
             command.environment,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=stdin,
             output=writing_end,
         )
     finally:

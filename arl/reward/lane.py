@@ -21,8 +21,9 @@ from typing import NoReturn
 import msgspec
 
 from arl.launch.child import die_with
+from arl.launch.frames import FrameError, FrameReader, frame
 from arl.reward.grading import RewardCallable, judge
-from arl.reward.messages import Answer, FrameError, FrameReader, RewardCall, frame
+from arl.reward.messages import Answer, RewardCall
 
 LONGEST_ANSWER = 1 << 16  # bytes: hundreds of named parts, or a traceback
 READ_BYTES = 1 << 16

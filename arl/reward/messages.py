@@ -1,18 +1,14 @@
-"""Define what controller, worker and lane send each other: frames of 4-byte length + msgpack.
+"""Define what controller, worker and lane send each other, in frames of arl.launch.frames.
 
 controller ── RewardCall ──► worker ── RewardCall ──► lane      one response, for one reward function
 controller ◄─── Answer ───── worker ◄─── Answer ───── lane      what it returned, or why there is no grade
 """
 
-from collections.abc import Iterator
-
-import msgspec
 from msgspec import Struct
 
 from arl.types import Problem, Response
 
 READY = 0  # id of the answer that reports that a worker has imported its functions; calls count from 1
-_HEADER = 4  # bytes of a frame's length
 
 
 class Settings(Struct, frozen=True):
@@ -46,43 +42,3 @@ class Answer(Struct, frozen=True):
 
     id: int
     verdict: Verdict | None = None  # None: no verdict yet, and the worker takes the next call
-
-
-class FrameError(Exception):
-    """Report that a frame is longer than its reader allows."""
-
-
-class FrameReader:
-    """Cut a stream of bytes into frames.
-
-    Args:
-        longest: bytes of a frame; None: any length.
-    """
-
-    def __init__(self, longest: int | None = None) -> None:
-        self._longest = longest
-        self._bytes = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Add what has arrived, and yield the bodies of the frames that it completes.
-
-        Raises:
-            FrameError: a frame is too long.
-        """
-        self._bytes += data
-        while len(self._bytes) >= _HEADER:
-            size = int.from_bytes(self._bytes[:_HEADER], "big")
-            if self._longest is not None and size > self._longest:
-                raise FrameError(f"{size} bytes")
-            end = _HEADER + size
-            if len(self._bytes) < end:
-                return
-            body = bytes(self._bytes[_HEADER:end])
-            del self._bytes[:end]
-            yield body
-
-
-def frame(message: Struct) -> bytes:
-    """Encode a message behind its length."""
-    body = msgspec.msgpack.encode(message)
-    return len(body).to_bytes(_HEADER, "big") + body

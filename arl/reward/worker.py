@@ -28,9 +28,10 @@ import msgspec
 
 from arl.config.imports import import_function
 from arl.launch.child import adopt_orphans, outlive_parent
+from arl.launch.frames import FrameReader, frame
 from arl.reward.grading import RewardCallable
 from arl.reward.lane import READ_BYTES, Lane, LaneError, Orphans, freeze_imports
-from arl.reward.messages import READY, Answer, FrameReader, RewardCall, Settings, Verdict, frame
+from arl.reward.messages import READY, Answer, RewardCall, Settings, Verdict
 
 MOST_ASIDE = 4  # lanes of a worker that go on aside
 FIRST_PATIENCE = 0.25  # seconds until a call is left behind, as long as none was answered

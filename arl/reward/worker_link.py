@@ -11,8 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from arl.launch.frames import FrameReader, frame
 from arl.launch.spawn import kill_session, spawn
-from arl.reward.messages import READY, Answer, FrameReader, RewardCall, Settings, frame
+from arl.reward.messages import READY, Answer, RewardCall, Settings
 
 MOST_UNRELEASED = 16  # calls of a worker: one in its front lane, and next ones, so that they travel in batches
 END_SECONDS = 5.0  # for a worker to kill its lanes and exit

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from arl.config.worlds import WALL
 from arl.data.prompt_format import recipe_format
-from arl.data.tokenizer import HuggingFaceCodec, load_codec
+from arl.data.tokenizer import load_codec
 from arl.launch.address import new_key
 from arl.launch.base import Launcher
 from arl.launch.launchers import make_launcher
@@ -100,15 +100,13 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> A
                     rewards=training_scorer(recipe, rewards),
                     held_out_rewards=evaluation_scorer(recipe, rewards),
                     ready=ready,
-                    make_evaluations=_evaluations(start, servers, codec),
+                    make_evaluations=_evaluations(start, servers),
                     num_restarts=lambda: engine.restarts,
                 )
         await trainer.stop()
 
 
-def _evaluations(
-    start: Start, servers: EngineServers, codec: HuggingFaceCodec
-) -> Callable[[Scoreboard], BackgroundEvaluations]:
+def _evaluations(start: Start, servers: EngineServers) -> Callable[[Scoreboard], BackgroundEvaluations]:
     """Return what makes the evaluations of a run: checkpoints are measured on one more server like the run's."""
     recipe = start.recipe
     plan = start.origin.plan
@@ -118,7 +116,7 @@ def _evaluations(
             start.origin.directory,
             recipe,
             start.origin.version,
-            lambda: open_replica(recipe, plan, servers, codec, start.display.note),
+            lambda: open_replica(recipe, plan, servers, start.display.note),
             board,
             start.display.note,
         )

@@ -14,18 +14,21 @@ import pytest
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
-from arl.errors import EngineLost, RecipeError, RewardError
-from arl.launch.base import Node
+from arl.errors import EngineLost, ProcessDied, RecipeError, RewardError
+from arl.launch.address import LOOPBACK
+from arl.launch.base import Node, Resources
 from arl.launch.placement import LOWEST_PRIORITY, place
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Recorder
-from arl.run.evaluation.during import BackgroundEvaluations
+from arl.run.evaluation.during import BackgroundEvaluations, NotMeasured
+from arl.run.evaluation.evaluator_link import EvaluatorLink
+from arl.run.evaluation.evaluator_messages import Assignment, Outcome, recipe_fields
 from arl.run.evaluation.scoreboard import Scoreboard, Scores
 from arl.run.preflight import preflight
 from arl.run.resume import Origin
 from arl.run.virtual import measure_in_process
 from arl.run.world import Start
-from arl.types import Accuracy
+from arl.types import Accuracy, StartingVersions
 from tests.metrics.test_recorder import idle_recorder
 from tests.processes import survivors
 from tests.run.test_train import Command, start
@@ -211,7 +214,9 @@ def test_versions_that_take_too_long_are_left_out_one_by_one_and_the_next_has_an
 @pytest.mark.parametrize("error", [RewardError("no number"), ValueError("of an env")])
 def test_episodes_that_cannot_be_scored_leave_out_their_version_alone(tmp_path: Path, error: Exception) -> None:
     replica = FakeReplica({20: 0.2})
-    replica.fails = lambda version: error if version == 10 else None
+    outcome = Outcome.failed(ExceptionGroup("tasks", [error]))
+    assert not outcome.is_of_engine
+    replica.fails = lambda version: NotMeasured(outcome.error) if version == 10 else None
 
     async def body(recorder: Recorder) -> None:
         beside = Beside(tmp_path, replica, recorder)
@@ -325,6 +330,31 @@ def test_a_run_measures_exactly_the_versions_that_it_says_and_trains_no_token_of
 
 def json_of(file: Path) -> Any:
     return msgspec.json.decode(file.read_bytes())
+
+
+def test_an_evaluator_that_cannot_start_ends_and_its_log_says_why(tmp_path: Path) -> None:
+    assignment = Assignment(
+        recipe=recipe_fields(Recipe.model_validate(RECIPE)),
+        suites=(),
+        tokenizer="absent",
+        context=100,
+        url=f"http://{LOOPBACK}:1",
+        key="key",
+        versions=StartingVersions("absent"),
+        resources=Resources(1),
+        host=LOOPBACK,
+        logs=str(tmp_path),
+    )
+
+    async def main() -> None:
+        evaluator = await EvaluatorLink.start(assignment, print)
+        try:
+            await evaluator.measure(0, Path("absent"))
+        finally:
+            await evaluator.stop(10)
+
+    with pytest.raises(ProcessDied, match=r"evaluator .* exited with code 1(?s:.*)no model can be loaded from there"):
+        clock.run(main)
 
 
 @pytest.mark.slow

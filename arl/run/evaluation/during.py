@@ -20,7 +20,7 @@ from typing import Protocol
 
 from arl.clock import deadline
 from arl.config.recipe import Recipe
-from arl.errors import DeadlineError, RewardError, RunError, leaves
+from arl.errors import DeadlineError, leaves
 from arl.rollout.base import Observer
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.types import Accuracy, Batch, StepResult
@@ -100,6 +100,10 @@ class NoEvaluations:
         """See Evaluations."""
 
 
+class NotMeasured(Exception):
+    """The episodes of a version could not be run or scored, which another engine would not change."""
+
+
 class Measure(Protocol):
     """Measure versions on an engine of its own. See arl.run.evaluation.replica."""
 
@@ -108,7 +112,7 @@ class Measure(Protocol):
 
         Raises:
             RunError: its engine failed, and `restart` may help.
-            RewardError: the episodes could not be scored.
+            NotMeasured: see there; the message says why.
         """
 
     @property
@@ -226,8 +230,8 @@ class BackgroundEvaluations:
                 return ()
             except Exception as error:  # whatever it is, an evaluation does not end a run
                 cause = next(leaves(error))
-                if not _is_of_engine(error):
-                    self._leave_out(version, f"{type(cause).__name__}: {cause}")
+                if isinstance(cause, NotMeasured):
+                    self._leave_out(version, str(cause))
                     return ()
                 await self._recover(replica, version, cause)
             else:
@@ -264,8 +268,3 @@ class BackgroundEvaluations:
 
     def _model(self, version: int) -> Path:
         return self._checkpoints / f"step_{version}"
-
-
-def _is_of_engine(error: BaseException) -> bool:
-    """Return whether another engine may help: one is lost, refuses, or did not start."""
-    return any(isinstance(cause, RunError) and not isinstance(cause, RewardError) for cause in leaves(error))

@@ -1,0 +1,61 @@
+"""Cut what processes of this machine say to each other over a socket pair into frames: 4-byte length + msgpack."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+_HEADER = 4  # bytes of a frame's length
+Message = TypeVar("Message", bound=Struct)
+
+
+class FrameError(Exception):
+    """A frame is longer than the reader allows."""
+
+
+class FrameReader:
+    """Cut a stream of bytes into frames.
+
+    Args:
+        longest: bytes of a frame; None: any length.
+    """
+
+    def __init__(self, longest: int | None = None) -> None:
+        self._longest = longest
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Add what has arrived, and yield the bodies of the frames that it completes.
+
+        Raises:
+            FrameError: a frame is too long.
+        """
+        self._bytes += data
+        while len(self._bytes) >= _HEADER:
+            size = int.from_bytes(self._bytes[:_HEADER], "big")
+            if self._longest is not None and size > self._longest:
+                raise FrameError(f"{size} bytes")
+            end = _HEADER + size
+            if len(self._bytes) < end:
+                return
+            body = bytes(self._bytes[_HEADER:end])
+            del self._bytes[:end]
+            yield body
+
+
+def frame(message: Struct) -> bytes:
+    """Encode a message behind its length."""
+    body = msgspec.msgpack.encode(message)
+    return len(body).to_bytes(_HEADER, "big") + body
+
+
+async def read_message(stream: asyncio.StreamReader, kind: type[Message]) -> Message | None:
+    """Wait for the next message, as long as its sender lives; None: the connection has ended."""
+    try:
+        header = await stream.readexactly(_HEADER)
+        body = await stream.readexactly(int.from_bytes(header, "big"))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    return msgspec.msgpack.decode(body, type=kind)
