@@ -1,6 +1,8 @@
 """Cut what processes of this machine say to each other over a socket pair into frames: 4-byte length + msgpack."""
 
 import asyncio
+import os
+import socket
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -43,6 +45,18 @@ class FrameReader:
             body = bytes(self._bytes[_HEADER:end])
             del self._bytes[:end]
             yield body
+
+
+def standard_input_socket() -> socket.socket:
+    """Take over the socket that this process was started with as its standard input, which is empty from then on.
+
+    What is started from here does not inherit it.
+    """
+    connection = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return connection
 
 
 def frame(message: Struct) -> bytes:

@@ -28,7 +28,7 @@ import msgspec
 
 from arl.config.imports import import_function
 from arl.launch.child import adopt_orphans, outlive_parent
-from arl.launch.frames import FrameReader, frame
+from arl.launch.frames import FrameReader, frame, standard_input_socket
 from arl.reward.grading import RewardCallable
 from arl.reward.lane import READ_BYTES, Lane, LaneError, Orphans, freeze_imports
 from arl.reward.messages import READY, Answer, RewardCall, Settings, Verdict
@@ -234,10 +234,7 @@ class Worker:
 def main() -> None:
     """Serve the functions that the command line names."""
     settings = msgspec.json.decode(sys.argv[1], type=Settings)
-    controller = socket.socket(fileno=os.dup(0))  # a copy that no process started from here inherits
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    controller = standard_input_socket()
     functions = []
     for name in settings.functions:
         function = import_function(name, "reward.function")

@@ -12,7 +12,6 @@ which all episodes of the training run.
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 from pathlib import Path
@@ -22,7 +21,7 @@ from arl.config.recipe import Recipe
 from arl.data.tokenizer import load_codec
 from arl.engine.backend import ServerSpec, find_backend
 from arl.engine.base import ReplicaEngine
-from arl.launch.frames import frame, read_message
+from arl.launch.frames import frame, read_message, standard_input_socket
 from arl.reward.pool import RewardPool
 from arl.run.evaluation.evaluator_messages import NOTE, Assignment, Outcome, Request
 from arl.run.evaluation.measure import measure_suites
@@ -108,10 +107,7 @@ def _note(text: str) -> None:
 
 def main() -> None:
     """Serve the controller that is connected to standard input."""
-    connection = socket.socket(fileno=os.dup(0))  # a copy that no process started from here inherits
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    connection = standard_input_socket()
     with contextlib.suppress(asyncio.CancelledError):  # by SIGTERM
         clock.run(lambda: serve(connection))
 
