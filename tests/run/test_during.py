@@ -149,6 +149,19 @@ def test_the_best_stays_the_best_until_another_one_is_better(tmp_path: Path) -> 
     in_run(tmp_path, body)
 
 
+def test_of_equal_scores_the_earlier_version_is_the_best_even_if_it_is_measured_later(tmp_path: Path) -> None:
+    async def body(recorder: Recorder) -> None:
+        beside = Beside(tmp_path, FakeReplica({20: 0.5}), recorder)
+        checkpoints = tmp_path / "checkpoints"
+        beside.board.add(checkpoints / "step_60", [Accuracy(0.5, 8, 60)])  # by the run itself, after training
+        assert beside.best == "step_60"
+        beside.save(20)
+        await beside.end()
+        assert beside.best == "step_20"
+
+    in_run(tmp_path, body)
+
+
 def test_of_too_many_that_wait_the_oldest_is_left_out_and_said(tmp_path: Path) -> None:
     replica = FakeReplica({10: 0.0, 30: 0.1, 40: 0.2})
     replica.gates[10] = asyncio.Event()
