@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from arl.run.resume import Origin
 from arl.run.virtual import measure_in_process
 from arl.run.world import Start
 from arl.types import Accuracy, StartingVersions
+from tests.forks import arl
 from tests.metrics.test_recorder import idle_recorder
 from tests.processes import survivors
 from tests.run.test_train import Command, start
@@ -146,6 +148,19 @@ def test_the_best_stays_the_best_until_another_one_is_better(tmp_path: Path) -> 
         assert beside.best == "step_10"
         best = msgspec.json.decode((tmp_path / "evaluations" / "best.json").read_bytes(), type=Scores)
         assert (best.version, best.of("held_out"), best.of("other")) == (10, 0.5, None)
+
+    in_run(tmp_path, body)
+
+
+def test_of_equal_scores_the_earlier_version_is_the_best_even_if_it_is_measured_later(tmp_path: Path) -> None:
+    async def body(recorder: Recorder) -> None:
+        beside = Beside(tmp_path, FakeReplica({20: 0.5}), recorder)
+        checkpoints = tmp_path / "checkpoints"
+        beside.board.add(checkpoints / "step_60", [Accuracy(0.5, 8, 60)])  # by the run itself, after training
+        assert beside.best == "step_60"
+        beside.save(20)
+        await beside.end()
+        assert beside.best == "step_20"
 
     in_run(tmp_path, body)
 
@@ -371,6 +386,30 @@ def test_a_killed_evaluation_server_is_replaced_and_training_does_not_notice(sta
     assert {0, 6, 8} <= set(measured)
     assert len(set(measured)) == len(measured)
     assert {r["engines/restarts"] for r in command.metrics() if "loss" in r} == {0}
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_while_versions_wait_measures_each_of_them_once_when_it_is_resumed(
+    start: Callable[..., Command],
+) -> None:
+    settings = ("train.steps=7", "eval.every=2", "output.keep_checkpoints=1")
+    killed = start(*settings)
+    killed.read_until("step    1")
+    evaluation_server(killed).suspend()
+    killed.read_until("versions that are still evaluated")
+    killed.process.kill()
+    killed.process.wait()
+    waiting = re.search(r"still evaluated: (.*)", killed.output)
+    assert waiting
+    resumed = start(*settings, resume=True)
+    assert resumed.end() == 0, resumed.output
+    measured = [r["policy_version"] for r in resumed.metrics() if "loss" not in r]
+    assert sorted(measured) == [0, 2, 4, 6, 7]
+    for version in waiting[1].split(", "):
+        assert resumed.output.count(f"evaluation of version {version}:") == 1
+    best = arl("eval", "runs/small/checkpoints/best", "--recipe", "runs/small/recipe.yaml", cwd=resumed.directory)
+    assert best.returncode == 0, best.stderr
+    assert re.search(r"small-step_\d", best.stdout)
 
 
 def evaluation_server(command: Command) -> psutil.Process:

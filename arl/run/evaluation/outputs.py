@@ -142,7 +142,9 @@ def _decode(file: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError) as error:
-        raise DataError(f"{file}: is not what `arl eval` writes ({error}); give another --output") from error
+        raise DataError(
+            f"{file}: is not what `arl eval` writes ({error}); remove it, or name another directory"
+        ) from error
 
 
 def _replace(file: Path, content: object) -> None:

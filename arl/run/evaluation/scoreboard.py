@@ -40,7 +40,7 @@ class Scores(Struct, frozen=True):
 class Scoreboard:
     """Record scores once each, and keep checkpoints/best pointing to the version with the best.
 
-    Of equal scores the first version stays the best, because it was trained less on the same problems.
+    Of equal scores that of the earlier version is the best, because it was trained less on the same problems.
 
     Args:
         run: directory of the run.
@@ -98,12 +98,18 @@ class Scoreboard:
 
     def _compare(self, scores: Scores) -> bool:
         """Remember `scores` if they are the best so far; return whether they are."""
-        value = scores.of(self._decides)
-        best = None if self._best is None else self._best.of(self._decides)
-        if value is None or (best is not None and value <= best):
+        if scores.of(self._decides) is None:
+            return False
+        if self._best is not None and self._rank(scores) < self._rank(self._best):
             return False
         self._best = scores
         return True
+
+    def _rank(self, scores: Scores) -> tuple[float, int]:
+        """Return what is larger for better scores. The last version may be measured before one that waits."""
+        value = scores.of(self._decides)
+        assert value is not None, "compared above"
+        return value, -scores.version
 
     def _keep_best(self) -> None:
         """Make checkpoints/best and evaluations/best.json those of the best version, or remove them."""

@@ -4,11 +4,13 @@ import itertools
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
+from arl.run.evaluation.evaluate_model import Request, prepare
 from tests.run.evaluation.conftest import FLAGS, Start, rows_of, run_eval, score_of
 
 COLUMNS = {
@@ -149,6 +151,22 @@ def test_a_run_is_no_model_and_its_newest_checkpoint_is_named(place: Path, tmp_p
     done = run_eval(tmp_path, *FLAGS, cwd=place)
     assert done.returncode == 2
     assert f"a run, whose newest checkpoint is {tmp_path / 'checkpoints' / 'step_100'}" in done.stderr
+
+
+def test_a_link_is_followed_at_once_because_the_best_checkpoint_of_a_run_changes(
+    place: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(place)
+    link = tmp_path / "mine" / "checkpoints" / "best"
+    for step in ("step_20", "step_40"):
+        shutil.copytree(model, link.with_name(step))
+        link.unlink(missing_ok=True)
+        link.symlink_to(step)
+        evaluation = prepare(Request(model=str(link), suites=["mine:Digits"], sampling={"max_new_tokens": 8}))
+        (assignment,) = evaluation.assignments
+        assert evaluation.model == link.with_name(step)
+        assert assignment.output.directory.parent == Path("evals") / f"mine-{step}"
+        assert assignment.output.record.model.name == str(link.with_name(step))
 
 
 RECIPE = """\

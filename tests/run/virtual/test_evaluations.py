@@ -1,6 +1,7 @@
 """Evaluation in one process changes nothing of a run: not its schedule, not its weights, not one metric of training."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from arl.metrics.fingerprint import weights_sha256
 from tests.run.virtual.test_replay import Record, again, record
+from tests.run.virtual.test_resume import in_forks, write_recipe
 from tests.run.virtual.test_virtual import Ran
 
 __all__ = ["record"]
@@ -59,6 +61,36 @@ def test_each_score_is_of_the_version_that_a_run_of_so_many_steps_ends_with(reco
     (_, last) = records(shorter, of_training=False)
     assert scores[4] == last["eval/held_out/accuracy"]
     assert len(set(scores.values())) == len(scores)
+
+
+@pytest.mark.parametrize("num_kills", [2, pytest.param(9, marks=pytest.mark.slow)])
+def test_killed_anywhere_and_resumed_a_run_measures_every_version_once(tmp_path: Path, num_kills: int) -> None:
+    """Kills hit steps, evaluations between them, and the writing of scores and of checkpoints/best."""
+    recipe = write_recipe(tmp_path, "eval.every=1")
+    ((whole,),) = in_forks(recipe, [{"directory": str(tmp_path / "whole"), "kills": []}])
+    expected = scores_of(Path(whole["directory"]))
+    points = whole["points"]["file"]
+    rng = random.Random(0)
+    runs = []
+    for i in range(num_kills):
+        kill = rng.randint(points // 2, points)  # in the second half there is a checkpoint to resume from
+        runs.append({"directory": str(tmp_path / str(i)), "kills": [("file", kill)]})
+    for killed, resumed in in_forks(recipe, runs):
+        assert "killed" in killed
+        assert resumed["resumed"]
+        assert scores_of(Path(resumed["directory"])) == expected, killed
+    assert [version for version, _ in expected["records"]] == list(range(7))
+
+
+def scores_of(run: Path) -> dict[str, Any]:
+    """Everything that a run leaves of its evaluations."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    accuracies = [(r["policy_version"], r["eval/held_out/accuracy"]) for r in records if "loss" not in r]
+    return {
+        "records": accuracies,
+        "files": {file.name: file.read_bytes() for file in (run / "evaluations").iterdir()},
+        "best": (run / "checkpoints" / "best").readlink(),
+    }
 
 
 def test_a_replay_evaluates_every_so_many_steps_and_trains_what_was_recorded(record: Record) -> None:

@@ -1,0 +1,69 @@
+"""`arl scores` as a person types it, on what `arl eval` wrote: models of one protocol share a table, others do not."""
+
+import re
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import msgspec
+import pytest
+
+from arl.run.evaluation.outputs import SCORES, Record, Scored, SuiteOutput, read_scores
+from tests.forks import arl
+
+
+@pytest.fixture
+def scored(finished: CompletedProcess[str], place: Path) -> Scored:
+    """Return what a real evaluation has written."""
+    assert finished.returncode == 0, finished.stderr
+    (scored,) = read_scores(place / "whole" / SCORES)
+    return scored
+
+
+def write(directory: Path, scored: Scored, model: str, **protocol: object) -> str:
+    """Write the scores of another model, or under another protocol; return its fingerprint."""
+    directory.mkdir()
+    record = Record(
+        protocol=msgspec.structs.replace(scored.protocol, **protocol),
+        model=msgspec.structs.replace(scored.model, name=model),
+    )
+    return SuiteOutput(directory, record).finish(scored.score).fingerprint
+
+
+def test_scores_of_one_protocol_share_a_table_and_those_of_another_one_have_their_own(
+    scored: Scored, tmp_path: Path
+) -> None:
+    ours = write(tmp_path / "a", scored, "runs/mine/checkpoints/step_20")
+    assert write(tmp_path / "b", scored, "runs/mine/checkpoints/step_40") == ours == scored.fingerprint
+    unlike = write(tmp_path / "c", scored, "runs/mine/checkpoints/step_60", temperature=0.5)
+    done = arl("scores", ".", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    tables, differences = done.stdout.split(f"mine:Digits: [{unlike}] is not comparable with [{ours}]:\n")
+    assert differences.splitlines() == ["  temperature: 1.0 → 0.5"]
+    assert re.findall(r"protocol (\w+)|(mine-step_\d+)", tables) == [
+        (ours, ""),
+        ("", "mine-step_20"),
+        ("", "mine-step_40"),
+        (unlike, ""),
+        ("", "mine-step_60"),
+    ]
+    assert tables.count(f"{100 * scored.score.average.value:.1f}") >= 3
+
+
+def test_directories_are_read_in_their_order_and_one_without_scores_is_refused(scored: Scored, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / name, scored, f"model-{name}")
+    done = arl("scores", "b", "a", cwd=tmp_path)
+    assert re.findall(r"model-\w", done.stdout) == ["model-b", "model-a"]
+    assert "not comparable" not in done.stdout
+    (tmp_path / "empty").mkdir()
+    refused = arl("scores", "a", "empty", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "empty: no scores.json in it or below; `arl eval` writes one" in refused.stderr
+
+
+def test_a_file_that_holds_no_scores_is_named(tmp_path: Path) -> None:
+    (tmp_path / SCORES).write_text("[{}]")
+    refused = arl("scores", ".", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "scores.json: is not what `arl eval` writes" in refused.stderr
+    assert "Traceback" not in refused.stderr
