@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import constants
 
 from arl.config.recipe import Data
-from arl.data.problems import load_problems, load_suite
+from arl.data.problems import load_problems
 from arl.errors import DataError
 from arl.reward.grading import accuracy_of, make_grade
 from arl.run.task_list import render_tasks, task_entries
@@ -153,11 +153,6 @@ def test_the_published_files_have_the_problems_that_are_declared(
 
 @needs_data
 def test_gsm8k_and_its_test_set_do_not_overlap() -> None:
-    sets = load_problems(Data(task="gsm8k"), 0, suites=("math500",))
-    assert (len(sets.training), len(sets.held_out), len(sets.suites["math500"])) == (7473, 1319, 500)
+    sets = load_problems(Data(task="gsm8k"), seed=0)
+    assert (len(sets.training), len(sets.held_out)) == (7473, 1319)
     assert not sets.notes
-
-
-@needs_data
-def test_a_suite_is_read_whole() -> None:
-    assert len(load_suite("math500")) == 500
