@@ -85,7 +85,7 @@ class RowReader:
         """Say what to do about a malformed row."""
         if self._task is not None:
             return "Put the file there as it was published"
-        return "Mend the row, or leave such rows out with data.malformed: skip"
+        return "Correct the row or the recipe, or leave such rows out with data.malformed: skip"
 
     def _required(self, row: Row, column: str, setting: str) -> Any:
         try:
@@ -95,7 +95,7 @@ class RowReader:
             close = difflib.get_close_matches(column, names, n=1)
             meant = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:12]) or 'none'}"
             reader = f"{setting} names" if self._task is None else f"task {self._task} reads"
-            raise MalformedRow(f"no column {column}, which {reader}; {meant}") from error
+            raise MalformedRow(f"no column {column}, which {reader} ({meant})") from error
 
     def _metadata(self, row: Row) -> dict[str, Any]:
         prompt = self._columns.prompt if self._template is None else None
@@ -128,10 +128,12 @@ def file_candidates(
             if not skip_malformed:
                 raise DataError(f"{malformed[0]}. {reader.remedy}") from error
     if not candidates:
-        rows = (
-            f"none of its {len(malformed):,} rows is a problem; the first: {malformed[0]}" if malformed else "is empty"
+        if not malformed:
+            raise DataError(f"{field} {files[0]}: is empty; give a file with one problem in each row")
+        raise DataError(
+            f"{field} {files[0]}: none of its {len(malformed):,} rows is a problem; the first: {malformed[0]}. Correct "
+            "the file or the recipe"
         )
-        raise DataError(f"{field} {files[0]}: {rows}")
     if not malformed:
         return candidates, []
     count = len(candidates) + len(malformed)

@@ -164,6 +164,16 @@ def _describe_prompts(codec: HuggingFaceCodec, problem: Problem) -> str:
     return f"{prompts.describe()}; one begins {beginning!r}"
 
 
+def _remedy_for_context(prompt: int, sampled: int, context: int) -> str:
+    """Say how a prompt and its response could fit into the context."""
+    remedies = []
+    if prompt < context:
+        remedies.append(f"lower rollout.max_new_tokens to {context - prompt}")
+    if sampled < context:
+        remedies.append(f"leave out long prompts of training with data.max_prompt_tokens {context - sampled}")
+    return ", or ".join(remedies) or "use a model with a longer context"
+
+
 def _beginning(problem: Problem) -> str:
     text = problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1]["content"]
     return text[:EXAMPLE_CHARACTERS]
@@ -225,9 +235,8 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
     what = f"a prompt of {prompt} tokens and rollout.max_new_tokens {sampled}, {prompt + sampled} in all"
     if prompt + sampled > context:
         raise InputError(
-            f"{what}, exceed the model's context of {context}: lower rollout.max_new_tokens, or leave out long prompts "
-            f"of training with data.max_prompt_tokens {max(context - sampled, 1)}. The longest is problem "
-            f"{encoded[longest].id}, {_beginning(encoded[longest])!r}"
+            f"{what}, exceed the model's context of {context}: {_remedy_for_context(prompt, sampled, context)}. The "
+            f"longest is problem {encoded[longest].id}, {_beginning(encoded[longest])!r}"
         )
     if prompt + sampled > capacity:
         raise InputError(

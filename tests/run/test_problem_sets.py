@@ -115,6 +115,13 @@ def test_long_prompts_are_refused_with_the_problem_or_left_out(tmp_path: Path, f
     assert "left out    1 prompts longer than data.max_prompt_tokens 96 left out" in passed.stdout
 
 
+def test_a_budget_larger_than_the_context_is_refused_with_the_largest_that_fits(tmp_path: Path, files: str) -> None:
+    done = dry_run(tmp_path, files, "rollout.max_new_tokens=500")
+    assert done.returncode == 2
+    assert "lower rollout.max_new_tokens to 10" in done.stderr
+    assert "max_prompt_tokens" not in done.stderr
+
+
 def test_a_template_that_does_not_close_its_turn_is_refused(tmp_path: Path, files: str) -> None:
     done = dry_run(tmp_path, files, model=make_model(tmp_path / "model", OPEN_TURN))
     assert done.returncode == 2

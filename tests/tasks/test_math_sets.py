@@ -82,6 +82,16 @@ def test_a_solution_without_an_answer_is_refused_by_file_and_line(folder: Path) 
         Gsm8k(Gsm8k.Options()).problems("training", seed=0)
 
 
+def test_a_file_with_other_columns_is_refused_without_naming_settings_of_the_users_own_files(folder: Path) -> None:
+    put(folder, "gsm8k/train.jsonl", [{"prompt": "What is 7?", "answer": "#### 7"}])
+    with pytest.raises(DataError) as caught:
+        Gsm8k(Gsm8k.Options()).problems("training", seed=0)
+    message = str(caught.value)
+    assert "train.jsonl:1: no column question, which task gsm8k reads" in message
+    assert "Put the file there as it was published" in message
+    assert "data." not in message.removeprefix(str(folder))
+
+
 @pytest.mark.parametrize("name", ["math500", "aime24", "aime25", "amc23"])
 def test_a_set_for_evaluation_alone_is_not_trained_on(name: str) -> None:
     with pytest.raises(DataError, match=f"data.task {name}: is for evaluation alone.*name {name} in eval.suites"):
