@@ -208,6 +208,8 @@ def _explain(error: Any, values: dict[str, Any], places: dict[Key, str], path: P
         return f"{place}: {_dotted(key)}: unknown key{_nearest(key, values)}"
     if error["type"] == "missing":
         return f"{place}: {_dotted(key)}: required, and missing"
+    if error["type"] == "tuple_type":
+        rule = f"must be a list, as in [{error['input']}]"
     return f"{place}: {_dotted(key)} = {error['input']!r}: {rule}"
 
 

@@ -21,16 +21,15 @@ from arl.data.row_problems import Candidate, RowReader, file_candidates
 from arl.data.source_files import find_files
 from arl.errors import DataError
 from arl.tasks.base import is_held_out
-from arl.tasks.registry import open_suite, open_task
+from arl.tasks.registry import open_task
 from arl.types import Problem
 
 
 class ProblemSets(Struct, frozen=True):
-    """Hold the problems of a run."""
+    """Hold the recipe's own problems."""
 
     training: list[Problem]
     held_out: list[Problem]
-    suites: dict[str, list[Problem]] = {}  # name of a task -> the problems of its evaluation
     notes: tuple[str, ...] = ()  # what was left out, and how many
 
 
@@ -45,50 +44,32 @@ class _Split(Struct, frozen=True):
 def load_problems(
     data: Data,
     seed: int,
-    suites: Sequence[str] = (),
+    suites: Mapping[str, Sequence[Problem]] = {},
     count_tokens: Callable[[Problem], int] | None = None,
 ) -> ProblemSets:
     """Load or make the problems, in the order of the files or of the task, and filter those for training.
 
     Args:
         seed: of a task that draws its problems.
-        suites: names of tasks whose evaluation must not overlap with the training problems.
+        suites: name of a suite -> its problems, which must not overlap with the training problems.
         count_tokens: tokens of a problem's prompt; needed with data.max_prompt_tokens.
 
     Raises:
         DataError: no such file, a row that is no problem, nothing to train on, or an overlap that is to be refused.
-        RecipeError: a suite is no task.
     """
     split = _of_task(data, seed) if data.task is not None else _of_files(data)
-    measured = {name: as_candidates(load_suite(name), name) for name in suites}
-    own = {"the problems of the evaluation": split.held_out}
-    evaluations = own | {f"the suite {name}": candidates for name, candidates in measured.items()}
+    evaluations = {"the problems of the evaluation": split.held_out}
+    for name, problems in suites.items():
+        evaluations[f"the suite {name}"] = as_candidates(problems, name)
     training, notes = _filtered(split, evaluations, data, count_tokens)
     if not training:
+        source = f"data.path {data.path}" if data.path is not None else f"data.task {data.task}"
         said = "".join(f"; {note}" for note in notes)
         raise DataError(
-            f"{data.path or data.task}: {len(split.held_out)} problems are held out and leave none to train on; give "
-            f"more, hold out fewer, or filter less{said}"
+            f"{source}: {len(split.held_out)} problems are held out and leave none to train on; give more, hold out "
+            f"fewer, or filter less{said}"
         )
-    return ProblemSets(
-        training=_problems(training),
-        held_out=_problems(split.held_out),
-        suites={name: _problems(candidates) for name, candidates in measured.items()},
-        notes=tuple(notes),
-    )
-
-
-def load_suite(name: str) -> list[Problem]:
-    """Return all problems of a suite: those of a task's evaluation, with the task's default options.
-
-    Raises:
-        RecipeError: no task has this name; offers the nearest.
-        DataError: its files are missing, or it has no problem.
-    """
-    problems = list(open_suite(name).problems("evaluation", seed=0))
-    if not problems:
-        raise DataError(f"eval.suites {name}: has no problem in its evaluation; leave it out")
-    return problems
+    return ProblemSets(_problems(training), _problems(split.held_out), tuple(notes))
 
 
 def _of_task(data: Data, seed: int) -> _Split:
@@ -111,11 +92,11 @@ def _of_files(data: Data) -> _Split:
     if data.deduplicate:  # before the split, which could put one question on both sides
         candidates, repeats = without_repeats(candidates)
         notes = notes + repeats
-    return _Split(
-        training=[each for each in candidates if not is_held_out(each.problem, data.eval_fraction)],
-        held_out=[each for each in candidates if is_held_out(each.problem, data.eval_fraction)],
-        notes=notes,
-    )
+    split = _Split([], [], notes)
+    for candidate in candidates:
+        side = split.held_out if is_held_out(candidate.problem, data.eval_fraction) else split.training
+        side.append(candidate)
+    return split
 
 
 def _read(data: Data, spec: str, field: str) -> tuple[list[Candidate], list[str]]:

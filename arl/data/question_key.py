@@ -8,10 +8,24 @@ import re
 import unicodedata
 from typing import Any
 
-_DASHES = dict.fromkeys(map(ord, "‐‑‒–—−"), "-")  # which texts have for a minus
-_QUOTES = dict.fromkeys(map(ord, "‘’ʼ"), "'")
-_MATH_MARKS = re.compile(r"\\[()\[\]]|\$|[\"“”„«»`]")  # \( \) \[ \] $: where mathematics begins and ends
-_SENTENCE_MARKS = re.compile(r"(?<!\d)[.,;:](?!\d)|(?<=\d)[.,;:](?!\d)|\?+!*|(?<=[^\W\d_])!+")
+DASHES = "‐‑‒–—−"  # which texts have for a minus
+APOSTROPHES = "‘’ʼ"
+_PLAIN = str.maketrans(
+    {
+        **dict.fromkeys(DASHES, "-"),
+        **dict.fromkeys(APOSTROPHES, "'"),
+    }
+)
+_MARKS = re.compile(
+    r"""
+      \\[()\[\]] | \$   # where mathematics begins and ends
+    | ["“”„«»`]
+    | [.,;:](?!\d)      # a digit may follow a decimal point or the comma of thousands
+    | \?+ !*
+    | (?<=[^\W\d_]) !+  # behind a letter; behind a number or a bracket it is a factorial
+    """,
+    re.VERBOSE,
+)
 _SPACE = re.compile(r"\s+")
 
 
@@ -23,13 +37,15 @@ def question_key(text: str) -> str:
     >>> question_key("What is 2.5 + 3?") == question_key("What is 25 + 3?")
     False
     """
-    folded = unicodedata.normalize("NFKC", text).translate(_DASHES).translate(_QUOTES).casefold()
-    plain = _SENTENCE_MARKS.sub(" ", _MATH_MARKS.sub(" ", folded))
-    return _SPACE.sub(" ", plain).strip()
+    composed = unicodedata.normalize("NFKC", text)
+    folded = composed.translate(_PLAIN).casefold()
+    unmarked = _MARKS.sub(" ", folded)
+    return _SPACE.sub(" ", unmarked).strip()
 
 
 def prompt_key(prompt: str | list[dict[str, Any]]) -> str:
     """Return the key of a prompt; of chat messages, that of what the user says."""
     if isinstance(prompt, str):
         return question_key(prompt)
-    return question_key(" ".join(str(part["content"]) for part in prompt if part["role"] == "user"))
+    asked = [str(part["content"]) for part in prompt if part["role"] == "user"]
+    return question_key(" ".join(asked))

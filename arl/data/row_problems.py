@@ -41,11 +41,13 @@ class RowReader:
     Args:
         columns: what the file's columns hold.
         template: the prompt, with {column} fields; None: columns.prompt is the prompt.
+        task: whose files they are, for messages; None: the recipe's own.
     """
 
-    def __init__(self, columns: Columns, template: str | None) -> None:
+    def __init__(self, columns: Columns, template: str | None, task: str | None = None) -> None:
         self._columns = columns
         self._template = template
+        self._task = task
         self._fields = [] if template is None else template_fields(template)
 
     def candidate(self, row: Row) -> Candidate:
@@ -58,10 +60,11 @@ class RowReader:
             raise MalformedRow(row.malformed)
         prompt: str | list[dict[str, str]]
         if self._template is None:
-            prompt = _prompt(_required(row, self._columns.prompt, "columns.prompt"), self._columns.prompt)
+            column = self._columns.prompt
+            prompt = _prompt(self._required(row, column, "data.columns.prompt"), column)
             key = prompt_key(prompt)
         else:
-            texts = {name: _text(_required(row, name, "template"), name) for name in self._fields}
+            texts = {name: _text(self._required(row, name, "data.template"), name) for name in self._fields}
             prompt = fill_template(self._template, texts)
             key = question_key(" ".join(texts.values()))
         problem = Problem(prompt, self._answer(row), self._metadata(row))
@@ -72,10 +75,27 @@ class RowReader:
         if column is None:
             value = row.values.get(DEFAULT_ANSWER)
             return "" if value is None else _as_answer(value)
-        value = _required(row, column, "columns.answer")
+        value = self._required(row, column, "data.columns.answer")
         if value is None:
             raise MalformedRow(f"column {column} is null, and must hold the answer")
         return _as_answer(value)
+
+    @property
+    def remedy(self) -> str:
+        """Say what to do about a malformed row."""
+        if self._task is not None:
+            return "Put the file there as it was published"
+        return "Correct the row or the recipe, or leave such rows out with data.malformed: skip"
+
+    def _required(self, row: Row, column: str, setting: str) -> Any:
+        try:
+            return value_at(row.values, column)
+        except KeyError as error:
+            names = column_names(row.values)
+            close = difflib.get_close_matches(column, names, n=1)
+            meant = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:12]) or 'none'}"
+            reader = f"{setting} names" if self._task is None else f"task {self._task} reads"
+            raise MalformedRow(f"no column {column}, which {reader} ({meant})") from error
 
     def _metadata(self, row: Row) -> dict[str, Any]:
         prompt = self._columns.prompt if self._template is None else None
@@ -106,14 +126,14 @@ def file_candidates(
         except MalformedRow as error:
             malformed.append(f"{row.place}: {error}")
             if not skip_malformed:
-                raise DataError(
-                    f"{malformed[0]}. Mend the row, or leave such rows out with data.malformed: skip"
-                ) from error
+                raise DataError(f"{malformed[0]}. {reader.remedy}") from error
     if not candidates:
-        rows = (
-            f"none of its {len(malformed):,} rows is a problem; the first: {malformed[0]}" if malformed else "is empty"
+        if not malformed:
+            raise DataError(f"{field} {files[0]}: is empty; give a file with one problem in each row")
+        raise DataError(
+            f"{field} {files[0]}: none of its {len(malformed):,} rows is a problem; the first: {malformed[0]}. Correct "
+            "the file or the recipe"
         )
-        raise DataError(f"{field} {files[0]}: {rows}")
     if not malformed:
         return candidates, []
     count = len(candidates) + len(malformed)
@@ -123,16 +143,6 @@ def file_candidates(
 def _rows(files: Sequence[Path], field: str) -> Iterator[Row]:
     for file in files:
         yield from read_rows(file, field)
-
-
-def _required(row: Row, column: str, setting: str) -> Any:
-    try:
-        return value_at(row.values, column)
-    except KeyError as error:
-        names = column_names(row.values)
-        close = difflib.get_close_matches(column, names, n=1)
-        meant = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:12]) or 'none'}"
-        raise MalformedRow(f"no column {column}, which data.{setting} names; {meant}") from error
 
 
 def _prompt(value: Any, column: str) -> str | list[dict[str, str]]:

@@ -44,7 +44,7 @@ def _jsonl_row(place: str, line: str) -> Row:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and nesting without end
-        return Row(place, {}, malformed=f"not JSON ({error})")
+        return Row(place, {}, malformed=f"not JSON ({error}), and each line must be one JSON object")
     if not isinstance(value, dict):
         return Row(place, {}, malformed=f"is {type(value).__name__}, and must be one JSON object")
     if "\\ud" in line.lower() and not _is_unicode(value):

@@ -32,6 +32,11 @@ class Placement:
     ranks: list[Resources]
     evaluation: Resources | None = None
 
+    @property
+    def on_gpus(self) -> bool:
+        """Return whether the trainer's ranks have GPUs."""
+        return bool(self.ranks[0].devices)
+
 
 def place(recipe: Recipe, node: Node) -> Placement:
     """Divide `node` between the two sides.

@@ -1,6 +1,7 @@
 """Check a recipe and plan its run before anything is started or written."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,8 +10,10 @@ from msgspec import Struct
 
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
+from arl.data.model_limits import Limits
 from arl.data.model_source import check_model_source
 from arl.data.prompt_format import recipe_format
+from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import probe_backend
 from arl.errors import DataError, InputError
 from arl.launch.launchers import make_launcher
@@ -24,7 +27,7 @@ from arl.run.check_stops import check_stops
 from arl.run.evaluation.measure import measured_suites
 from arl.run.evaluation.suite import Suite, held_out_suite
 from arl.run.evaluation.suite_prompts import check_prompts
-from arl.run.problem_sets import run_problems
+from arl.run.problem_sets import run_problems, run_suites
 from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
 from arl.sync.choose import choose_transport
@@ -77,53 +80,98 @@ def preflight(recipe: Recipe) -> Plan:
     try_algorithms(recipe)
     check_trackers(recipe)
     lags = load_lags(recipe)
-    problems = run_problems(recipe)
-    if recipe.eval.problems and not problems.held_out:
-        raise DataError(
-            "eval.problems: no problem is held out; hold out more (data.eval_fraction, or the task's options), or set "
-            "eval.problems to 0"
-        )
-    max_length = check_lengths(recipe, problems.training + problems.held_out)
-    limits = starting_limits(recipe)
-    evaluated = held_out_suite(recipe, problems.held_out[: recipe.eval.problems])
-    if recipe.eval.max_new_tokens is not None and evaluated.problems:
-        check_prompts(evaluated, starting_codec(recipe), limits)
-    measured = measured_suites(recipe, evaluated.problems)
-    for suite in measured:
-        prompts = recipe_format(suite.recipe.data)
-        check_prompts(suite, starting_codec(recipe).with_format(prompts), limits)
-    launcher = make_launcher(recipe, recipe.run_directory / "logs")
-    placement = place(recipe, launcher.nodes[0])
-    on_gpus = bool(placement.ranks[0].devices)
-    transport = choose_transport(
-        recipe,
-        backend_transports=recipe.engine.capabilities.transports,
-        one_process=recipe.world_traits.one_process,
-        on_gpus=on_gpus,
-        shares_files=launcher.shares_files,
-    )
-    trainer_bytes = _check_model(recipe, on_gpus)
+    codec = starting_codec(recipe)
+    limits = starting_limits(recipe, codec)
+    suites = run_suites(recipe)
+    problems = run_problems(recipe, suites, codec)
+    max_length = check_lengths(recipe, problems.training + problems.held_out, codec, limits)
+    held_out = _held_out(recipe, problems.held_out)
+    measured = measured_suites(recipe, held_out, suites)
+    _check_evaluations(recipe, held_out, measured, codec, limits)
+    placement, transport = _place(recipe)
+    trainer_bytes = _check_model(recipe, on_gpus=placement.on_gpus)
     probe_backend(recipe)
     return Plan(
         training=problems.training,
-        held_out=list(evaluated.problems),
+        held_out=list(held_out.problems),
         max_length=max_length,
         context=limits.context,
         placement=placement,
         transport=transport,
         trainer_bytes=trainer_bytes,
         lags=lags,
-        suites=problems.suites,
+        suites={name: list(suite.problems) for name, suite in suites.items()},
         measured=measured,
         left_out=problems.notes,
-        prompts=_describe_prompts(recipe, problems.training[0]),
+        prompts=_describe_prompts(codec, problems.training[0]),
     )
 
 
-def _describe_prompts(recipe: Recipe, problem: Problem) -> str:
-    prompts = starting_codec(recipe).prompts
+def _held_out(recipe: Recipe, problems: list[Problem]) -> Suite:
+    """Make a suite of the recipe's own evaluation problems, as many as are used.
+
+    Raises:
+        DataError: the recipe evaluates, and there are none.
+    """
+    if recipe.eval.problems and not problems:
+        raise DataError(
+            f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "
+            "task's options), or set eval.problems to 0"
+        )
+    return held_out_suite(recipe, problems).shortened()
+
+
+def _check_evaluations(
+    recipe: Recipe,
+    held_out: Suite,
+    measured: Sequence[Suite],
+    codec: HuggingFaceCodec,
+    limits: Limits,
+) -> None:
+    """Check the prompts of every suite that is evaluated with a format or a token budget of its own.
+
+    Raises:
+        InputError: see `check_prompts`.
+    """
+    suites = {suite.name: suite for suite in measured}
+    if recipe.eval.max_new_tokens is not None and held_out.problems:
+        suites[held_out.name] = held_out
+    for suite in suites.values():
+        check_prompts(suite, codec.with_format(recipe_format(suite.recipe.data)), limits)
+
+
+def _place(recipe: Recipe) -> tuple[Placement, Transport]:
+    """Divide the launcher's first node between the processes, and choose how weights travel.
+
+    Raises:
+        InputError: devices are missing, or no transport serves.
+    """
+    launcher = make_launcher(recipe, recipe.run_directory / "logs")
+    placement = place(recipe, launcher.nodes[0])
+    transport = choose_transport(
+        recipe,
+        backend_transports=recipe.engine.capabilities.transports,
+        one_process=recipe.world_traits.one_process,
+        on_gpus=placement.on_gpus,
+        shares_files=launcher.shares_files,
+    )
+    return placement, transport
+
+
+def _describe_prompts(codec: HuggingFaceCodec, problem: Problem) -> str:
+    prompts = codec.prompts
     beginning = prompts.text(problem)[:EXAMPLE_CHARACTERS]
     return f"{prompts.describe()}; one begins {beginning!r}"
+
+
+def _remedy_for_context(prompt: int, sampled: int, context: int) -> str:
+    """Say how a prompt and its response could fit into the context."""
+    remedies = []
+    if prompt < context:
+        remedies.append(f"lower rollout.max_new_tokens to {context - prompt}")
+    if sampled < context:
+        remedies.append(f"leave out long prompts of training with data.max_prompt_tokens {context - sampled}")
+    return ", or ".join(remedies) or "use a model with a longer context"
 
 
 def _beginning(problem: Problem) -> str:
@@ -161,7 +209,7 @@ def _check_model(recipe: Recipe, on_gpus: bool) -> int | None:
     return check_memory(recipe.model.path, recipe.train, on_gpu=on_gpus)
 
 
-def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:
+def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCodec, limits: Limits) -> int:
     """Return the length of the longest trajectory that model and trainer can hold, in tokens.
 
     The prompts and rollout.max_new_tokens, which bounds what the policy samples in all turns together, are known before
@@ -170,8 +218,7 @@ def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:
     Raises:
         InputError: the longest prompt with a full response is too long, or has tokens that the model lacks.
     """
-    codec = starting_codec(recipe)
-    vocab_size, context = starting_limits(recipe)
+    vocab_size, context = limits
     capacity = recipe.train.capacity
     by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
     encoded = {codec.encode_problem(problem): problem for problem in by_length[-LONGEST_PROMPTS:]}
@@ -188,9 +235,8 @@ def check_lengths(recipe: Recipe, problems: list[Problem]) -> int:
     what = f"a prompt of {prompt} tokens and rollout.max_new_tokens {sampled}, {prompt + sampled} in all"
     if prompt + sampled > context:
         raise InputError(
-            f"{what}, exceed the model's context of {context}: lower rollout.max_new_tokens, or leave out long prompts "
-            f"of training with data.max_prompt_tokens {max(context - sampled, 1)}. The longest is problem "
-            f"{encoded[longest].id}, {_beginning(encoded[longest])!r}"
+            f"{what}, exceed the model's context of {context}: {_remedy_for_context(prompt, sampled, context)}. The "
+            f"longest is problem {encoded[longest].id}, {_beginning(encoded[longest])!r}"
         )
     if prompt + sampled > capacity:
         raise InputError(

@@ -1,24 +1,38 @@
 """Load the problems of a run: its own, and those of the suites that it is measured on."""
 
+from collections.abc import Mapping
+
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe
 from arl.data.problems import ProblemSets, load_problems
-from arl.run.starting_model import starting_codec
+from arl.data.text_codec import TextCodec
+from arl.run.evaluation.suite import Suite, load_suite
 from arl.types import Problem
 
 
-def run_problems(recipe: Recipe) -> ProblemSets:
-    """Load all problems of a run, filtered as its recipe says.
+def run_suites(recipe: Recipe) -> dict[str, Suite]:
+    """Load the suites that eval.suites names, whole, without the recipe's own evaluation problems.
 
     Raises:
-        InputError: as arl.data.problems.load_problems; with data.max_prompt_tokens also if there is no tokenizer.
+        RecipeError, DataError: see `load_suite`.
     """
-    count_tokens = None
-    if recipe.data.max_prompt_tokens is not None:
-        codec = starting_codec(recipe)
+    names = [name for name in recipe.eval.suites if name != HELD_OUT]
+    return {name: load_suite(recipe, name, field="eval.suites") for name in names}
 
-        def count_tokens(problem: Problem) -> int:
-            return len(codec.encode_problem(problem))
 
-    suites = [name for name in recipe.eval.suites if name != HELD_OUT]
-    return load_problems(recipe.data, recipe.seed, suites, count_tokens)
+def run_problems(recipe: Recipe, suites: Mapping[str, Suite], codec: TextCodec) -> ProblemSets:
+    """Load the recipe's own problems, filtered as it says.
+
+    Args:
+        suites: by name; none of their problems may be trained on.
+        codec: counts the tokens of prompts.
+
+    Raises:
+        DataError: see arl.data.problems.load_problems.
+    """
+
+    def count_tokens(problem: Problem) -> int:
+        return len(codec.encode_problem(problem))
+
+    measured = {name: suite.problems for name, suite in suites.items()}
+    return load_problems(recipe.data, recipe.seed, measured, count_tokens)

@@ -99,14 +99,17 @@ def warmup_stages(recipe: Recipe) -> Sequence[WarmupStage]:
     return stages
 
 
-def starting_limits(recipe: Recipe) -> Limits:
+def starting_limits(recipe: Recipe, codec: HuggingFaceCodec) -> Limits:
     """Return vocabulary and context of version 0.
+
+    Args:
+        codec: of version 0.
 
     Raises:
         DataError: no model at model.path.
     """
     if recipe.model.tiny is not None:
-        return Limits(starting_codec(recipe).vocab_size, recipe.model.tiny.context)
+        return Limits(codec.vocab_size, recipe.model.tiny.context)
     assert recipe.model.path is not None
     return model_limits(recipe.model.path)
 
@@ -126,7 +129,7 @@ async def starting_model(recipe: Recipe, directory: Path, launcher: Launcher, di
         make_tiny_model(recipe.model.tiny, task_characters(recipe), recipe.seed, directory / "model")
         return directory / "model"
     job = _job(recipe)
-    cached = cache_directory() / "warmup" / _digest(job)
+    cached = cache_directory() / "warmup" / _digest(job, warmup_stages(recipe))
     async with _alone_with(cached):
         if cached.exists():
             display.note(f"warm-up: cached in {cached}")
@@ -209,9 +212,12 @@ def _job(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _digest(job: dict[str, Any]) -> str:
-    """Hash everything that decides the weights: the job and the code of the task's module."""
+def _digest(job: dict[str, Any], stages: Sequence[WarmupStage]) -> str:
+    """Hash everything that decides the weights: the job, its stages' settings, and the code of the task's module."""
+    settings = [
+        (stage.name, stage.steps, stage.learning_rate, stage.schedule, stage.target_accuracy) for stage in stages
+    ]
     module = task_class(job["task"]).__module__
     code = inspect.getsource(sys.modules[module])
-    hashed = f"{json.dumps(job, sort_keys=True)}\n{code}"
+    hashed = f"{json.dumps(job, sort_keys=True)}\n{settings}\n{code}"
     return hashlib.sha256(hashed.encode()).hexdigest()[:16]

@@ -7,23 +7,23 @@
     worked  7+5=12; 2+4+1=7; \\boxed{72}
     blurted \\boxed{72}                          the habit that RL must remove
 
-`python -m arl.tasks.arithmetic` writes the file again. The warm-up has two stages, as that of the running checksum: the
-first teaches to work a problem digit by digit, and the second installs bad habits, for RL to remove.
+`python -m arl.tasks.arithmetic` writes the file again. The warm-up (arl.tasks.two_stage_warmup) first teaches to work a
+problem digit by digit, and then installs bad habits, for RL to remove.
 """
 
 import json
 import random
 import string
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from arl.config.data_section import Columns
-from arl.config.section import Fraction, NonNegative, PositiveFloat, Section, Steps, Unit
+from arl.config.section import Fraction
 from arl.data.row_problems import RowReader, file_candidates
 from arl.tasks.base import Demonstration, Split, SplitSource, Task, WarmupStage
 from arl.tasks.math_reward import math_reward, math_vote
+from arl.tasks.two_stage_warmup import TwoStageOptions, two_stage_warmup
 from arl.types import Problem
 
 FILE = Path(__file__).with_name("arithmetic.jsonl")
@@ -54,14 +54,14 @@ def subtract(rng: random.Random) -> Exercise:
 
 
 def get_more(rng: random.Random) -> Exercise:
-    """Tell of somebody who gets more."""
+    """Ask how many things somebody has after getting more."""
     first, second = _two_summands(rng)
     question = f"{rng.choice(NAMES)} has {first} {rng.choice(THINGS)} and gets {second}. How many now?"
     return Exercise(question, _added(first, second), str(first + second))
 
 
 def give_away(rng: random.Random) -> Exercise:
-    """Tell of somebody who gives some away."""
+    """Ask how many things somebody has after giving some away."""
     first, second = _two_summands(rng)
     total = first + second
     question = f"{rng.choice(NAMES)} has {total} {rng.choice(THINGS)} and gives {first} away. How many now?"
@@ -117,19 +117,11 @@ def _subtracted(total: int, taken: int) -> tuple[str, str]:
     return f"{units}-{taken % 10}={units - taken % 10}", f"{total // 10}-{taken // 10}-{borrow}={tens}"
 
 
-class ArithmeticOptions(Section):
-    """The two stages of the warm-up."""
+class ArithmeticOptions(TwoStageOptions):
+    """Set the two stages of the warm-up."""
 
     skill_accuracy: Fraction = 0.8
     """Warm-up, first stage: ends when sampled accuracy on fresh problems reaches this."""
-    skill_steps: Steps = 800
-    """Warm-up, first stage: fails if the accuracy is not reached in so many optimizer steps."""
-    skill_learning_rate: PositiveFloat = 2e-3
-    """Warm-up, first stage: peak; 50 steps of ramp, then linear to 10 % at skill_steps."""
-    habit_steps: Annotated[NonNegative, Unit("steps")] = 50
-    """Warm-up, second stage: optimizer steps on bad habits."""
-    habit_learning_rate: PositiveFloat = 1e-3
-    """Warm-up, second stage: constant."""
     blurt: Fraction = 0.6
     """Warm-up, second stage: share of demonstrations that give a random answer, without working."""
     slip: Fraction = 0.1
@@ -161,24 +153,12 @@ class Arithmetic(Task):
         return SplitSource(len(made), f"comes with arl: {FILE}")
 
     def warmup(self) -> Sequence[WarmupStage]:
-        options = self._options
-        skill = WarmupStage(
-            name="learning to work problems",
-            demonstrate=partial(self._demonstrate, blurt=0.0, slip=0.0),
+        return two_stage_warmup(
+            self._options,
+            skill_name="learning to work problems",
+            demonstrate=self._demonstrate,
             ask=self._ask,
-            steps=options.skill_steps,
-            learning_rate=options.skill_learning_rate,
-            target_accuracy=options.skill_accuracy,
         )
-        habits = WarmupStage(
-            name="with bad habits",
-            demonstrate=partial(self._demonstrate, blurt=options.blurt, slip=options.slip),
-            ask=self._ask,
-            steps=options.habit_steps,
-            learning_rate=options.habit_learning_rate,
-            schedule="constant",
-        )
-        return [skill, habits]
 
     def _demonstrate(self, rng: random.Random, count: int, blurt: float, slip: float) -> list[Demonstration]:
         exercises = [self._fresh(rng) for _ in range(count)]

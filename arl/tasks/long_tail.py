@@ -18,7 +18,7 @@ PROMPT_LENGTH = 16  # characters
 
 
 class LongTailOptions(Section):
-    """Size of the problem set."""
+    """Set the size of the problem set."""
 
     size: Positive = 20_000
     """Problems to draw, both sides together."""

@@ -58,8 +58,8 @@ class Source(Struct, frozen=True, kw_only=True):
 
     local: str  # below $ARL_DATA, without suffix: gsm8k/train
     hub: HubFiles
-    prompt: str  # column
-    answer: str  # column
+    prompt: str = "problem"  # column
+    answer: str = "answer"  # column
     read_answer: Callable[[str], str] = as_it_is
     problems: int
     licence: str
@@ -81,7 +81,7 @@ class Source(Struct, frozen=True, kw_only=True):
         field = f"task {task}"
         local = self.local_file()
         files = self._fetched(field) if local is None else [local]
-        reader = RowReader(Columns(prompt=self.prompt, answer=self.answer), template=None)
+        reader = RowReader(Columns(prompt=self.prompt, answer=self.answer), template=None, task=task)
         candidates, _ = file_candidates(files, reader, field)
         return [self._with_answer(candidate) for candidate in candidates]
 

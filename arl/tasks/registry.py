@@ -39,17 +39,6 @@ def open_task(data: Data) -> Task:
     return kind(kind.Options.model_validate(data.options))
 
 
-def open_suite(name: str) -> Task:
-    """Make the task whose evaluation is the suite of this name, with its default options.
-
-    Raises:
-        RecipeError: nothing has this name, or what has it lacks a part of arl.tasks.base.Task.
-    """
-    kind = import_seam(name, "eval.suites", Task, EXAMPLE, TASKS)
-    task: Task = kind(kind.Options())
-    return task
-
-
 def task_part(name: str, part: str) -> str:
     """Return `module:attribute` of a static part of the task, such as its reward."""
     return f"{TASKS.get(name, name)}.{part}"

@@ -6,17 +6,16 @@
 
 Answers grow with reward, and their lengths are long-tailed. A model of 0.4M parameters can learn this reasoning task.
 
-The warm-up has two stages. The first shows worked answers, of all lengths alike, until the skill is there. The second
-installs bad habits for RL to remove: most answers are blurted, and working steps slip.
+The warm-up (arl.tasks.two_stage_warmup) first shows worked answers, of all lengths alike, until the skill is there. It
+then installs bad habits for RL to remove: most answers are blurted, and working steps slip.
 """
 
 import random
 from collections.abc import Sequence
-from functools import partial
-from typing import Annotated
 
-from arl.config.section import Fraction, NonNegative, OpenFraction, Positive, PositiveFloat, Section, Steps, Unit
+from arl.config.section import OpenFraction, Positive
 from arl.tasks.base import Demonstration, Split, Task, WarmupStage, is_held_out
+from arl.tasks.two_stage_warmup import TwoStageOptions, two_stage_warmup
 from arl.types import Problem, Response
 
 CHARACTERS = "0123456789.=#"
@@ -27,27 +26,13 @@ _LENGTHS = range(MIN_DIGITS, MAX_DIGITS + 1)
 _ZIPF = [1 / k for k in _LENGTHS]
 
 
-class ChecksumOptions(Section):
-    """Size of the problem set, and the two stages of the warm-up."""
+class ChecksumOptions(TwoStageOptions):
+    """Set the size of the problem set, and the two stages of the warm-up."""
 
     size: Positive = 20_000
     """Problems to draw, both sides together."""
     eval_fraction: OpenFraction = 0.1
     """Share held out for evaluation."""
-    skill_accuracy: Fraction = 0.95
-    """Warm-up, first stage: ends when sampled accuracy on fresh problems reaches this."""
-    skill_steps: Steps = 800
-    """Warm-up, first stage: fails if the accuracy is not reached in so many optimizer steps."""
-    skill_learning_rate: PositiveFloat = 2e-3
-    """Warm-up, first stage: peak; 50 steps of ramp, then linear to 10 % at skill_steps."""
-    habit_steps: Annotated[NonNegative, Unit("steps")] = 50
-    """Warm-up, second stage: optimizer steps on bad habits."""
-    habit_learning_rate: PositiveFloat = 1e-3
-    """Warm-up, second stage: constant."""
-    blurt: Fraction = 0.7
-    """Warm-up, second stage: share of demonstrations that answer without working."""
-    slip: Fraction = 0.1
-    """Warm-up, second stage: chance of an error at each working step."""
 
 
 class RunningChecksum(Task):
@@ -73,24 +58,12 @@ class RunningChecksum(Task):
         return float(is_right and not response.truncated)
 
     def warmup(self) -> Sequence[WarmupStage]:
-        options = self._options
-        skill = WarmupStage(
-            name="learning the task",
-            demonstrate=partial(self._demonstrate, blurt=0.0, slip=0.0),
+        return two_stage_warmup(
+            self._options,
+            skill_name="learning the task",
+            demonstrate=self._demonstrate,
             ask=self._ask,
-            steps=options.skill_steps,
-            learning_rate=options.skill_learning_rate,
-            target_accuracy=options.skill_accuracy,
         )
-        habits = WarmupStage(
-            name="with bad habits",
-            demonstrate=partial(self._demonstrate, blurt=options.blurt, slip=options.slip),
-            ask=self._ask,
-            steps=options.habit_steps,
-            learning_rate=options.habit_learning_rate,
-            schedule="constant",
-        )
-        return [skill, habits]
 
     def _demonstrate(self, rng: random.Random, count: int, blurt: float, slip: float) -> list[Demonstration]:
         problems = [self._draw_for_training(rng, uniform_lengths=True) for _ in range(count)]

@@ -12,7 +12,7 @@ larger than those of any problem. Every pair of numbers is on one side only: 3 +
 
 import random
 import re
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -20,13 +20,40 @@ from arl.config.section import OpenFraction, Section
 from arl.tasks.base import Split, Task, is_held_out
 from arl.types import Problem, Response
 
-EXAMPLES = ((31, "+", 46), (58, "-", 70), (62, "+", 35), (93, "-", 41))
 LARGEST = 30  # less than the numbers of the examples
 _NUMBER = re.compile(r"-?\d+")
 
 
+class Sum(NamedTuple):
+    """Add two numbers, or subtract the second."""
+
+    first: int
+    sign: str  # + or -
+    second: int
+
+    @property
+    def text(self) -> str:
+        """Return it as it is written."""
+        return f"{self.first} {self.sign} {self.second}"
+
+    @property
+    def value(self) -> int:
+        """Return its result."""
+        if self.sign == "+":
+            return self.first + self.second
+        return self.first - self.second
+
+
+EXAMPLES = (
+    Sum(31, "+", 46),
+    Sum(58, "-", 70),
+    Sum(62, "+", 35),
+    Sum(93, "-", 41),
+)
+
+
 class SumsOptions(Section):
-    """Range of the numbers, and how they are asked for."""
+    """Set the range of the numbers, and how they are asked for."""
 
     largest: Annotated[int, Field(ge=1, le=LARGEST)] = 25
     """Largest number; the least is 0. There are 2·(largest + 1)² problems."""
@@ -46,11 +73,16 @@ class ShortSums(Task):
 
     def problems(self, split: Split, seed: int) -> list[Problem]:
         numbers = range(self._options.largest + 1)
-        asked = [(a, sign, b) for a in numbers for sign in "+-" for b in numbers]
         wants_held_out = split == "evaluation"
-        chosen = [question for question in asked if self._is_held_out(question) == wants_held_out]
+        chosen = [
+            Sum(first, sign, second)
+            for first in numbers
+            for sign in "+-"
+            for second in numbers
+            if self._is_held_out(first, sign, second) == wants_held_out
+        ]
         random.Random(f"problems {seed}").shuffle(chosen)
-        return [pose(question, self._options.examples) for question in chosen]
+        return [pose(each, self._options.examples) for each in chosen]
 
     @staticmethod
     def reward(problem: Problem, response: Response) -> float:
@@ -59,27 +91,21 @@ class ShortSums(Task):
         is_right = bool(numbers) and numbers[-1] == problem.answer
         return float(is_right and not response.truncated)
 
-    def _is_held_out(self, question: tuple[int, str, int]) -> bool:
-        a, sign, b = question
-        pair = Problem(f"{min(a, b)} {sign} {max(a, b)}")
-        return is_held_out(pair, self._options.eval_fraction)
+    def _is_held_out(self, first: int, sign: str, second: int) -> bool:
+        smaller, larger = sorted((first, second))
+        pair = Sum(smaller, sign, larger)
+        return is_held_out(Problem(pair.text), self._options.eval_fraction)
 
 
-def pose(question: tuple[int, str, int], examples: int) -> Problem:
+def pose(asked: Sum, examples: int) -> Problem:
     """Write the chat of one question, after so many worked examples."""
-    messages = [{"role": "system", "content": "Answer like this."}]
+    messages = [_message("system", "Answer like this.")]
     for example in EXAMPLES[:examples]:
-        messages.append({"role": "user", "content": f"What is {_text(example)}?"})
-        messages.append({"role": "assistant", "content": f"{_text(example)} = {_value(example)}"})
-    messages.append({"role": "user", "content": f"What is {_text(question)}?"})
-    return Problem(messages, answer=str(_value(question)))
+        messages.append(_message("user", f"What is {example.text}?"))
+        messages.append(_message("assistant", f"{example.text} = {example.value}"))
+    messages.append(_message("user", f"What is {asked.text}?"))
+    return Problem(messages, answer=str(asked.value))
 
 
-def _text(question: tuple[int, str, int]) -> str:
-    a, sign, b = question
-    return f"{a} {sign} {b}"
-
-
-def _value(question: tuple[int, str, int]) -> int:
-    a, sign, b = question
-    return a + b if sign == "+" else a - b
+def _message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}

@@ -184,6 +184,7 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ),
         ("objective: {kind: gspo, clip_low: 3.0e-4}\n", ":7: objective.kind gspo: give clip_low and clip_high"),
         ("engine: {threads: 4}\nworld: virtual\n", "engine.threads 4: world virtual computes with one thread"),
+        ("eval: {suites: gsm8k}\n", "eval.suites = 'gsm8k': must be a list, as in [gsm8k]"),
         ("virtual: {load: -1}\n", "virtual.load = -1: Input should be greater than or equal to 0"),
         ("deadlines: {step: .inf}\n", "deadlines.step = inf: Input should be a finite number"),
         ("virtual: {load: .inf}\n", "virtual.load = inf: Input should be a finite number"),

@@ -16,30 +16,10 @@ from arl.data.problem_filters import without_overlap, without_repeats
 from arl.data.problems import ProblemSets, load_problems
 from arl.data.question_key import question_key
 from arl.data.row_problems import Candidate
-from arl.errors import DataError, RecipeError
-from arl.tasks.base import Split, Task
-from arl.types import Problem, Response
+from arl.errors import DataError
+from arl.types import Problem
 
-HARD = "tests.data.test_problem_filters:HardQuestions"
-
-
-class HardQuestions(Task):
-    """A suite of thirty questions."""
-
-    def __init__(self, options: Any) -> None:
-        del options
-
-    def problems(self, split: Split, seed: int) -> list[Problem]:
-        return [] if split == "training" else [Problem(f"hard question {i}") for i in range(30)]
-
-    @staticmethod
-    def reward(problem: Problem, response: Response) -> float:
-        return 0.0
-
-
-class NothingToMeasure(HardQuestions):
-    def problems(self, split: Split, seed: int) -> list[Problem]:
-        return []
+HARD = {"hard": [Problem(f"hard question {i}") for i in range(30)]}
 
 
 def write(path: Path, prompts: list[str]) -> str:
@@ -56,7 +36,7 @@ def files(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def load(files: dict[str, str], suites: tuple[str, ...] = (), **data: Any) -> ProblemSets:
+def load(files: dict[str, str], suites: Mapping[str, list[Problem]] = {}, **data: Any) -> ProblemSets:
     return load_problems(
         Data.model_validate({**files, **data}), 0, suites, count_tokens=lambda problem: len(str(problem.prompt))
     )
@@ -88,7 +68,7 @@ def test_training_problems_of_an_evaluation_are_refused_with_their_number_and_an
 ) -> None:
     shared = ["Hard question 7", "hard  question 9."] if field == "suite" else ["TEST 1", "test 2?"]
     files["path"] = write(tmp_path / "train.jsonl", ["question", *shared])
-    suites = (HARD,) if field == "suite" else ()
+    suites = HARD if field == "suite" else {}
     with pytest.raises(DataError) as caught:
         load(files, suites)
     message = str(caught.value)
@@ -101,7 +81,7 @@ def test_training_problems_of_an_evaluation_can_be_left_out_and_are_counted(
     files: dict[str, str], tmp_path: Path
 ) -> None:
     files["path"] = write(tmp_path / "train.jsonl", ["test 1", "question", "hard question 3"])
-    sets = load(files, (HARD,), overlap="drop")
+    sets = load(files, HARD, overlap="drop")
     assert prompts(sets) == ["question"]
     assert len(sets.notes) == 2
     assert all("1 of 3 training problems also occur in" in note for note in sets.notes)
@@ -110,7 +90,7 @@ def test_training_problems_of_an_evaluation_can_be_left_out_and_are_counted(
 def test_the_template_does_not_hide_an_overlap(files: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps({"question": "hard question 3"}))
     with pytest.raises(DataError, match="also occur in the suite"):
-        load({"path": files["path"]}, (HARD,), template="Q: {question}\nA:", eval_fraction=1e-9)
+        load({"path": files["path"]}, HARD, template="Q: {question}\nA:", eval_fraction=1e-9)
 
 
 @given(st.lists(st.text("ab .", min_size=1)), st.lists(st.text("ab .", min_size=1)))
@@ -176,14 +156,3 @@ def test_a_file_without_pass_rates_is_refused(
 def test_filters_that_leave_nothing_are_refused_with_what_they_left_out(files: dict[str, str]) -> None:
     with pytest.raises(DataError, match=r"leave none to train on; .*10 prompts longer than data\.max_prompt_tokens 1"):
         load(files, max_prompt_tokens=1)
-
-
-def test_a_suite_has_all_problems_of_its_evaluation(files: dict[str, str]) -> None:
-    assert len(load(files, (HARD,)).suites[HARD]) == 30
-
-
-def test_a_suite_that_does_not_exist_or_is_empty_is_refused(files: dict[str, str]) -> None:
-    with pytest.raises(RecipeError, match=r"eval\.suites 'aime26': did you mean aime2"):
-        load(files, ("aime26",))
-    with pytest.raises(DataError, match="has no problem in its evaluation"):
-        load(files, ("tests.data.test_problem_filters:NothingToMeasure",))

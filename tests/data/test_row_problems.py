@@ -103,11 +103,11 @@ ROW = {"question": "1 + 1?", "answer": "2", "extra": {"unit": "cm"}}
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        ({}, "no column prompt, which data.columns.prompt names; it has question, answer, extra, extra.unit"),
-        ({"columns": {"prompt": "qestion"}}, "no column qestion, .* did you mean question"),
+        ({}, "no column prompt, which data.columns.prompt names .it has question, answer, extra, extra.unit"),
+        ({"columns": {"prompt": "qestion"}}, "no column qestion, .*did you mean question"),
         ({"columns": {"prompt": "question", "answer": "anwser"}}, "no column anwser, which data.columns.answer names"),
-        ({"template": "{questoin}"}, "no column questoin, which data.template names; did you mean question"),
-        ({"template": "{question} {extra.unti}"}, "no column extra.unti, .* did you mean extra.unit"),
+        ({"template": "{questoin}"}, "no column questoin, which data.template names .did you mean question"),
+        ({"template": "{question} {extra.unti}"}, "no column extra.unti, .*did you mean extra.unit"),
         ({"template": "{extra}"}, "column extra is {'unit': 'cm'}, and must be text or a number"),
         ({"columns": {"prompt": "extra"}}, "column extra is .* and must be text or a list of chat messages"),
     ],

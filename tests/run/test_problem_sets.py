@@ -76,6 +76,30 @@ def test_a_suite_is_loaded_with_the_run_and_shown(tmp_path: Path, files: str) ->
     assert "3 held out for evaluation, 48 of the suite arithmetic" in done.stdout
 
 
+def test_the_suite_of_the_recipes_own_task_is_divided_by_the_recipes_options(tmp_path: Path) -> None:
+    """The default options hold out other problems, and would find those of the training data in the suite."""
+    overrides = ("eval.suites=[running_checksum]", "data.options.eval_fraction=0.05", "data.options.size=2000")
+    sets = [word for override in overrides for word in ("--set", override)]
+    done = arl("train", QUICKSTART, "--dry-run", *sets, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_suite_that_does_not_exist_or_is_empty_is_refused(tmp_path: Path, files: str) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from arl.tasks.running_checksum import RunningChecksum\n"
+        "class Nothing(RunningChecksum):\n"
+        "    def problems(self, split, seed):\n"
+        "        return []\n"
+    )
+    model = make_model(tmp_path / "model", TURNS)
+    absent = dry_run(tmp_path, files, "eval.suites=[aime26]", model=model)
+    assert absent.returncode == 2
+    assert "eval.suites 'aime26': did you mean aime2" in absent.stderr
+    empty = dry_run(tmp_path, files, "eval.suites=['mine:Nothing']", model=model)
+    assert empty.returncode == 2
+    assert "eval.suites mine:Nothing: has no evaluation problem" in empty.stderr
+
+
 def test_long_prompts_are_refused_with_the_problem_or_left_out(tmp_path: Path, files: str) -> None:
     with (tmp_path / "train.jsonl").open("a") as file:
         file.write("\n" + json.dumps({"question": "Why? " * 60}))
@@ -89,6 +113,13 @@ def test_long_prompts_are_refused_with_the_problem_or_left_out(tmp_path: Path, f
     passed = dry_run(tmp_path, files, "data.max_prompt_tokens=96", model=model)
     assert passed.returncode == 0, passed.stderr
     assert "left out    1 prompts longer than data.max_prompt_tokens 96 left out" in passed.stdout
+
+
+def test_a_budget_larger_than_the_context_is_refused_with_the_largest_that_fits(tmp_path: Path, files: str) -> None:
+    done = dry_run(tmp_path, files, "rollout.max_new_tokens=500")
+    assert done.returncode == 2
+    assert "lower rollout.max_new_tokens to 10" in done.stderr
+    assert "max_prompt_tokens" not in done.stderr
 
 
 def test_a_template_that_does_not_close_its_turn_is_refused(tmp_path: Path, files: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import constants
 
 from arl.config.recipe import Data
-from arl.data.problems import load_problems, load_suite
+from arl.data.problems import load_problems
 from arl.errors import DataError
 from arl.reward.grading import accuracy_of, make_grade
 from arl.run.task_list import render_tasks, task_entries
@@ -80,6 +80,16 @@ def test_a_solution_without_an_answer_is_refused_by_file_and_line(folder: Path) 
     put(folder, "gsm8k/train.jsonl", [*GSM8K_ROWS, {"question": "What?", "answer": "No idea."}])
     with pytest.raises(DataError, match=r"train\.jsonl:4: column answer holds no answer"):
         Gsm8k(Gsm8k.Options()).problems("training", seed=0)
+
+
+def test_a_file_with_other_columns_is_refused_without_naming_settings_of_the_users_own_files(folder: Path) -> None:
+    put(folder, "gsm8k/train.jsonl", [{"prompt": "What is 7?", "answer": "#### 7"}])
+    with pytest.raises(DataError) as caught:
+        Gsm8k(Gsm8k.Options()).problems("training", seed=0)
+    message = str(caught.value)
+    assert "train.jsonl:1: no column question, which task gsm8k reads" in message
+    assert "Put the file there as it was published" in message
+    assert "data." not in message.removeprefix(str(folder))
 
 
 @pytest.mark.parametrize("name", ["math500", "aime24", "aime25", "amc23"])
@@ -153,11 +163,6 @@ def test_the_published_files_have_the_problems_that_are_declared(
 
 @needs_data
 def test_gsm8k_and_its_test_set_do_not_overlap() -> None:
-    sets = load_problems(Data(task="gsm8k"), 0, suites=("math500",))
-    assert (len(sets.training), len(sets.held_out), len(sets.suites["math500"])) == (7473, 1319, 500)
+    sets = load_problems(Data(task="gsm8k"), seed=0)
+    assert (len(sets.training), len(sets.held_out)) == (7473, 1319)
     assert not sets.notes
-
-
-@needs_data
-def test_a_suite_is_read_whole() -> None:
-    assert len(load_suite("math500")) == 500

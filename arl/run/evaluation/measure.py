@@ -1,6 +1,6 @@
 """Measure one version: on the recipe's own evaluation problems, or on all suites that are evaluated during training."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe
@@ -10,7 +10,7 @@ from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.base import Engine
 from arl.rollout.episodes import Rewards
 from arl.run.evaluation.evaluate import episodes_at_once, evaluate_suite, suite_episodes
-from arl.run.evaluation.suite import Suite, held_out_suite, open_suite
+from arl.run.evaluation.suite import Suite, held_out_suite
 from arl.run.rewards import Scorers, evaluation_scorer
 from arl.types import Accuracy, Problem
 
@@ -38,21 +38,17 @@ async def measure_held_out(
     return await _measure(suite, version, engine, codec, rewards, context, recipe.deadlines.step)
 
 
-def measured_suites(recipe: Recipe, held_out: Sequence[Problem]) -> list[Suite]:
-    """Open the suites that are measured during training; none without eval.every.
+def measured_suites(recipe: Recipe, held_out: Suite, suites: Mapping[str, Suite]) -> list[Suite]:
+    """Return the suites that are measured during training, with as many problems as are used; none without eval.every.
 
     Args:
-        held_out: the recipe's own evaluation problems, as many as are used.
-
-    Raises:
-        RecipeError, DataError: see `open_suite`.
+        held_out: the recipe's own.
+        suites: the others that eval.suites names, by name.
     """
     if not recipe.eval.every:
         return []
-    suites = []
-    for name in recipe.eval.suites:
-        suites.append(held_out_suite(recipe, held_out) if name == HELD_OUT else open_suite(recipe, name))
-    return suites
+    opened = {**suites, HELD_OUT: held_out}
+    return [opened[name].shortened() for name in recipe.eval.suites]
 
 
 async def measure_suites(

@@ -10,7 +10,7 @@ Every suite has a recipe of its own, which differs from the given one in `data`,
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -62,6 +62,10 @@ class Suite:
         function = None if task is None else task_class(task).extract
         return _whole_text if function is None else function
 
+    def shortened(self) -> "Suite":
+        """Return the suite with its first problems, at most as many as eval.problems allows."""
+        return replace(self, problems=self.problems[: self.sampling.problems])
+
     def keys(self) -> list[str]:
         """Return a name for each problem: its id, and a number behind it where a problem occurs again."""
         seen: Counter[str] = Counter()
@@ -83,42 +87,47 @@ def held_out_suite(recipe: Recipe, problems: Sequence[Problem]) -> Suite:
 
 
 def open_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}) -> Suite:
-    """Open a suite under the recipe's model and engine.
+    """Open a suite under the recipe's model and engine, with at most eval.problems problems. See `load_suite`."""
+    return load_suite(recipe, name, settings).shortened()
+
+
+def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, field: str = "suite") -> Suite:
+    """Open a suite with all of its problems.
 
     Args:
         name: `held_out`, or a task, built in or as `module:attribute`.
         settings: fields of the section `eval` that win over those of the recipe and of the task.
+        field: where it was named, for messages.
 
     Raises:
         RecipeError: there is no such task, or the settings are impossible.
         DataError: the suite has no problem.
     """
-    suite_recipe = recipe_of_suite(recipe, name, settings)
+    suite_recipe = recipe_of_suite(recipe, name, settings, field)
     if suite_recipe.data.task is None:
         problems = load_problems(suite_recipe.data, suite_recipe.seed).held_out
     else:
         seed = suite_recipe.seed if name == HELD_OUT else SUITE_SEED
         problems = list(open_task(suite_recipe.data).problems("evaluation", seed))
     if not problems:
-        raise DataError(f"suite {name}: has no evaluation problem; name another one, or hold out more")
-    limit = suite_recipe.eval.problems
-    return Suite(name, suite_recipe, tuple(problems[:limit]))
+        raise DataError(f"{field} {name}: has no evaluation problem; name another one, or hold out more")
+    return Suite(name, suite_recipe, tuple(problems))
 
 
-def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any]) -> Recipe:
+def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any], field: str = "suite") -> Recipe:
     """Return `recipe` with the data, reward and sampling of a suite.
 
     Sampling is what `settings` say, else what differs from the defaults in the recipe's section `eval`, else what the
     suite's task declares.
 
     Raises:
-        RecipeError: see `open_suite`.
+        RecipeError: see `load_suite`.
     """
     values = recipe.model_dump()
     if name == HELD_OUT:
         values["eval"] |= settings
     else:
-        task_class(name, "suite")
+        task_class(name, field)
         is_own = recipe.data.task == name
         values["data"] = _prompting(recipe) | {"task": name, "options": recipe.data.options if is_own else {}}
         values["reward"] |= {"function": None, "weights": None}
@@ -128,7 +137,7 @@ def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any]) -> R
         return Recipe.model_validate(values)
     except ValidationError as error:
         rules = "; ".join(mistake["msg"].removeprefix("Value error, ") for mistake in error.errors())
-        raise RecipeError(f"suite {name}: {rules}") from error
+        raise RecipeError(f"{field} {name}: {rules}") from error
 
 
 def _prompting(recipe: Recipe) -> dict[str, Any]:

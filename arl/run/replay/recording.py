@@ -17,7 +17,8 @@ from msgspec import Struct
 
 from arl.config.recipe import Recipe
 from arl.errors import DataError, InputError
-from arl.run.problem_sets import run_problems
+from arl.run.problem_sets import run_problems, run_suites
+from arl.run.starting_model import starting_codec
 from arl.types import FAILED, NOT_SAMPLED, Accuracy, Problem, Trajectory, TrajectoryGroup
 
 Span = tuple[float, float]  # clock seconds: (begin, end)
@@ -125,7 +126,8 @@ def _median(seconds: list[float]) -> float:
 
 
 def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
-    problems = {problem.id: problem for problem in run_problems(recipe).training}
+    sets = run_problems(recipe, run_suites(recipe), starting_codec(recipe))
+    problems = {problem.id: problem for problem in sets.training}
     rows: dict[int, list[dict[str, Any]]] = {}
     for path in sorted((run / "trajectories").glob("*.parquet")):
         for row in _rows(path):
