@@ -2,7 +2,7 @@ r"""Check which answers are equal: each line is `gold | answer`, as people write
 
 import pytest
 
-from arl.reward.math_grader import canonical, equal
+from arl.reward.math.grader import canonical, equal
 
 EQUAL = r"""
 033 | 33

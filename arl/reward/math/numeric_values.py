@@ -9,8 +9,8 @@ unequal one is found at the first point, where a symbolic proof would take a sec
 from fractions import Fraction
 from typing import Any
 
-from arl.reward.math_library import load_library
-from arl.reward.math_numbers import Number, is_rounded
+from arl.reward.math.exact_numbers import Number, is_rounded
+from arl.reward.math.symbolic_library import load_library
 
 DIGITS = 60  # e^{π√163} differs from an integer only in its 31st digit
 TOLERANCE = 40  # digits that equal numbers agree in

@@ -1,9 +1,9 @@
 r"""Grade answers to math problems: find the answer in the response, and compare it with the gold one.
 
-    response ─► math_extraction ─► answer ─► math_text ─► math_forms ─► math_compare ─► correct: 0 or 1
-                                     gold ─►    "     ─►     "      ─►      │
-                                                                           └ what only algebra decides:
-                                                                             math_symbolic, within a second
+    response ─► extraction ─► answer ─► latex_cleaning ─► answer_forms ─► compare_forms ─► correct: 0 or 1
+                                gold ─►       "        ─►      "       ─►     │
+                                                                              └ what only algebra decides:
+                                                                                algebra, within a second
 
 docs/rewards.md says which answers count as equal. Nothing here imports torch, and the symbolic library is imported on
 first use, or by `score.prepare` when a worker starts.
@@ -13,12 +13,12 @@ from fractions import Fraction
 from functools import lru_cache
 
 from arl.reward.cpu_limit import run_within
-from arl.reward.math_compare import CHOICE, compare
-from arl.reward.math_extraction import LONGEST_ANSWER, extract_answer, gold_answer, has_form
-from arl.reward.math_forms import Collection, Form, Named, read_form
-from arl.reward.math_numbers import read_number
-from arl.reward.math_symbolic import is_equal, prepare
-from arl.reward.math_text import clean, words_of
+from arl.reward.math.algebra import is_equal, prepare
+from arl.reward.math.answer_forms import Collection, Form, Named, read_form
+from arl.reward.math.compare_forms import CHOICE, compare
+from arl.reward.math.exact_numbers import read_number
+from arl.reward.math.extraction import LONGEST_ANSWER, extract_answer, gold_answer, has_form
+from arl.reward.math.latex_cleaning import clean, words_of
 from arl.types import Problem, Response
 
 __all__ = ["canonical", "equal", "extract_answer", "score", "vote"]

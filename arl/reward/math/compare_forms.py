@@ -11,10 +11,10 @@ values                  numbers by arithmetic, words by spelling, all else by `d
 import re
 from collections.abc import Callable, Sequence
 
-from arl.reward.math_forms import Collection, Form, Named, Value, read_form
-from arl.reward.math_numbers import read_number, same_number
-from arl.reward.math_text import words_of
-from arl.reward.math_units import may_differ
+from arl.reward.math.answer_forms import Collection, Form, Named, Value, read_form
+from arl.reward.math.exact_numbers import read_number, same_number
+from arl.reward.math.latex_cleaning import words_of
+from arl.reward.math.units import may_differ
 
 Decide = Callable[[str, str], bool | None]
 

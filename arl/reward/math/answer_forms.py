@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from arl.reward.math_names import Name, read_assignment, read_inequality
-from arl.reward.math_numbers import read_number
-from arl.reward.math_units import split_unit
+from arl.reward.math.exact_numbers import read_number
+from arl.reward.math.relations import Name, read_assignment, read_inequality
+from arl.reward.math.units import split_unit
 
 DEEPEST = 8  # lists in lists; what is deeper stays one value
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
