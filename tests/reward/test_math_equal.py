@@ -241,6 +241,14 @@ def test_another_answer_is_wrong_however_alike_it_looks(gold: str, answer: str) 
     assert not equal(gold, answer)
 
 
+@pytest.mark.parametrize("gold", [r"\frac{1}{2}", "x^2+1"])
+@pytest.mark.parametrize(
+    "answer", [r"\pi \mod 3", r"\csc(\frac{1}{0})+y", r"\sinh(\ln((-3)!))", r"\arctan(\frac{1}{0})"]
+)
+def test_an_answer_that_sympy_gives_no_value_is_wrong_and_no_error(gold: str, answer: str) -> None:
+    assert not equal(gold, answer)
+
+
 @pytest.mark.parametrize("nothing", ["", " ", "$$", ".", r"\,"])
 def test_nothing_equals_nothing_and_no_answer(nothing: str) -> None:
     assert not equal("0", nothing)
