@@ -25,7 +25,6 @@ __all__ = ["canonical", "equal", "extract_answer", "score", "vote"]
 
 LONGEST_BITS = 4000  # of a number that is spelled out; Python writes up to 4,300 digits
 SECONDS = 1.0  # for the algebra of one verification
-_UNORDERED = {"list", "{}", "union", "plus-minus"}
 
 
 def score(problem: Problem, response: Response) -> dict[str, float]:
@@ -112,17 +111,24 @@ def _spell(form: Form) -> str:
     if isinstance(form, Named):
         return _spell(form.form)
     if isinstance(form, Collection):
-        parts = [_spell(item) for item in form.items]
-        if form.kind in _UNORDERED:
-            return "{" + ",".join(sorted(parts)) + "}"
-        if len(form.kind) == 2:
-            return form.kind[0] + ",".join(parts) + form.kind[1]
-        return f"{form.kind}({','.join(parts)})"
+        return _spell_collection(form)
     number = read_number(form.text)
     if number is not None and _num_bits(number.value) < LONGEST_BITS:
         return str(number.value)
     choice = CHOICE.fullmatch(form.text)
-    return choice[1] if choice else words_of(form.text) or form.text
+    if choice:
+        return choice[1]
+    return words_of(form.text) or form.text
+
+
+def _spell_collection(form: Collection) -> str:
+    parts = [_spell(item) for item in form.items]
+    if not form.has_order:
+        return "{" + ",".join(sorted(parts)) + "}"
+    spelled = ",".join(parts)
+    if len(form.kind) == 2:
+        return form.kind[0] + spelled + form.kind[1]
+    return f"{form.kind}({spelled})"
 
 
 def _num_bits(value: Fraction) -> int:
