@@ -30,7 +30,7 @@ TORCH_FREE = [
     "arl.rollout.exact_lag",
     "arl.rollout.lag_table",
     "arl.reward.pool",
-    "arl.reward.math_grader",
+    "arl.reward.math.grader",
     "arl.engine.http.engine_client",
     "arl.engine.router",
     "arl.engine.supervisor",

@@ -20,7 +20,7 @@ from arl.reward.pool import RewardPool
 from arl.reward.ungraded import UngradedLog
 from arl.types import Problem, Response
 
-FUNCTION = "arl.reward.math_grader:score"
+FUNCTION = "arl.reward.math.grader:score"
 GROUP_SIZE = 8
 OPEN_GROUPS = 64  # that wait for a worker at once, as in a run whose engines are ahead
 ALGEBRA_SHARE = 0.1  # of the problems, in the mixture: MATH has one in five that is no plain number

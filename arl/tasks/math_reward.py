@@ -1,7 +1,7 @@
 """Let tasks of mathematics share one grader, which lies in a room above theirs and is therefore named.
 
-arl.reward.math_grader:score ─► math_reward ─► Task.reward
-arl.reward.math_grader:vote  ─► math_vote   ─► Task.extract
+arl.reward.math.grader:score ─► math_reward ─► Task.reward
+arl.reward.math.grader:vote  ─► math_vote   ─► Task.extract
 """
 
 from arl.config.imports import import_function
@@ -30,11 +30,11 @@ class NamedReward:
             prepare()
 
 
-math_reward = NamedReward("arl.reward.math_grader:score")
+math_reward = NamedReward("arl.reward.math.grader:score")
 """Grade an answer as mathematics: parts `correct` and `format`."""
 
 
 def math_vote(response: Response) -> str:
     """Return the answer in a response, spelled as all that equal it."""
-    answer: str = import_function("arl.reward.math_grader:vote", "data.task")(response)
+    answer: str = import_function("arl.reward.math.grader:vote", "data.task")(response)
     return answer

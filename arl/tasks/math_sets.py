@@ -1,7 +1,7 @@
 """Provide the problem sets of mathematics that papers report: GSM8K, MATH, AIME and AMC.
 
 Each set is one class, which says where its sides are (arl.tasks.published_set). The answers are graded by
-arl.reward.math_grader.
+arl.reward.math.grader.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@ r"""Check which answers are equal: each line is `gold | answer`, as people write
 
 import pytest
 
-from arl.reward.math_grader import canonical, equal
+from arl.reward.math.grader import canonical, equal
 
 EQUAL = r"""
 033 | 33
@@ -238,6 +238,14 @@ def test_an_answer_is_right_in_any_usual_form(gold: str, answer: str) -> None:
 
 @pytest.mark.parametrize(("gold", "answer"), pairs(UNEQUAL))
 def test_another_answer_is_wrong_however_alike_it_looks(gold: str, answer: str) -> None:
+    assert not equal(gold, answer)
+
+
+@pytest.mark.parametrize("gold", [r"\frac{1}{2}", "x^2+1"])
+@pytest.mark.parametrize(
+    "answer", [r"\pi \mod 3", r"\csc(\frac{1}{0})+y", r"\sinh(\ln((-3)!))", r"\arctan(\frac{1}{0})"]
+)
+def test_an_answer_that_sympy_gives_no_value_is_wrong_and_no_error(gold: str, answer: str) -> None:
     assert not equal(gold, answer)
 
 

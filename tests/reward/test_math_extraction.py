@@ -2,8 +2,8 @@ r"""Check which answer a response gives, and whether it counts."""
 
 import pytest
 
-from arl.reward.math_extraction import last_box
-from arl.reward.math_grader import extract_answer, score
+from arl.reward.math.extraction import last_box
+from arl.reward.math.grader import extract_answer, score
 from arl.types import Problem, Response
 
 RIGHT = [

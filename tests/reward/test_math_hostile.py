@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from arl.reward.cpu_limit import run_within
-from arl.reward.math_grader import SECONDS, equal
+from arl.reward.math.grader import SECONDS, equal
 from arl.reward.pool import RewardPool
 from arl.reward.ungraded import UngradedLog
 from arl.types import Grade, Problem, Response
 from tests.reward.hostile_answers import FAMILIES, hostile_responses
 
-FUNCTION = "arl.reward.math_grader:score"
+FUNCTION = "arl.reward.math.grader:score"
 DEADLINE = 120.0  # seconds of the clock for a call, on a machine that may be busy with others
 MEMORY_GB = 1.0
 GOLDS = ["5", r"\frac{1}{2}", "x^2+1", r"\sqrt{2}", "[0,1)", "(1,2)", "x=3", r"\begin{pmatrix}1\\2\end{pmatrix}"]
@@ -97,7 +97,7 @@ def test_a_late_no_is_no_verdict_and_a_late_yes_is_one() -> None:
 
 
 def test_the_controller_may_import_the_grader_without_the_symbolic_library() -> None:
-    probe = "import sys, arl.reward.math_grader; sys.exit('sympy' in sys.modules)"
+    probe = "import sys, arl.reward.math.grader; sys.exit('sympy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=120).returncode == 0
 
 
@@ -123,8 +123,8 @@ def test_algebra_outside_of_the_main_thread_is_refused() -> None:
     ],
 )
 def test_what_is_too_hard_is_wrong_at_once_unless_it_is_written_as_the_gold_one(answer: str) -> None:
-    from arl.reward.math_limits import is_too_hard
-    from arl.reward.math_text import clean
+    from arl.reward.math.expression_limits import is_too_hard
+    from arl.reward.math.latex_cleaning import clean
 
     assert is_too_hard(clean(answer))
     assert not equal("2", answer)
@@ -135,8 +135,8 @@ def test_what_is_too_hard_is_wrong_at_once_unless_it_is_written_as_the_gold_one(
     "answer", ["2^{2008}", "10^{100}", "2008!", "2^{2^{3}}", "(n+1)!", "x^{99}", r"\binom{49}{6}", "e^{x^2}"]
 )
 def test_what_honest_problems_ask_for_is_not_too_hard(answer: str) -> None:
-    from arl.reward.math_limits import is_too_hard
-    from arl.reward.math_text import clean
+    from arl.reward.math.expression_limits import is_too_hard
+    from arl.reward.math.latex_cleaning import clean
 
     assert not is_too_hard(clean(answer))
     assert SECONDS < DEADLINE

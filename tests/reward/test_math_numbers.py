@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.reward.math_grader import canonical, equal, extract_answer
-from arl.reward.math_numbers import read_number
+from arl.reward.math.exact_numbers import read_number
+from arl.reward.math.grader import canonical, equal, extract_answer
 
 fractions = st.fractions(max_denominator=10**6)
 decimals = st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**9), max_value=10**9)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from arl.reward.math_grader import canonical, equal, extract_answer, score
+from arl.reward.math.grader import canonical, equal, extract_answer, score
 from arl.types import Problem, Response
 
 SHIFTS = (1, 2, 3, 7, 50)

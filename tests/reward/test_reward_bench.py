@@ -6,7 +6,7 @@ import pytest
 
 from arl.bench import reward_bench
 from arl.bench.reward_bench import GROUP_SIZE, bench_rewards
-from arl.reward.math_grader import score
+from arl.reward.math.grader import score
 
 
 @pytest.mark.parametrize("make", [reward_bench._exact_group, reward_bench._algebra_group])

@@ -35,7 +35,7 @@ def dry_run(directory: Path, data: str, *overrides: str, model: str = "") -> Com
     recipe = directory / "recipe.yaml"
     recipe.write_text(
         f"name: checked\nmodel: {{path: {model or make_model(directory / 'model', TURNS)}}}\ndata: {data}\n"
-        "reward: {function: 'arl.reward.math_grader:score'}\nrollout: {max_new_tokens: 32}\n"
+        "reward: {function: 'arl.reward.math.grader:score'}\nrollout: {max_new_tokens: 32}\n"
         "train: {minibatches: 1}\n"
     )
     sets = [word for override in overrides for word in ("--set", override)]

@@ -1,6 +1,6 @@
 r"""Decide by algebra whether two expressions are equal, with math-verify and its parser.
 
-    is_equal(gold, answer) ─► too hard? ─► parse (latex2sympy) ─► numbers, formulas, equations: by values (math_values)
+    is_equal(gold, answer) ─► too hard? ─► parse (latex2sympy) ─► numbers, formulas, equations: by values
                                                               └─► sets, matrices, what has no values: verify
 
 The caller bounds the time (cpu_limit), and the memory (the worker's pool).
@@ -10,10 +10,10 @@ import re
 from functools import cache, lru_cache
 from typing import Any
 
-from arl.reward.math_library import load_library
-from arl.reward.math_limits import is_too_hard
-from arl.reward.math_numbers import read_number
-from arl.reward.math_values import compare_values, same_relation
+from arl.reward.math.exact_numbers import read_number
+from arl.reward.math.expression_limits import is_too_hard
+from arl.reward.math.numeric_values import compare_values, same_relation
+from arl.reward.math.symbolic_library import load_library
 
 _WARM_UP = (
     (r"\frac{3\sqrt{2}}{2}-\frac{\pi}{4}", r"2^{1/3}+0.5\cdot e^{-2}"),

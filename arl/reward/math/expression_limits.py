@@ -1,7 +1,7 @@
 r"""Refuse expressions that would keep the symbolic library busy, or fill the memory, before it sees them.
 
 `9^{9^{9^9}}`, `(10^9)!` and 100 kB of brackets are refused; `2^{2008}`, `10^{100}` and `2008!` are not. What passes is
-still bounded by a time limit (math_symbolic), and by the memory limit and the deadline of the worker's pool.
+still bounded by a time limit (grader.SECONDS), and by the memory limit and the deadline of the worker's pool.
 """
 
 import re

@@ -11,14 +11,20 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from arl.reward.math_names import Name, read_assignment, read_inequality
-from arl.reward.math_numbers import read_number
-from arl.reward.math_units import split_unit
+from arl.reward.math.exact_numbers import read_number
+from arl.reward.math.relations import Name, read_assignment, read_inequality
+from arl.reward.math.units import split_unit
 
 DEEPEST = 8  # lists in lists; what is deeper stays one value
-_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+_OPENING = "([{"
+_CLOSING = ")]}"
+_INTERVALS = {"()", "[)", "(]", "[]"}
+_UNORDERED = {"list", "{}", "union", "plus-minus"}
 _SET_BUILDER = re.compile(r"\\\{[a-z](?:\\in ?\\mathbb\{R\})?(?:\||:|\\mid)(.*)\\\}")
+_CUP = re.compile(r"\\cup(?![A-Za-z]) ?")
 _JOINT = re.compile(r"\\text\{[^{}]*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
+_DETERMINANTS = {"vmatrix", "Vmatrix"}
+_ROW_END = re.compile(r"\\\\|\\cr(?![a-z])")
 _MATRIX = re.compile(r"\\begin\{([pbBvV]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 
 
@@ -36,6 +42,11 @@ class Collection(NamedTuple):
     items: tuple["Form", ...]
     text: str = ""
 
+    @property
+    def has_order(self) -> bool:
+        """Tell whether the same parts in another order are another answer."""
+        return self.kind not in _UNORDERED
+
 
 class Named(NamedTuple):
     """Hold what is said of a name: `x=…` or `x\\in…`. The text is that of the whole statement."""
@@ -51,8 +62,9 @@ Form = Value | Collection | Named
 def read_form(text: str, depth: int = 0) -> Form:
     """Return the form of a cleaned answer."""
     text = unwrap(text)
-    condition = _SET_BUILDER.fullmatch(text)
-    text = condition[1] if condition else text
+    set_builder = _SET_BUILDER.fullmatch(text)
+    if set_builder:
+        text = set_builder[1]
     if depth >= DEEPEST:
         return Value(text)
     for reader in (_read_list, _read_named, _read_brackets, _read_matrix, _read_plus_minus):
@@ -63,15 +75,19 @@ def read_form(text: str, depth: int = 0) -> Form:
     if value == text:
         return Value(text)
     inner = read_form(value, depth + 1)
-    return inner._replace(unit=unit) if isinstance(inner, Value) else inner
+    if isinstance(inner, Value):
+        return inner._replace(unit=unit)
+    return inner
 
 
 def unwrap(text: str) -> str:
     """Remove brackets that enclose all of an answer and say nothing: "(5)", and braces, which LaTeX does not print."""
     while len(text) > 2 and text[0] in "({" and _closes_at_end(text):
-        if text[0] == "(" and len(split_outside(text[1:-1], ",;")) > 1:
-            break
-        text = text[1:-1]
+        inner = text[1:-1]
+        is_tuple = text[0] == "(" and len(split_outside(inner, ",;")) > 1
+        if is_tuple:
+            return text
+        text = inner
     return text
 
 
@@ -81,9 +97,9 @@ def split_outside(text: str, separators: str) -> list[str]:
     depth = 0
     start = 0
     for index, character in enumerate(text):
-        if character in "([{":
+        if character in _OPENING:
             depth += 1
-        elif character in ")]}":
+        elif character in _CLOSING:
             depth = max(0, depth - 1)
         elif depth == 0 and character in separators:
             parts.append(text[start:index])
@@ -96,9 +112,9 @@ def _closes_at_end(text: str) -> bool:
     """Tell whether the bracket at the start closes at the end, and not before."""
     depth = 0
     for index, character in enumerate(text):
-        if character in "([{":
+        if character in _OPENING:
             depth += 1
-        elif character in ")]}":
+        elif character in _CLOSING:
             depth -= 1
             if depth == 0:
                 return index == len(text) - 1
@@ -107,15 +123,17 @@ def _closes_at_end(text: str) -> bool:
 
 def _read_list(text: str, depth: int) -> Form | None:
     """Read "3,5,7", "3 and 5", "x=1;y=2"; or intervals that are joined by \\cup or "or"."""
-    if read_number(split_unit(text)[0]) is not None:  # 1,234 is a number
+    amount, _ = split_unit(text)
+    if read_number(amount) is not None:  # 1,234 is a number
         return None
-    union = _split_outside_word(text, r"\cup")
-    if len(union) > 1:
-        return Collection("union", _read_all(union, depth), text)
-    spelled = _JOINT.sub(lambda match: match[0] if match[0].startswith("\\") else ",", text)
-    weaker = ";" if len(split_outside(spelled, ";")) > 1 else ","
-    parts = [part.strip() for part in split_outside(spelled, weaker)]
-    parts = [part for part in parts if part]
+    joined = _split_at_cup(text)
+    if len(joined) > 1:
+        return Collection("union", _read_all(joined, depth), text)
+    spelled = _JOINT.sub(_joint_as_comma, text)
+    parts = split_outside(spelled, ";")
+    if len(parts) == 1:
+        parts = split_outside(spelled, ",")
+    parts = [part for part in parts if part.strip()]
     if len(parts) < 2:
         return None
     items = _read_all(parts, depth)
@@ -124,25 +142,38 @@ def _read_list(text: str, depth: int) -> Form | None:
     return Collection("list", _flat(items), text)
 
 
+def _joint_as_comma(match: re.Match[str]) -> str:
+    """Write "and" and "or" as a comma. Words in a text macro stay."""
+    is_macro = match[0].startswith("\\")
+    return match[0] if is_macro else ","
+
+
 def _read_all(parts: Sequence[str], depth: int) -> tuple[Form, ...]:
     return tuple(read_form(part.strip(), depth + 1) for part in parts)
 
 
 def _flat(items: Sequence[Form]) -> tuple[Form, ...]:
     r"""Put the two values of `1\pm\sqrt{5}` beside the others of a list."""
-    lists = [item.items if isinstance(item, Collection) and item.kind == "plus-minus" else (item,) for item in items]
-    return tuple(item for part in lists for item in part)
+    flat: list[Form] = []
+    for item in items:
+        if isinstance(item, Collection) and item.kind == "plus-minus":
+            flat.extend(item.items)
+        else:
+            flat.append(item)
+    return tuple(flat)
 
 
 def _is_interval(form: Form) -> bool:
-    return isinstance(form, Collection) and form.kind in {"()", "[)", "(]", "[]"} and len(form.items) == 2
+    if not isinstance(form, Collection):
+        return False
+    return form.kind in _INTERVALS and len(form.items) == 2
 
 
-def _split_outside_word(text: str, word: str) -> list[str]:
-    """Split at a command that is outside of all brackets."""
-    if word not in text:
+def _split_at_cup(text: str) -> list[str]:
+    r"""Split at each \cup that is outside of all brackets."""
+    if r"\cup" not in text:
         return [text]
-    return split_outside(re.sub(re.escape(word) + r"(?![A-Za-z]) ?", "\0", text), "\0")
+    return split_outside(_CUP.sub("\0", text), "\0")
 
 
 def _read_named(text: str, depth: int) -> Form | None:
@@ -153,38 +184,57 @@ def _read_named(text: str, depth: int) -> Form | None:
     inequality = read_inequality(text)
     if inequality is None:
         return None
-    bounds = Collection(inequality.brackets, (Value(inequality.low), Value(inequality.high)), text)
-    return Named(inequality.name, bounds, text)
+    bounds = (Value(inequality.low), Value(inequality.high))
+    interval = Collection(inequality.brackets, bounds, text)
+    return Named(inequality.name, interval, text)
 
 
 def _read_brackets(text: str, depth: int) -> Form | None:
     """Read pairs, tuples and intervals in brackets, and sets in braces."""
-    braces = text.startswith(r"\{") and text.endswith(r"\}")
-    inner = text[2:-2] if braces else text[1:-1]
-    if not braces and not (text[:1] in _BRACKETS and text[-1:] in ")]}" and _closes_at_end(text)):
+    if text.startswith(r"\{") and text.endswith(r"\}"):
+        return _read_set(text, depth)
+    if text[:1] not in _OPENING or not _closes_at_end(text):
         return None
-    if braces and not _closes_at_end(text.replace("\\", "")):
+    parts = split_outside(text[1:-1], ",;")
+    if len(parts) < 2:
         return None
-    parts = split_outside(inner, ",;")
-    if len(parts) < 2 and not braces:
+    brackets = text[0] + text[-1]
+    return Collection(brackets, _read_all(parts, depth), text)
+
+
+def _read_set(text: str, depth: int) -> Form | None:
+    if not _closes_at_end(text.replace("\\", "")):
         return None
-    items = _read_all(parts, depth)
-    return Collection("{}", _flat(items), text) if braces else Collection(text[0] + text[-1], items, text)
+    parts = split_outside(text[2:-2], ",;")
+    return Collection("{}", _flat(_read_all(parts, depth)), text)
 
 
 def _read_matrix(text: str, depth: int) -> Form | None:
-    match = _MATRIX.fullmatch(text[1:-1] if text.startswith(("[\\begin", "(\\begin")) else text)
-    if match is None or match[1] in {"vmatrix", "Vmatrix"} or r"\begin" in match[2]:
+    is_enclosed = text.startswith((r"[\begin", r"(\begin"))
+    match = _MATRIX.fullmatch(text[1:-1] if is_enclosed else text)
+    if match is None:
         return None
-    lines = [line for line in re.split(r"\\\\|\\cr(?![a-z])", match[2].replace(r"\hline", "")) if line.strip()]
-    rows = tuple(Collection("row", _read_all(line.split("&"), depth + 1)) for line in lines)
-    return Collection("matrix", rows, text)
+    environment = match[1]
+    content = match[2]
+    if environment in _DETERMINANTS or r"\begin" in content:
+        return None
+    rows = []
+    for line in _ROW_END.split(content.replace(r"\hline", "")):
+        if line.strip():
+            entries = _read_all(line.split("&"), depth + 1)
+            rows.append(Collection("row", entries))
+    return Collection("matrix", tuple(rows), text)
 
 
 def _read_plus_minus(text: str, depth: int) -> Form | None:
     r"""Read `a\pm b` as two values. A sign \mp takes the other one."""
     if text.count(r"\pm") != 1:
         return None
-    upper = re.sub(r"\\pm ?", "+", re.sub(r"\\mp ?", "-", text)).removeprefix("+")
-    lower = re.sub(r"\\pm ?", "-", re.sub(r"\\mp ?", "+", text))
+    upper = _with_signs(text, plus_minus="+", minus_plus="-").removeprefix("+")
+    lower = _with_signs(text, plus_minus="-", minus_plus="+")
     return Collection("plus-minus", _read_all([upper, lower], depth), text)
+
+
+def _with_signs(text: str, plus_minus: str, minus_plus: str) -> str:
+    text = re.sub(r"\\mp ?", minus_plus, text)
+    return re.sub(r"\\pm ?", plus_minus, text)

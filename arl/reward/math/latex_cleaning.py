@@ -2,7 +2,7 @@ r"""Write an answer without its decoration, so that equal answers in usual forms
 
     "$\\dfrac12\\,$."  ─► unicode ─► delimiters and spaces ─► macros ─► braces ─► "\\frac{1}{2}"
 
-Nothing here computes: numbers are read by math_numbers, lists and intervals by math_forms.
+Nothing here computes: numbers are read by exact_numbers, lists and intervals by answer_forms.
 """
 
 import re

@@ -9,12 +9,24 @@ unequal one is found at the first point, where a symbolic proof would take a sec
 from fractions import Fraction
 from typing import Any
 
-from arl.reward.math_library import load_library
-from arl.reward.math_numbers import Number, is_rounded
+from arl.reward.math.exact_numbers import Number, is_rounded
+from arl.reward.math.symbolic_library import load_library
 
 DIGITS = 60  # e^{π√163} differs from an integer only in its 31st digit
 TOLERANCE = 40  # digits that equal numbers agree in
 LEAST_POINTS = 3
+MOST_DIGITS = 400  # that sympy may compute with, to have DIGITS of the result
+
+# What sympy raises where an expression has no value, or where it fails to compute it. No answer is
+# wrong because of it: a point without a value is left out, and where too few are left, math-verify decides.
+_NO_VALUE = (
+    ArithmeticError,  # \cot(0), and what needs more than MOST_DIGITS
+    ValueError,  # (-1)! and other poles of the gamma function, and a sum that diverges
+    TypeError,  # \arctan(1/0), because complex infinity has no parts
+    AttributeError,  # \binom{0/0}{2}, because a NaN is no float of mpmath
+    NotImplementedError,  # a function that sympy has no numerical method for
+    RecursionError,  # a matrix in the numerator of a fraction
+)
 
 
 def compare_values(gold: Any, answer: Any, ours: Number | None, theirs: Number | None) -> bool | None:
@@ -49,8 +61,9 @@ def _is_rounded(exact: Any, decimal: Number | None) -> bool:
     if decimal is None:
         return False
     numerator, denominator = load_library().sympy.Rational(str(exact)).as_numer_denom()
-    stand_in = Number(Fraction(int(numerator) * 3 + 1, int(denominator) * 3))  # has no finite decimal, and is as near
-    return is_rounded(stand_in, decimal)
+    triple = 3 * int(numerator)
+    near = Fraction(triple + 1, 3 * int(denominator))  # has no finite decimal, and is as near
+    return is_rounded(Number(near), decimal)
 
 
 def same_relation(gold: Any, answer: Any) -> bool:
@@ -62,21 +75,40 @@ def same_relation(gold: Any, answer: Any) -> bool:
     is_equation = isinstance(gold, (sympy.Eq, sympy.Ne))
     one = gold.lhs - gold.rhs
     other = answer.lhs - answer.rhs
-    if is_equation:  # multiplied by their denominators
-        one = sympy.together(one).as_numer_denom()[0]
-        other = sympy.together(other).as_numer_denom()[0]
+    if is_equation:
+        one = _without_denominator(one)
+        other = _without_denominator(other)
+    ratios = _ratios(one, other)
+    if len(ratios) < LEAST_POINTS:
+        return False
+    first = ratios[0]
+    if not first.is_real or first == 0:
+        return False
+    if not all(_agree(ratio, first) for ratio in ratios):
+        return False
+    is_turned = not is_equation and first < 0
+    expected = gold.reversed if is_turned else gold
+    return type(answer) is type(expected)
+
+
+def _without_denominator(difference: Any) -> Any:
+    """Return the numerator of a difference of two sides: it is zero where an equation holds."""
+    fraction = load_library().sympy.together(difference)
+    numerator, _ = fraction.as_numer_denom()
+    return numerator
+
+
+def _ratios(one: Any, other: Any) -> list[Any]:
+    """Return the ratios of two expressions at those points where both have a value."""
+    variables = sorted(one.free_symbols | other.free_symbols, key=str)
     ratios = []
-    for point in _points(sorted(one.free_symbols | other.free_symbols, key=str)):
+    for point in _points(variables):
         numerator = _value(one, point)
         denominator = _value(other, point)
-        if numerator is not None and denominator is not None and denominator != 0:
-            ratios.append(numerator / denominator)
-    if len(ratios) < LEAST_POINTS or not ratios[0].is_real or ratios[0] == 0:
-        return False
-    if not all(_agree(ratio, ratios[0]) for ratio in ratios):
-        return False
-    kind = type(gold) if is_equation or ratios[0] > 0 else type(gold.reversed)
-    return type(answer) is kind
+        if numerator is None or denominator is None or denominator == 0:
+            continue
+        ratios.append(numerator / denominator)
+    return ratios
 
 
 def _compare_at_points(gold: Any, answer: Any, variables: list[Any]) -> bool | None:
@@ -92,7 +124,8 @@ def _compare_at_points(gold: Any, answer: Any, variables: list[Any]) -> bool | N
         other = _value(answer, point)
         if one is None or other is None:
             continue
-        if not is_complex and not (one.is_real and other.is_real):
+        are_real = one.is_real and other.is_real
+        if not are_real and not is_complex:
             continue  # outside of the domain, where roots and logarithms choose a branch
         if not _agree(one, other):
             return False
@@ -103,28 +136,40 @@ def _compare_at_points(gold: Any, answer: Any, variables: list[Any]) -> bool | N
 
 
 def _value(expression: Any, at: dict[Any, Any] | None = None) -> Any:
-    """Return the value of an expression with DIGITS digits; None: it has none."""
+    """Return the value of an expression with DIGITS digits; None: it has none, or sympy cannot compute it."""
     try:
-        value = expression.evalf(DIGITS, subs=at, maxn=400)
-    except (ArithmeticError, AttributeError, TypeError, ValueError, NotImplementedError, RecursionError):
+        value = expression.evalf(DIGITS, subs=at, maxn=MOST_DIGITS)
+        return _known(value)
+    except _NO_VALUE:
         return None
-    sympy = load_library().sympy
+
+
+def _known(value: Any) -> Any:
+    r"""Return what `evalf` has made of an expression if it is a value; None: it left it as it was, as `\pi \mod 3`."""
     if value.is_Float and value._prec == 1:  # no digit of it is known: it is a zero that evalf cannot prove
-        return sympy.Integer(0)
-    if value in (sympy.oo, -sympy.oo):
+        return load_library().sympy.Integer(0)
+    if _is_infinite(value):
         return value
-    return value if value.is_number and value.is_finite and not value.has(sympy.nan, sympy.zoo, sympy.oo) else None
+    if not value.is_finite:
+        return None
+    parts = (value,) if value.is_Number else value.as_real_imag()
+    return value if all(part.is_Number for part in parts) else None
+
+
+def _is_infinite(value: Any) -> bool:
+    sympy = load_library().sympy
+    return value in (sympy.oo, -sympy.oo)
 
 
 def _agree(one: Any, other: Any) -> bool:
     """Tell whether two values with DIGITS digits agree in TOLERANCE of them."""
     if one == other:
         return True
-    sympy = load_library().sympy
-    if one in (sympy.oo, -sympy.oo) or other in (sympy.oo, -sympy.oo):
+    if _is_infinite(one) or _is_infinite(other):
         return False
     size = max(abs(one), abs(other))
-    return bool(abs(one - other) < size * sympy.Rational(1, 10**TOLERANCE))
+    tolerance = load_library().sympy.Rational(1, 10**TOLERANCE)
+    return bool(abs(one - other) < size * tolerance)
 
 
 def _points(variables: list[Any]) -> list[dict[Any, Any]]:
@@ -133,10 +178,29 @@ def _points(variables: list[Any]) -> list[dict[Any, Any]]:
     The first three differ in every sign, because roots of squares agree where all are positive.
     """
     sympy = load_library().sympy
-    rational = sympy.Rational
     primes = [sympy.prime(index + 2) for index in range(len(variables))]
-    fractions = [[rational(prime + 2 * row, 13 + 6 * row) for prime in primes] for row in (0, 1)]
-    mixed = [[rational(prime * (-1) ** (index + row), 19) for index, prime in enumerate(primes)] for row in (0, 1)]
-    integers = [[rational(prime + row) for prime in primes] for row in (2, 5)]
-    rows = (fractions[0], mixed[1], mixed[0], fractions[1], *integers)
+    rows = (
+        _fractions(primes, above=0, below=13),
+        _mixed_fractions(primes, first_sign=-1),
+        _mixed_fractions(primes, first_sign=1),
+        _fractions(primes, above=2, below=19),
+        _fractions(primes, above=2, below=1),
+        _fractions(primes, above=5, below=1),
+    )
     return [dict(zip(variables, row, strict=True)) for row in rows]
+
+
+def _fractions(primes: list[int], above: int, below: int) -> list[Any]:
+    rational = load_library().sympy.Rational
+    return [rational(prime + above, below) for prime in primes]
+
+
+def _mixed_fractions(primes: list[int], first_sign: int) -> list[Any]:
+    """Return fractions whose signs alternate."""
+    rational = load_library().sympy.Rational
+    fractions = []
+    sign = first_sign
+    for prime in primes:
+        fractions.append(rational(sign * prime, 19))
+        sign = -sign
+    return fractions

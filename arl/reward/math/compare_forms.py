@@ -11,23 +11,27 @@ values                  numbers by arithmetic, words by spelling, all else by `d
 import re
 from collections.abc import Callable, Sequence
 
-from arl.reward.math_forms import Collection, Form, Named, Value, read_form
-from arl.reward.math_numbers import read_number, same_number
-from arl.reward.math_text import words_of
-from arl.reward.math_units import may_differ
+from arl.reward.math.answer_forms import Collection, Form, Named, Value, read_form
+from arl.reward.math.exact_numbers import read_number, same_number
+from arl.reward.math.latex_cleaning import words_of
+from arl.reward.math.units import may_differ
 
 Decide = Callable[[str, str], bool | None]
 
 MOST_PARTS = 64  # of lists whose order does not count: comparing them takes the square of it
-_UNORDERED = {"list", "{}", "union", "plus-minus"}
-CHOICE = re.compile(r"(?:\\text\{)?\(?([A-Z])[).:]?\}?")
-_LABELED = re.compile(r"(?:\\text\{)?(?:\(([A-Z])\)|([A-Z])[.:)])\}?:? ?(?=[^\s])(.+)", re.DOTALL)
-_BASED = re.compile(r"([0-9A-F]+)_(?:\{(\d+)\}|(\d))")
-_RATIO = re.compile(r"(\d+):(\d+)")
-_REAL_LINE = {"\\mathbb{R}", "all real numbers", "all reals", "real numbers", "R"}
-_NOTHING = {"no solution", "no solutions", "no real solutions", "empty set", "none", "\\emptyset"}
 LONGEST_PRODUCT = 3  # letters of a word that may be a product of variables
 _CLOCK_MINUTES = 2  # digits after the colon of a time of day, which is no ratio
+_TUPLE_AND_LIST = ({"()", "list"}, {"[]", "list"})  # "1,2" says no brackets, but its order counts beside them
+CHOICE = re.compile(r"(?:\\text\{)?\(?([A-Z])[).:]?\}?")
+_LABELED = re.compile(r"(?:\\text\{)?(?:\(([A-Z])\)|([A-Z])[.:)])\}?:? ?(?=[^\s])(.+)", re.DOTALL)
+_LONE_CAPITAL = re.compile(r"(?<![A-Za-z])[A-Z](?![A-Za-z])")
+_BASED = re.compile(r"([0-9A-F]+)_(?:\{(\d+)\}|(\d))")
+_RATIO = re.compile(r"(\d+):(\d+)")
+_EQUATION = re.compile(r"[=<>]|\\[lg]eq")
+_CONDITION = re.compile(r"[<>]|\\[lgn]eq|\\begin")
+_REAL_LINE = {"\\mathbb{R}", "all real numbers", "all reals", "real numbers", "R"}
+_REAL_INTERVAL = (Value(r"-\infty"), Value(r"\infty"))
+_NOTHING = {"no solution", "no solutions", "no real solutions", "empty set", "none", "\\emptyset"}
 
 
 def compare(gold: Form, answer: Form, decide: Decide) -> bool | None:
@@ -57,7 +61,7 @@ def _compare_named(gold: Named, answer: Named, decide: Decide) -> bool | None:
 
 def _compare_unnamed(named: Named, other: Form, decide: Decide) -> bool | None:
     """Compare `y=2x+3` with `2x+3`, and with an equation that has no name of its own on one side."""
-    if isinstance(other, Value) and re.search(r"[=<>]|\\[lg]eq", other.text):
+    if isinstance(other, Value) and _EQUATION.search(other.text):
         return decide(named.text, other.text)
     return compare(named.form, other, decide)
 
@@ -67,13 +71,17 @@ def _is_number(form: Form) -> bool:
 
 
 def _compare_groups(gold: Collection, answer: Collection, decide: Decide) -> bool | None:
-    if _as_vector(gold) is not None and _as_vector(answer) is not None:
-        return _in_order(_as_vector(gold) or (), _as_vector(answer) or (), decide)
-    if {gold.kind, answer.kind} in ({"()", "list"}, {"[]", "list"}):
+    ours = _as_vector(gold)
+    theirs = _as_vector(answer)
+    if ours is not None and theirs is not None:
+        return _in_order(ours, theirs, decide)
+    if {gold.kind, answer.kind} in _TUPLE_AND_LIST:
         return _in_order(_without_names(gold.items), _without_names(answer.items), decide)
-    if gold.kind in _UNORDERED and answer.kind in _UNORDERED:
+    if not gold.has_order and not answer.has_order:
         return _in_any_order(gold, answer, decide)
-    return _in_order(gold.items, answer.items, decide) if gold.kind == answer.kind else False
+    if gold.kind != answer.kind:
+        return False
+    return _in_order(gold.items, answer.items, decide)
 
 
 def _as_vector(group: Collection) -> tuple[Form, ...] | None:
@@ -85,7 +93,9 @@ def _as_vector(group: Collection) -> tuple[Form, ...] | None:
     rows = [row.items for row in group.items if isinstance(row, Collection)]
     if all(len(row) == 1 for row in rows):
         return tuple(row[0] for row in rows)
-    return rows[0] if len(rows) == 1 else None
+    if len(rows) == 1:
+        return rows[0]
+    return None
 
 
 def _in_order(gold: Sequence[Form], answer: Sequence[Form], decide: Decide) -> bool | None:
@@ -101,8 +111,8 @@ def _in_order(gold: Sequence[Form], answer: Sequence[Form], decide: Decide) -> b
 
 
 def _in_any_order(gold: Collection, answer: Collection, decide: Decide) -> bool | None:
-    ours = tuple(dict.fromkeys(gold.items))
-    theirs = tuple(dict.fromkeys(answer.items))
+    ours = _distinct(gold.items)
+    theirs = _distinct(answer.items)
     if _are_all_named(ours) != _are_all_named(theirs):
         names = {item.name for item in (*ours, *theirs) if isinstance(item, Named)}
         ours = _without_names(ours)
@@ -111,9 +121,14 @@ def _in_any_order(gold: Collection, answer: Collection, decide: Decide) -> bool 
             return _in_order(ours, theirs, decide)
     if len(ours) != len(theirs) or len(ours) > MOST_PARTS:
         return False
-    left = list(theirs)
+    return _find_each(ours, theirs, decide)
+
+
+def _find_each(wanted: Sequence[Form], given: Sequence[Form], decide: Decide) -> bool | None:
+    """Tell whether each wanted part equals one of the given ones, and no two the same one."""
+    left = list(given)
     is_open = False
-    for item in sorted(ours, key=_is_number, reverse=True):  # numbers first, because they are quick
+    for item in sorted(wanted, key=_is_number, reverse=True):  # numbers first, because they are quick
         outcomes = [compare(item, other, decide) for other in left]
         if True in outcomes:
             left.pop(outcomes.index(True))
@@ -122,6 +137,10 @@ def _in_any_order(gold: Collection, answer: Collection, decide: Decide) -> bool 
         else:
             return False
     return None if is_open else True
+
+
+def _distinct(items: Sequence[Form]) -> tuple[Form, ...]:
+    return tuple(dict.fromkeys(items))
 
 
 def _are_all_named(items: Sequence[Form]) -> bool:
@@ -134,16 +153,21 @@ def _without_names(items: Sequence[Form]) -> tuple[Form, ...]:
 
 def _compare_unlike(gold: Form, answer: Form, decide: Decide) -> bool | None:
     """Compare a group with a value: `|x|<2` may be an interval, and a set of one is its element."""
-    value, group = (gold, answer) if isinstance(gold, Value) else (answer, gold)
+    value = gold if isinstance(gold, Value) else answer
+    group = answer if isinstance(gold, Value) else gold
     assert isinstance(value, Value)
     assert isinstance(group, Collection)
     if group.kind == "{}" and len(group.items) == 1:
         return compare(group.items[0], value, decide)
-    if value.text in _REAL_LINE or words_of(value.text) in _REAL_LINE:
-        return group.kind == "()" and group.items == (Value(r"-\infty"), Value(r"\infty"))
-    if not re.search(r"[<>]|\\[lgn]eq|\\begin", value.text):
+    if _is_real_line(value.text):
+        return group.kind == "()" and group.items == _REAL_INTERVAL
+    if not _CONDITION.search(value.text):
         return False
-    return decide(value.text, group.text) if gold is value else decide(group.text, value.text)
+    return decide(gold.text, answer.text)
+
+
+def _is_real_line(text: str) -> bool:
+    return text in _REAL_LINE or words_of(text) in _REAL_LINE
 
 
 def _compare_values(gold: Value, answer: Value, decide: Decide) -> bool | None:
@@ -169,12 +193,21 @@ def _compare_choices(gold: str, answer: str) -> bool | None:
     if choice and given:
         return choice[1] == given[1]
     labeled = _LABELED.fullmatch(answer)
-    if choice and labeled:
-        has_another = re.search(r"(?<![A-Za-z])[A-Z](?![A-Za-z])", labeled[3])
-        return not has_another and choice[1] == (labeled[1] or labeled[2])
-    if labeled and labeled[1]:
-        return compare(read_form(gold), read_form(labeled[3].strip()), lambda one, other: one == other)
+    if not labeled:
+        return None
+    in_brackets = labeled[1]
+    letter = in_brackets or labeled[2]
+    content = labeled[3]
+    if choice:
+        names_another = _LONE_CAPITAL.search(content) is not None
+        return letter == choice[1] and not names_another
+    if in_brackets:
+        return compare(read_form(gold), read_form(content.strip()), _is_same_text)
     return None
+
+
+def _is_same_text(gold: str, answer: str) -> bool:
+    return gold == answer
 
 
 def _compare_bases(gold: str, answer: str) -> bool | None:
@@ -182,20 +215,28 @@ def _compare_bases(gold: str, answer: str) -> bool | None:
     ours = _BASED.fullmatch(gold)
     theirs = _BASED.fullmatch(answer)
     if ours and theirs:
-        return ours[1] == theirs[1] and (ours[2] or ours[3]) == (theirs[2] or theirs[3])
+        our_base = ours[2] or ours[3]
+        their_base = theirs[2] or theirs[3]
+        return our_base == their_base and ours[1] == theirs[1]
     if ours and answer.isalnum():
         return ours[1] == answer
-    return False if theirs and gold.isdecimal() else None
+    if theirs and gold.isdecimal():
+        return False
+    return None
 
 
 def _compare_ratios(gold: str, answer: str) -> bool | None:
     ours = _RATIO.fullmatch(gold)
     theirs = _RATIO.fullmatch(answer)
+    if not ours and not theirs:
+        return None
     if not ours or not theirs:
-        return False if ours or theirs else None
+        return False
     if len(ours[2]) == _CLOCK_MINUTES or len(theirs[2]) == _CLOCK_MINUTES:
         return False  # a time of day has one spelling
-    return int(ours[1]) * int(theirs[2]) == int(ours[2]) * int(theirs[1])
+    our_product = int(ours[1]) * int(theirs[2])
+    their_product = int(theirs[1]) * int(ours[2])
+    return our_product == their_product
 
 
 def _compare_words(gold: str, answer: str) -> bool | None:
@@ -203,20 +244,25 @@ def _compare_words(gold: str, answer: str) -> bool | None:
     ours = words_of(gold)
     theirs = words_of(answer)
     has_text = r"\text" in gold or r"\text" in answer
-    spelled = [(ours, gold), (theirs, answer)]
-    are_long = max(len(gold), len(answer)) > LONGEST_PRODUCT
-    if ours is not None and ours == theirs and (has_text or are_long):
+    is_long = max(len(gold), len(answer)) > LONGEST_PRODUCT
+    if ours is not None and ours == theirs and (has_text or is_long):
         return True
-    for meaning in (_NOTHING, _REAL_LINE):
-        if {gold, ours} & meaning and {answer, theirs} & meaning:
+    for synonyms in (_NOTHING, _REAL_LINE):
+        if synonyms & {gold, ours} and synonyms & {answer, theirs}:
             return True
-    if has_text and _letters_of(gold) == _letters_of(answer):
-        return True
-    if are_long and any(words is not None and len(text) > LONGEST_PRODUCT for words, text in spelled):
+    if has_text:
+        return _letters_of(gold) == _letters_of(answer)
+    if _is_prose(gold, ours) or _is_prose(answer, theirs):
         return False
-    return False if has_text else None
+    return None
+
+
+def _is_prose(text: str, words: str | None) -> bool:
+    """Tell whether a text is words alone that are too long to be a product of variables."""
+    return words is not None and len(text) > LONGEST_PRODUCT
 
 
 def _letters_of(text: str) -> str:
     """Return a text without macros, spaces and periods, in lower case: "3:30 p.m." is "3:30pm"."""
-    return re.sub(r"[{}\s.]", "", text.replace(r"\text", "")).lower()
+    bare = text.replace(r"\text", "")
+    return re.sub(r"[{}\s.]", "", bare).lower()

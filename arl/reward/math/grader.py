@@ -1,9 +1,9 @@
 r"""Grade answers to math problems: find the answer in the response, and compare it with the gold one.
 
-    response ─► math_extraction ─► answer ─► math_text ─► math_forms ─► math_compare ─► correct: 0 or 1
-                                     gold ─►    "     ─►     "      ─►      │
-                                                                           └ what only algebra decides:
-                                                                             math_symbolic, within a second
+    response ─► extraction ─► answer ─► latex_cleaning ─► answer_forms ─► compare_forms ─► correct: 0 or 1
+                                gold ─►       "        ─►      "       ─►     │
+                                                                              └ what only algebra decides:
+                                                                                algebra, within a second
 
 docs/rewards.md says which answers count as equal. Nothing here imports torch, and the symbolic library is imported on
 first use, or by `score.prepare` when a worker starts.
@@ -13,19 +13,18 @@ from fractions import Fraction
 from functools import lru_cache
 
 from arl.reward.cpu_limit import run_within
-from arl.reward.math_compare import CHOICE, compare
-from arl.reward.math_extraction import LONGEST_ANSWER, extract_answer, gold_answer, has_form
-from arl.reward.math_forms import Collection, Form, Named, read_form
-from arl.reward.math_numbers import read_number
-from arl.reward.math_symbolic import is_equal, prepare
-from arl.reward.math_text import clean, words_of
+from arl.reward.math.algebra import is_equal, prepare
+from arl.reward.math.answer_forms import Collection, Form, Named, read_form
+from arl.reward.math.compare_forms import CHOICE, compare
+from arl.reward.math.exact_numbers import read_number
+from arl.reward.math.extraction import LONGEST_ANSWER, extract_answer, gold_answer, has_form
+from arl.reward.math.latex_cleaning import clean, words_of
 from arl.types import Problem, Response
 
 __all__ = ["canonical", "equal", "extract_answer", "score", "vote"]
 
 LONGEST_BITS = 4000  # of a number that is spelled out; Python writes up to 4,300 digits
 SECONDS = 1.0  # for the algebra of one verification
-_UNORDERED = {"list", "{}", "union", "plus-minus"}
 
 
 def score(problem: Problem, response: Response) -> dict[str, float]:
@@ -112,17 +111,24 @@ def _spell(form: Form) -> str:
     if isinstance(form, Named):
         return _spell(form.form)
     if isinstance(form, Collection):
-        parts = [_spell(item) for item in form.items]
-        if form.kind in _UNORDERED:
-            return "{" + ",".join(sorted(parts)) + "}"
-        if len(form.kind) == 2:
-            return form.kind[0] + ",".join(parts) + form.kind[1]
-        return f"{form.kind}({','.join(parts)})"
+        return _spell_collection(form)
     number = read_number(form.text)
     if number is not None and _num_bits(number.value) < LONGEST_BITS:
         return str(number.value)
     choice = CHOICE.fullmatch(form.text)
-    return choice[1] if choice else words_of(form.text) or form.text
+    if choice:
+        return choice[1]
+    return words_of(form.text) or form.text
+
+
+def _spell_collection(form: Collection) -> str:
+    parts = [_spell(item) for item in form.items]
+    if not form.has_order:
+        return "{" + ",".join(sorted(parts)) + "}"
+    spelled = ",".join(parts)
+    if len(form.kind) == 2:
+        return form.kind[0] + spelled + form.kind[1]
+    return f"{form.kind}({spelled})"
 
 
 def _num_bits(value: Fraction) -> int:

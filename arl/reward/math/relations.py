@@ -26,6 +26,12 @@ _ABSOLUTE = re.compile(rf"\|({_VARIABLE})\|(<|\\leq) ?(\d+)")
 _LONGEST_NAME = 60
 
 
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_FLIPPED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq"}
+_BELOW = {"<", r"\leq"}
+_CLOSED = {r"\leq", r"\geq"}
+
+
 class Inequality(NamedTuple):
     """Hold an inequality in one name as the interval that it describes."""
 
@@ -60,8 +66,16 @@ def read_assignment(text: str) -> tuple[Name, str] | None:
         return sides[0], sides[-1]
     if len(sides) == 2 and is_name(sides[1]):
         return sides[1], sides[0]
-    is_computation = not re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", exact)) and r"\text" not in exact
-    return ("", sides[-1]) if is_computation else None
+    if _is_computation(exact):
+        return "", sides[-1]
+    return None
+
+
+def _is_computation(text: str) -> bool:
+    """Tell whether a text has neither names nor words."""
+    if r"\text" in text:
+        return False
+    return not re.search("[A-Za-z]", _COMMAND.sub("", text))
 
 
 def read_inequality(text: str) -> Inequality | None:
@@ -73,35 +87,48 @@ def read_inequality(text: str) -> Inequality | None:
     pieces = _RELATION.split(text)
     terms = [piece.strip() for piece in pieces[0::2]]
     signs = pieces[1::2]
-    if not all(terms) or "=" in text or len(terms) not in {2, 3}:
+    if not all(terms) or "=" in text:
         return None
-    if len(terms) == 2 and _is_bounded(terms[1]) and not _is_bounded(terms[0]):
-        terms.reverse()
-        signs = [_flipped(signs[0])]
     if len(terms) == 2:
-        return _one_sided(terms[0], signs[0], terms[1]) if _is_bounded(terms[0]) else None
-    low, name, high = terms
-    if signs[0] in {">", r"\geq"}:
-        low, high = high, low
-        signs = [_flipped(signs[1]), _flipped(signs[0])]
-    is_chain = all(sign in {"<", r"\leq"} for sign in signs)
-    if not is_chain or not _is_bounded(name) or _is_bounded(low) or _is_bounded(high):
-        return None
-    brackets = ("[" if signs[0] == r"\leq" else "(") + ("]" if signs[1] == r"\leq" else ")")
-    return Inequality(name, brackets, low, high)
+        return _one_sided(terms, signs[0])
+    if len(terms) == 3:
+        return _two_sided(terms, signs)
+    return None
 
 
-def _one_sided(name: Name, sign: str, bound: str) -> Inequality | None:
-    if _is_bounded(bound):
+def _one_sided(terms: list[str], sign: str) -> Inequality | None:
+    name, bound = terms
+    if not _is_bounded(name):
+        bound, name = terms
+        sign = _FLIPPED[sign]
+    if not _is_bounded(name) or _is_bounded(bound):
         return None  # x<y bounds neither by a number
-    if sign in {"<", r"\leq"}:
-        return Inequality(name, "(" + ("]" if sign == r"\leq" else ")"), r"-\infty", bound)
-    return Inequality(name, ("[" if sign == r"\geq" else "(") + ")", bound, r"\infty")
+    if sign in _BELOW:
+        return Inequality(name, "(" + _closing(sign), r"-\infty", bound)
+    return Inequality(name, _opening(sign) + ")", bound, r"\infty")
+
+
+def _two_sided(terms: list[str], signs: list[str]) -> Inequality | None:
+    low, name, high = terms
+    first, second = signs
+    if first not in _BELOW:
+        high, name, low = terms
+        first = _FLIPPED[signs[1]]
+        second = _FLIPPED[signs[0]]
+    if first not in _BELOW or second not in _BELOW:
+        return None
+    if not _is_bounded(name) or _is_bounded(low) or _is_bounded(high):
+        return None
+    return Inequality(name, _opening(first) + _closing(second), low, high)
+
+
+def _opening(sign: str) -> str:
+    return "[" if sign in _CLOSED else "("
+
+
+def _closing(sign: str) -> str:
+    return "]" if sign in _CLOSED else ")"
 
 
 def _is_bounded(term: str) -> bool:
     return len(term) <= _LONGEST_NAME and _BOUNDED.fullmatch(term) is not None
-
-
-def _flipped(sign: str) -> str:
-    return {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq"}[sign]
