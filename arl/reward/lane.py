@@ -2,6 +2,8 @@
 
     worker ─ fork ─► lane: function in its main thread, own process group, bounded memory, no socket to the controller
 
+Several calls may be sent at once, so that a lane makes them without waiting for its worker in between.
+
 A fork costs milliseconds, because the worker has imported everything. So a lane that hangs, dies or answers nonsense is
 killed with all that it started, and another one takes its place.
 """
@@ -15,6 +17,7 @@ import socket
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
@@ -23,7 +26,7 @@ import msgspec
 from arl.launch.child import die_with
 from arl.launch.frames import FrameError, FrameReader, frame
 from arl.reward.grading import RewardCallable, judge
-from arl.reward.messages import Answer, RewardCall
+from arl.reward.messages import Answer, RewardCall, Verdict
 
 LONGEST_ANSWER = 1 << 16  # bytes: hundreds of named parts, or a traceback
 READ_BYTES = 1 << 16
@@ -38,12 +41,12 @@ class LaneError(Exception):
 
 
 class Lane:
-    """Hold one lane, as its worker sees it: the process, the connection to it, and the call that it runs."""
+    """Hold one lane, as its worker sees it: the process, the connection to it, and the calls that it makes in order."""
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid = pid
         self.connection = connection
-        self.call: RewardCall | None = None  # that it runs
+        self.calls: deque[RewardCall] = deque()  # sent and not answered; the first one runs
         self.since = 0.0  # monotonic seconds, when that began
         self._without_core_before = 0.0  # seconds, of all calls before
         self._frames = FrameReader(LONGEST_ANSWER)
@@ -84,6 +87,11 @@ class Lane:
         return bool(self._unsent)
 
     @property
+    def call(self) -> RewardCall | None:
+        """Return the call that runs, if one does."""
+        return self.calls[0] if self.calls else None
+
+    @property
     def seconds(self) -> float:
         """Return how long the call has been running."""
         return time.monotonic() - self.since
@@ -93,13 +101,28 @@ class Lane:
         """Return the same without what it waited for a core, which says nothing of the call."""
         return self.seconds - (_seconds_without_core(self.pid) - self._without_core_before)
 
-    def begin(self, call: RewardCall) -> None:
-        """Start a call."""
-        self.call = call
+    def seconds_until(self, limit: float) -> float:
+        """Return how long the call may go on, at least, until it has been at work for `limit` seconds."""
+        left = limit - self.seconds
+        return left if left > 0 else limit - self.seconds_at_work  # which takes a look at a file
+
+    def add(self, call: RewardCall) -> None:
+        """Send a call, which runs after those that were sent before."""
+        if not self.calls:
+            self._start_clock()
+        self.calls.append(call)
+        self._unsent += frame(call)
+        self.send()
+
+    def take_back(self) -> list[RewardCall]:
+        """Return the calls behind the one that runs; the lane may begin with them, and nobody hears of it."""
+        first, *others = self.calls
+        self.calls = deque([first])
+        return others
+
+    def _start_clock(self) -> None:
         self.since = time.monotonic()
         self._without_core_before = _seconds_without_core(self.pid)
-        self._unsent = frame(call)
-        self.send()
 
     def send(self) -> None:
         """Send as much of the call as the lane takes; it may have stopped reading."""
@@ -107,31 +130,37 @@ class Lane:
             sent = self.connection.send(self._unsent)
             self._unsent = self._unsent[sent:]
 
-    def receive(self) -> Answer | None:
-        """Return the answer, if all of it has arrived.
+    def receive(self) -> Iterator[tuple[RewardCall, Verdict, float]]:
+        """Yield the calls whose answers have arrived, with their verdicts and the seconds that they were at work.
+
+        Of answers that arrive together, all but the first were quick, and have 0 seconds.
 
         Raises:
-            LaneError: it died, closed the connection, or sent something else than the answer to its call.
+            LaneError: it died, closed the connection, or sent something else than the answers to its calls in order.
         """
         try:
             data = self.connection.recv(READ_BYTES)
         except BlockingIOError:
-            return None
+            return
         except ConnectionError:
             data = b""
         if not data:
             raise LaneError(self._how_it_ended())
+        for answer in self._decode(data):
+            if self.call is None or answer.id != self.call.id or answer.verdict is None:
+                raise LaneError("more than one answer: did the function fork and return twice?")
+            seconds = self.seconds_at_work
+            call = self.calls.popleft()
+            self._start_clock()
+            yield call, answer.verdict, seconds
+
+    def _decode(self, data: bytes) -> list[Answer]:
         try:
-            answers = [msgspec.msgpack.decode(body, type=Answer) for body in self._frames.feed(data)]
+            return [msgspec.msgpack.decode(body, type=Answer) for body in self._frames.feed(data)]
         except FrameError as error:
             raise LaneError(f"too long an answer: {error}, and {LONGEST_ANSWER} are allowed") from error
         except msgspec.MsgspecError as error:
             raise LaneError(f"something else wrote to the lane's connection ({error})") from error
-        if not answers:
-            return None
-        if self.call is None or len(answers) > 1 or answers[0].id != self.call.id or answers[0].verdict is None:
-            raise LaneError("more than one answer: did the function fork and return twice?")
-        return answers[0]
 
     def make_nice(self) -> None:
         """Let its processes compute only where nobody else wants to."""
@@ -264,6 +293,8 @@ def _serve(functions: Sequence[RewardCallable], calls: socket.socket) -> None:
                 calls.sendall(frame(Answer(call.id, verdict)))
             except OSError:
                 os._exit(CLOSED)
+            if verdict.error:
+                return  # the worker tries it again elsewhere, and discards this process
 
 
 def _show(trace: str) -> None:

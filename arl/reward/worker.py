@@ -4,9 +4,9 @@
 
     calls ─► front lane ─► answered
                  │
-                 └ takes long, and another call waits ─► left behind: it goes on aside, niced, and a new front lane
-                       takes the other call            ├ no place aside: killed, and begun again when one is free
-                                                       └ deadline passed, or died: killed, tried once more, then error
+                 └ takes long, and other calls wait ─► left behind: it goes on aside, niced, and a new front lane
+                       takes the other calls         ├ no place aside: killed, and begun again when one is free
+                                                     └ deadline passed, or died: killed, tried once more, then error
 
 So a call that hangs delays the others by the short time after which it is left behind, and not by its deadline. That
 time adapts: it is five times the median of the calls that were answered, and at least 50 ms. What a call waits for a
@@ -33,6 +33,7 @@ from arl.reward.grading import RewardCallable
 from arl.reward.lane import READ_BYTES, Lane, LaneError, Orphans, freeze_imports
 from arl.reward.messages import READY, Answer, RewardCall, Settings, Verdict
 
+MOST_IN_LANE = 16  # calls of the front lane, so that it makes them without a wait in between
 MOST_ASIDE = 4  # lanes of a worker that go on aside
 FIRST_PATIENCE = 0.25  # seconds until a call is left behind, as long as none was answered
 LEAST_PATIENCE = 0.05
@@ -111,49 +112,52 @@ class Worker:
             lane = self._new_lane()
             lane.make_nice()
             self._aside.append(lane)
-            self._begin(lane, self._put_off.popleft())
-        if self._waiting and (self._front is None or self._front.call is None):
-            self._front = self._front or self._new_lane()
-            self._begin(self._front, self._waiting.popleft())
+            self._add(lane, self._put_off.popleft())
+        if self._waiting and self._front is None:
+            self._front = self._new_lane()
+        while self._waiting and self._front is not None and len(self._front.calls) < MOST_IN_LANE:
+            self._add(self._front, self._waiting.popleft())
 
-    def _begin(self, lane: Lane, call: RewardCall) -> None:
-        lane.begin(call)
+    def _add(self, lane: Lane, call: RewardCall) -> None:
+        lane.add(call)
         self._watch(lane)
 
     def _on_event(self, lane: Lane) -> None:
         if lane.wants_to_send:
             lane.send()
             self._watch(lane)
+        is_front = lane is self._front
         try:
-            answer = lane.receive()
+            for call, verdict, seconds in lane.receive():
+                if verdict.error:
+                    self._fail(lane, call, verdict, again=self._waiting if is_front else self._put_off)
+                    return
+                self._succeed(call, verdict, seconds)
+                if not is_front:
+                    self._discard(lane)  # it was left behind with one call
+                    return
         except LaneError as error:
-            self._fail(lane, str(error), again=self._waiting if lane is self._front else self._put_off)
-            return
-        if answer is None:
-            return
-        assert answer.verdict is not None
-        if answer.verdict.error:
-            self._fail(lane, answer.verdict, again=self._waiting if lane is self._front else self._put_off)
-        else:
-            self._succeed(lane, answer)
+            self._fail(lane, lane.call, str(error), again=self._waiting if is_front else self._put_off)
 
-    def _succeed(self, lane: Lane, answer: Answer) -> None:
-        self._seconds.append(lane.seconds_at_work)
-        lane.call = None
-        self._tries.pop(answer.id, None)
-        self._tell(answer)
-        if lane is not self._front:
-            self._discard(lane)
+    def _succeed(self, call: RewardCall, verdict: Verdict, seconds: float) -> None:
+        self._seconds.append(seconds)
+        self._tries.pop(call.id, None)
+        self._tell(Answer(call.id, verdict))
         self._num_answers += 1
         if self._num_answers % CALLS_PER_REAPING == 0:
             self._orphans.reap(self._pids())
 
-    def _fail(self, lane: Lane, cause: str | Verdict, again: deque[RewardCall]) -> None:
-        """Discard the lane of a failed call; the call is tried again in `again`, or its error is the answer."""
-        call = lane.call
+    def _fail(self, lane: Lane, call: RewardCall | None, cause: str | Verdict, again: deque[RewardCall]) -> None:
+        """Discard the lane of a failed call; the call is tried again in `again`, or its error is the answer.
+
+        Args:
+            call: None: the lane died between two calls.
+        """
+        others = [other for other in lane.calls if other is not call]
+        self._waiting.extendleft(reversed(others))
         self._discard(lane)
         if call is None:
-            return  # it died between two calls
+            return
         self._tries[call.id] = self._tries.get(call.id, 0) + 1
         if self._tries[call.id] < TRIES:
             again.appendleft(call)
@@ -170,15 +174,16 @@ class Worker:
             if lane.call is not None and lane.seconds >= self._settings.timeout:
                 if lane is self._front:
                     self._tell(Answer(lane.call.id))  # it is tried again aside
-                self._fail(lane, cause, again=self._put_off)
+                self._fail(lane, lane.call, cause, again=self._put_off)
         front = self._front
-        if front is None or front.call is None or not self._waiting:
+        if front is None or front.call is None or not self._others_wait:
             return
-        if front.seconds_at_work >= self._patience():
+        if front.seconds_until(self._patience()) <= 0:
             self._leave_behind(front, front.call)
 
     def _leave_behind(self, front: Lane, call: RewardCall) -> None:
         self._tell(Answer(call.id))
+        self._waiting.extendleft(reversed(front.take_back()))
         if len(self._aside) < MOST_ASIDE:
             front.make_nice()
             self._aside.append(front)
@@ -186,6 +191,11 @@ class Worker:
         else:
             self._discard(front)
             self._put_off.append(call)
+
+    @property
+    def _others_wait(self) -> bool:
+        """Return whether calls wait for the one that the front lane makes."""
+        return bool(self._waiting) or (self._front is not None and len(self._front.calls) > 1)
 
     def _patience(self) -> float:
         """Return the seconds after which a call is left behind."""
@@ -199,8 +209,8 @@ class Worker:
         for lane in self._lanes():
             if lane.call is not None:
                 left = min(left, self._settings.timeout - lane.seconds)
-                if lane is self._front and self._waiting:
-                    left = min(left, self._patience() - lane.seconds_at_work)
+                if lane is self._front and self._others_wait:
+                    left = min(left, lane.seconds_until(self._patience()))
         return None if left == math.inf else max(left, 0.0)
 
     # ---- lanes

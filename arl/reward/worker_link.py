@@ -15,7 +15,7 @@ from arl.launch.frames import FrameReader, frame
 from arl.launch.spawn import kill_session, spawn
 from arl.reward.messages import READY, Answer, RewardCall, Settings
 
-MOST_UNRELEASED = 16  # calls of a worker: one in its front lane, and next ones, so that they travel in batches
+MOST_UNRELEASED = 128  # calls of a worker: a burst of finished episodes waits for no answer in between
 END_SECONDS = 5.0  # for a worker to kill its lanes and exit
 
 _answers = msgspec.msgpack.Decoder(Answer)
