@@ -26,7 +26,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of the newest such run.")]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Go on from the last checkpoint of the newest such run; RECIPE may be RUN/recipe.yaml."
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
 CheckWeights = Annotated[

@@ -66,7 +66,7 @@ class Output(Section):
     """Say what a run leaves behind."""
 
     directory: str = "runs"
-    """The run directory is <directory>/<name>; a finished run of that name is never overwritten."""
+    """The run directory is <directory>/<name>; a run of that name is never overwritten: the next is <name>-2."""
     checkpoint_every: NonNegative | None = None
     """Steps between checkpoints, from which a killed run resumes; the last step always has one. 0: only the last.
     null: 20, and in world virtual only the last, because there a checkpoint is an event of the schedule."""

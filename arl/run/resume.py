@@ -9,7 +9,7 @@ Everything that can be refused is refused here, before anything is started or wr
 import contextlib
 import fcntl
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,6 +99,7 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resume: Path | None) -> Itera
         InputError: something that is known to fail before the start; nothing is changed.
     """
     plan = preflight(recipe)
+    unfinished = _unfinished(recipe)
     directory = new_run_directory(recipe) if resume is None else _run_to_resume(recipe, resume)
     with _locked(directory):
         if resume is not None:
@@ -106,6 +107,8 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resume: Path | None) -> Itera
             return
         (directory / RECIPE).write_text(dump_recipe(recipe))
         display.note(f"run directory {directory}; weights travel by {plan.transport}")
+        if unfinished:
+            display.note(f"an earlier run is not finished{_how_to_resume(unfinished)}")
         yield Origin(plan, directory)
 
 
@@ -143,16 +146,33 @@ def _run_to_resume(recipe: Recipe, file: Path) -> Path:
     """
     if file.name == RECIPE and (file.parent / LOCK).exists():
         return file.parent
+    runs = _runs(recipe)
+    if not runs:
+        raise InputError(f"--resume: there is no run {recipe.run_directory}; start it without --resume")
+    return runs[-1]
+
+
+def _runs(recipe: Recipe) -> list[Path]:
+    """Return the runs of the recipe's name, oldest first."""
     first = recipe.run_directory
-    runs = {1: first}
+    named = {1: first}
     for path in first.parent.glob(f"{first.name}-*"):
         suffix = path.name.removeprefix(f"{first.name}-")
         if suffix.isdecimal() and int(suffix) > 1:
-            runs[int(suffix)] = path
-    for number in sorted(runs, reverse=True):
-        if (runs[number] / LOCK).exists():
-            return runs[number]
-    raise InputError(f"--resume: there is no run {first}; start it without --resume")
+            named[int(suffix)] = path
+    return [named[number] for number in sorted(named) if (named[number] / LOCK).exists()]
+
+
+def _unfinished(recipe: Recipe) -> list[Path]:
+    """Return those of the recipe's runs that have a checkpoint and no summary: killed, or still going on."""
+    return [run for run in _runs(recipe) if any(run.glob("checkpoints/step_*")) and not (run / SUMMARY).exists()]
+
+
+def _how_to_resume(unfinished: Sequence[Path]) -> str:
+    """Say how to continue the newest unfinished run, if there is one."""
+    if not unfinished:
+        return ""
+    return f"; `arl train {unfinished[-1]}/{RECIPE} --resume` continues {unfinished[-1]}"
 
 
 def _resumed(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay) -> Origin:
@@ -175,7 +195,7 @@ def _extend(recipe: Recipe, directory: Path, version: int) -> None:
     if recipe.train.steps <= version:
         raise InputError(
             f"--resume: {directory} is finished after {version} steps; see its {SUMMARY}, extend it by "
-            f"--set train.steps=N with N > {version}, or start a new run"
+            f"--set train.steps=N with N > {version}, or start a new run{_how_to_resume(_unfinished(recipe))}"
         )
     (directory / SUMMARY).rename(directory / f"summary-step_{version}.json")
 

@@ -64,7 +64,10 @@ def read_samples(run: Path, wanted: Wanted) -> Shown:
     else:
         rows = _rows_of_problem(files, wanted)
         if not rows:
-            raise InputError(f"--problem {wanted.problem}: no episode of it is in a complete file of {run}")
+            raise InputError(
+                f"--problem {wanted.problem}: {run} has no episode of it in complete files; ids are in the headers of "
+                "episodes that `arl samples` shows"
+            )
     matching = [sample for sample in map(_sample, rows) if _matches(sample, wanted.outcome)]
     if not matching:
         raise InputError(

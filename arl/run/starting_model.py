@@ -95,7 +95,10 @@ def warmup_stages(recipe: Recipe) -> Sequence[WarmupStage]:
         return ()
     stages = open_task(recipe.data).warmup()
     if not stages:
-        raise RecipeError(f"warmup: task {recipe.data.task} declares no stages of a warm-up; leave it out")
+        raise RecipeError(
+            f"warmup: task {recipe.data.task} declares no stages of a warm-up; leave it out, and let model.path name a "
+            "model that can answer already"
+        )
     return stages
 
 

@@ -4,6 +4,7 @@ import fcntl
 import io
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -255,6 +256,20 @@ def test_a_finished_run_and_one_that_never_was_are_refused(again: tuple[Path, Pa
         run(recipe, runs, resume=True)
     with pytest.raises(InputError, match=r"there is no run .*; start it without --resume"):
         run(recipe, tmp_path / "elsewhere", resume=True)
+
+
+def test_an_unfinished_run_is_named_when_another_one_begins_and_when_only_that_is_finished(
+    again: tuple[Path, Path],
+) -> None:
+    recipe, runs = again
+    remedy = f"`arl train {runs / 'small'}/recipe.yaml --resume` continues {runs / 'small'}"
+    _, said = run(recipe, runs)
+    assert f"an earlier run is not finished; {remedy}" in said
+    with pytest.raises(InputError, match=f"small-2 is finished after 6 steps.*{re.escape(remedy)}"):
+        run(recipe, runs, resume=True)
+    run(runs / "small" / "recipe.yaml", runs, resume=True)
+    _, said = run(recipe, runs)
+    assert "an earlier run" not in said
 
 
 def test_a_run_that_lives_cannot_be_resumed(again: tuple[Path, Path]) -> None:
