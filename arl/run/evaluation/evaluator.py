@@ -25,6 +25,7 @@ from arl.launch.frames import frame, read_message, standard_input_socket
 from arl.reward.pool import RewardPool
 from arl.run.evaluation.evaluator_messages import NOTE, Assignment, Outcome, Request
 from arl.run.evaluation.measure import measure_suites
+from arl.run.gc_pacing import rare_collections
 from arl.run.rewards import open_rewards, reward_name
 from arl.types import WeightUpdate
 
@@ -108,7 +109,7 @@ def _note(text: str) -> None:
 def main() -> None:
     """Serve the controller that is connected to standard input."""
     connection = standard_input_socket()
-    with contextlib.suppress(asyncio.CancelledError):  # by SIGTERM
+    with rare_collections(), contextlib.suppress(asyncio.CancelledError):  # by SIGTERM
         clock.run(lambda: serve(connection))
 
 

@@ -27,6 +27,7 @@ from arl.run.engines import EngineServers, connect_engines
 from arl.run.evaluation.measure import measure_held_out
 from arl.run.evaluation.suite import open_suite
 from arl.run.failures import explain_deaths, reported_failures
+from arl.run.gc_pacing import rare_collections
 from arl.run.rewards import evaluation_scorer, open_rewards
 from arl.types import Accuracy, StartingVersions, WeightUpdate
 
@@ -88,7 +89,8 @@ async def serve_model(recipe: Recipe, model: Path, note: Callable[[str], None]) 
             key=new_key(),
         )
         async with connect_engines(servers, await servers.start_all(), note) as engine:
-            yield Served(engine, logs)
+            with rare_collections():
+                yield Served(engine, logs)
     shutil.rmtree(logs)  # after a failure they are kept, because the message names them
 
 
