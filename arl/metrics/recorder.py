@@ -21,6 +21,7 @@ from arl.metrics.base import TrackerMaker
 from arl.metrics.batch import Ages, rollout_metrics
 from arl.metrics.ended_groups import EndedGroups
 from arl.metrics.episode_table import group_rows, split_tokens
+from arl.metrics.equal_rewards import EqualRewards
 from arl.metrics.names import Record
 from arl.metrics.rates import Meters, Rates, RatesState
 from arl.metrics.recorder_state import RecorderState
@@ -92,6 +93,7 @@ class Recorder:
         self._epochs = epochs
         self._codec = codec
         self._samples = samples
+        self._equal_rewards = EqualRewards(str(directory))
         self._last_swap = at.last_swap
         self._ended = at.ended  # since the last step
         self.selection = at.selection
@@ -210,6 +212,8 @@ class Recorder:
                 self._trajectories.write(group_rows(group, TRAINED, batch.version, tokens))
             self._trajectories.end_step()
         self._display.step(record)
+        if hint := self._equal_rewards.step(batch):
+            self._display.note(hint)
 
     def evaluated(self, accuracy: Accuracy) -> None:
         """Write the record of an evaluation; it may come after those of later steps."""
