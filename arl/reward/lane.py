@@ -26,7 +26,7 @@ import msgspec
 from arl.launch.child import die_with
 from arl.launch.frames import FrameError, FrameReader, frame
 from arl.reward.grading import RewardCallable, judge
-from arl.reward.messages import Answer, RewardCall, Verdict
+from arl.reward.messages import READY, Answer, RewardCall, Verdict
 
 LONGEST_ANSWER = 1 << 16  # bytes: hundreds of named parts, or a traceback
 READ_BYTES = 1 << 16
@@ -48,6 +48,7 @@ class Lane:
         self.connection = connection
         self.calls: deque[RewardCall] = deque()  # sent and not answered; the first one runs
         self.since = 0.0  # monotonic seconds, when that began
+        self.is_up = False  # it has started, and makes calls
         self._without_core_before = 0.0  # seconds, of all calls before
         self._frames = FrameReader(LONGEST_ANSWER)
         self._unsent = b""
@@ -147,6 +148,10 @@ class Lane:
         if not data:
             raise LaneError(self._how_it_ended())
         for answer in self._decode(data):
+            if answer.id == READY and not self.is_up:
+                self.is_up = True
+                self._start_clock()  # its start says nothing of the first call
+                continue
             if self.call is None or answer.id != self.call.id or answer.verdict is None:
                 raise LaneError("more than one answer: did the function fork and return twice?")
             seconds = self.seconds_at_work
@@ -281,6 +286,7 @@ def _serve(functions: Sequence[RewardCallable], calls: socket.socket) -> None:
     """
     own_pid = os.getpid()
     frames = FrameReader()
+    calls.sendall(frame(Answer(READY)))
     while data := calls.recv(READ_BYTES):
         for body in frames.feed(data):
             call = msgspec.msgpack.decode(body, type=RewardCall)

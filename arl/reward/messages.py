@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from arl.types import Problem, Response
 
-READY = 0  # id of the answer that reports that a worker has imported its functions; calls count from 1
+READY = 0  # id of the answer of a worker that has imported its functions, and of a lane that is up; calls count from 1
 
 
 class Settings(Struct, frozen=True):
@@ -26,6 +26,7 @@ class RewardCall(Struct, frozen=True):
     function: int  # index in Settings.functions
     problem: Problem
     response: Response
+    is_alone: bool = False  # others wait for it, but not in the worker
 
 
 class Verdict(Struct, frozen=True):

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from arl.clock import deadline
 from arl.errors import ProcessDied
 from arl.reward.messages import Answer, RewardCall, Settings, Verdict
@@ -148,7 +150,7 @@ class RewardPool:
             if worker is None or not worker.has_room(alone=pending.num_lost > 0):
                 return
             self._queue.popleft()
-            worker.send(pending.call, alone=pending.num_lost > 0)
+            worker.send(msgspec.structs.replace(pending.call, is_alone=pending.num_lost > 0))
 
     def _take(self, worker: WorkerLink, answer: Answer) -> None:
         del worker

@@ -176,10 +176,12 @@ class Worker:
                     self._tell(Answer(lane.call.id))  # it is tried again aside
                 self._fail(lane, lane.call, cause, again=self._put_off)
         front = self._front
-        if front is None or front.call is None or not self._others_wait:
+        if front is None or not self._others_wait or front.seconds_until(self._patience()) > 0:
             return
-        if front.seconds_until(self._patience()) <= 0:
-            self._leave_behind(front, front.call)
+        slow = front.call
+        self._on_event(front)  # an answer may have come while this process had no core
+        if slow is not None and self._front is front and front.call is slow:
+            self._leave_behind(front, slow)
 
     def _leave_behind(self, front: Lane, call: RewardCall) -> None:
         self._tell(Answer(call.id))
@@ -194,8 +196,11 @@ class Worker:
 
     @property
     def _others_wait(self) -> bool:
-        """Return whether calls wait for the one that the front lane makes."""
-        return bool(self._waiting) or (self._front is not None and len(self._front.calls) > 1)
+        """Return whether the front lane makes a call, and others wait for it."""
+        front = self._front
+        if front is None or front.call is None or not front.is_up:
+            return False
+        return bool(self._waiting) or len(front.calls) > 1 or front.call.is_alone
 
     def _patience(self) -> float:
         """Return the seconds after which a call is left behind."""

@@ -15,7 +15,11 @@ from arl.launch.frames import FrameReader, frame
 from arl.launch.spawn import kill_session, spawn
 from arl.reward.messages import READY, Answer, RewardCall, Settings
 
-MOST_UNRELEASED = 128  # calls of a worker: a burst of finished episodes waits for no answer in between
+# Unreleased calls of a worker. Each answer makes room for one more, so that a burst of finished episodes waits for no
+# answers in between. Each call that is left behind halves the room, so that few wait behind answers that hang.
+FIRST_ROOM = 16
+LEAST_ROOM = 2
+MOST_ROOM = 128
 END_SECONDS = 5.0  # for a worker to kill its lanes and exit
 
 _answers = msgspec.msgpack.Decoder(Answer)
@@ -43,6 +47,7 @@ class WorkerLink(asyncio.Protocol):
         self.owed: set[int] = set()  # ids of calls without an answer
         self.unreleased: set[int] = set()  # those of them that keep its front lane from the next call
         self._has_single = False  # the last call was sent alone
+        self._room = FIRST_ROOM  # unreleased calls, at most
         self.last_heard = 0.0  # clock seconds: its last answer, or the call that was sent when it owed none
 
     @classmethod
@@ -80,14 +85,14 @@ class WorkerLink(asyncio.Protocol):
         """Return whether it takes another call; `alone`: one that shares the worker with no other."""
         if alone or self._has_single:
             return not self.unreleased
-        return len(self.unreleased) < MOST_UNRELEASED
+        return len(self.unreleased) < self._room
 
-    def send(self, call: RewardCall, alone: bool) -> None:
-        """Send a call, which it then owes an answer. Until it is released, one sent `alone` leaves no room."""
+    def send(self, call: RewardCall) -> None:
+        """Send a call, which it then owes an answer. Until it is released, one that is sent alone leaves no room."""
         assert self._transport is not None
         if not self.owed:
             self.last_heard = asyncio.get_running_loop().time()
-        self._has_single = alone
+        self._has_single = call.is_alone
         self.owed.add(call.id)
         self.unreleased.add(call.id)
         self._transport.write(frame(call))
@@ -129,7 +134,10 @@ class WorkerLink(asyncio.Protocol):
                 self.is_ready.set_result(True)
                 continue
             self.unreleased.discard(answer.id)
-            if answer.verdict is not None:
+            if answer.verdict is None:
+                self._room = max(LEAST_ROOM, self._room // 2)
+            else:
+                self._room = min(MOST_ROOM, self._room + 1)
                 self.owed.discard(answer.id)
             self._on_answer(self, answer)
 

@@ -279,6 +279,23 @@ def test_calls_that_wait_behind_one_that_kills_every_worker_are_graded(tmp_path:
     assert honest == [Grade(1.0)] * 20
 
 
+def test_a_hanging_call_whose_worker_was_lost_delays_the_others_by_no_deadline(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tries")
+
+    async def work(pool: RewardPool) -> list[Grade]:
+        scorer = pool.scorer(OBEY)
+        hanging = asyncio.create_task(scorer.score(problem_in(tmp_path), Response("hang")))
+        await one_hangs(tmp_path)
+        the_worker().kill()
+        honest = asyncio.create_task(grade_all(scorer, Problem("honest"), *["honest"] * 20))
+        await one_hangs(tmp_path)  # again, in a new worker
+        grades = await honest
+        hanging.cancel()
+        return grades
+
+    assert with_pool(pool_of(tmp_path, timeout=3600.0), work) == [Grade(1.0)] * 20
+
+
 def test_a_function_that_a_worker_cannot_import_is_told_at_once(tmp_path: Path) -> None:
     absent = f"{hostile.__name__}:absent"
     with pytest.raises(ProcessDied, match="died at its start; see"):
