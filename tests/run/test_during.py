@@ -23,7 +23,7 @@ from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Recorder
 from arl.run.evaluation.during import BackgroundEvaluations, NotMeasured
 from arl.run.evaluation.evaluator_link import EvaluatorLink
-from arl.run.evaluation.evaluator_messages import Assignment, Outcome, recipe_fields
+from arl.run.evaluation.evaluator_messages import EvaluatorAssignment, MeasureOutcome, recipe_fields
 from arl.run.evaluation.scoreboard import Scoreboard, Scores
 from arl.run.preflight import preflight
 from arl.run.resume import Origin
@@ -229,7 +229,7 @@ def test_versions_that_take_too_long_are_left_out_one_by_one_and_the_next_has_an
 @pytest.mark.parametrize("error", [RewardError("no number"), ValueError("of an env")])
 def test_episodes_that_cannot_be_scored_leave_out_their_version_alone(tmp_path: Path, error: Exception) -> None:
     replica = FakeReplica({20: 0.2})
-    outcome = Outcome.failed(ExceptionGroup("tasks", [error]))
+    outcome = MeasureOutcome.failed(ExceptionGroup("tasks", [error]))
     assert not outcome.is_of_engine
     replica.fails = lambda version: NotMeasured(outcome.error) if version == 10 else None
 
@@ -348,14 +348,14 @@ def json_of(file: Path) -> Any:
 
 
 def test_an_evaluator_that_cannot_start_ends_and_its_log_says_why(tmp_path: Path) -> None:
-    assignment = Assignment(
+    assignment = EvaluatorAssignment(
         recipe=recipe_fields(Recipe.model_validate(RECIPE)),
         suites=(),
-        tokenizer="absent",
+        tokenizer=str(tmp_path),
         context=100,
         url=f"http://{LOOPBACK}:1",
         key="key",
-        versions=StartingVersions("absent"),
+        versions=StartingVersions(str(tmp_path)),
         resources=Resources(1),
         host=LOOPBACK,
         logs=str(tmp_path),
@@ -364,7 +364,7 @@ def test_an_evaluator_that_cannot_start_ends_and_its_log_says_why(tmp_path: Path
     async def main() -> None:
         evaluator = await EvaluatorLink.start(assignment, print)
         try:
-            await evaluator.measure(0, Path("absent"))
+            await evaluator.measure(0, tmp_path)
         finally:
             await evaluator.stop(10)
 

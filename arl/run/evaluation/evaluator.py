@@ -23,7 +23,7 @@ from arl.engine.backend import ServerSpec, find_backend
 from arl.engine.base import ReplicaEngine
 from arl.launch.frames import frame, read_message, standard_input_socket
 from arl.reward.pool import RewardPool
-from arl.run.evaluation.evaluator_messages import NOTE, Assignment, Outcome, Request
+from arl.run.evaluation.evaluator_messages import NOTE, EvaluatorAssignment, MeasureOutcome, MeasureRequest
 from arl.run.evaluation.measure import measure_suites
 from arl.run.gc_pacing import rare_collections
 from arl.run.rewards import open_rewards, reward_name
@@ -38,7 +38,7 @@ class Evaluator:
         rewards: call the functions of all suites.
     """
 
-    def __init__(self, assignment: Assignment, engine: ReplicaEngine, rewards: RewardPool) -> None:
+    def __init__(self, assignment: EvaluatorAssignment, engine: ReplicaEngine, rewards: RewardPool) -> None:
         self._suites = [fields.suite() for fields in assignment.suites]
         self._codec = load_codec(assignment.tokenizer)
         self._context = assignment.context
@@ -47,7 +47,7 @@ class Evaluator:
         self._rewards = rewards
         self._loaded = assignment.versions.version
 
-    async def measure(self, request: Request) -> Outcome:
+    async def measure(self, request: MeasureRequest) -> MeasureOutcome:
         """Measure one version, whatever happens: an error is an outcome, too."""
         version = request.version
         try:
@@ -64,8 +64,8 @@ class Evaluator:
                 self._patience,
             )
         except Exception as error:
-            return Outcome.failed(error)
-        return Outcome(tuple(accuracies))
+            return MeasureOutcome.failed(error)
+        return MeasureOutcome(tuple(accuracies))
 
 
 async def serve(connection: socket.socket) -> None:
@@ -78,7 +78,7 @@ async def serve(connection: socket.socket) -> None:
     assert this is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     requests, outcomes = await asyncio.open_connection(sock=connection)
-    assignment = await read_message(requests, Assignment)
+    assignment = await read_message(requests, EvaluatorAssignment)
     if assignment is None:
         return
     recipe = Recipe.model_validate(assignment.recipe)
@@ -96,7 +96,7 @@ async def serve(connection: socket.socket) -> None:
         open_rewards(recipe, Path(assignment.logs), _note, functions) as rewards,
     ):
         evaluator = Evaluator(assignment, engine, rewards)
-        while (request := await read_message(requests, Request)) is not None:
+        while (request := await read_message(requests, MeasureRequest)) is not None:
             outcome = await evaluator.measure(request)
             outcomes.write(frame(outcome))
             await outcomes.drain()

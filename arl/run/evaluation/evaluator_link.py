@@ -1,6 +1,6 @@
 """Start the evaluator process and talk to it, on the controller's side.
 
-Request ─► arl.run.evaluation.evaluator ─► Outcome
+MeasureRequest ─► arl.run.evaluation.evaluator ─► MeasureOutcome
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from arl.launch.child import NICENESS
 from arl.launch.frames import frame, read_message
 from arl.launch.process import LocalProcess, start_process
 from arl.run.evaluation.during import NotMeasured
-from arl.run.evaluation.evaluator_messages import NOTE, Assignment, Outcome, Request
+from arl.run.evaluation.evaluator_messages import NOTE, EvaluatorAssignment, MeasureOutcome, MeasureRequest
 from arl.types import Accuracy
 
 MODULE = "arl.run.evaluation.evaluator"
@@ -31,7 +31,7 @@ class EvaluatorLink:
         self._writer = writer
 
     @classmethod
-    async def start(cls, assignment: Assignment, note: Callable[[str], None]) -> Self:
+    async def start(cls, assignment: EvaluatorAssignment, note: Callable[[str], None]) -> Self:
         """Start an evaluator beside this process, with the priority of its server, and tell it what it measures.
 
         Args:
@@ -53,8 +53,8 @@ class EvaluatorLink:
 
     async def measure(self, version: int, model: Path) -> Sequence[Accuracy]:
         """See Measure. This wait has no deadline of its own; see deadlines.evaluation."""
-        self._writer.write(frame(Request(version, str(model))))
-        outcome = await read_message(self._reader, Outcome)
+        self._writer.write(frame(MeasureRequest(version, str(model))))
+        outcome = await read_message(self._reader, MeasureOutcome)
         if outcome is None:
             raise await self._process.died()
         if outcome.is_of_engine:

@@ -1,8 +1,8 @@
 """Define what the controller and the evaluator process send each other, in frames of arl.launch.frames.
 
-controller ── Assignment, once ──► evaluator         what it needs to know, the run's key included
-controller ── Request, a version ─► evaluator
-controller ◄────── Outcome ─────── evaluator
+controller ── EvaluatorAssignment, once ─► evaluator         what it needs to know, the run's key included
+controller ── MeasureRequest ────────────► evaluator         for each version
+controller ◄────────────── MeasureOutcome ─ evaluator
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class SuiteFields(Struct, frozen=True):
         return Suite(self.name, Recipe.model_validate(self.recipe), self.problems)
 
 
-class Assignment(Struct, frozen=True, kw_only=True):
+class EvaluatorAssignment(Struct, frozen=True, kw_only=True):
     """Say what is measured, and on which server."""
 
     recipe: dict[str, Any]  # with the deadlines of the evaluation
@@ -51,14 +51,14 @@ class Assignment(Struct, frozen=True, kw_only=True):
     logs: str  # directory
 
 
-class Request(Struct, frozen=True):
+class MeasureRequest(Struct, frozen=True):
     """Ask for the accuracies of one version."""
 
     version: int
     model: str  # directory of its weights
 
 
-class Outcome(Struct, frozen=True):
+class MeasureOutcome(Struct, frozen=True):
     """Hold the accuracies of a version, or why there are none."""
 
     accuracies: tuple[Accuracy, ...] = ()  # one of each suite
@@ -66,10 +66,10 @@ class Outcome(Struct, frozen=True):
     is_of_engine: bool = False  # another engine may help: this one is lost, hangs or refuses
 
     @staticmethod
-    def failed(error: Exception) -> "Outcome":
+    def failed(error: Exception) -> "MeasureOutcome":
         """Describe an error of the engine, or of the episodes."""
         cause = next(leaves(error))
-        return Outcome(error=f"{type(cause).__name__}: {cause}", is_of_engine=_is_of_engine(error))
+        return MeasureOutcome(error=f"{type(cause).__name__}: {cause}", is_of_engine=_is_of_engine(error))
 
 
 def recipe_fields(recipe: Recipe) -> dict[str, Any]:

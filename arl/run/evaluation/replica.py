@@ -13,7 +13,7 @@ from arl.config.recipe import Deadlines, Recipe
 from arl.launch.base import Process, Resources
 from arl.run.engines import EngineServers
 from arl.run.evaluation.evaluator_link import EvaluatorLink
-from arl.run.evaluation.evaluator_messages import Assignment, recipe_fields, suite_fields
+from arl.run.evaluation.evaluator_messages import EvaluatorAssignment, recipe_fields, suite_fields
 from arl.run.preflight import Plan
 from arl.types import Accuracy, StartingVersions
 
@@ -94,7 +94,7 @@ class EvaluationReplica:
         url = await self._server.ready(self._recipe.deadlines.evaluation)
         logs = servers.launcher.logs / SIDE
         logs.mkdir(exist_ok=True)
-        assignment = Assignment(
+        assignment = EvaluatorAssignment(
             recipe=recipe_fields(self._recipe),
             suites=suite_fields(self._plan.measured),
             tokenizer=self._tokenizer,
