@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import re
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -325,8 +328,8 @@ def test_a_run_measures_exactly_the_versions_that_it_says_and_trains_no_token_of
     processes = [process for _, process in command.processes()]
     assert command.end() == 0, command.output
     assert not survivors(processes)
-    monkeypatch.syspath_prepend(command.directory)
     monkeypatch.chdir(command.directory)
+    monkeypatch.setitem(sys.modules, "mine", module_from(command.directory / "mine.py"))
     recipe = load_recipe(command.run / "recipe.yaml", ["output.directory=elsewhere"])
     scores = {r["policy_version"]: r["eval/held_out/accuracy"] for r in command.metrics() if "loss" not in r}
     assert scores.keys() == {0, 2, 4, 6}
@@ -341,6 +344,16 @@ def test_a_run_measures_exactly_the_versions_that_it_says_and_trains_no_token_of
     assert abs(scores[best] - again.mean_reward) < 0.1 * min(others)  # a last bit of a logit may change a token
     assert len(pq.read_table(command.run / "trajectories")) == 6 * 16
     assert json_of(command.run / "summary.json")["groups"] == {"trained": 24, "in flight": 0}
+
+
+def module_from(file: Path) -> ModuleType:
+    """Import a file, whatever module of its name another test has imported."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def json_of(file: Path) -> Any:
