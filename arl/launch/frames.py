@@ -14,7 +14,7 @@ Message = TypeVar("Message", bound=Struct)
 
 
 class FrameError(Exception):
-    """A frame is longer than the reader allows."""
+    """Report that a frame is longer than the reader allows."""
 
 
 class FrameReader:

@@ -52,7 +52,10 @@ class Ages:
 
 
 def _trajectories(batch: Batch) -> list[Trajectory]:
-    return [trajectory for group in batch.groups for trajectory in group.trajectories]
+    trajectories: list[Trajectory] = []
+    for group in batch.groups:
+        trajectories.extend(group.trajectories)
+    return trajectories
 
 
 def _histogram(ages: np.ndarray) -> list[int]:
@@ -108,4 +111,7 @@ def _part_means(trajectories: Sequence[Trajectory]) -> Record:
     for trajectory in trajectories:
         for part, value in trajectory.reward_parts.items():
             values.setdefault(part, []).append(value)
-    return {part_metric(part): float(np.mean(numbers)) for part, numbers in values.items()}
+    record: Record = {}
+    for part, numbers in values.items():
+        record[part_metric(part)] = float(np.mean(numbers))
+    return record

@@ -24,7 +24,7 @@ _NO_VALUE = (
     ValueError,  # (-1)! and other poles of the gamma function, and a sum that diverges
     TypeError,  # \arctan(1/0), because complex infinity has no parts
     AttributeError,  # \binom{0/0}{2}, because a NaN is no float of mpmath
-    NotImplementedError,  # a function that sympy has no numerical method for
+    NotImplementedError,  # sympy says so of a function that it has no numerical method for
     RecursionError,  # a matrix in the numerator of a fraction
 )
 

@@ -101,7 +101,7 @@ class NoEvaluations:
 
 
 class NotMeasured(Exception):
-    """The episodes of a version could not be run or scored, which another engine would not change."""
+    """Report that the episodes of a version could not be run or scored, which another engine would not change."""
 
 
 class Measure(Protocol):
