@@ -140,7 +140,7 @@ class _Gathered:
         self._gathers: list[_Gather] = []
         self._large: list[_Bucket] = []
         for bucket in _buckets(layout, q.device):
-            if bucket.num_scores > LARGE:
+            if bucket.is_large:
                 self._large.append(bucket)
             else:
                 self._gathers.append(_gather(bucket, heads, kv_heads, num_tokens))
@@ -179,9 +179,9 @@ class _Bucket:
         return self.key_rows.shape[1]
 
     @property
-    def num_scores(self) -> int:
-        """Return the number of scores of one head of one segment."""
-        return self.num_queries * self.num_keys
+    def is_large(self) -> bool:
+        """Return whether it is one large segment. Several that are only large with their padding are not."""
+        return len(self.query_rows) == 1 and self.num_queries * self.num_keys > LARGE
 
 
 def _buckets(layout: _Layout, device: torch.device) -> list[_Bucket]:
