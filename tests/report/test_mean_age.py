@@ -1,0 +1,74 @@
+"""The formula for the mean age agrees with counting versions, and keeps within the bound."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.report.mean_age import Flow, predicted_mean_age
+
+SAMPLES = 1000  # places of a token between two loads
+
+seconds = st.floats(0.0, 50.0)
+steps = st.floats(0.1, 10.0)
+shares = st.floats(0.0, 1.0)
+
+
+def flow(
+    *,
+    step: float = 1.0,
+    generation: float = 0.0,
+    queue: float = 0.0,
+    swap: float = 0.0,
+    utilization: float = 1.0,
+    most_running: float = math.inf,
+    bound: int | None = None,
+) -> Flow:
+    return Flow(
+        problems_per_step=32,
+        step_seconds=step,
+        generation_seconds=generation,
+        queue_seconds=queue,
+        swap_seconds=swap,
+        utilization=utilization,
+        most_running=most_running,
+        bound=bound,
+    )
+
+
+def counted_age(*, before: float, step: float, swap: float, utilization: float) -> int:
+    """Count the versions between a token sampled `before` seconds ahead of step v's start and v, at v = 0."""
+    start = (1 - utilization) * step  # version 0 exists at time 0, and the trainer waits for its batch
+    sampled = start - before
+    served = math.floor((sampled - swap) / step)  # version k is loaded at k · step + swap
+    return -served
+
+
+@given(seconds, steps, seconds, shares)
+def test_the_formula_is_the_mean_of_counted_ages_over_all_places_between_two_loads(
+    queue: float, step: float, swap: float, utilization: float
+) -> None:
+    queue += step  # a token is sampled before its step starts, wherever it lies between two loads
+    ages = []
+    for i in range(SAMPLES):
+        before = queue + step * ((i + 0.5) / SAMPLES - 0.5)
+        ages.append(counted_age(before=before, step=step, swap=swap, utilization=utilization))
+    predicted = predicted_mean_age(flow(step=step, queue=queue, swap=swap, utilization=utilization))
+    assert predicted == pytest.approx(sum(ages) / SAMPLES, abs=2 / SAMPLES)
+
+
+@given(seconds, seconds, steps, seconds, shares, st.integers(0, 16))
+def test_a_predicted_age_is_between_zero_and_the_bound(
+    queue: float, generation: float, step: float, swap: float, utilization: float, bound: int
+) -> None:
+    made = flow(step=step, generation=generation, queue=queue, swap=swap, utilization=utilization, bound=bound)
+    assert 0 <= predicted_mean_age(made) <= bound
+
+
+def test_a_token_of_a_running_group_waits_half_the_group_s_time() -> None:
+    assert predicted_mean_age(flow(generation=4.0)) == pytest.approx(2.5)
+
+
+def test_groups_beyond_the_slots_have_no_tokens_yet() -> None:
+    assert predicted_mean_age(flow(generation=4.0, most_running=32)) == pytest.approx(1.0)
