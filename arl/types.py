@@ -15,6 +15,7 @@ from msgspec import Struct
 
 FinishReason = Literal["stop", "length", "abort"]
 Transport = Literal["file", "memory", "broadcast", "ipc"]
+MetricValue = float | list[float | None]  # a list has one number for each of arl.metrics.names.AGE_BUCKETS
 NOT_SAMPLED = -1  # the policy version of prompt and tool tokens
 
 CORRECT = "correct"  # the part of a reward that evaluations count, and the metrics of right and wrong answers
@@ -164,7 +165,7 @@ class StepResult(Struct, frozen=True):
     """Report one finished training step."""
 
     version: int  # v + 1
-    metrics: dict[str, float]
+    metrics: dict[str, MetricValue]
     tokens: TrainedTokens | None = None  # None: the run records no trajectories
 
 

@@ -134,7 +134,8 @@ def _timed_step(learner: Learner, shard: Shard) -> dict[str, float]:
         start = _now()
         metrics = learner.step(shard)
         seconds = _now() - start
-    return {**metrics, "seconds": seconds, "share": sum(inside) / seconds}
+    numbers = {name: value for name, value in metrics.items() if not isinstance(value, list)}
+    return {**numbers, "seconds": seconds, "share": sum(inside) / seconds}
 
 
 def _write_model(shape: str, directory: Path) -> None:

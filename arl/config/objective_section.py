@@ -5,12 +5,25 @@ computes is defined in arl/train/algorithms.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 from arl.config.chosen_section import ChosenSection
 
 COLUMNS = ("proximal_logprobs", "reference_logprobs", "values")  # what an implementation may ask for
 FILLED = ("proximal_logprobs",)  # what the trainer computes today
+Reduction = Literal["mean", "max", "effective_sample_size"]  # the last is (Σ x)² / (n Σ x²)
+
+
+class Statistic(NamedTuple):
+    """Say how a metric follows from a value that the loss returns for each token.
+
+    Statistic("ratio", "mean") is the mean of `ratio` over the step's computed loss tokens, and with `by_age` a list of
+    its means over those of each age.
+    """
+
+    value: str  # the name under which the loss returns it
+    reduction: Reduction
+    by_age: bool = False  # one number for each of arl.metrics.names.AGE_BUCKETS; not for a maximum
 
 
 class ObjectiveSection(ChosenSection):
@@ -33,9 +46,10 @@ class ObjectiveSection(ChosenSection):
     """What the summed loss is divided by: the minibatch's loss tokens, or its trajectories with loss tokens."""
     columns: ClassVar[tuple[str, ...]]
     """Columns it reads beside current, behavior, advantages and versions: a part of COLUMNS."""
-    metrics: ClassVar[Mapping[str, Literal["mean", "max"]]]
-    """Name of each per-token metric, and how it is reduced over the step's computed loss tokens. One that arl does not
-    define in arl/metrics/names.py begins with `objective/`."""
+    metrics: ClassVar[Mapping[str, Reduction | Statistic]]
+    """Name of each metric, and how it follows from what the loss returns for each computed loss token. A reduction
+    alone is of the value that has the metric's name. A metric that arl does not define in arl/metrics/names.py begins
+    with `objective/`."""
     zero_advantage_is_zero_gradient: ClassVar[bool]
     """True if a trajectory whose advantages are all 0 has no gradient; only then may the packer leave it out."""
 
@@ -52,14 +66,25 @@ class ObjectiveSection(ChosenSection):
         """Return the columns that these settings need."""
         return self.columns
 
+    @property
+    def statistics(self) -> dict[str, Statistic]:
+        """Return how each metric of these settings follows from what the loss returns."""
+        found = {}
+        for name, declared in self.metrics.items():
+            found[name] = declared if isinstance(declared, Statistic) else Statistic(name, declared)
+        return found
+
     def refuse_impossible(self) -> None:
         _refuse_columns(self, self.needed_columns, FILLED)
-        for name, reduction in self.metrics.items():
-            if reduction not in ("mean", "max"):
+        for name, statistic in self.statistics.items():
+            place = f"objective.kind {self.kind!r}: metrics[{name!r}] is {self.metrics[name]!r}"
+            if statistic.reduction not in get_args(Reduction):
                 raise ValueError(
-                    f"objective.kind {self.kind!r}: metrics[{name!r}] is {reduction!r}, and must be 'mean' or 'max'; "
+                    f"{place}, and must be 'mean', 'max' or 'effective_sample_size', alone or in a Statistic; "
                     f"see {self.EXAMPLE} for an example"
                 )
+            if statistic.by_age and statistic.reduction == "max":
+                raise ValueError(f"{place}: a maximum is not kept by age; choose 'mean', or leave by_age out")
 
 
 class AdvantageSection(ChosenSection):

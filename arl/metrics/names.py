@@ -4,9 +4,14 @@ B trajectories of the step's batch; v is the version before the step; Δ is "sin
 An episode is right if the part `correct` of its reward is ≥ 0.5; without such a part, if its unshaped reward is.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-Record = dict[str, float | list[int]]  # one line of metrics.jsonl; a list is a histogram [n_age0, n_age1, …]
+# One line of metrics.jsonl. A list named …/histogram counts by age, [n_age0, n_age1, …]. Any other list has one number
+# for each of AGE_BUCKETS, None where the bucket has no token.
+Record = dict[str, float | list[int] | list[float | None]]
+AGE_BUCKETS = ("0", "1", "2", "3-4", "5-8", "9-16", "17+")  # of tokens, in versions
+FIRST_AGES = (0, 1, 2, 3, 5, 9, 17)  # of each bucket; the last has no end
 
 
 class Metric(NamedTuple):
@@ -103,13 +108,35 @@ METRICS: dict[str, Metric] = {
     "sync/pause_seconds": Metric("s", "last swap: no token was generated for this long"),
     # ---- the objective (docs/algorithms.md); under gspo, a token has its trajectory's ratio and weight
     "loss": Metric("", "sum over minibatches of the objective's loss / minibatches"),
+    "ratio/mean": Metric("", "mean over computed loss tokens of the ratio u: π_θ/π_prox, under naive ppo π_θ/π_behav"),
+    "ratio/max": Metric("", "largest u of a computed loss token"),
     "ratio/clip_fraction": Metric(
-        "fraction", "computed loss tokens whose clipped term was chosen / computed loss tokens"
+        "fraction", "computed loss tokens whose clipped term was chosen / computed loss tokens: up + down"
     ),
-    "ratio/max": Metric("", "largest π_θ/π_prox of a computed loss token"),
-    "behavior_weight/mean": Metric("", "mean over computed loss tokens of min(π_prox/π_behav, cap)"),
-    "behavior_weight/capped_fraction": Metric("fraction", "computed loss tokens whose behavior weight met the cap"),
-    "kl/behavior_proximal": Metric("nats", "mean of r − 1 − log r, r = π_prox/π_behav, over computed loss tokens"),
+    "ratio/clip_fraction_up": Metric("fraction", "computed loss tokens with A > 0 and u > 1 + ε_high / computed ones"),
+    "ratio/clip_fraction_down": Metric("fraction", "computed loss tokens with A < 0 and u < 1 − ε_low / computed ones"),
+    "ratio/dual_clip_fraction": Metric(
+        "fraction", "computed loss tokens with A < 0 and u > objective.dual_clip / computed ones; absent without that"
+    ),
+    "behavior_weight/mean": Metric("", "mean over computed loss tokens of the weight in the loss; absent if it is off"),
+    "behavior_weight/capped_fraction": Metric(
+        "fraction", "computed loss tokens with w > cap / computed loss tokens; absent if the weight is off"
+    ),
+    "behavior_weight/uncapped_mean": Metric("", "mean over computed loss tokens of w = π_prox/π_behav"),
+    "behavior_weight/max": Metric("", "largest w of a computed loss token"),
+    "behavior_weight/effective_sample_size": Metric("fraction", "(Σ w)² / (n Σ w²) over n computed loss tokens"),
+    "kl/behavior_proximal": Metric("nats", "mean of w − 1 − log w over computed loss tokens: KL(π_behav ‖ π_prox)"),
+    "kl/proximal_current": Metric("nats", "mean of u − 1 − log u over computed loss tokens: KL(π_prox ‖ π_θ)"),
+    # ---- the same for the computed loss tokens of each age v − policy_version: one number for each of AGE_BUCKETS
+    "by_age/tokens": Metric("tokens", "computed loss tokens"),
+    "by_age/ratio": Metric("", "mean of u"),
+    "by_age/clip_up": Metric("fraction", "tokens with A > 0 and u > 1 + ε_high / tokens"),
+    "by_age/clip_down": Metric("fraction", "tokens with A < 0 and u < 1 − ε_low / tokens"),
+    "by_age/behavior_weight": Metric("", "mean of w, uncapped"),
+    "by_age/effective_sample_size": Metric("fraction", "(Σ w)² / (n Σ w²) over the n tokens, uncapped"),
+    "by_age/kl_behavior_proximal": Metric("nats", "mean of w − 1 − log w"),
+    "by_age/kl_proximal_current": Metric("nats", "mean of u − 1 − log u"),
+    # ---- updates
     "entropy": Metric("nats", "mean entropy of π_θ at computed loss tokens"),
     "grad_norm": Metric("", "mean over minibatches of the gradient norm before clipping"),
     "train/skipped_updates": Metric(
@@ -133,16 +160,18 @@ AXES = ("step", "policy_version", "time_s", "epochs", "tokens/generated_total", 
 OF_OBJECTIVE = "objective/"  # begins the names of what a user's objective logs, which it defines itself
 OF_PART = "reward/"  # begins reward/<part>: mean over the trajectories of B whose reward names that part, unweighted
 OF_EVALUATION = "eval/"
+BY_AGE = "by_age/"  # begins the names of lists with one number for each of AGE_BUCKETS
 EVALUATION = frozenset(name for name in METRICS if name.startswith(OF_EVALUATION))
 ONCE_LOST = frozenset(  # each is logged from the first such group on
     f"audit/{quantity}_{loss}" for quantity in ("length", "reward") for loss in ("rejected", "failed", "dropped")
 )
 ON_KNOWN_DEVICES = frozenset({"hardware/mfu"})
+ON_DEMAND = frozenset({"ratio/dual_clip_fraction"})  # of settings that are off by default
 MEASURED = frozenset({"time/proximal_s", "time/train_s", "hardware/mfu", "hardware/tflops", "hardware/memory_gb"})
 # A metric that is undefined for a step is left out of its record: under naive ppo there is no behavior weight, with all
 # advantages 0 no token was computed, with all updates skipped there is no loss, without loss tokens there is no age,
 # without a wrong episode they have no length.
-EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_LOST - ON_KNOWN_DEVICES
+EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_LOST - ON_KNOWN_DEVICES - ON_DEMAND
 
 
 def is_defined(name: str) -> bool:
@@ -159,8 +188,8 @@ def part_metric(part: str) -> str:
     return f"{name}_" if name in METRICS else name
 
 
-def number(record: Record, name: str) -> float:
-    """Return a metric that is not a histogram."""
+def number(record: Mapping[str, float | list[int] | list[float | None]], name: str) -> float:
+    """Return a metric that is one number."""
     value = record[name]
-    assert not isinstance(value, list)
+    assert not isinstance(value, list), f"{name} is a list"
     return value

@@ -18,7 +18,7 @@ from typing import Any
 
 from arl.errors import InputError
 from arl.metrics.base import TrackedRun
-from arl.metrics.names import AXES, METRICS, OF_EVALUATION, OF_OBJECTIVE, Record
+from arl.metrics.names import AXES, BY_AGE, METRICS, OF_EVALUATION, OF_OBJECTIVE, Record
 from arl.metrics.sampled_episode import SampledEpisode
 
 ANSWER_SECONDS = 5.0  # for the server's first answer
@@ -76,7 +76,7 @@ class WandbTracker:
 
     def log(self, record: Record) -> None:
         """See Tracker. Gives wandb no step, because it drops a record whose step is older than the last one's."""
-        shown = {name: self._shown(value) for name, value in record.items()}
+        shown = {name: self._shown(value) for name, value in record.items() if not name.startswith(BY_AGE)}
         self._run.log(shown)
 
     def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
@@ -89,7 +89,7 @@ class WandbTracker:
         """See Tracker."""
         self._run.finish()
 
-    def _shown(self, value: float | list[int]) -> Any:
+    def _shown(self, value: float | list[int] | list[float | None]) -> Any:
         if not isinstance(value, list):
             return value
         edges = list(range(len(value) + 1))

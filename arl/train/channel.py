@@ -22,7 +22,7 @@ from arl.data import msgpack_arrays
 from arl.sync.buckets import TensorSpec
 from arl.train.packer import Shard
 from arl.train.trained_tokens import TokenLogprobs
-from arl.types import Transport, WeightUpdate
+from arl.types import MetricValue, Transport, WeightUpdate
 
 ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank: where the controller listens
 STARTUP_SECONDS = "ARL_STARTUP_SECONDS"  # environment of a rank: deadlines.startup
@@ -87,7 +87,7 @@ class Step(_Message, frozen=True):
 
 class Stepped(_Message, frozen=True):
     version: int
-    metrics: dict[str, float]
+    metrics: dict[str, MetricValue]
     logprobs: TokenLogprobs | None = None  # of the loss tokens whose places the shard knows
 
 

@@ -94,11 +94,11 @@ class InProcessTrainer:
         await asyncio.sleep(seconds + costs.snapshot)
         written = now()
         await self._publisher.publish(version, state)
-        metrics = {name: value for name, value in computed.items() if name not in MEASURED}
+        metrics = packing | {name: value for name, value in computed.items() if name not in MEASURED}
         metrics["time/train_s"] = seconds
         metrics["sync/blocking_seconds"] = costs.snapshot + (now() - written)
         tokens = trained_tokens(batch, [shard], [log.logprobs()], self._packing)
-        return StepResult(version, metrics | packing, tokens)
+        return StepResult(version, metrics, tokens)
 
     async def weights(self, version: int) -> WeightUpdate:
         """See Trainer."""

@@ -27,8 +27,9 @@ from arl.train.packer import MicroBatch, Minibatch, Shard
 from arl.train.rendezvous import init_ranks
 from arl.train.schedule import schedule_of
 from arl.train.sharded_model import ShardedModel, Update
-from arl.train.step_totals import StepTotals
+from arl.train.step_totals import ENTROPY, StepTotals
 from arl.train.token_log import CURRENT, PROXIMAL, TokenLog
+from arl.types import MetricValue
 
 MOST_SKIPPED = 3  # updates in a row
 
@@ -71,7 +72,7 @@ class Learner:
         if resumed:
             self.sharded.load_optimizer(Path(path))
 
-    def step(self, shard: Shard, log: TokenLog | None = None) -> dict[str, float]:
+    def step(self, shard: Shard, log: TokenLog | None = None) -> dict[str, MetricValue]:
         """Train on `shard` and become version + 1. Every rank calls it with its own shard of one step.
 
         Args:
@@ -192,7 +193,8 @@ class Learner:
         score_of = columns.pop("loss_scores")
         needs_proximal = PROXIMAL in self.objective.needed_columns
         logged = (CURRENT, PROXIMAL) if needs_proximal else (CURRENT,)
-        names = (*self.objective.metrics, *(logged if batch.places is not None else ()))
+        values = {statistic.value for statistic in self.objective.statistics.values()}
+        names = (*sorted(values), *(logged if batch.places is not None else ()))
 
         def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
             """Compute the loss of the tokens whose score is among `rows`: equal continuations share a score."""
@@ -220,7 +222,8 @@ class Learner:
         else:
             loss, entropy, kept = self.sharded.policy_loss(batch, row_loss)
         per_token = dict(zip(names, kept, strict=True))
-        totals.add(per_token, entropy.index_select(0, score_of))
+        of_tokens = per_token | {ENTROPY: entropy.index_select(0, score_of)}
+        totals.add(of_tokens, ages=self.version - columns["policy_versions"])
         if log is not None:
             log.add(batch, per_token)
         return loss

@@ -2,82 +2,106 @@
 
 micro-batch ─► add ┐
 micro-batch ─► add ┴► close_update (drops what belongs to a skipped update) ─► … ─► metrics (collective)
+
+All that is kept of the tokens is a matrix of sums, a row for each value that an objective returns (and one for its
+squares where a metric needs them), a column for each age bucket. Every metric but a maximum follows from it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from arl.config.objective_section import ObjectiveSection
+from arl.config.objective_section import ObjectiveSection, Statistic
+from arl.metrics.names import AGE_BUCKETS, FIRST_AGES
 from arl.train.sharded_model import Update
+from arl.types import MetricValue
 
 ENTROPY = "entropy"
+TOKENS_BY_AGE = "by_age/tokens"
+NO_END = 2**31
+
+
+class _Sums(NamedTuple):
+    """Hold sums and maxima over some tokens. R rows, B age buckets, K maxima; float64."""
+
+    sums: Tensor  # (R, B)
+    maxima: Tensor  # (K,) −inf if there is no token
 
 
 class StepTotals:
     """Holds sums and maxima over a step's computed loss tokens, and the results of its updates.
 
     Args:
-        objective: declares the names of its metrics and how each is reduced.
+        objective: declares its metrics, and how each follows from what its loss returns for each token.
     """
 
     def __init__(self, device: torch.device, objective: ObjectiveSection) -> None:
-        declared = {**objective.metrics, ENTROPY: "mean"}
-        self._means = [name for name, reduction in declared.items() if reduction == "mean"]
-        self._maxima = [name for name, reduction in declared.items() if reduction == "max"]
+        self._statistics = {**objective.statistics, ENTROPY: Statistic(ENTROPY, "mean")}
+        used = self._statistics.values()
+        self._summed = _unique(s.value for s in used if s.reduction != "max")
+        self._squared = _unique(s.value for s in used if s.reduction == "effective_sample_size")
+        self._maxima = _unique(s.value for s in used if s.reduction == "max")
         self._device = device
-        num_sums = 1 + len(self._means)  # the number of tokens comes first
-        self._sums = torch.zeros(num_sums, dtype=torch.float64, device=device)
-        self._largest = self._no_maxima()
-        self._open: list[tuple[Tensor, Tensor]] = []  # sums and maxima of the update under way
+        self._first_ages = torch.tensor(FIRST_AGES, device=device)
+        self._end_ages = torch.tensor((*FIRST_AGES[1:], NO_END), device=device)
+        num_rows = 1 + len(self._summed) + len(self._squared)  # the number of tokens comes first
+        nothing = torch.zeros(num_rows, len(AGE_BUCKETS), dtype=torch.float64, device=device)
+        no_maxima = torch.full((len(self._maxima),), -torch.inf, dtype=torch.float64, device=device)
+        self._total = _Sums(nothing, no_maxima)
+        self._open: list[_Sums] = []  # of the update under way
         self._updates: list[Update] = []
         self._num_skipped = 0
         self._learning_rate = 0.0
 
-    def add(self, per_token: Mapping[str, Tensor], entropy: Tensor) -> None:
-        """Add the tokens of a micro-batch.
+    def add(self, per_token: Mapping[str, Tensor], ages: Tensor) -> None:
+        """Add the N tokens of a micro-batch.
 
         Args:
-            per_token: (N,) of each of the objective's metrics.
-            entropy: (N,).
+            per_token: (N,) of each value of the objective, and of ENTROPY.
+            ages: (N,) int64, the trainer's version before the step − the version that sampled the token.
         """
-        if not len(entropy):
+        if not len(ages):
             return
-        columns = {**per_token, ENTROPY: entropy}
-        ones = torch.ones_like(entropy)
-        counted = [ones, *(columns[name] for name in self._means)]
-        rows = [column.to(torch.float32) for column in counted]
-        sums = torch.stack(rows).sum(1)
-        largest = self._no_maxima()
-        for i, name in enumerate(self._maxima):
-            largest[i] = columns[name].max()
-        self._open.append((sums, largest))
+        used = {name: per_token[name].double() for name in _unique((*self._summed, *self._maxima))}
+        rows = torch.stack(
+            [
+                used[ENTROPY].new_ones(len(ages)),
+                *(used[name] for name in self._summed),
+                *(used[name].square() for name in self._squared),
+            ]
+        )
+        is_old_enough = ages[:, None] >= self._first_ages
+        is_young_enough = ages[:, None] < self._end_ages
+        in_bucket = (is_old_enough & is_young_enough).double()  # (N, B)
+        maxima = self._total.maxima
+        if self._maxima:
+            maxima = torch.stack([used[name].max() for name in self._maxima])
+        self._open.append(_Sums(rows @ in_bucket, maxima))
 
     def close_update(self, update: Update, learning_rate: float) -> None:
         """Count the tokens added since the last update, unless this one was skipped."""
         self._learning_rate = learning_rate
         if update.is_finite:
             self._updates.append(update)
-            for sums, largest in self._open:
-                self._sums += sums
-                self._largest = torch.maximum(self._largest, largest)
+            for added in self._open:
+                sums = self._total.sums + added.sums
+                maxima = self._total.maxima.maximum(added.maxima)
+                self._total = _Sums(sums, maxima)
         else:
             self._num_skipped += 1
         self._open = []
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, MetricValue]:
         """Reduce over ranks, and return the metrics of the step. Collective.
 
         Returns:
             The objective's metrics and the entropy, absent where no token was computed; loss and grad_norm, the means
             over updates, absent where all were skipped; the learning rate of the last update.
         """
-        if dist.get_world_size() > 1:
-            dist.all_reduce(self._sums)
-            dist.all_reduce(self._largest, dist.ReduceOp.MAX)
-        metrics = {
+        metrics: dict[str, MetricValue] = {
             "learning_rate": self._learning_rate,
             "train/skipped_updates": float(self._num_skipped),
         }
@@ -85,18 +109,64 @@ class StepTotals:
             num_updates = len(self._updates)
             metrics["loss"] = sum(update.loss for update in self._updates) / num_updates
             metrics["grad_norm"] = sum(update.grad_norm for update in self._updates) / num_updates
-        num_tokens, *sums = self._sums.tolist()
-        if num_tokens:
-            for name, total in zip(self._means, sums, strict=True):
-                metrics[name] = total / num_tokens
-            for name, largest in zip(self._maxima, self._largest.tolist(), strict=True):
-                metrics[name] = largest
+        return metrics | self._token_metrics()
+
+    def _token_metrics(self) -> dict[str, MetricValue]:
+        """Compute every metric of tokens; none if no token was computed. Collective."""
+        total = self._over_ranks()
+        by_age: list[list[float]] = total.sums.tolist()
+        tokens, *rows = by_age
+        if not sum(tokens):
+            return {}
+        sums = dict(zip(self._summed, rows, strict=False))
+        squares = dict(zip(self._squared, rows[len(self._summed) :], strict=True))
+        maxima = dict(zip(self._maxima, total.maxima.tolist(), strict=True))
+        metrics: dict[str, MetricValue] = {TOKENS_BY_AGE: list(tokens)}
+        for name, statistic in self._statistics.items():
+            value = statistic.value
+            if statistic.reduction == "max":
+                metrics[name] = maxima[value]
+                continue
+            own_squares = squares[value] if statistic.reduction == "effective_sample_size" else None
+            computed = _reduced(tokens, sums[value], own_squares, statistic.by_age)
+            if computed is not None:
+                metrics[name] = computed
         return metrics
 
-    def _no_maxima(self) -> Tensor:
-        return torch.full(
-            (len(self._maxima),),
-            -torch.inf,
-            dtype=torch.float64,
-            device=self._device,
-        )
+    def _over_ranks(self) -> _Sums:
+        """Reduce sums and maxima over the ranks, by one collective: each rank has places of its own for its maxima."""
+        world_size = dist.get_world_size()
+        if world_size == 1:
+            return self._total
+        sums, maxima = self._total
+        places = maxima.new_zeros(world_size, len(maxima))
+        places[dist.get_rank()] = maxima
+        joined = torch.cat([sums.flatten(), places.flatten()])
+        dist.all_reduce(joined)
+        of_ranks = joined[sums.numel() :].view_as(places)
+        return _Sums(joined[: sums.numel()].view_as(sums), of_ranks.amax(0))
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    """Return each name once, in the order of its first use."""
+    return tuple(dict.fromkeys(names))
+
+
+def _reduced(
+    tokens: list[float],
+    sums: list[float],
+    squares: list[float] | None,
+    by_age: bool,
+) -> MetricValue | None:
+    """Compute a mean, or with squares an effective sample size, of each age bucket or of all tokens."""
+    squares_or_none = squares if squares is not None else [None] * len(tokens)
+    if by_age:
+        return [_quotient(*bucket) for bucket in zip(tokens, sums, squares_or_none, strict=True)]
+    return _quotient(sum(tokens), sum(sums), None if squares is None else sum(squares))
+
+
+def _quotient(tokens: float, total: float, squares: float | None) -> float | None:
+    """Return Σ x / n, or with squares (Σ x)² / (n Σ x²); None if it is undefined."""
+    if not tokens or squares == 0:
+        return None
+    return total / tokens if squares is None else total**2 / (tokens * squares)

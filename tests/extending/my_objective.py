@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from arl.config.objective_section import Reduction, Statistic
 from arl.config.section import Positive, PositiveFloat
 from arl.train.algorithms.objective import Objective, TokenColumns
 
@@ -16,9 +17,10 @@ class Reinforce(Objective):
     scope = "token"
     normalizer = "tokens"
     columns: ClassVar[tuple[str, ...]] = ()
-    metrics: ClassVar[Mapping[str, Literal["mean", "max"]]] = {
+    metrics: ClassVar[Mapping[str, Reduction | Statistic]] = {
         "objective/penalty": "mean",
-        "objective/penalty_max": "max",
+        "objective/penalty_max": Statistic("objective/penalty", "max"),
+        "objective/penalty_by_age": Statistic("objective/penalty", "mean", by_age=True),
     }
     zero_advantage_is_zero_gradient = False  # the penalty has a gradient where all rewards of a group are equal
 
@@ -31,7 +33,7 @@ class Reinforce(Objective):
         log_ratio = tokens.current_logprobs - tokens.behavior_logprobs
         penalty = (tokens.current_logprobs + math.log(self.vocabulary)).square() / 2
         loss = (self.penalty * penalty - log_ratio.exp() * tokens.advantages).sum()
-        return loss, {"objective/penalty": penalty.detach(), "objective/penalty_max": penalty.detach()}
+        return loss, {"objective/penalty": penalty.detach()}
 
 
 class WithoutPenalty(Reinforce):
@@ -48,7 +50,7 @@ class WithReference(Reinforce):
     def loss(self, tokens: TokenColumns) -> tuple[Tensor, dict[str, Tensor]]:
         assert tokens.reference_logprobs is not None
         penalty = (tokens.current_logprobs - tokens.reference_logprobs).square() / 2
-        return penalty.sum(), {"objective/penalty": penalty.detach(), "objective/penalty_max": penalty.detach()}
+        return penalty.sum(), {"objective/penalty": penalty.detach()}
 
 
 class WithUnknownColumn(Reinforce):
@@ -60,7 +62,7 @@ class WithoutScope(Objective):
 
     normalizer = "tokens"
     columns: ClassVar[tuple[str, ...]] = ()
-    metrics: ClassVar[Mapping[str, Literal["mean", "max"]]] = {}
+    metrics: ClassVar[Mapping[str, Reduction | Statistic]] = {}
     zero_advantage_is_zero_gradient = True
 
     def loss(self, tokens: TokenColumns) -> tuple[Tensor, dict[str, Tensor]]:
@@ -81,7 +83,7 @@ class WithoutLoss(Objective):
     scope = "token"
     normalizer = "tokens"
     columns: ClassVar[tuple[str, ...]] = ()
-    metrics: ClassVar[Mapping[str, Literal["mean", "max"]]] = {}
+    metrics: ClassVar[Mapping[str, Reduction | Statistic]] = {}
     zero_advantage_is_zero_gradient = True
 
 
@@ -94,15 +96,20 @@ class WithOtherParameters(WithoutScope):
 
 class WithWrongReduction(WithoutScope):
     scope = "token"
-    metrics: ClassVar[Mapping[str, Literal["mean", "max"]]] = {"objective/median": "median"}  # type: ignore[dict-item]
+    metrics: ClassVar[Mapping[str, Reduction | Statistic]] = {"objective/median": "median"}  # type: ignore[dict-item]
+
+
+class WithMaximumByAge(WithoutScope):
+    scope = "token"
+    metrics: ClassVar[Mapping[str, Reduction | Statistic]] = {"objective/peak": Statistic("peak", "max", by_age=True)}
 
 
 class LogsAnotherName(Reinforce):
-    """Declares objective/penalty and objective/penalty_max, and returns one of them."""
+    """Declares objective/penalty, and returns it under another name."""
 
     def loss(self, tokens: TokenColumns) -> tuple[Tensor, dict[str, Tensor]]:
         loss, metrics = super().loss(tokens)
-        return loss, {"objective/penalty": metrics["objective/penalty"]}
+        return loss, {"objective/forfeit": metrics["objective/penalty"]}
 
 
 class NotSummed(Reinforce):

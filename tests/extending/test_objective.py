@@ -39,6 +39,8 @@ def test_an_objective_with_a_gradient_of_its_own_learns_from_groups_of_equal_rew
         assert record["advantage/zero_fraction"] == 1.0
         assert record["grad_norm"] > 0.01
         assert 0 < record["objective/penalty"] <= record["objective/penalty_max"]
+        of_ages = [mean for mean in record["objective/penalty_by_age"] if mean is not None]
+        assert min(of_ages) <= record["objective/penalty"] <= max(of_ages)
         assert "ratio/max" not in record
 
 
@@ -77,7 +79,11 @@ def test_an_unknown_field_is_refused_with_its_line_and_the_nearest_name(tmp_path
             "loss(self, logprobs: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor cannot be called as "
             "loss(tokens)",
         ),
-        ("WithWrongReduction", "metrics['objective/median'] is 'median', and must be 'mean' or 'max'"),
+        (
+            "WithWrongReduction",
+            "metrics['objective/median'] is 'median', and must be 'mean', 'max' or 'effective_sample_size'",
+        ),
+        ("WithMaximumByAge", "a maximum is not kept by age; choose 'mean', or leave by_age out"),
         ("WithReference", "it reads the column 'reference_logprobs', which nothing computes yet"),
         (
             "WithUnknownColumn",
@@ -96,7 +102,7 @@ def test_a_class_that_lacks_a_part_is_refused_when_the_recipe_is_read(tmp_path: 
 @pytest.mark.parametrize(
     ("objective", "rule"),
     [
-        (my_objective.LogsAnotherName(), r"returned the metrics \['objective/penalty'\], and `metrics` declares"),
+        (my_objective.LogsAnotherName(), r"returned the values \['objective/forfeit'\], and `metrics` declares"),
         (my_objective.NotSummed(), r"the loss is not a sum, a tensor of shape \(\) with a gradient"),
     ],
 )

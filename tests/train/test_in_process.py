@@ -9,6 +9,7 @@ import pytest
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.metrics.fingerprint import weights_sha256
+from arl.metrics.names import number
 from arl.rollout.lag_table import load_lags
 from arl.train.in_process import InProcessTrainer
 from arl.types import StartingVersions, StepResult
@@ -79,7 +80,7 @@ def test_a_step_and_its_publication_take_what_they_cost(tiny: Path, tmp_path: Pa
         return result, times
 
     result, (first, second, *complete) = clock.run(main, virtual=True)
-    step = 1.5 + 0.01 * result.metrics["tokens/trained"]
+    step = 1.5 + 0.01 * number(result.metrics, "tokens/trained")
     assert result.metrics["time/train_s"] == pytest.approx(step - 0.5)
     assert [first, second] == pytest.approx([step, 2 * step])
     assert complete == pytest.approx([second, first + 20, first + 40])
@@ -94,7 +95,7 @@ def test_with_a_lag_every_version_is_published_and_the_trainer_waits_for_a_place
     async def main() -> list[float]:
         trainer = InProcessTrainer(recipe, StartingVersions(str(tiny)), tmp_path, tmp_path / "logs", load_lags(recipe))
         blocked = [
-            (await trainer.step(batch(version, groups=4, size=4))).metrics["sync/blocking_seconds"]
+            number((await trainer.step(batch(version, groups=4, size=4))).metrics, "sync/blocking_seconds")
             for version in range(4)
         ]
         for version in (2, 3, 4):

@@ -21,6 +21,7 @@ from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.packer import Minibatch, pack_groups
 from arl.train.rendezvous import init_ranks
+from arl.types import MetricValue
 from tests.train.gradients import gradient_of, sequences
 from tests.train.synthetic import batch, packed
 
@@ -30,7 +31,7 @@ NAIVE = PPO()
 SEQUENCES = GSPO(proximal="loglinear", clip_low=0.2, clip_high=0.2)  # π_prox of tokens of age 0 is π_behav
 
 
-def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, MetricValue]], dict[str, torch.Tensor]]:
     """Metrics of a few steps, and the weights after them."""
     learner = Learner(
         model, Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, capacity=64, **train), DecoupledPPO()

@@ -1,49 +1,96 @@
 """Compute the clipped and weighted gain that PPO, decoupled PPO and GSPO share. N terms: tokens, or sequences.
 
 u = exp(log_ratio)    ratio, carries the gradient
-w = exp(log_weight)   behavior weight, constant and capped
-loss = −Σ w · min(u A, clip(u, 1 − ε_low, 1 + ε_high) A)
+w = exp(log_weight)   behavior weight, constant; in the loss capped, masked or off
+loss = −Σ w · min(u A, clip(u, 1 − ε_low, 1 + ε_high) A), with a dual clip at least c A where A < 0
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from arl.config.objective_section import Statistic
+from arl.train.algorithms.objective import Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from arl.train.algorithms.objective import TokenColumns
 
-RATIO_METRICS: Mapping[str, Literal["mean", "max"]] = {
-    "ratio/clip_fraction": "mean",
-    "ratio/max": "max",
+ClipLow = Annotated[float, Field(gt=0, lt=1)]
+DualClip = Annotated[float, Field(gt=1)]
+WeightUse = Literal["capped", "masked", "off"]
+
+RATIO_METRICS: Mapping[str, Statistic] = {
+    "ratio/mean": Statistic("ratio", "mean"),
+    "ratio/max": Statistic("ratio", "max"),
+    "ratio/clip_fraction": Statistic("is_clipped", "mean"),
+    "ratio/clip_fraction_up": Statistic("is_clipped_up", "mean"),
+    "ratio/clip_fraction_down": Statistic("is_clipped_down", "mean"),
+    "by_age/ratio": Statistic("ratio", "mean", by_age=True),
+    "by_age/clip_up": Statistic("is_clipped_up", "mean", by_age=True),
+    "by_age/clip_down": Statistic("is_clipped_down", "mean", by_age=True),
 }
-DECOUPLED_METRICS: Mapping[str, Literal["mean", "max"]] = {
-    **RATIO_METRICS,
-    "behavior_weight/mean": "mean",
-    "behavior_weight/capped_fraction": "mean",
-    "kl/behavior_proximal": "mean",
+DUAL_CLIP_METRICS = {
+    "ratio/dual_clip_fraction": Statistic("is_dual_clipped", "mean"),
 }
+PROXIMAL_METRICS: Mapping[str, Statistic] = {
+    "behavior_weight/uncapped_mean": Statistic("uncapped_weight", "mean"),
+    "behavior_weight/max": Statistic("uncapped_weight", "max"),
+    "behavior_weight/effective_sample_size": Statistic("uncapped_weight", "effective_sample_size"),
+    "kl/behavior_proximal": Statistic("kl_behavior_proximal", "mean"),
+    "kl/proximal_current": Statistic("kl_proximal_current", "mean"),
+    "by_age/behavior_weight": Statistic("uncapped_weight", "mean", by_age=True),
+    "by_age/effective_sample_size": Statistic("uncapped_weight", "effective_sample_size", by_age=True),
+    "by_age/kl_behavior_proximal": Statistic("kl_behavior_proximal", "mean", by_age=True),
+    "by_age/kl_proximal_current": Statistic("kl_proximal_current", "mean", by_age=True),
+}
+WEIGHT_METRICS: Mapping[str, Statistic] = {
+    "behavior_weight/mean": Statistic("weight", "mean"),
+    "behavior_weight/capped_fraction": Statistic("is_capped", "mean"),
+}
+DECOUPLED_METRICS: Mapping[str, Statistic] = {**RATIO_METRICS, **PROXIMAL_METRICS, **WEIGHT_METRICS}
 MOST_LOG_RATIO = 20.0  # exp(20) = 4.9e8; float32's exp overflows at 88.7
 
 
+class Clipped(Objective):
+    """Holds what objectives share that clip a ratio."""
+
+    dual_clip: DualClip | None = None
+    """c: where A < 0 the gain is at least c A (arXiv 1912.09729, eq. 5), so that a large ratio gives no gradient; none:
+    no such bound. The paper takes 3."""
+
+    @property
+    def statistics(self) -> dict[str, Statistic]:
+        found = super().statistics
+        return found if self.dual_clip is None else found | DUAL_CLIP_METRICS
+
+
 class ClippedGain(NamedTuple):
-    """Holds the gain of each term, and whether its clip was chosen."""
+    """Holds the gain of each term, and which bound removed its gradient."""
 
     gain: "Tensor"  # (N,) min(u A, clip(u) A), carries the gradient
-    ratio: "Tensor"  # (N,) u, without gradient
-    is_clipped: "Tensor"  # (N,) bool: the clip removed this term's gradient
+    values: dict[str, "Tensor"]  # (N,) each, without gradient: what RATIO_METRICS and DUAL_CLIP_METRICS are made of
 
 
 class BehaviorWeight(NamedTuple):
     """Holds the weight of each term, without gradient."""
 
-    weight: "Tensor"  # (N,) min(w, cap)
-    is_capped: "Tensor"  # (N,) bool
-    kl: "Tensor"  # (N,) k3 estimate of KL(behavior ‖ proximal), ≥ 0
+    weight: "Tensor"  # (N,) as it is used in the loss
+    values: dict[str, "Tensor"]  # (N,) each: what WEIGHT_METRICS are made of, and `uncapped_weight`
 
 
-def clipped_gain(log_ratio: "Tensor", advantages: "Tensor", clip_low: float, clip_high: float) -> ClippedGain:
+def clipped_gain(
+    log_ratio: "Tensor",
+    advantages: "Tensor",
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+) -> ClippedGain:
     """Compute PPO's pessimistic gain, arXiv 1707.06347, eq. 7, with a bound of its own on either side.
+
+    With `dual_clip` c, the gain of a term with A < 0 is max(min(u A, clip(u) A), c A): arXiv 1912.09729, eq. 5.
 
     A log-ratio above MOST_LOG_RATIO counts as MOST_LOG_RATIO. Otherwise the ratio overflows, and with A > 0, where the
     clip is chosen, the backward multiplies its gradient 0 by the infinite ratio, which gives NaN. The gradient is still
@@ -54,20 +101,50 @@ def clipped_gain(log_ratio: "Tensor", advantages: "Tensor", clip_low: float, cli
     ratio = (log_ratio - excess).exp()
     unclipped = ratio * advantages
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
+    gain = unclipped.minimum(clipped)
     is_clipped = (clipped < unclipped).detach()
-    return ClippedGain(unclipped.minimum(clipped), ratio.detach(), is_clipped)
+    values = {
+        "ratio": ratio.detach(),
+        "is_clipped": is_clipped,
+        "is_clipped_up": is_clipped & (advantages > 0),
+        "is_clipped_down": is_clipped & (advantages < 0),
+    }
+    if dual_clip is not None:
+        is_dual_clipped = (values["ratio"] > dual_clip) & (advantages < 0)
+        gain = gain.where(~is_dual_clipped, dual_clip * advantages)
+        values["is_dual_clipped"] = is_dual_clipped
+    return ClippedGain(gain, values)
 
 
-def behavior_weight(log_weight: "Tensor", cap: float) -> BehaviorWeight:
-    """Compute w = min(π_prox / π_behav, cap), and k3 = w − 1 − log w of the uncapped weights.
+def behavior_weight(log_weight: "Tensor", cap: float | None, use: WeightUse = "capped") -> BehaviorWeight:
+    """Compute w = π_prox / π_behav, and what the loss uses of it.
 
-    k3 estimates KL(behavior ‖ proximal) from samples of the behavior policy (http://joschu.net/blog/kl-approx.html). It
-    is computed with expm1, because w − 1 loses all digits of a small log w: in float32, 43 % of the estimates at
-    |log w| = 1e-4 were negative.
+    A log-weight above MOST_LOG_RATIO counts as MOST_LOG_RATIO, so that the sums of uncapped weights stay finite.
+
+    Args:
+        cap: none only where `use` is off.
+        use: capped: min(w, cap). masked: w, or 0 where w > cap. off: 1.
     """
-    weight = log_weight.exp()
-    kl = (log_weight.expm1() - log_weight).clamp(min=0.0)
-    return BehaviorWeight(weight.clamp(max=cap), weight > cap, kl)
+    uncapped = log_weight.clamp(max=MOST_LOG_RATIO).exp()
+    values = {"uncapped_weight": uncapped}
+    if use == "off":
+        return BehaviorWeight(uncapped.new_ones(uncapped.shape), values)
+    assert cap is not None, "the objective has checked it"
+    is_capped = uncapped > cap
+    most = 0.0 if use == "masked" else cap
+    weight = uncapped.masked_fill(is_capped, most)
+    values |= {"weight": weight, "is_capped": is_capped}
+    return BehaviorWeight(weight, values)
+
+
+def kl_estimate(log_ratio: "Tensor") -> "Tensor":
+    """Estimate KL(p ‖ q) at each token that p sampled, from log q − log p: k3 = r − 1 − log r ≥ 0, without gradient.
+
+    It is the estimator of http://joschu.net/blog/kl-approx.html, computed with expm1, because r − 1 loses all digits of
+    a small log r: in float32, 43 % of the estimates at |log r| = 1e-4 were negative.
+    """
+    bounded = log_ratio.detach().clamp(max=MOST_LOG_RATIO)
+    return (bounded.expm1() - bounded).clamp(min=0.0)
 
 
 def check_columns(tokens: "TokenColumns", center: "Tensor") -> None:

@@ -1,21 +1,16 @@
 """Decoupled PPO: clip around the proximal policy, weigh by proximal / behavior; AReaL, arXiv 2505.24298, eq. 5.
 
 u = exp(current − proximal)
-w = min(exp(proximal − behavior), cap)
+w = min(exp(proximal − behavior), cap); or masked above the cap, or 1
 loss = −Σ w · min(u A, clip(u) A) over tokens
 """
 
 from typing import TYPE_CHECKING
 
 from arl.config.section import PositiveFloat
-from arl.train.algorithms.clipping import (
-    DECOUPLED_METRICS,
-    behavior_weight,
-    check_columns,
-    clipped_gain,
-)
+from arl.train.algorithms.clipping import ClipLow, check_columns, clipped_gain
 from arl.train.algorithms.objective import TokenColumns
-from arl.train.algorithms.proximal import AroundProximal, ClipLow
+from arl.train.algorithms.proximal import AroundProximal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +22,6 @@ class DecoupledPPO(AroundProximal):
     scope = "token"
     normalizer = "tokens"
     zero_advantage_is_zero_gradient = True
-    metrics = DECOUPLED_METRICS
     try_next = ("--set objective.kind=ppo --set name=naive: what staleness does without decoupling",)
 
     kind: str = "decoupled_ppo"
@@ -42,13 +36,7 @@ class DecoupledPPO(AroundProximal):
         check_columns(tokens, proximal)
         log_ratio = tokens.current_logprobs - proximal
         log_weight = proximal - tokens.behavior_logprobs
-        clipped = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high)
-        weighed = behavior_weight(log_weight, self.behavior_weight_cap)
+        clipped = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high, self.dual_clip)
+        weighed = self.weigh(log_weight)
         loss = -(weighed.weight * clipped.gain).sum()
-        return loss, {
-            "ratio/clip_fraction": clipped.is_clipped,
-            "ratio/max": clipped.ratio,
-            "behavior_weight/mean": weighed.weight,
-            "behavior_weight/capped_fraction": weighed.is_capped,
-            "kl/behavior_proximal": weighed.kl,
-        }
+        return loss, clipped.values | weighed.values | self.divergences(log_ratio, log_weight)

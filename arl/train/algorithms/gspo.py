@@ -1,7 +1,7 @@
 """GSPO, arXiv 2507.18071, eqs. 5 and 7, decoupled: ratio and weight belong to a whole trajectory.
 
 u = exp(mean over the sequence's tokens of (current − proximal))
-w = min(exp(mean over the sequence's tokens of (proximal − behavior)), cap)
+w = min(exp(mean over the sequence's tokens of (proximal − behavior)), cap); or masked above the cap, or 1
 loss = −Σ w · min(u A, clip(u) A) over sequences
 """
 
@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import model_validator
 
 from arl.config.section import PositiveFloat
-from arl.train.algorithms.clipping import (
-    DECOUPLED_METRICS,
-    behavior_weight,
-    check_columns,
-    clipped_gain,
-)
+from arl.train.algorithms.clipping import ClipLow, check_columns, clipped_gain
 from arl.train.algorithms.objective import TokenColumns
-from arl.train.algorithms.proximal import AroundProximal, ClipLow
+from arl.train.algorithms.proximal import AroundProximal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +27,6 @@ class GSPO(AroundProximal):
     scope = "sequence"
     normalizer = "sequences"
     zero_advantage_is_zero_gradient = True
-    metrics = DECOUPLED_METRICS
 
     kind: str = "gspo"
     """The short name of this class."""
@@ -63,18 +57,13 @@ class GSPO(AroundProximal):
             advantages,
             self.clip_low,
             self.clip_high,
+            self.dual_clip,
         )
-        weighed = behavior_weight(_sequence_means(log_weight, sequences), self.behavior_weight_cap)
+        weighed = self.weigh(_sequence_means(log_weight, sequences))
         loss = -(weighed.weight * clipped.gain).sum()
-        of_sequences = {
-            "ratio/clip_fraction": clipped.is_clipped,
-            "ratio/max": clipped.ratio,
-            "behavior_weight/mean": weighed.weight,
-            "behavior_weight/capped_fraction": weighed.is_capped,
-        }
+        of_sequences = clipped.values | weighed.values
         of_tokens = {name: value.index_select(0, sequences) for name, value in of_sequences.items()}
-        of_tokens["kl/behavior_proximal"] = behavior_weight(log_weight, self.behavior_weight_cap).kl
-        return loss, of_tokens
+        return loss, of_tokens | self.divergences(log_ratio, log_weight)
 
 
 def _sequence_means(column: "Tensor", sequences: "Tensor") -> "Tensor":

@@ -2,7 +2,7 @@
 
 Torch is imported only where a loss is computed.
 
-    Shard ─► forward ─► TokenColumns ─► Objective.loss ─► (summed loss, per-token metrics by name)
+    Shard ─► forward ─► TokenColumns ─► Objective.loss ─► (summed loss, values of each token by name) ─► metrics
                                                               │ / tokens or sequences of the minibatch
                                                               └► backward
 
@@ -69,6 +69,6 @@ class Objective(ObjectiveSection):
         all tokens of every trajectory in the micro-batch. There may be no token at all.
 
         Returns:
-            The loss summed over tokens or sequences, (), which the learner divides by the normalizer; and for each
-            name in `metrics` a value for every token, (N,), without gradient.
+            The loss summed over tokens or sequences, (), which the learner divides by the normalizer; and by name,
+            for every token, the values that `metrics` is made of, (N,) each, without gradient.
         """

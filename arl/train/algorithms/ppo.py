@@ -9,15 +9,14 @@ It is decoupled PPO with π_prox = π_behav and w = 1.
 from typing import TYPE_CHECKING
 
 from arl.config.section import PositiveFloat
-from arl.train.algorithms.clipping import RATIO_METRICS, check_columns, clipped_gain
-from arl.train.algorithms.objective import Objective, TokenColumns
-from arl.train.algorithms.proximal import ClipLow
+from arl.train.algorithms.clipping import RATIO_METRICS, ClipLow, Clipped, check_columns, clipped_gain
+from arl.train.algorithms.objective import TokenColumns
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class PPO(Objective):
+class PPO(Clipped):
     """Clips each token around the policy that sampled it, however old that is (arXiv 1707.06347)."""
 
     scope = "token"
@@ -37,8 +36,5 @@ class PPO(Objective):
         behavior = tokens.behavior_logprobs
         check_columns(tokens, behavior)
         log_ratio = tokens.current_logprobs - behavior
-        clipped = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high)
-        return -clipped.gain.sum(), {
-            "ratio/clip_fraction": clipped.is_clipped,
-            "ratio/max": clipped.ratio,
-        }
+        clipped = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high, self.dual_clip)
+        return -clipped.gain.sum(), clipped.values

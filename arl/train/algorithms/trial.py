@@ -7,12 +7,12 @@ import numpy as np
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError, RecipeError
-from arl.metrics.names import METRICS, OF_OBJECTIVE
+from arl.metrics.names import BY_AGE, METRICS, OF_OBJECTIVE
 from arl.train.algorithms.advantage import Advantage, EpisodeColumns
 from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.loss_sequence import advantages_per_token
 
-LOGGED_BY_BUILT_INS = {name for name in METRICS if name.startswith(("ratio/", "behavior_weight/", "kl/"))}
+LOGGED_BY_BUILT_INS = {name for name in METRICS if name.startswith(("ratio/", "behavior_weight/", "kl/", BY_AGE))}
 
 
 def try_algorithms(recipe: Recipe) -> None:
@@ -96,12 +96,14 @@ def _fault(objective: Objective) -> str:
     loss, per_token = result
     if not isinstance(loss, torch.Tensor) or loss.shape != () or not loss.requires_grad:
         return "the loss is not a sum, a tensor of shape () with a gradient"
-    if per_token.keys() != objective.metrics.keys():
-        return f"loss returned the metrics {sorted(per_token)}, and `metrics` declares {sorted(objective.metrics)}"
-    for name, values in per_token.items():
+    declared = {statistic.value for statistic in objective.statistics.values()}
+    if per_token.keys() != declared:
+        return f"loss returned the values {sorted(per_token)}, and `metrics` declares {sorted(declared)}"
+    for name in objective.statistics:
         if not name.startswith(OF_OBJECTIVE) and name not in LOGGED_BY_BUILT_INS:
             return f"the metric {name} must be one of arl's own for objectives, or begin with {OF_OBJECTIVE}"
+    for name, values in per_token.items():
         if values.shape != current.shape or values.requires_grad:
-            return f"the metric {name} is not one number for each token, (N,), without gradient"
+            return f"the value {name} is not one number for each token, (N,), without gradient"
     torch.autograd.grad(loss, current)
     return ""
