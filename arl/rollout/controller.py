@@ -254,6 +254,8 @@ class Controller:
         wanted = self._rollout.problems_per_step
         if len(self._buffer) < wanted:
             return None
+        if self._rollout.is_unbounded and version > self._engine.loaded_version + self._rollout.versions_ahead:
+            return None
         chosen = self._buffer.earliest(wanted)
         blocking = self._admission.first_blocking(version, chosen)
         while blocking is not None and self._rollout.late == "drop":
