@@ -89,9 +89,11 @@ class World:
         crash_at: float | None = None,
         lags: np.ndarray | None = None,
         until: int | None = None,
+        tokens: int | None = None,
         restored: ControllerState | None = None,
     ) -> None:
         self.keep, self.crash_at, self.lags, self.until = keep, crash_at, lags, until or steps
+        self.tokens = tokens
         self.seconds_of, self.replicas, self.env = seconds_of, replicas, env
         self.rollout, self.steps, self.deadlines = rollout, steps, deadlines
         self.length_of, self.swap_seconds, self.score = length_of, swap_seconds, score
@@ -131,6 +133,7 @@ class World:
                 rollout=self.rollout,
                 deadlines=self.deadlines,
                 steps=self.steps,
+                tokens=self.tokens,
                 until=self.until,
                 engine=self.engine,
                 trainer=self.trainer,
@@ -377,6 +380,21 @@ def test_without_a_bound_the_mean_age_of_a_group_follows_from_the_cap() -> None:
         batches = World(rollout, 80, step_seconds=60.0).run().trainer.batches[20:]
         ages = [batch.version - group.dispatch_version for batch in batches for group in batch.groups]
         assert sum(ages) / len(ages) == pytest.approx(versions, abs=0.2)
+
+
+@given(schedules, st.integers(1, 300))
+@examples(2)
+def test_on_any_schedule_a_run_ends_with_the_first_step_that_reaches_its_tokens(s: dict[str, Any], tokens: int) -> None:
+    cuts = {"checkpoint_every": s["checkpoint_every"], "crash_at": s["crash_at"]}
+    world = scheduled(s, rules(s), 6, tokens=tokens, **cuts).run()
+    sums = [sum(t.num_sampled for g in batch.groups for t in g.trajectories) for batch in world.trainer.batches]
+    totals = list(itertools.accumulate(sums))
+    last = next((step for step, total in enumerate(totals) if total >= tokens), 5)
+    assert len(totals) == last + 1 == world.controller.version == world.engine.loaded_version
+    assert max(world.checkpoints.states) == world.controller.version
+    state = msgpack_arrays.decoder(ControllerState).decode(world.checkpoints.states[last + 1][1])
+    longer = scheduled(s, rules(s), 6, tokens=tokens + 50, restored=state).run()
+    assert longer.controller.version == 6 or longer.controller.state().tokens_trained >= tokens + 50
 
 
 def test_staleness_zero_is_synchronous() -> None:
