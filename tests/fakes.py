@@ -10,7 +10,7 @@ from pathlib import Path
 
 from arl.clock import now
 from arl.data import msgpack_arrays
-from arl.engine.base import Load
+from arl.engine.base import Engine, Load
 from arl.rollout.controller_state import ControllerState
 from arl.types import (
     Batch,
@@ -78,11 +78,15 @@ class NullTrainer:
     def __init__(self, step_seconds: float = 1.0, version: int = 0) -> None:
         self.step_seconds = step_seconds
         self.version = version
+        self.engine: Engine | None = None  # which is watched, where a test sets it
+        self.versions_ahead: list[int] = []  # of that engine, when each step began
         self.batches: list[Batch] = []
         self.saves: list[str] = []
 
     async def step(self, batch: Batch) -> StepResult:
         assert batch.version == self.version
+        if self.engine is not None:
+            self.versions_ahead.append(self.version - self.engine.loaded_version)
         await asyncio.sleep(self.step_seconds)
         self.batches.append(batch)
         self.version += 1

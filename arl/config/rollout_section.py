@@ -6,6 +6,8 @@ from pydantic import field_validator, model_validator
 
 from arl.config.section import FractionBelowOne, NonNegative, Positive, PositiveFloat, Section, Tokens
 
+UNREACHED_AGE = 10**9  # versions: more than any run makes, so it bounds nothing
+VERSIONS_AHEAD = 4  # of the engines, at the start of a step; only where no bound says how many
 TRUNCATING = ("top_p", "top_k", "min_p")  # what other systems let a recipe set here
 
 
@@ -26,7 +28,8 @@ class Rollout(Section):
     group_size: Positive = 8
     """G: episodes per problem."""
     staleness: NonNegative | None = 4
-    """η: no token older than this many versions is ever trained; 0 is synchronous RL. null with `lag`, else 4."""
+    """η: no token older than this many versions is ever trained; 0 is synchronous RL. null: no bound (η = ∞), and then
+    `max_groups` is needed. Left out: 4, or null with `lag`."""
     lag: NonNegative | LagFile | None = None
     """Exact lag in place of the bound, versions: every token that step v trains is min(lag, v) old. A number,
     {dist: FILE} or {trace: RUN}; see docs/staleness.md. A step may wait for what lag + 1 versions sample, one after
@@ -34,7 +37,8 @@ class Rollout(Section):
     late: Literal["wait", "drop"] = "wait"
     """What a step does that would make a late group too old: it waits for the group, or drops it."""
     max_groups: Positive | None = None
-    """Cap on groups in flight; null: only the staleness gate, (η+1)·P at most, or the lags."""
+    """Cap on groups in flight; null: only the staleness gate, (η+1)·P at most, or the lags. Without a bound the mean
+    age of a group is up to max_groups / P + 1 versions."""
     max_new_tokens: Tokens = 1024
     """Token budget of one episode, all turns together."""
     temperature: PositiveFloat = 1.0
@@ -109,8 +113,8 @@ class Rollout(Section):
     @model_validator(mode="after")
     def _bound_or_lag(self) -> "Rollout":
         exact = self.lag is not None
-        if not exact and self.staleness is None:
-            raise ValueError("rollout.staleness null: only rollout.lag takes its place; give a bound, like 4")
+        if self.is_unbounded:
+            self._capped_without_a_bound()
         if exact and self.staleness is not None:
             raise ValueError(f"rollout.staleness {self.staleness}: rollout.lag is exact; set one of the two to null")
         if exact and self.late == "drop":
@@ -118,6 +122,36 @@ class Rollout(Section):
         if exact and self.max_groups is not None:
             raise ValueError(f"rollout.max_groups {self.max_groups}: rollout.lag says what is in flight; leave it out")
         return self
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Return whether nothing limits the age of a token: η = ∞."""
+        return self.staleness is None and self.lag is None
+
+    @property
+    def max_age(self) -> int:
+        """Return η in versions; without a bound, an age that no token reaches."""
+        assert self.lag is None, "an exact lag has no bound"
+        return UNREACHED_AGE if self.staleness is None else self.staleness
+
+    @property
+    def versions_ahead(self) -> int:
+        """Return how many versions ahead of the engines the trainer may be when a step starts.
+
+        With a bound the gate sees to it. Without one a step waits, because each published version takes memory.
+        """
+        return VERSIONS_AHEAD if self.staleness is None else self.staleness
+
+    def _capped_without_a_bound(self) -> None:
+        if self.max_groups is None:
+            per_step = self.problems_per_step
+            raise ValueError(
+                "rollout.staleness null: without a bound, rollout.max_groups must limit the groups in flight. "
+                f"rollout.max_groups {3 * per_step} makes groups about 4 versions old in the mean, {7 * per_step} "
+                f"about 8: max_groups / problems_per_step {per_step} + 1. Or give a bound, like 4"
+            )
+        if self.late == "drop":
+            raise ValueError("rollout.late drop: without rollout.staleness no group is ever late; use wait")
 
 
 def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,10 @@ class Train(Section):
     """Configure the learning side."""
 
     steps: Steps = 60
-    """Versions to produce."""
+    """Versions to produce, at most."""
+    tokens: Tokens | None = None
+    """Loss tokens after which the run ends: the step that reaches them is the last. null: after `steps`. With it, runs
+    are compared at the same number of trained tokens. `decay_to` still refers to `steps`."""
     minibatches: Positive = 4
     """Optimizer updates per step; must divide problems_per_step."""
     learning_rate: PositiveFloat = 1e-6
@@ -63,6 +66,10 @@ class Train(Section):
     """CPU threads of one rank; none: a fair share of the cores."""
     environment: Environment = Field(default_factory=dict)
     """Environment variables of the trainer ranks, added to those of `arl train`."""
+
+    def is_done(self, version: int, tokens: int) -> bool:
+        """Return whether a run ends with `version`, after training so many tokens."""
+        return version >= self.steps or (self.tokens is not None and tokens >= self.tokens)
 
     @field_validator("environment")
     @classmethod

@@ -104,16 +104,23 @@ def _histogram(ages: Counter[int]) -> list[str]:
 
 def _rule(recipe: Recipe) -> str:
     """Name the rule that limits the age of a token."""
-    return f"bound {recipe.rollout.staleness}" if recipe.rollout.lag is None else "exact lag"
+    rollout = recipe.rollout
+    if rollout.lag is not None:
+        return "exact lag"
+    if rollout.is_unbounded:
+        return f"no bound, at most {rollout.max_groups:,} groups in flight"
+    return f"bound {rollout.staleness}"
 
 
 def _hints(summary: Summary, recipe: Recipe) -> list[str]:
     """Suggest what to try next; nothing that the recipe has already."""
     hints = []
-    if recipe.rollout.staleness:
+    rollout = recipe.rollout
+    if rollout.staleness or rollout.is_unbounded:
         hints.append("--set rollout.staleness=0 --set name=sync: the same run, synchronous")
     if summary.idle_trainer > max(summary.idle_engine, 0.2):
-        larger = ", or a larger rollout.staleness" if recipe.rollout.lag is None else ""
+        limit = "max_groups" if rollout.is_unbounded else "staleness"
+        larger = f", or a larger rollout.{limit}" if rollout.lag is None else ""
         hints.append(f"the trainer waits: more engine threads or replicas{larger}")
     elif summary.idle_engine > 0.2:
         cheaper = f", or {recipe.objective.cheaper}" if recipe.objective.cheaper else ""

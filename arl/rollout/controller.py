@@ -1,17 +1,17 @@
 """Run the asyncio controller: generation never waits for training, and no token is trained too old.
 
-    problems ─► _admit ─► _run_group × many ─► buffer ─► _train ─► _publish ─► engines
-       ▲          ▲             │                          │                      │
-       │ re-queue │             └─► lost: failed,          └─► checkpoint         │
-       └──────────┼──────────────── rejected, dropped                             │
-                  └───────── loaded_version rises, and the gate opens ────────────┘
+    problems ─► _admit ─► _run_group × many ─► buffer ─► _train ─► Swaps ─► engines
+       ▲          ▲             │                          │                   │
+       │ re-queue │             └─► lost: failed,          └─► checkpoint      │
+       └──────────┼──────────────── rejected, dropped                          │
+                  └───────── loaded_version rises, and the gate opens ─────────┘
 
-Three loops run at once, _admit, _train and _publish, beside one task for each group. They wake each other by events:
+Three loops run at once, _admit, _train and Swaps.run, beside one task for each group. They wake each other by events:
 
     event      set by                                   waited for by
     room       a step, a swap, a lost group             _admit
     finished   a finished or lost group, a swap         _train
-    loadable   a step, a finished or lost group         _publish
+    loadable   a step, a finished or lost group         Swaps.run
 
 The controller is the same in every world and mode, because it meets them only through the seams that a Segment holds,
 and through the clock of the running event loop. Its rules are elsewhere: what may start and what must be trained when
@@ -28,10 +28,12 @@ from arl.errors import Lost, Rejected, RewardError, RunError, leaves
 from arl.rollout.buffer import GroupBuffer
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.failure_window import FailureLimits
+from arl.rollout.horizon import Horizon
 from arl.rollout.ledger import Ledger
 from arl.rollout.open_group import OpenGroup
 from arl.rollout.problem_queue import Attempt, ProblemQueue
 from arl.rollout.segment import Segment
+from arl.rollout.swaps import Swaps
 from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, REJECTED, Batch, Trajectory
 
 GRACE = 5.0  # seconds that a trainer's own deadline has to fire first, because it names rank, pid and version
@@ -44,7 +46,7 @@ class Controller:
     def __init__(self, segment: Segment) -> None:
         self._rollout = segment.rollout
         self._deadlines = segment.deadlines
-        self._steps = segment.steps
+        self._horizon = Horizon(segment.steps, segment.tokens)
         self._until = segment.until
         self._engine = segment.engine
         self._trainer = segment.trainer
@@ -60,9 +62,17 @@ class Controller:
         self._running: dict[int, OpenGroup] = {}  # group_id -> group, in the order of admission
         self._room = asyncio.Event()
         self._finished = asyncio.Event()
-        self._loadable = asyncio.Event()
         self.version = 0  # steps finished by the trainer
         self.ledger = Ledger()
+        self._swaps = Swaps(
+            segment,
+            self._horizon,
+            trained=lambda: self.version,
+            running=lambda: len(self._running),
+            on_swap=self._go_on_after_swap,
+            describe=self._counts,
+        )
+        self._loadable = self._swaps.loadable
         if segment.restored is not None:
             self._restore(segment.restored)
 
@@ -72,22 +82,26 @@ class Controller:
         Raises:
             RunError: an engine or the trainer failed, a deadline passed, or too many groups failed or were rejected.
         """
-        if self.version == self._steps:
+        if self.has_ended():
             return
         if self._engine.loaded_version < self.version:  # resumed before the swap that ends the trainer's turn
             await self._take_turn()
         async with asyncio.TaskGroup() as tasks:
             await self._resume_groups(tasks)
             admission = tasks.create_task(self._admit(tasks), name="admission")
-            publisher = tasks.create_task(self._publish(), name="publisher")
+            publisher = tasks.create_task(self._swaps.run(), name="publisher")
             await self._train(tasks)
             admission.cancel()
             for group in self._running.values():
                 group.cancel()
-            if self.version < self._steps:
+            if not self.has_ended():
                 publisher.cancel()
-        if self.version == self._steps:
+        if self.has_ended():
             await self.save()
+
+    def has_ended(self) -> bool:
+        """Return whether the last step of the run is trained."""
+        return self.version == self._horizon.steps
 
     # ---- admission
 
@@ -108,7 +122,7 @@ class Controller:
     def _may_start(self) -> bool:
         """Return whether one more group may start: a step needs it, the cap has room for it, and the gate is open."""
         gate = self._admission
-        needed = self._steps * self._rollout.problems_per_step
+        needed = self._horizon.steps * self._rollout.problems_per_step
         if gate.num_trained + gate.num_outstanding >= needed:
             return False
         cap = self._rollout.max_groups
@@ -223,7 +237,9 @@ class Controller:
             self._loadable.set()
             self._observer.step_finished(batch, result, waited)
             self._limits.forget_before(self._oldest_problem())
-            if self.version < self._steps and self._checkpoints.due(self.version):
+            if self.has_ended():
+                return
+            if self._checkpoints.due(self.version):
                 write = await self._copy_for_checkpoint()
                 tasks.create_task(write, name=f"checkpoint of version {self.version}")
 
@@ -254,6 +270,8 @@ class Controller:
         wanted = self._rollout.problems_per_step
         if len(self._buffer) < wanted:
             return None
+        if self._rollout.is_unbounded and version > self._engine.loaded_version + self._rollout.versions_ahead:
+            return None
         chosen = self._buffer.earliest(wanted)
         blocking = self._admission.first_blocking(version, chosen)
         while blocking is not None and self._rollout.late == "drop":
@@ -276,52 +294,23 @@ class Controller:
         return self._engine.loaded_version == version
 
     def _consume(self, version: int, chosen: Counter[int]) -> Batch:
-        """Take the chosen groups out of the buffer; their places are free again."""
+        """Take the chosen groups out of the buffer; their places are free again, unless this step is the last."""
         batch = Batch(version, self._buffer.take(chosen))
+        self._horizon.count(batch)
         for due in chosen.elements():
             self._admission.train(due)
         self.ledger.trained += len(batch.groups)
         self._room.set()
         return batch
 
+    def _go_on_after_swap(self) -> None:
+        self._room.set()
+        self._finished.set()
+
     async def _take_turn(self) -> None:
         """Wait for the device, where engines and trainer share one."""
         async with deadline(self._deadlines.swap_and_restart, "controller", "the device lease"):
             await self._lease.acquire()
-
-    # ---- publication
-
-    async def _publish(self) -> None:
-        """Have the engines load new versions, the last one included.
-
-        Consumes versions. Waits until the admission rule lets one be loaded. Unblocked by steps, finished groups and
-        lost groups.
-        """
-        while self._engine.loaded_version < self._steps:
-            version = await self._next_version(self._engine.loaded_version)
-            patience = self._deadlines.swap_and_restart
-            async with deadline(patience, "publisher", f"weights of version {version} in engines"):
-                update = await self._trainer.weights(version)
-                report = await self._engine.update_weights(update)
-            self._observer.swapped(report)
-            async with deadline(patience, "publisher", "engines to go on after the swap"):
-                await self._lease.release()
-            self._room.set()
-            self._finished.set()
-
-    async def _next_version(self, loaded: int) -> int:
-        """Wait for the version to load after `loaded`; the deadline counts from the last step or end of a group."""
-        patience = 3 * self._deadlines.step  # a checkpoint, a batch, a step
-        what = f"a version after {loaded} to load"
-        async with deadline(patience, "publisher", lambda: f"{what}; {self._counts()}") as scope:
-            while True:
-                self._loadable.clear()
-                version = self._admission.next_version(loaded, self.version, running=len(self._running))
-                if version is not None:
-                    break
-                await self._loadable.wait()
-                scope.reschedule(now() + patience)
-        return version
 
     # ---- state
 
@@ -343,6 +332,7 @@ class Controller:
             loaded_version=self._engine.loaded_version,
             admitted=self.ledger.admitted,
             trained=self.ledger.trained,
+            tokens_trained=self._horizon.num_tokens,
             lost=dict(self.ledger.lost),
             position=self._problems.position,
             num_problems=self._problems.num_problems,
@@ -355,6 +345,7 @@ class Controller:
     def _restore(self, state: ControllerState) -> None:
         """Go on from a checkpoint; the groups in flight begin to run in `run`."""
         self.version = state.version
+        self._horizon.restore(state.version, state.tokens_trained)
         self.ledger = Ledger(state.admitted, state.trained, Counter(state.lost))
         self._problems.restore(state.position, state.num_problems, state.requeued)
         self._limits.restore(state.failures)

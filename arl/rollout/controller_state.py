@@ -25,6 +25,7 @@ class ControllerState(Struct, frozen=True, kw_only=True):
     loaded_version: int  # what the engines resume with
     admitted: int = 0  # groups so far: the group_id of the next one
     trained: int = 0
+    tokens_trained: int = 0  # loss tokens
     lost: dict[str, int] = {}  # fate -> groups
     position: int = 0  # in the order of problems
     num_problems: int = 0  # admitted so far

@@ -19,6 +19,8 @@ class Segment:
     deadlines: Deadlines
     steps: int
     """Versions of the whole run. Nothing is generated that no step will train."""
+    tokens: int | None = None
+    """Trained tokens after which the run ends before its last step; None: it has all of its steps."""
     until: int
     """The version this segment ends with: the last step's, or one whose checkpoint begins the next segment."""
     engine: Engine

@@ -76,7 +76,8 @@ def _staleness(recipe: Recipe) -> str:
     rollout = recipe.rollout
     if rollout.lag is not None:
         return f"exactly rollout.lag {rollout.lag}"
-    assert rollout.staleness is not None
+    if rollout.staleness is None:
+        return f"no bound; up to {rollout.max_groups:,} groups in flight"
     gate = (rollout.staleness + 1) * rollout.problems_per_step
     in_flight = gate if rollout.max_groups is None else min(gate, rollout.max_groups)
     return f"at most {rollout.staleness} versions; up to {in_flight:,} groups in flight"

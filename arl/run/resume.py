@@ -12,8 +12,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from arl.config.recipe import Recipe
+from arl.config.recipe import Recipe, Train
 from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import DataError, InputError
 from arl.metrics.console import ConsoleDisplay
@@ -84,6 +85,11 @@ class Origin:
         if self.checkpoint is None or self.state is None:
             return {}
         return older_versions(self.checkpoint, self.state.controller.loaded_version)
+
+    def is_done(self, train: Train) -> bool:
+        """Return whether nothing is left to train."""
+        tokens = self.state.controller.tokens_trained if self.state else 0
+        return train.is_done(self.version, tokens)
 
     @property
     def time(self) -> float:
@@ -179,29 +185,39 @@ def _resumed(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDispla
     checkpoint, state = newest_intact(directory / "checkpoints", display.note)
     _refuse_other_run(recipe, plan, state, checkpoint)
     if (directory / SUMMARY).exists():
-        _extend(recipe, directory, state.controller.version)
+        _extend(recipe, directory, state)
     clear_after(checkpoint)
     (directory / RECIPE).write_text(dump_recipe(recipe))
     display.note(f"resuming {directory} from {checkpoint.name}; what its files hold past that is removed")
     return Origin(plan, directory, checkpoint, state)
 
 
-def _extend(recipe: Recipe, directory: Path, version: int) -> None:
+def _extend(recipe: Recipe, directory: Path, state: RunState) -> None:
     """Reopen a finished run, whose summary is kept as summary-step_N.json.
 
     Raises:
-        InputError: the recipe has no steps beyond those that are done.
+        InputError: the recipe has no steps or tokens beyond those that are done.
     """
-    if recipe.train.steps <= version:
+    version = state.controller.version
+    tokens = state.controller.tokens_trained
+    if recipe.train.is_done(version, tokens):
+        more = f"train.steps=N with N > {version}"
+        if recipe.train.steps > version:
+            more = f"train.tokens=N with N > {tokens}"
         raise InputError(
             f"--resume: {directory} is finished after {version} steps; see its {SUMMARY}, extend it by "
-            f"--set train.steps=N with N > {version}, or start a new run{_how_to_resume(_unfinished(recipe))}"
+            f"--set {more}, or start a new run{_how_to_resume(_unfinished(recipe))}"
+        )
+    if recipe.rollout.lag is not None and recipe.train.tokens != state.recipe["train"]["tokens"]:
+        raise InputError(
+            f"train.tokens {recipe.train.tokens}: {directory} has ended, and with rollout.lag the groups that it had "
+            "begun are of versions that no engine serves any more; start a new run"
         )
     (directory / SUMMARY).rename(directory / f"summary-step_{version}.json")
 
 
 def _refuse_other_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> None:
-    """Check that the recipe computes what the checkpoint's run computed; only `train.steps` may grow.
+    """Check that the recipe computes what the checkpoint's run computed; `train.steps` and `train.tokens` may grow.
 
     Raises:
         InputError: a field that decides what is computed differs.
@@ -210,14 +226,20 @@ def _refuse_other_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: P
     free = FREE if recipe.world_traits.restarts_at_checkpoints else FREE + FREE_ON_THE_WALL
     recorded_steps = state.recipe["train"]["steps"]
     for field, recorded, wanted in differences(state.recipe, recipe.model_dump(mode="json")):
-        grows = field == "train.steps" and wanted > recorded
-        if not (grows or field.startswith(free)):
+        if not (_grows(field, recorded, wanted) or field.startswith(free)):
             raise InputError(
                 f"{field} = {wanted!r}: {checkpoint} was made with {recorded!r}; resume with that, or start a new run "
                 "without --resume"
             )
     if plan.sha256(recorded_steps) != state.inputs:
         raise DataError(f"{checkpoint}: was made with other problems or lags than the recipe's files now hold")
+
+
+def _grows(field: str, recorded: Any, wanted: Any) -> bool:
+    """Return whether a run only becomes longer by this change; `train.tokens` null is without end."""
+    if field == "train.tokens":
+        return recorded is not None and (wanted is None or wanted > recorded)
+    return field == "train.steps" and bool(wanted > recorded)
 
 
 @contextlib.contextmanager

@@ -78,10 +78,10 @@ def _run_segments(
     model = origin.checkpoint or clock.run(lambda: _make_starting_model(recipe, origin.directory, display))
     start = Start(recipe=recipe, origin=origin, model=model, display=display)
     if world.traits.restarts_at_checkpoints:
-        while start.origin.version < recipe.train.steps:
+        while not start.origin.is_done(recipe.train):
             until = next_checkpoint(recipe, start.origin.version)
-            _run_on_clock(world, SegmentRun(start, until, is_last=False), began)
-            start = _start_from_checkpoint(start, until)
+            outcome, _ = _run_on_clock(world, SegmentRun(start, until, is_last=False), began)
+            start = _start_from_checkpoint(start, outcome.version)
     return _run_on_clock(world, SegmentRun(start, recipe.train.steps, is_last=True), began)
 
 
@@ -209,7 +209,7 @@ class SegmentRun:
         await controller.run()
         if num_diverged := parts.num_diverged():
             display.note(f"{num_diverged} resumed episodes went another way than was recorded")
-        if controller.version == self.until:
+        if controller.version == self.until or controller.has_ended():
             return recorder.seconds
         assert parts.data_may_end, f"ended at version {controller.version} of {self.until}"
         if controller.version == 0:
@@ -282,6 +282,7 @@ def make_segment(start: Start, parts: Parts, until: int, observer: Observer, che
         rollout=parts.rollout,
         deadlines=parts.deadlines,
         steps=parts.steps,
+        tokens=start.recipe.train.tokens,
         until=until,
         engine=parts.engine,
         trainer=parts.trainer,

@@ -260,8 +260,7 @@ def _admission(start: Start) -> Admission:
     if start.origin.plan.lags is not None:
         return LagSchedule(start.origin.plan.lags)
     rollout = start.recipe.rollout
-    assert rollout.staleness is not None
-    return StalenessGate(rollout.problems_per_step, rollout.staleness)
+    return StalenessGate(rollout.problems_per_step, rollout.max_age)
 
 
 def recipe_filter(recipe: Recipe) -> Filter:

@@ -50,7 +50,8 @@ def publication_directory(
     free = free_memory() if sends_own_memory else shutil.disk_usage(place).free
     if free < needed:
         bound = "rollout.staleness" if lags is None else "rollout.lag"
-        remedy = "; make room" if recipe.mode == "collocated" else f" ({bound} + 2); make room, or lower {bound}"
+        is_fixed = recipe.mode == "collocated" or recipe.rollout.is_unbounded
+        remedy = "; make room" if is_fixed else f" ({bound} + 2); make room, or lower {bound}"
         raise InputError(
             f"{'memory' if sends_own_memory else place}: publishing weights needs {needed / 1e9:.2f} GB free there, "
             f"for {kept} versions at a time{remedy}"

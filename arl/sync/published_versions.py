@@ -45,12 +45,13 @@ class PublishedVersions:
 def kept_versions(recipe: Recipe, lags: np.ndarray | None) -> int:
     """Return how many published versions are kept at once: η + 2, for the reason that Publisher gives.
 
+    Without a bound, Rollout.versions_ahead takes the place of η.
+
     Args:
         lags: (steps, P) int32, of the recipe, see arl.rollout.lag_table; then their largest takes the place of η.
-            None: staleness is bounded instead.
+            None: the recipe has no lag.
     """
     if recipe.mode == "collocated":
         return 2  # no step begins before the weights of its predecessor are loaded
-    oldest = recipe.rollout.staleness if lags is None else int(lags.max())
-    assert oldest is not None, "rollout.lag needs its lags, which are in the Plan"
-    return oldest + 2
+    ahead = recipe.rollout.versions_ahead if lags is None else int(lags.max())
+    return ahead + 2

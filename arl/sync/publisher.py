@@ -43,7 +43,7 @@ class Publisher:
         target: where the versions are written.
         kept: number of newest versions that are not discarded. Engines may still load version u while the trainer,
             which the staleness gate stops at u + η + 1, publishes later ones, so η + 2 are always enough. For an
-            exact lag see arl.rollout.exact_lag.
+            exact lag see arl.rollout.exact_lag, without a bound Rollout.versions_ahead.
         announce: called in the publishing thread with each WeightUpdate, or with the exception that ended the thread.
         every_version: skip none.
         checked_as: dtype of engines whose weights are compared; None: they are not.

@@ -66,6 +66,15 @@ def test_overrides_win_in_order_and_may_open_a_section(recipe_file: Path) -> Non
     assert recipe.warmup.batch_size == 5
 
 
+def test_no_bound_must_be_asked_for_and_limits_the_groups_in_flight_instead(recipe_file: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(recipe_file, ["rollout.staleness=null", "rollout.max_groups=64"])
+    assert recipe.rollout.is_unbounded
+    (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe))
+    assert load_recipe(tmp_path / "dumped.yaml").rollout.is_unbounded
+    assert not load_recipe(recipe_file).rollout.is_unbounded
+    assert not load_recipe(recipe_file, ["rollout.lag=2"]).rollout.is_unbounded
+
+
 @pytest.mark.parametrize("overrides", [["rollout.lag=3"], ["rollout.lag={dist: lags.json}"]])
 def test_an_override_with_a_lag_takes_the_place_of_the_files_bound(recipe_file: Path, overrides: list[str]) -> None:
     recipe_file.write_text(GOOD + "rollout: {staleness: 2}\n")
@@ -159,7 +168,11 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("rollout: {group_size: 1}\n", "rollout.group_size 1 gives every episode advantage 0"),
         ("rollout: {max_groups: 8}\n", "rollout.max_groups 8 can never fill a step of 32 problems"),
         ("rollout: {top_p: 0.9}\n", "rollout.top_p 0.9: training samples from the whole distribution"),
-        ("rollout: {staleness: null}\n", "rollout.staleness null: only rollout.lag takes its place"),
+        ("rollout: {staleness: null}\n", "rollout.max_groups 96 makes groups about 4 versions old in the mean"),
+        (
+            "rollout: {staleness: null, max_groups: 64, late: drop}\n",
+            "rollout.late drop: without rollout.staleness no group is ever late; use wait",
+        ),
         ("rollout: {lag: 1, staleness: 4}\n", "rollout.staleness 4: rollout.lag is exact; set one of the two to null"),
         ("rollout: {lag: 1, late: drop}\n", "rollout.late drop: with rollout.lag no group is ever late; use wait"),
         ("rollout: {lag: 1, max_groups: 64}\n", "rollout.max_groups 64: rollout.lag says what is in flight; leave it"),

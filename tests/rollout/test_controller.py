@@ -89,9 +89,11 @@ class World:
         crash_at: float | None = None,
         lags: np.ndarray | None = None,
         until: int | None = None,
+        tokens: int | None = None,
         restored: ControllerState | None = None,
     ) -> None:
         self.keep, self.crash_at, self.lags, self.until = keep, crash_at, lags, until or steps
+        self.tokens = tokens
         self.seconds_of, self.replicas, self.env = seconds_of, replicas, env
         self.rollout, self.steps, self.deadlines = rollout, steps, deadlines
         self.length_of, self.swap_seconds, self.score = length_of, swap_seconds, score
@@ -120,7 +122,9 @@ class World:
     def _make(self, restored: ControllerState | None) -> Controller:
         swaps = [self.swap_seconds * (i + 1) for i in range(self.replicas)]
         served = restored.loaded_version if restored else 0
-        self.engine = Router([NullEngine(self.length_of, swap, self.seconds_of, served) for swap in swaps])
+        self.trainer.engine = self.engine = Router(
+            [NullEngine(self.length_of, swap, self.seconds_of, served) for swap in swaps]
+        )
         rewards = NullRewards(self.score)
         self.episodes = Episodes(self.engine, NullCodec(), rewards, self.env, self.rollout, seed=0, max_length=100_000)
         problems = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
@@ -129,6 +133,7 @@ class World:
                 rollout=self.rollout,
                 deadlines=self.deadlines,
                 steps=self.steps,
+                tokens=self.tokens,
                 until=self.until,
                 engine=self.engine,
                 trainer=self.trainer,
@@ -153,8 +158,7 @@ class World:
     def _admission(self) -> Admission:
         if self.lags is not None:
             return LagSchedule(self.lags)
-        assert self.rollout.staleness is not None
-        return CheckedGate(self.rollout.problems_per_step, self.rollout.staleness)
+        return CheckedGate(self.rollout.problems_per_step, self.rollout.max_age)
 
     def ages(self) -> list[int]:
         """Oldest token age of every trained trajectory."""
@@ -206,7 +210,7 @@ def scheduled(s: dict[str, Any], rollout: Rollout, steps: int, **options: Any) -
 schedules = st.fixed_dictionaries(
     {
         "problems": st.integers(1, 5),
-        "staleness": st.integers(0, 6),
+        "staleness": st.one_of(st.none(), st.integers(0, 6)),
         "late": st.sampled_from(["wait", "drop"]),
         "spare": st.sampled_from([None, 0, 1, 7]),  # rollout.max_groups - problems
         "one_in": st.integers(2, 40),
@@ -222,20 +226,28 @@ schedules = st.fixed_dictionaries(
 )
 
 
+def rules(s: dict[str, Any]) -> Rollout:
+    """Those of schedule `s`; without a bound there is always a cap, and no group is late."""
+    p, spare, bound = s["problems"], s["spare"], s["staleness"]
+    if bound is None:
+        spare = spare or 0
+    return Rollout(
+        problems_per_step=p,
+        group_size=2,
+        staleness=bound,
+        late="wait" if bound is None else s["late"],
+        max_groups=None if spare is None else p + spare,
+        **NEVER_ENDED_BY_FAILURES,
+    )
+
+
 @given(schedules)
 @examples(10)
 def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_group_is_accounted_for(
     s: dict[str, Any],
 ) -> None:
-    p, spare = s["problems"], s["spare"]
-    rollout = Rollout(
-        problems_per_step=p,
-        group_size=2,
-        staleness=s["staleness"],
-        late=s["late"],
-        max_groups=None if spare is None else p + spare,
-        **NEVER_ENDED_BY_FAILURES,
-    )
+    p = s["problems"]
+    rollout = rules(s)
     world = scheduled(
         s,
         rollout,
@@ -246,13 +258,14 @@ def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_grou
     ).run()
     ledger = world.controller.ledger
     trained = [group.group_id for batch in world.trainer.batches for group in batch.groups]
-    assert max(world.ages()) <= s["staleness"]
+    assert max(world.ages()) <= rollout.max_age
+    assert max(world.trainer.versions_ahead) <= rollout.versions_ahead
     assert [len(batch.groups) for batch in world.trainer.batches] == [p] * 6
     assert len(set(trained)) == len(trained) == ledger.trained
     assert ledger.admitted == ledger.trained + ledger.lost.total()
     assert bool(ledger.lost[FAILED] + ledger.lost[FAILED_REQUEUED]) <= bool(s["fail_one_in"])
     assert bool(ledger.lost[REJECTED]) <= bool(s["reject_one_in"])
-    if s["late"] == "wait":
+    if rollout.late == "wait":
         assert ledger.lost.keys() <= {FAILED, FAILED_REQUEUED, REJECTED}
         trained_problems = [group.problem.id for batch in world.trainer.batches for group in batch.groups]
         if not ledger.lost:  # nothing but the order decides: the first of it, each once, through any crash
@@ -350,6 +363,38 @@ def test_a_restored_controller_is_in_the_state_it_was_restored_from(late: Litera
         filled = msgspec.structs.replace(state, **artificial)
         again = World(rollout, 12, restored=filled)
         assert msgpack_arrays.encoder().encode(again.state()) == msgpack_arrays.encoder().encode(filled)
+
+
+def test_without_a_bound_a_straggler_delays_no_step_and_is_trained_however_old_it_is() -> None:
+    one_straggler = heavy_tailed(one_in=20, factor=500)
+    bounded = World(Rollout(problems_per_step=2, group_size=2, staleness=3), 30, one_straggler).run()
+    free = World(Rollout(problems_per_step=2, group_size=2, staleness=None, max_groups=6), 30, one_straggler).run()
+    assert max(bounded.ages()) <= 3 < max(free.ages())
+    assert max(free.observer.waits) < max(bounded.observer.waits)
+
+
+def test_without_a_bound_the_mean_age_of_a_group_follows_from_the_cap() -> None:
+    """The formula that docs/staleness.md gives, where training limits the speed."""
+    for versions in (2, 4, 8):
+        rollout = Rollout(problems_per_step=4, group_size=2, staleness=None, max_groups=4 * (versions - 1))
+        batches = World(rollout, 80, step_seconds=60.0).run().trainer.batches[20:]
+        ages = [batch.version - group.dispatch_version for batch in batches for group in batch.groups]
+        assert sum(ages) / len(ages) == pytest.approx(versions, abs=0.2)
+
+
+@given(schedules, st.integers(1, 300))
+@examples(2)
+def test_on_any_schedule_a_run_ends_with_the_first_step_that_reaches_its_tokens(s: dict[str, Any], tokens: int) -> None:
+    cuts = {"checkpoint_every": s["checkpoint_every"], "crash_at": s["crash_at"]}
+    world = scheduled(s, rules(s), 6, tokens=tokens, **cuts).run()
+    sums = [sum(t.num_sampled for g in batch.groups for t in g.trajectories) for batch in world.trainer.batches]
+    totals = list(itertools.accumulate(sums))
+    last = next((step for step, total in enumerate(totals) if total >= tokens), 5)
+    assert len(totals) == last + 1 == world.controller.version == world.engine.loaded_version
+    assert max(world.checkpoints.states) == world.controller.version
+    state = msgpack_arrays.decoder(ControllerState).decode(world.checkpoints.states[last + 1][1])
+    longer = scheduled(s, rules(s), 6, tokens=tokens + 50, restored=state).run()
+    assert longer.controller.version == 6 or longer.controller.state().tokens_trained >= tokens + 50
 
 
 def test_staleness_zero_is_synchronous() -> None:

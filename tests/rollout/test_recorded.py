@@ -25,7 +25,7 @@ from arl.run.replay.recording import RecordedGroup, Recording, lost_at_once
 from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, Batch, SwapReport
 from tests.examples import examples
 from tests.fakes import NullCheckpoints, NullCodec, NullLease, NullObserver, NullTrainer
-from tests.rollout.test_controller import NEVER_ENDED_BY_FAILURES, PATIENT, World, scheduled, schedules
+from tests.rollout.test_controller import PATIENT, World, rules, scheduled, schedules
 
 STEPS = 6
 
@@ -43,15 +43,7 @@ class Witness(NullObserver):
 
 def recorded(s: dict[str, Any]) -> tuple[World, Recording]:
     """A run on schedule `s`, and what a run directory would hold of it."""
-    rollout = Rollout(
-        problems_per_step=s["problems"],
-        group_size=2,
-        staleness=s["staleness"],
-        late=s["late"],
-        max_groups=None if s["spare"] is None else s["problems"] + s["spare"],
-        **NEVER_ENDED_BY_FAILURES,
-    )
-    world = scheduled(s, rollout, STEPS)
+    world = scheduled(s, rules(s), STEPS)
     world.observer = witness = Witness()
     world.run()
     groups = [RecordedGroup(group, fate, None) for group, fate in witness.lost]
@@ -76,11 +68,10 @@ class Replayed:
         patience = recording.seconds + recording.load_seconds + 1.0
         trainer = PacedTrainer(self.trainer)
         engine = RecordedEngine(recording.loaded, recording.load_seconds)
-        p, staleness = rollout.problems_per_step, rollout.staleness
-        assert staleness is not None
+        p = rollout.problems_per_step
         schedule = RecordedSchedule(recording.groups, recording.loaded, p)
-        gate = RecordedGate(recording.groups, p, staleness)
-        bound = None if self.as_recorded else staleness
+        gate = RecordedGate(recording.groups, p, rollout.max_age)
+        bound = None if self.as_recorded else rollout.max_age
         alike = {"late": "wait", "max_groups": None} if self.as_recorded else {"max_requeues": 0}
         self.controller = Controller(
             Segment(
@@ -133,13 +124,12 @@ def test_on_any_schedule_the_recorded_rules_give_the_recorded_batches(s: dict[st
 def test_under_any_rules_the_bound_holds_and_every_group_is_accounted_for(
     s: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    world, recording = recorded(s)
+    _, recording = recorded(s)
     p = s["problems"]
-    cap = None if other["spare"] is None else p + other["spare"]
-    rules = {"staleness": other["staleness"], "late": other["late"], "max_groups": cap}
-    replayed = Replayed(recording, world.rollout.model_copy(update=rules), False, other["step_seconds"])
+    rollout = rules({**other, "problems": p})
+    replayed = Replayed(recording, rollout, False, other["step_seconds"])
     controller, ledger = replayed.controller, replayed.controller.ledger
-    assert all(0 <= age <= other["staleness"] for age in replayed.ages())
+    assert all(0 <= age <= rollout.max_age for age in replayed.ages())
     assert ledger.trained == controller.version * p
     in_flight = ledger.in_flight
     assert in_flight == 0 if controller.version == STEPS else 0 <= in_flight < p
@@ -151,7 +141,8 @@ def test_under_any_rules_the_bound_holds_and_every_group_is_accounted_for(
 def test_a_larger_bound_and_a_slower_trainer_lose_nothing_that_was_trained(s: dict[str, Any]) -> None:
     every_version_is_served = {"step_seconds": s["step_seconds"] + s["replicas"] * s["swap_seconds"] + 0.1}
     world, recording = recorded({**s, "late": "wait"} | every_version_is_served)
-    wider = world.rollout.model_copy(update={"staleness": s["staleness"] + 2})
+    bound = s["staleness"]
+    wider = world.rollout.model_copy(update={"staleness": None if bound is None else bound + 2})
     replayed = Replayed(recording, wider, False, s["step_seconds"] * 3 + 40)
     assert replayed.controller.version == STEPS
     assert replayed.controller.ledger.lost.keys() <= {FAILED, FAILED_REQUEUED}

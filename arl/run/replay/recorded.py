@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from arl.clock import deadline, now
+from arl.config.rollout_section import UNREACHED_AGE
 from arl.data.problems import ProblemOrder
 from arl.data.text_codec import TextCodec
 from arl.engine.busy_meter import BusyMeter
@@ -253,9 +254,9 @@ class RecordedGroups:
 
     Args:
         patience: seconds without a step after which no further version will ever exist.
-        bound: η of this replay. A group that it cannot use is lost: one with a token from before the loaded version,
-            from a version after its due version, or from a version that is never made here. None: every group ends as
-            it did.
+        bound: η of this replay, or rollout_section.UNREACHED_AGE. A group that it cannot use is lost: under a bound one
+            with a token from before the loaded version or from a version after its due version, and always one with a
+            token of a version that is never made here. None: every group ends as it did.
     """
 
     def __init__(
@@ -313,7 +314,8 @@ class RecordedGroups:
             return
         oldest, newest = recorded.versions
         loaded = self._engine.loaded_version
-        if oldest < loaded or newest > loaded + self._bound:
+        is_bounded = self._bound < UNREACHED_AGE
+        if is_bounded and (oldest < loaded or newest > loaded + self._bound):
             raise Lost(TOO_OLD)
         await asyncio.sleep(recorded.group.arrival_time - now())
         if not await self._trainer.reached(newest, self._patience):

@@ -110,7 +110,7 @@ class ReplayWorld:
             codec=codec,
             trainer=trainer,
             patience=plan.patience,
-            bound=None if plan.as_recorded else start.recipe.rollout.staleness,
+            bound=None if plan.as_recorded else start.recipe.rollout.max_age,
         )
         return Parts(
             engine=engine,
@@ -205,9 +205,9 @@ def make_rules(plan: Replay) -> Rules:
             # Groups that were dropped as late are recorded as lost.
             rollout=rollout.model_copy(update={"late": "wait", "max_groups": None}),
         )
-    assert rollout.staleness is not None, "refused: a run with an exact lag keeps its rules"
+    assert rollout.lag is None, "refused: a run with an exact lag keeps its rules"
     return Rules(
-        admission=RecordedGate(groups, rollout.problems_per_step, rollout.staleness),
+        admission=RecordedGate(groups, rollout.problems_per_step, rollout.max_age),
         keep=recipe_filter(plan.recipe),
         # A group that was dropped cannot be generated again.
         rollout=rollout.model_copy(update={"max_requeues": 0}),

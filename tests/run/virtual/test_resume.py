@@ -40,6 +40,8 @@ WORLDS = {
     "collocated": "mode=collocated",
     "late groups dropped": "rollout.late=drop rollout.staleness=1 virtual.train_step=0.001 virtual.engine_pass=0.01",
     "exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.2 virtual.engine_pass=0.001",
+    "until so many tokens": "train.tokens=1200",
+    "no bound": "rollout.staleness=null rollout.max_groups=16",
     "some groups rejected": "rollout.filter=tests.run.virtual.test_resume:odd",
 }
 
@@ -298,6 +300,25 @@ def test_a_finished_run_is_extended_by_more_steps(again: tuple[Path, Path]) -> N
     assert after["groups"] == {"trained": 36, "in flight": 0}
     assert json.loads((runs / "small" / "summary-step_6.json").read_text()) == before
     assert load_recipe(runs / "small" / "recipe.yaml").train.steps == 9
+
+
+def test_a_run_ends_at_its_tokens_and_more_of_them_extend_it(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "train.tokens=400 output.checkpoint_every=1")
+
+    def trained() -> list[int]:
+        records = [json.loads(line) for line in (tmp_path / "small" / "metrics.jsonl").read_text().splitlines()]
+        return [record["tokens/trained_total"] for record in records if "loss" in record]
+
+    run(recipe, tmp_path)
+    totals = trained()
+    assert len(totals) < 6
+    assert totals[-1] >= 400 > totals[-2]
+    with pytest.raises(InputError, match=rf"extend it by --set train.tokens=N with N > {totals[-1]}"):
+        run(recipe, tmp_path, resume=True)
+    with pytest.raises(InputError, match=r"train.tokens = 300: .* was made with 400"):
+        run(recipe, tmp_path, "train.tokens=300", resume=True)
+    run(recipe, tmp_path, "train.tokens=null", resume=True)
+    assert len(trained()) == 6
 
 
 def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:

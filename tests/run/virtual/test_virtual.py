@@ -120,12 +120,13 @@ def start(recipe_file: Path) -> Start:
         [],
         ["engine.replicas=2", "engine.kv_policy=keep"],
         ["mode=collocated", "objective.proximal=loglinear"],
+        ["rollout.staleness=null", "rollout.max_groups=16"],
         [
             *("rollout.late=drop", "rollout.staleness=1", f"rollout.env={__name__}:straggling"),
             *("virtual.train_step=0.001", "virtual.engine_pass=0.01"),
         ],
     ],
-    ids=["disaggregated", "two replicas", "collocated", "late groups dropped"],
+    ids=["disaggregated", "two replicas", "collocated", "no bound", "late groups dropped"],
 )
 def test_two_runs_are_bit_identical_with_swaps_in_mid_generation(start: Start, world: list[str]) -> None:
     one, two = start(*world), start(*world)
