@@ -37,10 +37,20 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         RecipeError: naming file, line, field, value, rule and the nearest valid name, for every mistake found.
     """
+    values, places = read_with_places(path)
+    return make_recipe(values, overrides, path, places)
+
+
+def read_with_places(path: Path) -> tuple[dict[str, Any], dict[Key, str]]:
+    """Read a YAML file of sections: its values, and file and line of every key.
+
+    Raises:
+        RecipeError: it cannot be read, is not a mapping, or gives a key twice.
+    """
     node, values = _read(path)
     lines = _lines(node, (), path)
     places = {key: f"{path}:{line}" for key, line in lines.items()}
-    return make_recipe(values, overrides, path, places)
+    return values, places
 
 
 def make_recipe(

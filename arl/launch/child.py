@@ -2,10 +2,10 @@
 
     python -I -S arl/launch/child.py COMMAND ARGUMENT …
 
-The runner asks the kernel to kill this process when its parent dies, lowers its priority where the launcher says so,
-and then replaces itself by the command (`exec`). Both happen before the command has imported anything, and outlive the
-`exec`, so that no command needs to know of them, in whatever interpreter or language it runs. The runner itself uses
-the standard library only.
+The runner asks the kernel to kill this process when its parent dies, lowers its priority and keeps to certain cores
+where the launcher says so, and then replaces itself by the command (`exec`). All of this happens before the command has
+imported anything, and outlives the `exec`, so that no command needs to know of it, in whatever interpreter or language
+it runs. The runner itself uses the standard library only.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import sys
 from typing import NoReturn
 
 PARENT = "ARL_PARENT_PID"  # process id of the launcher
+CORES = "ARL_CORES"  # numbers of the cores that the process may use, as in 0,1; unset: the launcher's
 NICENESS = "ARL_NICENESS"  # added to the launcher's, 0 to 19
 RUN_KEY = "ARL_RUN_KEY"  # secret of the run, which a process must know to be served
 CANNOT_START = 127  # exit code, as a shell's
@@ -60,6 +61,13 @@ def make_way() -> None:
         group.write(str(now))
 
 
+def keep_to_cores() -> None:
+    """Keep this process, and all that it starts, to the cores that the launcher has set."""
+    cores = os.environ.pop(CORES, "")
+    if cores:
+        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
+
+
 def outlive_parent() -> None:
     """Ask the kernel to leave this process alone when its parent dies, because it has work to do then."""
     _prctl(_PR_SET_PDEATHSIG, 0)
@@ -89,6 +97,7 @@ def main(argv: list[str]) -> NoReturn:
     """Become `argv`, as a process that dies with its parent."""
     die_with_parent()
     make_way()
+    keep_to_cores()
     try:
         os.execvp(argv[0], argv)
     except OSError as error:

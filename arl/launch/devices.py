@@ -12,6 +12,11 @@ def visible_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def core_numbers() -> tuple[int, ...]:
+    """Return the numbers of the CPU cores on which this process may run."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
 def visible_devices() -> tuple[str, ...]:
     """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: by number, UUID or MIG."""
     import torch  # importing it takes a second, so only this path does

@@ -1,0 +1,74 @@
+"""Read the axes of a sweep: `rollout.staleness=0,1,4`, where each value is YAML, as after `--set`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+from msgspec import Struct
+
+from arl.errors import InputError
+
+
+class SweepAxis(Struct, frozen=True):
+    """Hold one axis: one field, or several that change together, and its points.
+
+    Args:
+        points: for each point the value of every field.
+    """
+
+    points: tuple[Mapping[str, Any], ...]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Return the fields that this axis sets."""
+        return tuple(self.points[0])
+
+    def values(self, field: str) -> list[Any]:
+        """Return the values of a field, in the order of the points, each once."""
+        values: list[Any] = []
+        for point in self.points:
+            if point[field] not in values:
+                values.append(point[field])
+        return values
+
+
+def parse_axis(text: str, option: str = "--axis") -> tuple[str, list[Any]]:
+    """Split `a.b=1,[2,3],{c: 4}` into the field a.b and its values 1, [2, 3] and {c: 4}.
+
+    Raises:
+        InputError: there is no field, or the values are not valid YAML.
+    """
+    field, equals, listed = text.partition("=")
+    field = field.strip()
+    if not equals or not field:
+        raise InputError(f"{option} {text}: write it as section.field=value,value")
+    try:
+        values = yaml.safe_load(f"[{listed}]")  # where commas separate, unless brackets, braces or quotes hold them
+    except yaml.YAMLError as error:
+        raise InputError(f"{option} {text}: the values are not valid YAML: {error}") from error
+    return field, list(values)
+
+
+def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> SweepAxis:
+    """Make an axis of fields that change together; usually it is one field.
+
+    Raises:
+        InputError: there are no values, or not equally many of every field, or a point is given twice.
+    """
+    lengths = {field: len(listed) for field, listed in values.items()}
+    if not lengths or 0 in lengths.values():
+        raise InputError(f"{place}: an axis has at least one field and one value")
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{field} has {count}" for field, count in lengths.items())
+        raise InputError(f"{place}: fields that change together need equally many values: {counts}")
+    points = tuple(dict(zip(values, point, strict=True)) for point in zip(*values.values(), strict=True))
+    for index, point in enumerate(points):
+        if point in points[:index]:
+            raise InputError(f"{place}: {point} is given twice; give each value once")
+    return SweepAxis(points)
+
+
+def write_override(field: str, value: Any) -> str:
+    """Write a setting as `--set` reads it."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False)
+    return f"{field}={text.removesuffix('...' + chr(10)).strip()}"

@@ -1,0 +1,106 @@
+"""Check every arm of a sweep before anything starts, and report all that is wrong at once.
+
+request ─► arms ─► recipe of each ─► preflight of each ─► CheckedArm
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from arl.config.recipe import Recipe
+from arl.config.recipe_file import load_recipe
+from arl.config.run_section import Output
+from arl.errors import InputError
+from arl.run.preflight import preflight
+from arl.run.world import make_world
+from arl.sweep.axes import write_override
+from arl.sweep.combinations import SweepArm, combine, flatten
+from arl.sweep.known_fields import check_fields
+from arl.sweep.request import SweepRequest
+
+LISTED = 4  # arms that a message names
+
+
+class CheckedArm(Struct, frozen=True):
+    """Hold an arm whose recipe is known to be able to start."""
+
+    arm: SweepArm
+    recipe: Recipe
+
+    @property
+    def name(self) -> str:
+        """Return the name of its directory."""
+        return self.arm.name
+
+
+class CheckedSweep(Struct, frozen=True):
+    """Hold the recipe of a sweep without any arm's settings, and its arms."""
+
+    base: Recipe
+    arms: list[CheckedArm]
+
+
+def check_arms(request: SweepRequest, note: Callable[[str], None]) -> CheckedSweep:
+    """Make the recipe of each arm, and check that each can start. Nothing is started or written.
+
+    Raises:
+        InputError: an axis names no field, or arms cannot run; with arm, value, rule and remedy of all of them.
+    """
+    check_fields([field for axis in request.axes for field in axis.fields])
+    check_fields([field for settings in request.named.values() for field in settings])
+    base = load_recipe(request.recipe, request.overrides)
+    arms = combine(
+        request.axes,
+        request.named,
+        request.exclude,
+        request.only,
+        base=flatten(base.model_dump(mode="json")),
+    )
+    note(f"checking {len(arms)} arms")
+    checked = []
+    complaints: dict[str, list[str]] = {}
+    for arm in arms:
+        try:
+            recipe = _make_recipe(request, arm)
+            make_world(recipe.world)
+            preflight(recipe)
+            checked.append(CheckedArm(arm, recipe))
+        except InputError as error:
+            for complaint in str(error).splitlines():
+                complaints.setdefault(complaint, []).append(arm.name)
+    if complaints:
+        raise InputError(_explain(complaints, num_wrong=len(arms) - len(checked), num_arms=len(arms)))
+    return CheckedSweep(base, checked)
+
+
+def _make_recipe(request: SweepRequest, arm: SweepArm) -> Recipe:
+    settings = [write_override(field, value) for field, value in arm.given.items()]
+    tracking = [write_override(f"output.{field}", value) for field, value in _tracking(request.name, arm).items()]
+    return load_recipe(request.recipe, [*request.overrides, *settings, *tracking])
+
+
+def _tracking(sweep: str, arm: SweepArm) -> Mapping[str, Any]:
+    """Return the fields by which a tracker groups the runs of a sweep."""
+    fields = {
+        "wandb_group": sweep,
+        "wandb_tags": arm.name.split(","),
+    }
+    return {field: value for field, value in fields.items() if field in Output.model_fields}
+
+
+def _explain(complaints: Mapping[str, list[str]], num_wrong: int, num_arms: int) -> str:
+    """Write each complaint once, with the arms that have it."""
+    lines = [f"{_list_arms(names)}: {complaint}" for complaint, names in complaints.items()]
+    lines.append(
+        f"{num_wrong} of {num_arms} arms cannot run, and nothing was started. Change the values, or leave these "
+        "combinations out by `exclude:` of a sweep file (docs/sweeps.md)"
+    )
+    return "\n".join(lines)
+
+
+def _list_arms(names: list[str]) -> str:
+    if len(names) == 1:
+        return f"arm {names[0]}"
+    more = "" if len(names) <= LISTED else "; …"
+    return f"{len(names)} arms ({'; '.join(names[:LISTED])}{more})"

@@ -1,0 +1,49 @@
+"""Define `arl sweep`. Heavy imports live inside the command."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def sweep(
+    recipe: Annotated[Path, typer.Argument(help="Recipe, or a sweep file: docs/sweeps.md.", metavar="RECIPE")],
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(help="Field and values, as in rollout.staleness=0,4. Repeatable.", metavar="A.B=X,Y"),
+    ] = None,
+    paired: Annotated[
+        list[str] | None, typer.Option(help="Fields that change together. Repeatable.", metavar="A.B=X,Y")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="A number of them, or a list: 0,3,5. [1]")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Set a field in every arm. Repeatable.", metavar="A.B=X")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Of its directory. [RECIPE-sweep, or the sweep file's]")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time. [1; world virtual: one a core]")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the arms, start nothing.")] = False,
+) -> None:
+    """Train every combination of settings; resumable."""
+    from rich.console import Console
+
+    from arl.sweep import run_sweep
+    from arl.sweep.request import SweepOptions, read_request
+
+    options = SweepOptions(
+        name=name,
+        overrides=set_ or (),
+        axes=axis or (),
+        paired=paired or (),
+        seeds=seeds,
+        jobs=jobs,
+    )
+    request = read_request(recipe, options)
+    console = Console(highlight=False)
+    if dry_run:
+        run_sweep.dry_run(request, console)
+    else:
+        run_sweep.run_sweep(request, console)
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (sweep,)

@@ -1,0 +1,181 @@
+"""Read what a sweep is asked for: a recipe and options of the command line, or a sweep file with all of it.
+
+recipe: ../quickstart-virtual.yaml          # relative to this file
+set: {train.steps: 60}                      # in every arm
+axes:
+  - rollout.staleness: [0, 4, 16]           # one field
+  - objective.kind: [ppo, decoupled_ppo]    # fields in one entry change together
+    train.learning_rate: [1.5e-4, 3.0e-4]
+exclude: [{rollout.staleness: 16, objective.kind: ppo}]
+seeds: 3
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from msgspec import Struct
+from pydantic import Field, ValidationError
+
+from arl.config.recipe_file import read_with_places
+from arl.config.section import NonNegative, Positive, Section
+from arl.errors import InputError
+from arl.sweep.axes import SweepAxis, make_axis, parse_axis, write_override
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]*$"
+Name = Annotated[str, Field(pattern=NAME)]
+
+
+class MatchedBudget(Section):
+    """Give every arm the same budget. Give one of the two fields."""
+
+    tokens: Positive | None = None
+    """Sets train.tokens."""
+    steps: Positive | None = None
+    """Sets train.steps."""
+
+    def overrides(self) -> list[str]:
+        """Return the budget as `--set` reads it."""
+        given = self.model_dump(exclude_none=True)
+        return [write_override(f"train.{field}", value) for field, value in given.items()]
+
+
+class SweepFile(Section):
+    """Describe a sweep in a file of its own."""
+
+    name: Name | None = None
+    """Of the sweep's directory; left out: that of the file."""
+    recipe: str
+    """Path of the recipe, relative to this file."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Field -> value in every arm."""
+    axes: tuple[dict[str, list[Any]], ...] = ()
+    """Each entry is one axis: field -> values. Fields of one entry change together."""
+    arms: dict[Name, dict[str, Any]] = Field(default_factory=dict)
+    """Name -> settings. Each named arm is combined with every point of the axes."""
+    exclude: tuple[dict[str, Any], ...] = ()
+    """Combinations to leave out: field -> value or list of values. `arm` stands for the name of a named arm."""
+    only: tuple[dict[str, Any], ...] = ()
+    """Combinations to keep, likewise; none: all."""
+    seeds: Positive | tuple[NonNegative, ...] = 1
+    """A number of seeds, from 0 on, or a list of them."""
+    match: MatchedBudget = MatchedBudget()
+    """A budget that all arms have in common."""
+    jobs: Positive | None = None
+    """Runs at a time."""
+
+
+class SweepRequest(Struct, frozen=True, kw_only=True):
+    """Hold what a sweep is asked for.
+
+    Args:
+        name: of its directory.
+        recipe: file of the recipe.
+        overrides: `a.b=x`, in every arm.
+        named: arms with a name of their own.
+        jobs: runs at a time; None: as many as fit.
+    """
+
+    name: str
+    recipe: Path
+    overrides: list[str]
+    axes: list[SweepAxis]
+    named: Mapping[str, Mapping[str, Any]]
+    exclude: Sequence[Mapping[str, Any]] = ()
+    only: Sequence[Mapping[str, Any]] = ()
+    seeds: list[int]
+    jobs: int | None = None
+
+
+class SweepOptions(Struct, frozen=True, kw_only=True):
+    """Hold the options of `arl sweep`. Each of them goes before what a sweep file says."""
+
+    name: str | None = None
+    overrides: Sequence[str] = ()
+    axes: Sequence[str] = ()
+    paired: Sequence[str] = ()
+    seeds: str | None = None
+    jobs: int | None = None
+
+
+def read_request(path: Path, options: SweepOptions) -> SweepRequest:
+    """Read a recipe or a sweep file, and the options.
+
+    Raises:
+        InputError: a file or an option is wrong.
+    """
+    values, places = read_with_places(path)
+    if isinstance(values.get("recipe"), str):
+        file = _check_file(values, {".".join(map(str, key)): place for key, place in places.items()}, path)
+        recipe = path.parent / file.recipe
+        name = file.name or path.stem
+    else:
+        file = SweepFile(recipe=str(path))
+        recipe = path
+        name = f"{values.get('name', path.stem)}-sweep"
+    of_file = [write_override(field, value) for field, value in file.set.items()]
+    return SweepRequest(
+        name=options.name or name,
+        recipe=recipe,
+        overrides=[*of_file, *file.match.overrides(), *options.overrides],
+        axes=_axes(file, options, path),
+        named=file.arms,
+        exclude=file.exclude,
+        only=file.only,
+        seeds=_seeds(file, options),
+        jobs=options.jobs or file.jobs,
+    )
+
+
+def _check_file(values: dict[str, Any], places: Mapping[str, str], path: Path) -> SweepFile:
+    try:
+        file = SweepFile.model_validate(values)
+    except ValidationError as error:
+        lines = []
+        for mistake in error.errors():
+            key = ".".join(map(str, mistake["loc"]))
+            place = places.get(key) or places.get(str(mistake["loc"][0])) or str(path)
+            rule = mistake["msg"]
+            if mistake["type"] == "extra_forbidden":
+                rule = f"unknown key; a sweep file has {', '.join(SweepFile.model_fields)}"
+            lines.append(f"{place}: {key} = {mistake['input']!r}: {rule}")
+        raise InputError("\n".join(lines)) from error
+    if len(file.match.overrides()) > 1:
+        raise InputError(f"{path}: match: give tokens or steps, not both")
+    return file
+
+
+def _axes(file: SweepFile, options: SweepOptions, path: Path) -> list[SweepAxis]:
+    """Take the axes of the file, then those of the options; an option takes the place of the file's axis."""
+    of_file = [make_axis(entry, f"{path}: axes") for entry in file.axes]
+    of_options = [
+        make_axis({field: values}, f"--axis {text}") for text in options.axes for field, values in [parse_axis(text)]
+    ]
+    if options.paired:
+        together = dict(parse_axis(text, "--paired") for text in options.paired)
+        of_options.append(make_axis(together, f"--paired {' --paired '.join(options.paired)}"))
+    given = {field for axis in of_options for field in axis.fields}
+    kept = [axis for axis in of_file if not given.intersection(axis.fields)]
+    return kept + of_options
+
+
+def _seeds(file: SweepFile, options: SweepOptions) -> list[int]:
+    """Read a number of seeds, or a list of them.
+
+    Raises:
+        InputError: it is neither, or a seed is given twice.
+    """
+    seeds: Any = file.seeds
+    if options.seeds is not None:
+        try:
+            listed = yaml.safe_load(f"[{options.seeds}]")
+        except yaml.YAMLError as error:
+            raise InputError(f"--seeds {options.seeds}: give a number of seeds, or a list like 0,3,5") from error
+        seeds = listed[0] if len(listed) == 1 else listed
+    if type(seeds) is int and seeds > 0:
+        return list(range(seeds))
+    good = isinstance(seeds, list | tuple) and all(type(seed) is int and seed >= 0 for seed in seeds)
+    if not good or not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"--seeds {seeds}: give a number of seeds, or a list like 0,3,5, each once")
+    return list(seeds)

@@ -1,0 +1,208 @@
+"""Run the arms of a sweep as `arl train` processes, several at a time.
+
+runs that are not finished ─► a worker for each share of the machine ─► arl train [--resume] ─► run directory
+                                                     │                        └─► logs/<arm>/seed-<n>.log
+                                                     └─► metrics.jsonl, as it grows ─► SweepDisplay
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import shutil
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from msgspec import Struct
+
+from arl.clock import deadline, in_thread, now
+from arl.errors import ArlError, RunError
+from arl.launch.base import Command
+from arl.launch.process import LocalProcess, start_process
+from arl.launch.shares import Share
+from arl.metrics.run_files import METRICS_FILE
+from arl.run.checkpoint import newest_intact
+from arl.run.evaluation.scoreboard import CHECKPOINTS
+from arl.run.resume import LOCK
+from arl.sweep.estimate import Estimate, record_time
+from arl.sweep.run_progress import RunProgress
+from arl.sweep.sweep_directory import SweepRun
+from arl.sweep.sweep_display import SweepDisplay
+
+PROGRAM = (sys.executable, "-m", "arl.cli")
+POLL_SECONDS = 0.5
+GONE_SECONDS = 60.0  # for a process of a killed sweep to be gone
+SPARE_SECONDS = 5.0  # for `arl train`, beyond deadlines.shutdown, which its own processes have
+
+
+class FailedRun(Struct, frozen=True):
+    """Hold a run that failed, and why."""
+
+    run: SweepRun
+    why: str
+
+
+class ArmRunner:
+    """Run what is not finished yet.
+
+    Args:
+        runs: in the order in which they start.
+        shares: what each of the runs that go on at a time may use.
+        known: seconds of a run, if they are known.
+    """
+
+    def __init__(
+        self, runs: Sequence[SweepRun], shares: Sequence[Share], display: SweepDisplay, known: Estimate | None
+    ) -> None:
+        self._waiting = deque(run for run in runs if run.state != "finished")
+        self._shares = shares
+        self._display = display
+        self._times = [] if known is None else [known.seconds_per_run]
+        self._num_open = 0
+        self.failed: list[FailedRun] = []
+
+    async def run(self) -> list[FailedRun]:
+        """Run everything to its end; return the runs that failed."""
+        async with asyncio.TaskGroup() as tasks:
+            for share in self._shares:
+                tasks.create_task(self._work(share), name=f"sweep worker {share}")
+        return self.failed
+
+    async def _work(self, share: Share) -> None:
+        """Consume runs; wait for each one's process; unblocked by its end. Ends when no run is waiting."""
+        while self._waiting:
+            run = self._waiting.popleft()
+            self._num_open += 1
+            try:
+                await self._run(run, share)
+            except (ArlError, OSError) as error:
+                self._fail(run, str(error))
+            finally:
+                self._num_open -= 1
+
+    def _fail(self, run: SweepRun, why: str) -> None:
+        self.failed.append(FailedRun(run, why))
+        self._display.failed(run, why)
+
+    async def _run(self, run: SweepRun, share: Share) -> None:
+        is_resumed = await _prepare(run)
+        began = now()
+        progress = RunProgress(run.directory / METRICS_FILE, run.arm.recipe.train.steps, began)
+        last_line = _LastLine()
+        self._display.started(run, progress)
+        async with _started(run, share, is_resumed, last_line) as process:
+            ending = asyncio.create_task(process.ended(), name=f"end of {run}")
+            while not ending.done():
+                await asyncio.wait({ending}, timeout=POLL_SECONDS)
+                self._show(run, progress)
+        if process.exit_code != 0 or run.state != "finished":
+            self._fail(run, f"{ending.result()}: {last_line.text}; log {run.log}")
+            return
+        seconds = now() - began
+        if not is_resumed:
+            self._times.append(seconds)
+            record_time(run, seconds)
+        self._show(run, progress)
+        self._display.finished(run, seconds)
+
+    def _show(self, run: SweepRun, progress: RunProgress) -> None:
+        if progress.refresh(now()):
+            self._display.evaluated(run, now())
+        self._display.tick(now(), self._seconds_left())
+
+    def _seconds_left(self) -> float | None:
+        """Estimate the seconds until the end of the sweep; runs that are open count as half done."""
+        if not self._times:
+            return None
+        mean = sum(self._times) / len(self._times)
+        return mean * (len(self._waiting) + self._num_open / 2) / len(self._shares)
+
+
+class _LastLine:
+    """Keep the last line of a process's output that is not empty."""
+
+    def __init__(self) -> None:
+        self.text = "it wrote nothing"
+
+    def __call__(self, line: str) -> None:
+        if line:
+            self.text = line
+
+
+@contextlib.asynccontextmanager
+async def _started(run: SweepRun, share: Share, is_resumed: bool, last_line: _LastLine) -> AsyncIterator[LocalProcess]:
+    """Start the run; at the end of the context it is stopped, with everything that it has started."""
+    run.log.parent.mkdir(parents=True, exist_ok=True)
+    command = Command(_argv(run, is_resumed), share.environment)
+    process = await start_process(str(run), command, run.log, last_line)
+    try:
+        yield process
+    finally:
+        patience = run.arm.recipe.deadlines.shutdown + SPARE_SECONDS
+        await asyncio.shield(process.stop(patience))
+
+
+def _argv(run: SweepRun, is_resumed: bool) -> tuple[str, ...]:
+    settings = {
+        "name": run.name,
+        "seed": run.seed,
+        "output.directory": run.directory.parent,
+    }
+    overrides = [part for field, value in settings.items() for part in ("--set", f"{field}={value}")]
+    resume = ["--resume"] if is_resumed else []
+    return (*PROGRAM, "train", str(run.recipe_file), *overrides, *resume)
+
+
+async def _prepare(run: SweepRun) -> bool:
+    """Make sure that the run can start; return whether it goes on from a checkpoint.
+
+    A run that was killed before its first checkpoint has nothing to go on from, so its directory is removed.
+
+    Raises:
+        RunError: it still runs, or none of its checkpoints is intact.
+    """
+    if run.state == "new":
+        return False
+    await _wait_until_gone(run.directory / LOCK)
+    checkpoints = run.directory / CHECKPOINTS
+    if not list(checkpoints.glob("step_*")):
+        await in_thread(shutil.rmtree, run.directory)
+        return False
+    try:
+        await in_thread(newest_intact, checkpoints, lambda text: None)
+    except ArlError as error:
+        raise RunError(f"{error}: to run it anew, remove {run.directory}") from error
+    return True
+
+
+async def _wait_until_gone(lock: Path) -> None:
+    """Wait until no process holds the lock of a run. One that was killed holds it until the kernel has removed it.
+
+    Raises:
+        DeadlineError: one still does.
+    """
+    file = _open(lock)
+    if file is None:
+        return
+    with file:
+        async with deadline(GONE_SECONDS, "sweep", f"the process that runs {lock.parent} to end"):
+            while not _try_lock(file.fileno()):  # noqa: ASYNC110 - the lock of another process has no event
+                await asyncio.sleep(POLL_SECONDS)
+
+
+def _open(lock: Path) -> TextIO | None:
+    """Open the lock of a run; None: the run was killed before it made one."""
+    try:
+        return lock.open()
+    except FileNotFoundError:
+        return None
+
+
+def _try_lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

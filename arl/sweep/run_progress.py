@@ -1,0 +1,81 @@
+"""Follow a run from its metrics.jsonl while it grows. It only reads, so the run never waits for it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from arl.metrics.names import OF_EVALUATION, Record, number
+
+PIECE = 1 << 20  # bytes that are read at once
+
+
+class MetricsTail:
+    """Read the records of a metrics.jsonl that were added since the last time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._unfinished = b""
+
+    def read(self) -> Iterator[Record]:
+        """Yield the records of lines that are complete. A file that was cut back is read from its beginning."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            if self._path.stat().st_size < self._offset:
+                self._offset = 0
+                self._unfinished = b""
+            file.seek(self._offset)
+            while piece := file.read(PIECE):
+                self._offset += len(piece)
+                *lines, self._unfinished = (self._unfinished + piece).split(b"\n")
+                for line in lines:
+                    yield json.loads(line)
+
+
+class RunProgress:
+    """Hold how far a run is: its step, its last reward and accuracy, and how long it will take.
+
+    Args:
+        metrics: its metrics.jsonl, which may not exist yet.
+        steps: that the run has in all.
+        now: seconds of the clock.
+    """
+
+    def __init__(self, metrics: Path, steps: int, now: float) -> None:
+        self.steps = steps
+        self.step = 0
+        self.reward: float | None = None
+        self.accuracy: float | None = None
+        self._tail = MetricsTail(metrics)
+        self._began: tuple[float, int] | None = None
+        self.refresh(now)
+        self._began = None  # what an earlier process trained says nothing about the time
+
+    def refresh(self, now: float) -> bool:
+        """Read what is new; return whether an evaluation is among it."""
+        evaluated = False
+        for record in self._tail.read():
+            accuracies = [name for name in record if name.startswith(OF_EVALUATION) and name.endswith("/accuracy")]
+            if accuracies:
+                self.accuracy = number(record, accuracies[0])
+                evaluated = True
+                continue
+            self.step = int(number(record, "step"))
+            if "reward/trained_mean" in record:
+                self.reward = number(record, "reward/trained_mean")
+            if self._began is None:
+                self._began = (now, self.step)
+        return evaluated
+
+    def seconds_left(self, now: float) -> float | None:
+        """Estimate the seconds until the last step from the steps since this process began; None: unknown."""
+        if self._began is None:
+            return None
+        began, first_step = self._began
+        done = self.step - first_step
+        if done <= 0:
+            return None
+        return (now - began) / done * (self.steps - self.step)

@@ -1,0 +1,197 @@
+"""Open the directory of a sweep, and say which of its runs are finished, begun or new.
+
+    <output.directory>/<sweep>/  sweep.json              what the sweep consists of: see arl.sweep.manifest
+                                 recipes/<arm>.yaml      the whole recipe of each arm
+                                 <arm>/seed-<n>/         run directories of `arl train`
+                                 logs/<arm>/seed-<n>.log what each run wrote to its console
+                                 logs/times.jsonl        real seconds of the runs that went through at one go
+                                 sweep.lock              held by the one process that runs the sweep
+
+Only what is under logs/ depends on the clock of the machine.
+"""
+
+import contextlib
+import fcntl
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from msgspec import Struct
+
+from arl.config.recipe_file import differences, dump_recipe
+from arl.errors import InputError
+from arl.run.resume import FREE, FREE_ON_THE_WALL, SUMMARY
+from arl.sweep.check_arms import CheckedArm, CheckedSweep
+from arl.sweep.manifest import MANIFEST_FILE, ManifestArm, SweepManifest, read_manifest, write_manifest
+from arl.sweep.request import SweepRequest
+
+SWEEP_LOCK = "sweep.lock"
+RECIPES = "recipes"
+LOGS = "logs"
+NOT_COMPUTED = ("name", "seed", *FREE)  # fields in which an arm may differ from what it was
+State = Literal["finished", "begun", "new"]
+
+
+class SweepRun(Struct, frozen=True):
+    """Hold one run of a sweep: an arm with a seed."""
+
+    arm: CheckedArm
+    seed: int
+    sweep: Path
+
+    def __str__(self) -> str:
+        return f"{self.arm.name} seed {self.seed}"
+
+    @property
+    def name(self) -> str:
+        """Return the name of its directory in the arm's."""
+        return f"seed-{self.seed}"
+
+    @property
+    def relative(self) -> str:
+        """Return its directory in the sweep's."""
+        return f"{self.arm.name}/{self.name}"
+
+    @property
+    def directory(self) -> Path:
+        """Return its run directory."""
+        return self.sweep / self.relative
+
+    @property
+    def recipe_file(self) -> Path:
+        """Return the file with the recipe of its arm."""
+        return self.sweep / RECIPES / f"{self.arm.name}.yaml"
+
+    @property
+    def log(self) -> Path:
+        """Return the file with what it wrote to its console."""
+        return self.sweep / LOGS / f"{self.relative}.log"
+
+    @property
+    def state(self) -> State:
+        """Return how far it has come: a run that has its summary is finished."""
+        if (self.directory / SUMMARY).exists():
+            return "finished"
+        return "begun" if self.directory.exists() else "new"
+
+
+def sweep_path(request: SweepRequest, checked: CheckedSweep) -> Path:
+    """Return the directory of the sweep."""
+    return Path(checked.base.output.directory) / request.name
+
+
+def list_runs(directory: Path, arms: Sequence[CheckedArm], seeds: Sequence[int]) -> list[SweepRun]:
+    """List the runs in the order in which they start: all arms with one seed, then all with the next.
+
+    So a sweep that is not finished yet has equally many seeds of every arm.
+    """
+    return [SweepRun(arm, seed, directory) for seed in seeds for arm in arms]
+
+
+def check_directory(directory: Path, checked: CheckedSweep) -> SweepManifest | None:
+    """Check that the sweep can go on in `directory`; return what it holds, None if it holds nothing.
+
+    Raises:
+        InputError: it is no sweep's, or an arm of it computed something else.
+    """
+    for arm in checked.arms:
+        if arm.name in (RECIPES, LOGS):
+            raise InputError(f"arms: {arm.name}: the sweep keeps files in a directory of this name; choose another")
+    if not directory.exists():
+        return None
+    if not (directory / SWEEP_LOCK).exists():
+        raise InputError(f"{directory}: exists and is no sweep; give the sweep another name by --name")
+    if not (directory / MANIFEST_FILE).exists():
+        return None
+    manifest = read_manifest(directory)
+    known = {arm.name for arm in manifest.arms}
+    lines = [line for arm in checked.arms if arm.name in known for line in _changes(directory, arm)]
+    if lines:
+        raise InputError(
+            "\n".join(lines) + f"\n{directory} was made with other recipes: give what it was made with, or start "
+            "another sweep by --name"
+        )
+    return manifest
+
+
+def _changes(directory: Path, arm: CheckedArm) -> Iterator[str]:
+    """Write every difference between what the arm computed and what it would compute."""
+    file = directory / RECIPES / f"{arm.name}.yaml"
+    try:
+        recorded: dict[str, Any] = yaml.safe_load(file.read_text())
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); restore it, or start another sweep") from error
+    traits = arm.recipe.world_traits
+    free = NOT_COMPUTED if traits.restarts_at_checkpoints else NOT_COMPUTED + FREE_ON_THE_WALL
+    for field, before, now in differences(recorded, arm.recipe.model_dump(mode="json")):
+        if not field.startswith(free):
+            yield f"arm {arm.name}: {field} = {now!r}: the sweep has {before!r}"
+
+
+@contextlib.contextmanager
+def open_directory(directory: Path, request: SweepRequest, checked: CheckedSweep) -> Iterator[None]:
+    """Make or continue the sweep's directory, write what it consists of, and hold its lock.
+
+    Raises:
+        InputError: another process runs the sweep, or the directory cannot be written or is another sweep's.
+    """
+    check_directory(directory, checked)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"output.directory {directory.parent}: cannot be written ({error.strerror})") from error
+    with (directory / SWEEP_LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go of when this process ends, however it ends
+        except BlockingIOError as error:
+            raise InputError(f"{directory}: another process runs this sweep; wait for it, or end it") from error
+        before = check_directory(directory, checked)
+        _write(directory, request, checked, before)
+        yield
+
+
+def _write(directory: Path, request: SweepRequest, checked: CheckedSweep, before: SweepManifest | None) -> None:
+    (directory / RECIPES).mkdir(exist_ok=True)
+    for arm in checked.arms:
+        file = directory / RECIPES / f"{arm.name}.yaml"
+        partial = file.with_name(f".{file.name}")
+        partial.write_text(dump_recipe(arm.recipe))
+        partial.rename(file)
+    manifest = _manifest(directory, request, checked)
+    write_manifest(directory, manifest if before is None else _merge(before, manifest))
+
+
+def _manifest(directory: Path, request: SweepRequest, checked: CheckedSweep) -> SweepManifest:
+    runs = list_runs(directory, checked.arms, request.seeds)
+    base = checked.base.model_dump(mode="json")
+    arms = [
+        ManifestArm(
+            name=arm.name,
+            settings=arm.arm.settings,
+            runs={run.seed: run.relative for run in runs if run.arm is arm},
+        )
+        for arm in checked.arms
+    ]
+    axes = {field: axis.values(field) for axis in request.axes for field in axis.fields}
+    return SweepManifest(name=request.name, recipe=base, axes=axes, seeds=list(request.seeds), arms=arms)
+
+
+def _merge(before: SweepManifest, now: SweepManifest) -> SweepManifest:
+    """Keep arms, seeds and values that the sweep had already and that were not asked for again."""
+    arms = {arm.name: arm for arm in before.arms}
+    for arm in now.arms:
+        known = arms[arm.name].runs if arm.name in arms else {}
+        runs = dict(sorted((known | arm.runs).items()))
+        arms[arm.name] = ManifestArm(name=arm.name, settings=arm.settings, runs=runs)
+    axes = {field: list(values) for field, values in before.axes.items()}
+    for field, values in now.axes.items():
+        known_values = axes.setdefault(field, [])
+        known_values += [value for value in values if value not in known_values]
+    return SweepManifest(
+        name=now.name,
+        recipe=now.recipe,
+        axes=axes,
+        seeds=sorted({*before.seeds, *now.seeds}),
+        arms=list(arms.values()),
+    )

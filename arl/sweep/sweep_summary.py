@@ -1,0 +1,84 @@
+"""Print the arms of a sweep as tables: before it starts, and what it came to."""
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from arl.metrics.summary import Summary
+from arl.run.resume import SUMMARY
+from arl.sweep.combinations import SweepArm
+from arl.sweep.estimate import Estimate, duration
+from arl.sweep.sweep_directory import SweepRun
+
+
+def print_plan(runs: Sequence[SweepRun], known: Estimate | None, jobs: int, console: Console) -> None:
+    """Print every arm with the states of its runs, and how long the sweep will take."""
+    table = _table("arm", "settings", "seeds", "state")
+    for of_arm in _by_arm(runs):
+        arm = of_arm[0].arm.arm
+        seeds = ", ".join(str(run.seed) for run in of_arm)
+        table.add_row(arm.name, _settings(arm), seeds, _states(of_arm))
+    console.print(table)
+    console.print(_time(runs, known, jobs), markup=False, highlight=False, soft_wrap=True)
+
+
+def print_results(runs: Sequence[SweepRun], console: Console) -> None:
+    """Print the final accuracy of every arm: its mean over the finished seeds, the least and the greatest."""
+    table = _table("arm", right=("seeds", "accuracy", "least", "greatest"))
+    for of_arm in _by_arm(runs):
+        accuracies = [accuracy for run in of_arm if (accuracy := _final_accuracy(run)) is not None]
+        finished = [run for run in of_arm if run.state == "finished"]
+        numbers = ["–"] * 3
+        if accuracies:
+            numbers = [f"{x:.3f}" for x in (statistics.fmean(accuracies), min(accuracies), max(accuracies))]
+        table.add_row(of_arm[0].arm.name, f"{len(finished)}/{len(of_arm)}", *numbers)
+    console.print(table)
+
+
+def _table(*left: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in left:
+        table.add_column(column, overflow="fold")
+    for column in right:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _by_arm(runs: Sequence[SweepRun]) -> list[list[SweepRun]]:
+    arms: dict[str, list[SweepRun]] = {}
+    for run in runs:
+        arms.setdefault(run.arm.name, []).append(run)
+    return list(arms.values())
+
+
+def _settings(arm: SweepArm) -> str:
+    return " ".join(f"{field}={value}" for field, value in arm.settings.items())
+
+
+def _states(runs: Sequence[SweepRun]) -> str:
+    counts = Counter(run.state for run in runs)
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def _time(runs: Sequence[SweepRun], known: Estimate | None, jobs: int) -> str:
+    left = [run for run in runs if run.state != "finished"]
+    plan = f"{len(left)} of {len(runs)} runs to do, {jobs} at a time"
+    if not left:
+        return f"all {len(runs)} runs are finished"
+    if known is None:
+        return f"{plan}; the time is unknown until one run is finished: start the sweep, and look again"
+    total = duration(known.total(len(left), jobs))
+    return f"{plan}: about {total}, at {duration(known.seconds_per_run)} a run, as in {known.source}"
+
+
+def _final_accuracy(run: SweepRun) -> float | None:
+    file: Path = run.directory / SUMMARY
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Summary).accuracy_after
+    except FileNotFoundError:
+        return None
