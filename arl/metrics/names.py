@@ -6,7 +6,11 @@ An episode is right if the part `correct` of its reward is ≥ 0.5; without such
 
 from typing import NamedTuple
 
-Record = dict[str, float | list[int]]  # one line of metrics.jsonl; a list is a histogram [n_age0, n_age1, …]
+# One line of metrics.jsonl. A list named …/histogram counts by age, [n_age0, n_age1, …]. Any other list has one number
+# for each of AGE_BUCKETS, None where the bucket has no token.
+Record = dict[str, float | list[int] | list[float | None]]
+AGE_BUCKETS = ("0", "1", "2", "3-4", "5-8", "9-16", "17+")  # of tokens, in versions
+FIRST_AGES = (0, 1, 2, 3, 5, 9, 17)  # of each bucket; the last has no end
 
 
 class Metric(NamedTuple):
