@@ -82,7 +82,7 @@ def test_a_tracker_is_made_with_what_the_file_of_a_resumed_run_keeps() -> None:
 @pytest.mark.parametrize(
     "make", [lambda _: Remembering(raising), lambda _: Remembering(sys.exit), raising, lambda _: object()]
 )
-def test_a_tracker_that_raises_is_dropped_with_one_line(make: Callable[[], Any]) -> None:
+def test_a_tracker_that_raises_is_dropped_with_one_line(make: Callable[[Sequence[Record]], Any]) -> None:
     notes: list[str] = []
     thread = TrackerThread(TrackerMaker("mine", make), (), notes.append)
     for step in range(3):
