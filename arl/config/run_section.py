@@ -1,10 +1,11 @@
 """Define the recipe's sections about a run as a whole: its deadlines, virtual costs and output."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
-from arl.config.section import Cost, NonNegative, Positive, Seconds, Section
+from arl.config.eval_section import HELD_OUT
+from arl.config.section import Cost, FiniteFloat, NonNegative, Positive, Seconds, Section
 
 
 class Deadlines(Section):
@@ -62,6 +63,15 @@ class VirtualCosts(Section):
     """One call of the reward function; reward.workers calls are made at a time."""
 
 
+class Target(Section):
+    """Name an accuracy; trackers are given the step, the tokens and the time after which a run has reached it."""
+
+    suite: str = HELD_OUT
+    """An evaluation suite: held_out, or one of eval.suites."""
+    accuracy: FiniteFloat
+    """Mean reward on the suite. A run that does not reach it has no time to it, not a time of 0."""
+
+
 class Output(Section):
     """Say what a run leaves behind."""
 
@@ -78,8 +88,16 @@ class Output(Section):
     """Mirror metrics.jsonl to Weights & Biases; online goes offline, and says so, where there is no network."""
     wandb_project: str = "arl"
     """The project there; the run has the name of its directory."""
+    wandb_group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """The group there, which wandb draws together; null: the recipe's name."""
+    wandb_job_type: Annotated[str, Field(min_length=1, max_length=64)] = "train"
+    """The job type there, a second level of grouping."""
+    wandb_tags: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = ()
+    """Tags there, beside those that say the objective, staleness or lag, mode, world and backend."""
+    target: Target | None = None
+    """A goal whose time and tokens are in the summary of the run at wandb; null: none. See docs/tracking.md."""
     trackers: tuple[str, ...] = ()
-    """More trackers, each `module:attribute`, called with an arl.metrics.base.TrackedRun: see docs/extending.md."""
+    """More trackers: `tensorboard`, or `module:attribute`, called with an arl.metrics.base.TrackedRun."""
     samples_every: NonNegative = 20
     """Steps between tables of a few episodes that trackers are shown, wandb too; 0: none. `arl samples` needs none."""
     samples: Positive = 4

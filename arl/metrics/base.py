@@ -15,8 +15,9 @@ class TrackedRun(Struct, frozen=True):
 
     name: str  # of the run directory, like quickstart-2
     directory: Path  # a tracker may write below it
-    config: dict[str, Any]  # the whole recipe, as JSON
+    config: dict[str, Any]  # the whole recipe, as JSON; values of environment variables are left out
     note: Callable[[str], None]  # shows one line to the user
+    past: Sequence[Record] = ()  # of a resumed run: the lines that metrics.jsonl keeps, which `log` is not given again
 
 
 class Tracker(Protocol):
@@ -67,4 +68,4 @@ class TrackerMaker(NamedTuple):
     """Make a tracker, in its own thread."""
 
     name: str  # for messages
-    make: Callable[[], Tracker]
+    make: Callable[[Sequence[Record]], Tracker]  # takes `TrackedRun.past`

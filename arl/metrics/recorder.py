@@ -105,8 +105,9 @@ class Recorder:
         if trajectories:
             self._trajectories = TrajectoryFiles(directory / TRAJECTORIES, at.num_files, codec, threaded)
         self._display = display
-        self._trackers = [TrackerThread(maker, display.note) for maker in trackers]
         self.records = self._metrics.read()
+        past = tuple(self.records)
+        self._trackers = [TrackerThread(maker, past, display.note) for maker in trackers]
 
     def __enter__(self) -> Self:
         return self

@@ -31,6 +31,7 @@ class TrackerThread:
     """Log to one tracker without ever blocking or raising.
 
     Args:
+        past: records of a resumed run, which its file keeps.
         note: shows one line to the user; may be called from the thread.
         call_seconds: deadline of one call.
         close_seconds: deadline of the end.
@@ -39,11 +40,13 @@ class TrackerThread:
     def __init__(
         self,
         maker: TrackerMaker,
+        past: Sequence[Record],
         note: Callable[[str], None],
         call_seconds: float = CALL_SECONDS,
         close_seconds: float = CLOSE_SECONDS,
     ) -> None:
         self._maker = maker
+        self._past = past
         self._note = note
         self._call_seconds = call_seconds
         self._close_seconds = close_seconds
@@ -90,7 +93,7 @@ class TrackerThread:
         Consumes calls; waits for the queue; unblocked by `log`, `log_samples` and `close`.
         """
         try:
-            tracker = self._maker.make()
+            tracker = self._maker.make(self._past)
             self._require(tracker)
             self._busy_since = None
             while not self._dropped and (call := self._calls.get()) is not None:

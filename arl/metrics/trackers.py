@@ -1,23 +1,30 @@
 """Choose the trackers of a run.
 
-    output.wandb: online            ─► WandbTracker ─┐
-    output.trackers: [module:name]  ─► user's own   ─┴─► TrackerThread each ─► tracker.log(record)
+    output.wandb: online            ─► WandbTracker       ─┐
+    output.trackers: [tensorboard]  ─► TensorboardTracker ─┼─► TrackerThread each ─► tracker.log(record)
+    output.trackers: [module:name]  ─► user's own         ─┘
 
 metrics.jsonl is always written and is the truth. A tracker never ends or delays a run: each one lives in a thread of
 its own, and one that raises or hangs is dropped with one line (arl/metrics/tracker_thread.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import msgspec
 
 from arl.config.imports import check_seam, import_seam
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 from arl.metrics.base import SampleTracker, TrackedRun, Tracker, TrackerFactory, TrackerMaker
+from arl.metrics.names import Record
+from arl.metrics.run_labels import redacted
 from arl.metrics.tracker_thread import takes_samples
-from arl.metrics.wandb_tracker import WandbTracker, refuse_without_key
+from arl.metrics.wandb_server import refuse_without_key
+from arl.metrics.wandb_tracker import WandbTracker
 
 EXAMPLE = "arl.metrics.wandb_tracker:WandbTracker"
+BUILT_IN = {"tensorboard": "arl.metrics.tensorboard_tracker:TensorboardTracker"}
 
 
 def check_trackers(recipe: Recipe) -> None:
@@ -43,24 +50,27 @@ def make_trackers(recipe: Recipe, directory: Path, note: Callable[[str], None]) 
     run = TrackedRun(
         name=directory.name,
         directory=directory,
-        config=recipe.model_dump(mode="json"),
+        config=redacted(recipe.model_dump(mode="json")),
         note=note,
     )
     makers = [_maker(name, _import_tracker(name), run) for name in recipe.output.trackers]
     if recipe.output.wandb != "off":
-        makers.append(TrackerMaker("wandb", lambda: WandbTracker(run)))
+        makers.append(_maker("wandb", WandbTracker, run))
     return makers
 
 
 def _maker(name: str, factory: TrackerFactory, run: TrackedRun) -> TrackerMaker:
-    return TrackerMaker(name, lambda: factory(run))
+    def make(past: Sequence[Record]) -> Tracker:
+        return factory(msgspec.structs.replace(run, past=past))
+
+    return TrackerMaker(name, make)
 
 
 def _import_tracker(name: str) -> TrackerFactory:
     """Import a class or a function that makes a tracker; of a class, check the methods as well."""
     if name == "wandb":
         raise RecipeError("output.trackers 'wandb': it is built in; set output.wandb to online or offline instead")
-    factory: TrackerFactory = import_seam(name, "output.trackers", TrackerFactory, EXAMPLE)
+    factory: TrackerFactory = import_seam(name, "output.trackers", TrackerFactory, EXAMPLE, BUILT_IN)
     if isinstance(factory, type):
         seam = SampleTracker if takes_samples(factory) else Tracker
         check_seam(factory, f"output.trackers {name!r}", seam, EXAMPLE)

@@ -36,6 +36,7 @@ FREE = (
     "output.directory",
     "output.keep_checkpoints",
     "output.samples",
+    "output.target",
     "output.trackers",
     "output.wandb",
     "reward.memory_gb",

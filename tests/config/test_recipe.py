@@ -243,4 +243,5 @@ def test_every_field_has_a_docstring_and_only_sources_and_sizes_have_no_default(
                 required.add(name)
             if not any(section in sections(Recipe) for section in (field.annotation, *get_args(field.annotation))):
                 assert field.description, f"{section.__name__}.{name} has no docstring"
-    assert required == {"model", "data", "file", "buffer"}  # file: of data.pass_rate; buffer: of reward.overlong
+    # accuracy: of output.target; file: of data.pass_rate; buffer: of reward.overlong
+    assert required == {"model", "data", "accuracy", "file", "buffer"}

@@ -322,7 +322,7 @@ def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None
         recorder = Recorder(
             tmp_path,
             False,
-            [TrackerMaker("mine", lambda: tracker)],
+            [TrackerMaker("mine", lambda _: tracker)],
             Silent(),
             meters=lambda: Meters(0.0, 0, 0),
             admitted=lambda: 9,

@@ -50,7 +50,7 @@ class Remembering:
 
 def test_a_tracker_gets_every_record_in_order_in_a_thread_of_its_own() -> None:
     tracker, notes = Remembering(), list[str]()
-    thread = TrackerThread(TrackerMaker("mine", lambda: tracker), notes.append)
+    thread = TrackerThread(TrackerMaker("mine", lambda _: tracker), (), notes.append)
     for step in range(5):
         thread.log({"step": step})
     thread.close()
@@ -60,14 +60,31 @@ def test_a_tracker_gets_every_record_in_order_in_a_thread_of_its_own() -> None:
     assert not notes
 
 
-def raising() -> None:
+def just(tracker: Remembering) -> Callable[[Sequence[Record]], Remembering]:
+    return lambda _: tracker
+
+
+def raising(*_: object) -> None:
     raise ConnectionError("the disk is full")
 
 
-@pytest.mark.parametrize("make", [lambda: Remembering(raising), lambda: Remembering(sys.exit), raising, object])
-def test_a_tracker_that_raises_is_dropped_with_one_line(make: Callable[[], Any]) -> None:
+def test_a_tracker_is_made_with_what_the_file_of_a_resumed_run_keeps() -> None:
+    past: list[Sequence[Record]] = []
+
+    def make(records: Sequence[Record]) -> Remembering:
+        past.append(records)
+        return Remembering()
+
+    TrackerThread(TrackerMaker("mine", make), [{"step": 1}], print).close()
+    assert past == [[{"step": 1}]]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda _: Remembering(raising), lambda _: Remembering(sys.exit), raising, lambda _: object()]
+)
+def test_a_tracker_that_raises_is_dropped_with_one_line(make: Callable[[Sequence[Record]], Any]) -> None:
     notes: list[str] = []
-    thread = TrackerThread(TrackerMaker("mine", make), notes.append)
+    thread = TrackerThread(TrackerMaker("mine", make), (), notes.append)
     for step in range(3):
         thread.log({"step": step})
     thread.close()
@@ -78,7 +95,7 @@ def test_a_tracker_that_raises_is_dropped_with_one_line(make: Callable[[], Any])
 def test_a_tracker_that_hangs_delays_nothing_and_is_dropped_at_the_deadline_of_the_end() -> None:
     gate, notes = threading.Event(), list[str]()
     tracker = Remembering(gate.wait)
-    thread = TrackerThread(TrackerMaker("mine", lambda: tracker), notes.append, close_seconds=0.05)
+    thread = TrackerThread(TrackerMaker("mine", lambda _: tracker), (), notes.append, close_seconds=0.05)
     for step in range(100):
         thread.log({"step": step})  # would hang here
     thread.close()
@@ -92,11 +109,11 @@ def test_a_tracker_that_hangs_delays_nothing_and_is_dropped_at_the_deadline_of_t
 def test_a_tracker_that_hangs_in_one_call_is_dropped_while_the_run_goes_on() -> None:
     gate, notes = threading.Event(), list[str]()
 
-    def make() -> Remembering:
+    def make(_: Sequence[Record]) -> Remembering:
         gate.wait()
         return Remembering()
 
-    thread = TrackerThread(TrackerMaker("mine", make), notes.append, call_seconds=0.0)
+    thread = TrackerThread(TrackerMaker("mine", make), (), notes.append, call_seconds=0.0)
     while not notes:
         thread.log({"step": 0})
     thread.close()
@@ -115,7 +132,14 @@ def inits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             raise wandb.errors.CommError("permission denied")
         logged: list[dict[str, Any]] = []
         files = str(arguments["dir"] / "wandb" / "offline-run-1" / "files")
-        return SimpleNamespace(log=logged.append, define_metric=lambda *_, **__: None, logged=logged, dir=files)
+        return SimpleNamespace(
+            log=logged.append,
+            define_metric=lambda *_, **__: None,
+            logged=logged,
+            dir=files,
+            resumed=False,
+            summary={},
+        )
 
     monkeypatch.setattr(wandb, "init", init)
     return calls
@@ -127,10 +151,10 @@ def tracked(directory: Path, mode: str, note: Callable[[str], None]) -> TrackedR
 
 def test_wandb_is_given_histograms_of_the_counts(inits: list[dict[str, Any]], tmp_path: Path) -> None:
     tracker = WandbTracker(tracked(tmp_path, "offline", lambda _: None))
-    tracker.log({"step": 3, "token_age/histogram": [4, 2]})
+    tracker.log({"step": 3, "policy_version": 3, "token_age/histogram": [4, 2]})
     logged = tracker._run.logged
     histogram = logged[0].pop("token_age/histogram")
-    assert logged == [{"step": 3}]
+    assert logged == [{"step": 3, "policy_version": 3, "axis/step": 3}]
     assert (histogram.histogram, histogram.bins) == ([4, 2], [0, 1, 2])
 
 
@@ -196,7 +220,7 @@ class Showing(Remembering):
 def test_only_a_tracker_that_has_the_method_is_shown_samples() -> None:
     notes: list[str] = []
     for tracker in (Remembering(), Showing()):
-        thread = TrackerThread(TrackerMaker("mine", lambda made=tracker: made), notes.append)  # type: ignore[misc]
+        thread = TrackerThread(TrackerMaker("mine", just(tracker)), (), notes.append)
         thread.log({"step": 3})
         thread.log_samples(3, [SAMPLE])
         thread.close()
@@ -206,8 +230,10 @@ def test_only_a_tracker_that_has_the_method_is_shown_samples() -> None:
 
 
 def test_the_wandb_run_has_the_name_of_the_run_directory(inits: list[dict[str, Any]], tmp_path: Path) -> None:
-    (maker,) = make_trackers(recipe(wandb="offline"), tmp_path / "quickstart-2", lambda _: None)
-    maker.make()
+    directory = tmp_path / "quickstart-2"
+    directory.mkdir()
+    (maker,) = make_trackers(recipe(wandb="offline"), directory, lambda _: None)
+    maker.make([])
     assert (inits[0]["name"], inits[0]["mode"], inits[0]["project"]) == ("quickstart-2", "offline", "arl")
 
 
@@ -217,7 +243,7 @@ def test_without_a_network_wandb_goes_offline_and_says_so_in_one_line(
     with socket.socket() as refusing:  # bound, and not listening
         refusing.bind(("127.0.0.1", 0))
         settings = SimpleNamespace(base_url=f"http://127.0.0.1:{refusing.getsockname()[1]}")
-        monkeypatch.setattr(wandb, "setup", lambda: SimpleNamespace(settings=settings))
+        monkeypatch.setattr(wandb, "setup", lambda _: SimpleNamespace(settings=settings))
         notes: list[str] = []
         started = time.monotonic()
         WandbTracker(tracked(tmp_path, "online", notes.append))
@@ -278,7 +304,7 @@ class NoRun:
     ("name", "message"),
     [
         ("wandb", "set output.wandb to online or offline instead"),
-        ("csv", "write it as module:"),
+        ("csv", "give one of tensorboard, or your own as module:attribute"),
         ("nowhere.to:Find", "cannot import nowhere.to"),
         (f"{__name__}:Absent", "has no"),
         (f"{__name__}:NoClose", r"lacks the method close\(\); see .*WandbTracker for a complete one"),

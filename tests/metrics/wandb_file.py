@@ -7,6 +7,8 @@ from typing import Any
 
 from wandb.proto import wandb_internal_pb2
 
+from arl.metrics.names import AGE_BUCKETS, Record
+
 BLOCK = 32_768
 FRAGMENT_HEADER = 7  # crc (4), length (2), kind (1)
 ENDS = {1, 4}  # kinds of a whole record, and of the last fragment of one
@@ -45,3 +47,41 @@ def axes(directory: Path) -> dict[str, str]:
     """Map each defined metric or pattern to the metric that is its axis; empty: it has none of its own."""
     defined = [record.metric for record in records(directory) if record.WhichOneof("record_type") == "metric"]
     return {metric.name or metric.glob_name: metric.step_metric for metric in defined}
+
+
+def logged_records(directory: Path) -> list[Record]:
+    """Return the rows that mirror metrics.jsonl, as its records; those of samples and wandb's own columns left out."""
+    return [_record(row) for row in history(directory) if "policy_version" in row]
+
+
+def _record(row: dict[str, Any]) -> Record:
+    record: Record = {}
+    buckets: dict[str, dict[str, float]] = {}
+    for name, value in row.items():
+        if name.startswith(("_", "axis/")):
+            continue
+        if name.startswith("by_age/"):
+            metric, _, label = name.rpartition("/")
+            buckets.setdefault(metric, {})[label] = value
+        else:
+            record[name] = value
+    for name in {name.rpartition(".")[0] for name in record if name.endswith("histogram.values")}:
+        record[name] = record.pop(f"{name}.values")
+        del record[f"{name}.bins"], record[f"{name}._type"]
+    return record | {name: [of.get(label) for label in AGE_BUCKETS] for name, of in buckets.items()}
+
+
+def summary(directory: Path) -> dict[str, Any]:
+    """Return the summary that the run has at last."""
+    values: dict[str, Any] = {}
+    for record in records(directory):
+        if record.WhichOneof("record_type") == "summary":
+            values |= {
+                item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.summary.update
+            }
+    return values
+
+
+def run_record(directory: Path) -> Any:
+    """Return the record that opens the run: its id, group, tags, config."""
+    return next(record.run for record in records(directory) if record.WhichOneof("record_type") == "run")

@@ -1,0 +1,67 @@
+"""Label a run for trackers by what matters when runs are compared.
+
+the recipe as JSON ─► tags: decoupled_ppo, staleness=8, disaggregated, wall, embedded
+                   └► compare.*: the same and a few numbers, flat, each with one type, to group by
+"""
+
+from typing import Any
+
+MAX_TAG = 64  # characters that wandb accepts
+REDACTED = "(left out)"
+
+
+def redacted(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe without the values of environment variables, which may be secrets whatever their names are."""
+    copy = dict(config)
+    for section, fields in config.items():
+        if isinstance(fields, dict) and fields.get("environment"):
+            names = fields["environment"]
+            copy[section] = fields | {"environment": dict.fromkeys(names, REDACTED)}
+    return copy
+
+
+def has_environment(config: dict[str, Any]) -> bool:
+    """Return whether the recipe gives environment variables to some processes."""
+    return any(isinstance(fields, dict) and fields.get("environment") for fields in config.values())
+
+
+def comparable(config: dict[str, Any]) -> dict[str, str | int | float]:
+    """Return what runs differ by in most comparisons. A run has either a staleness or a lag; "inf" is no bound."""
+    rollout = config["rollout"]
+    flat = {
+        "objective": config["objective"]["kind"],
+        "advantage": config["advantage"]["kind"],
+        "backend": config["engine"]["kind"],
+        "mode": config["mode"],
+        "world": config["world"],
+        "seed": config["seed"],
+        "learning_rate": config["train"]["learning_rate"],
+        "minibatches": config["train"]["minibatches"],
+        "problems_per_step": rollout["problems_per_step"],
+        "group_size": rollout["group_size"],
+    }
+    if rollout["lag"] is None:
+        flat["staleness"] = _bound(rollout["staleness"])
+    else:
+        flat["lag"] = _lag(rollout["lag"])
+    return flat
+
+
+def tags(config: dict[str, Any]) -> tuple[str, ...]:
+    """Return the tags of a run: what matters, then the recipe's own; each once."""
+    flat = comparable(config)
+    age = "staleness" if "staleness" in flat else "lag"
+    ours = (flat["objective"], f"{age}={flat[age]}", flat["mode"], flat["world"], flat["backend"])
+    every = [str(tag)[-MAX_TAG:] for tag in (*ours, *config["output"]["wandb_tags"])]
+    return tuple(dict.fromkeys(every))
+
+
+def _bound(staleness: int | None) -> str:
+    return "inf" if staleness is None else str(staleness)
+
+
+def _lag(lag: int | dict[str, Any]) -> str:
+    """Name a lag: its number, or the file that lags are read from."""
+    if isinstance(lag, int):
+        return str(lag)
+    return next(str(file) for file in lag.values() if file is not None)

@@ -1,0 +1,76 @@
+"""Records, and runs that trackers are given, for tests of trackers."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from arl.config.recipe import Recipe
+from arl.metrics.base import TrackedRun
+from arl.metrics.names import Record
+from arl.metrics.run_labels import redacted
+from arl.metrics.sampled_episode import SampledEpisode
+
+
+def tracked_run(
+    directory: Path,
+    past: Sequence[Record] = (),
+    note: Callable[[str], None] = lambda _: None,
+    **output: Any,
+) -> TrackedRun:
+    sections = {"model": {"path": "m"}, "data": {"path": "d"}, "output": output}
+    config = Recipe.model_validate(sections).model_dump(mode="json")
+    return TrackedRun(directory.name, directory, redacted(config), note, past)
+
+
+def step_record(step: int, shift: float = 0.0) -> Record:
+    """Make a record with every form of value: a number, a histogram, a list of age buckets."""
+    return {
+        "step": step,
+        "policy_version": step,
+        "time_s": 2.0 * step + shift,
+        "tokens/trained_total": 100 * step,
+        "loss": 1 / step + shift,
+        "token_age/histogram": [80, 15, 5],
+        "dispatch_age/histogram": [3, 1],
+        "by_age/ratio": [1.0, 0.97, None, None, 1.2 + shift, None, None],
+        "groups/failed": step // 3,
+        "groups/rejected": 0,
+        "groups/dropped": 0,
+        "audit/groups_in_flight": 4,
+    }
+
+
+def evaluation_record(version: int, accuracy: float, late: float = 0.5) -> Record:
+    return {
+        "step": version,
+        "policy_version": version,
+        "time_s": 2.0 * version + late,
+        "eval/held_out/accuracy": accuracy,
+        "eval/held_out/problems": 64,
+    }
+
+
+def sample_of(step: int) -> SampledEpisode:
+    return SampledEpisode(
+        fate="trained",
+        step=step,
+        group_id=7,
+        sample=0,
+        problem_id="4c81b2de2c0b",
+        prompt="2 + 2 =",
+        response=f"5, said step {step}",
+        answer="4",
+        reward=0.0,
+        unshaped_reward=0.0,
+        parts={"correct": 0.0, "format": 1.0},
+        advantage=-0.5,
+        length=2,
+        oldest_version=step - 2,
+        newest_version=step - 1,
+        truncated=False,
+    )
+
+
+def lines_of(file: Path) -> list[Record]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
