@@ -1,19 +1,27 @@
 """Group runs into arms: runs of one recipe, whatever their seed, name and output. What differs names the arm."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from arl.report.read_runs import LoadedRun
+from arl.report.read_runs import LoadedRun, some
 
 STALENESS = "rollout.staleness"
+INFINITY = "∞"
 LAG = "rollout.lag"
 NOT_OF_AN_ARM = ("seed", "name")
 NOT_OF_AN_ARM_SECTIONS = ("output.",)
+MOST_FIELDS = 4  # in the name of an arm
 LONGEST_VALUE = 40  # characters of a value in the name of an arm
-PROTOCOL = ("data.", "model.", "warmup", "eval.", "world")  # runs that differ there are compared only by what is common
+PROTOCOL = (
+    "data.",
+    "model.",
+    "warmup.",
+    "eval.",
+    "world.",
+)  # runs that differ there are compared only by what is common
 DURING = ("eval.every", "eval.best", "eval.suites")  # these decide what is measured when, not how
 
 
@@ -24,13 +32,15 @@ class Arm(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]  # section.field -> value, of the fields in which arms differ
     names: dict[str, str]  # the same fields -> how they are called in texts
     runs: list[LoadedRun]
-    alone: str = ""  # the name of an arm that differs from no other
+    own_name: str = ""  # used where settings are too many, or none, to name the arm
 
     @property
     def name(self) -> str:
         """Return what sets the arm apart, as in `staleness=8, kind=ppo`."""
+        if self.own_name:
+            return self.own_name
         parts = [f"{self.names[field]}={show(field, value)}" for field, value in shown(self.settings)]
-        return ", ".join(parts) or self.alone
+        return ", ".join(parts)
 
     @property
     def seeds(self) -> list[int]:
@@ -47,34 +57,41 @@ class Arms(Struct, frozen=True):
 
 def make_arms(runs: Sequence[LoadedRun]) -> Arms:
     """Group runs into arms, in the order of their settings."""
-    groups: dict[bytes, list[LoadedRun]] = {}
+    recipes = [run.recipe for run in runs]
+    differing = _differing(recipes)
+    groups: dict[tuple[bytes, ...], list[LoadedRun]] = {}
     for run in runs:
-        groups.setdefault(_identity(run.recipe), []).append(run)
-    fields = _differing([group[0].recipe for group in groups.values()])
-    names = _short_names(fields)
+        values = tuple(_value(run.recipe, field) for field in differing)
+        groups.setdefault(values, []).append(run)
+    fields = _telling(differing, recipes)
+    ordered = sorted(groups.values(), key=lambda group: [order(field, group[0].recipe.get(field)) for field in fields])
     notes = _unlike(fields)
-
-    def settings(group: Sequence[LoadedRun]) -> dict[str, Any]:
-        return {field: group[0].recipe.get(field) for field in fields}
-
-    ordered = sorted(groups.values(), key=lambda group: [order(f, v) for f, v in settings(group).items()])
+    names = _short_names(fields)
     arms = []
     for number, group in enumerate(ordered):
-        arm = Arm(
-            number=number,
-            settings=settings(group),
-            names=names,
-            runs=[],
-            alone=str(group[0].recipe.get("name", group[0].name)),
+        arms.append(
+            Arm(
+                number=number,
+                settings={field: group[0].recipe.get(field) for field in fields},
+                names=names,
+                runs=_one_of_each_seed(group, notes),
+                own_name=_own_name(group, ordered) if len(fields) > MOST_FIELDS or not fields else "",
+            )
         )
-        arms.append(msgspec.structs.replace(arm, runs=_one_of_each_seed(arm.name, group, notes)))
     return Arms(arms, notes)
+
+
+def _own_name(group: Sequence[LoadedRun], groups: Sequence[Sequence[LoadedRun]]) -> str:
+    """Return the name in the recipe, if it is of this group alone; else that of the first run's directory."""
+    name = group[0].recipe.get("name")
+    namesakes = [other for other in groups if other[0].recipe.get("name") == name]
+    return str(name) if name and len(namesakes) == 1 else group[0].name
 
 
 def show(field: str, value: Any) -> str:
     """Write the value of a field in a few characters; no bound at all is ∞."""
     if value is None:
-        return "∞" if field == STALENESS else "none"
+        return INFINITY if field == STALENESS else "none"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -105,12 +122,6 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _identity(recipe: dict[str, Any]) -> bytes:
-    """Return the same bytes for the same recipe, whatever its seed, name and output."""
-    kept = {field: value for field, value in recipe.items() if _is_of_arm(field)}
-    return msgspec.json.encode(kept, order="sorted")
-
-
 def _is_of_arm(field: str) -> bool:
     return field not in NOT_OF_AN_ARM and not field.startswith(NOT_OF_AN_ARM_SECTIONS)
 
@@ -118,15 +129,33 @@ def _is_of_arm(field: str) -> bool:
 def _differing(recipes: Sequence[dict[str, Any]]) -> list[str]:
     """Return the fields in which recipes differ, in the order of the recipe.
 
-    A field that follows from the kind of its section is left out, because the kind says it already.
+    A field that a recipe does not have at all, because another version of arl wrote it or because it belongs to another
+    kind, is no difference by itself.
     """
     fields = dict.fromkeys(field for recipe in recipes for field in recipe if _is_of_arm(field))
-    differing = [field for field in fields if len(_values(recipes, field)) > 1]
-    return [field for field in differing if not _follows_from_kind(field, differing, recipes)]
+    differing = []
+    for field in fields:
+        values = {_value(recipe, field) for recipe in recipes if _knows(recipe, field)}
+        if len(values) > 1:
+            differing.append(field)
+    return differing
 
 
-def _values(recipes: Iterable[dict[str, Any]], field: str) -> set[bytes]:
-    return {_value(recipe, field) for recipe in recipes}
+def _knows(recipe: dict[str, Any], field: str) -> bool:
+    """Return whether a recipe has the field, or a value in the place of its section, or a section in its place."""
+    if field in recipe:
+        return True
+    return any(field.startswith(f"{other}.") or other.startswith(f"{field}.") for other in recipe)
+
+
+def _telling(differing: Sequence[str], recipes: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the fields that name arms: none of a section that another one names, none that follows from a kind."""
+    telling = []
+    for field in differing:
+        is_inside = any(field.startswith(f"{other}.") for other in differing)
+        if not is_inside and not _follows_from_kind(field, differing, recipes):
+            telling.append(field)
+    return telling
 
 
 def _value(recipe: dict[str, Any], field: str) -> bytes:
@@ -151,20 +180,18 @@ def _short_names(fields: Sequence[str]) -> dict[str, str]:
 
 
 def _unlike(fields: Sequence[str]) -> list[str]:
-    unlike = [field for field in fields if field.startswith(PROTOCOL) and field not in DURING]
+    unlike = [field for field in fields if f"{field}.".startswith(PROTOCOL) and field not in DURING]
     if not unlike:
         return []
-    names = ", ".join(unlike)
-    return [f"The runs differ in {names}: they are put side by side only where they measured the same thing by name."]
+    names = some(unlike, "", "")
+    return [f"The runs differ in {names}. Only what they have in common by name is put side by side."]
 
 
-def _one_of_each_seed(arm: str, group: Sequence[LoadedRun], notes: list[str]) -> list[LoadedRun]:
+def _one_of_each_seed(group: Sequence[LoadedRun], notes: list[str]) -> list[LoadedRun]:
     """Keep one run of each seed: a finished one before others, then the longest, then the first by name."""
     by_seed: dict[int, LoadedRun] = {}
     for run in sorted(group, key=lambda run: (run.status != "finished", -run.last_step, run.name)):
         kept = by_seed.setdefault(run.seed, run)
         if kept is not run:
-            notes.append(
-                f"{run.name}: has the recipe and seed {run.seed} of {kept.name}, which stands for both ({arm})"
-            )
+            notes.append(f"{run.name}: has the recipe and the seed ({run.seed}) of {kept.name}; only that one counts")
     return [by_seed[seed] for seed in sorted(by_seed)]

@@ -189,7 +189,7 @@ def _read_rows(name: str, directory: Path, notes: list[str]) -> list[Row]:
         else:
             rows.append(row)
     if damaged:
-        notes.append(f"{name}: {METRICS_FILE}: no record in {_some(damaged, 'line')}; left out")
+        notes.append(f"{name}: {METRICS_FILE}: no record in {some(damaged, 'line', 'lines')}; left out")
     return rows
 
 
@@ -204,12 +204,13 @@ def _decoded(line: bytes) -> Row | None:
     return row if isinstance(row.get("step"), float) else None
 
 
-def _some(names: Sequence[str], noun: str) -> str:
-    """Write `line 3`, or `lines 3, 4, 5, 6 and 12 more`."""
+def some(names: Sequence[str], one: str, several: str) -> str:
+    """Write `line 3`, or `lines 3, 4, 5, 6 and 12 more`, for the words `line` and `lines`."""
     shown = ", ".join(names[:NAMES_SHOWN])
     rest = len(names) - NAMES_SHOWN
     more = f" and {rest} more" if rest > 0 else ""
-    return f"{noun}{'s' if len(names) > 1 else ''} {shown}{more}"
+    noun = several if len(names) > 1 else one
+    return f"{noun} {shown}{more}".strip()
 
 
 def _steps(name: str, rows: Sequence[Row], notes: list[str]) -> list[Row]:
@@ -273,4 +274,4 @@ def _unknown_metrics(runs: Sequence[LoadedRun]) -> list[str]:
     unknown = sorted({name for run in runs for name in run.columns.names if not is_defined(name)})
     if not unknown:
         return []
-    return [f"{_some(unknown, 'metric')}: unknown to this version of arl, and left out"]
+    return [f"{some(unknown, 'metric', 'metrics')}: unknown to this version of arl, and left out"]

@@ -102,7 +102,8 @@ def at_each(x: np.ndarray, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     measured = np.isfinite(x) & np.isfinite(y)
     if not measured.any():
         return np.full(len(wanted), np.nan)
-    return np.interp(wanted, x[measured], y[measured], left=np.nan, right=np.nan)
+    values: np.ndarray = np.interp(wanted, x[measured], y[measured], left=np.nan, right=np.nan)
+    return values
 
 
 def thinned(x: np.ndarray, rows: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray]:
