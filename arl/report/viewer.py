@@ -147,7 +147,7 @@ def _page_bytes(row: Mapping[str, Any]) -> int:
     """Estimate what a row takes in a page: its texts as UTF-8, and up to five columns of four bytes as base64."""
     texts = [row[name] or "" for name in ("prompt", "response", "answer", "reward_error")]
     num_characters = sum(len(text[:MOST_CHARACTERS].encode()) for text in texts)
-    num_tokens = min(len(row["token_ids"]) - row["prompt_length"], MOST_TOKENS)
+    num_tokens: int = min(len(row["token_ids"]) - row["prompt_length"], MOST_TOKENS)
     num_columns = 1 + sum(row[name] is not None for name in PACKED)
     return 400 + num_characters + num_tokens * num_columns * 16 // 3
 
