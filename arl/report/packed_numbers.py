@@ -19,10 +19,14 @@ def pack_numbers(traces: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _packed(name: str, value: Any) -> Any:
     if name not in COORDINATES or not isinstance(value, list) or len(value) < LONG:
         return value
-    if not all(entry is None or type(entry) in (int, float) for entry in value):
+    if not all(map(_is_number, value)):
         return value
     array = np.asarray(value, np.float64)
     largest = np.nanmax(np.abs(array[np.isfinite(array)]), initial=0.0)
     kind = "f4" if largest < EXACT_IN_FLOAT32 else "f8"
     content = base64.b64encode(array.astype(f"<{kind}").tobytes())
     return {"dtype": kind, "bdata": content.decode("ascii")}
+
+
+def _is_number(entry: object) -> bool:
+    return entry is None or (isinstance(entry, int | float) and not isinstance(entry, bool))

@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from arl.report.packed_numbers import pack_numbers
 from arl.report.page_parts import section_html, swimlane_html, viewer_html
@@ -58,10 +59,17 @@ def _figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
 
 def data_block(id: str, data: object) -> str:
     """Return data as an element that no parser of HTML takes for anything else; NaN is null."""
-    text = msgspec.json.encode(data).decode("utf-8", "replace")
+    text = msgspec.json.encode(data, enc_hook=_plain).decode("utf-8")
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return f'<script type="application/json" id="{id}">{text}</script>'
+
+
+def _plain(value: object) -> object:
+    """Turn numbers and arrays of NumPy into those of Python."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise NotImplementedError(f"a page cannot hold a {type(value).__name__}; give numbers, texts, lists or mappings")
 
 
 def _page(title: str, contents: Sequence[tuple[str, str]], body: Sequence[str], data: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from arl.report.parts import Figure, Item, Prose, Section, Table
-from arl.report.swimlane import Swimlanes
+from arl.report.swimlane import EXPLANATION, Swimlanes
 from arl.report.viewer import ViewerData
 
 LONG_TEXT = 40  # characters, from which a cell wraps
@@ -90,7 +90,8 @@ def swimlane_html(id: str, title: str, swimlanes: Swimlanes) -> str:
         state = " open" if number == 0 else ""
         summary = escape(figure.title)
         boxes.append(f'<details class="run"{state}><summary>{summary}</summary>{figure_html(figure)}</details>')
-    return _section(id, title, "".join(boxes) + notes_html(swimlanes.notes))
+    explanation = f"<p>{escape(EXPLANATION)}</p>" if boxes else ""
+    return _section(id, title, explanation + "".join(boxes) + notes_html(swimlanes.notes))
 
 
 def viewer_html(id: str, title: str, viewer: ViewerData, skeleton: str) -> str:

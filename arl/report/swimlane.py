@@ -31,6 +31,13 @@ SCALARS = ("fate", "trained_at", "group_id", "sample", "dispatch_version", "disp
 VERSIONS = ("policy_versions",)
 
 
+EXPLANATION = (
+    "A bar reaches from the admission of its group to the end of the group's last episode. Its colors are the policy "
+    "versions that sampled the episode's tokens. The thin line after it is the wait for its training step. Dotted "
+    "lines are swaps; the boxes on top are the steps of the trainer."
+)
+
+
 class Swimlanes(Struct, frozen=True):
     """Hold one figure for each run that has something to draw, and notes on what could not be read."""
 
@@ -140,8 +147,5 @@ def _bars(places: Sequence[_Place], spans: RunSpans) -> list[EpisodeBar]:
 def _caption(num_bars: int, within: Sequence[_Place], num_rows: int, window: Sequence[int]) -> str:
     return (
         f"{num_bars:,} of the {len(within):,} episodes that were under way in steps {window[0] + 1} to "
-        f"{window[-1] + 1} (one of a group), of {num_rows:,} in the files. A bar reaches from the admission of its "
-        "group to the end of the last episode of the group; its colors are the policy versions that sampled the "
-        "episode's tokens. The thin line after it is the wait for its training step. Vertical lines are swaps, the "
-        "band below is the trainer's steps."
+        f"{window[-1] + 1}, one of a group; the files hold {num_rows:,}."
     )

@@ -4,6 +4,7 @@
 const figures = (() => {
   const parts = JSON.parse(document.getElementById("figures-data").textContent);
   const isTouch = matchMedia("(pointer: coarse)").matches;
+  const canHover = matchMedia("(hover: hover)").matches;
   const drawn = new Map(); // id -> the element that plotly drew into
   const hiddenArms = new Set(); // "arm:3": hidden in every figure
   const hiddenNames = new Map(); // id of a figure -> names of traces that are hidden in it alone
@@ -11,7 +12,7 @@ const figures = (() => {
   const CONFIG = {
     responsive: true,
     displaylogo: false,
-    displayModeBar: isTouch ? false : "hover",
+    displayModeBar: canHover ? "hover" : false,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
   };
 
@@ -71,6 +72,7 @@ const figures = (() => {
         colorscale: { sequential },
         coloraxis: { colorbar },
         hoverlabel: { bgcolor: paper, bordercolor: theme.variable("rule"), font: { color: theme.variable("ink") }, align: "left" },
+        modebar: { bgcolor: "rgba(0,0,0,0)", color: theme.variable("muted"), activecolor: theme.variable("ink") },
         hovermode: "closest",
         bargap: 0.25,
         xaxis: axis(),
