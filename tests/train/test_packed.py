@@ -140,11 +140,11 @@ def test_segments_of_any_sizes_around_the_fused_path_attend_as_each_does_alone(
         together = PackedContext(query_offsets, key_offsets, np.concatenate(keys).astype(np.int32))
         out = together.attend(0, q, k, v, 0.5)[0]
     for i, seen in enumerate(keys):
-        own = slice(int(query_offsets[i]), int(query_offsets[i + 1]))
-        scores = 0.5 * q[0, :, own] @ k[0, :, seen].transpose(1, 2)
+        queries = slice(int(query_offsets[i]), int(query_offsets[i + 1]))
+        scores = 0.5 * q[0, :, queries] @ k[0, :, seen].transpose(1, 2)
         hidden = torch.ones(scores.shape[1:]).triu(len(seen) - scores.shape[1] + 1).bool()
         alone = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v[0, :, seen]
-        torch.testing.assert_close(out[own], alone.transpose(0, 1))
+        torch.testing.assert_close(out[queries], alone.transpose(0, 1))
 
 
 def test_a_model_that_keeps_a_cache_is_refused() -> None:
