@@ -44,6 +44,9 @@ class Train(Section):
     """AdamW's decay of the weights, per unit of learning rate."""
     clip_norm: PositiveFloat = 1.0
     """Gradient norm bound."""
+    halves_every: NonNegative = 0
+    """Steps between two measurements of `grad_cosine/stale_fresh`, which take two forward and backward passes of a
+    minibatch and change nothing; 0: none."""
     ranks: Positive = 1
     """FSDP2 world size."""
     shard_ranks: Positive | None = None

@@ -139,6 +139,16 @@ METRICS: dict[str, Metric] = {
     # ---- updates
     "entropy": Metric("nats", "mean entropy of π_θ at computed loss tokens"),
     "grad_norm": Metric("", "mean over minibatches of the gradient norm before clipping"),
+    "grad_cosine/previous": Metric(
+        "",
+        "mean over minibatches of the cosine between the gradient before clipping and AdamW's first moment before the "
+        "update, the decayed mean of the gradients before it; left out where either is 0, as in the first update",
+    ),
+    "grad_cosine/stale_fresh": Metric(
+        "",
+        "cosine between the gradients of two halves of the first minibatch: its computed loss tokens above the median "
+        "age, and the others; every train.halves_every steps, where both halves have tokens and a gradient",
+    ),
     "train/skipped_updates": Metric(
         "updates", "minibatches whose loss or gradient was not finite: left out of weights and of these means"
     ),
@@ -166,7 +176,7 @@ ONCE_LOST = frozenset(  # each is logged from the first such group on
     f"audit/{quantity}_{loss}" for quantity in ("length", "reward") for loss in ("rejected", "failed", "dropped")
 )
 ON_KNOWN_DEVICES = frozenset({"hardware/mfu"})
-ON_DEMAND = frozenset({"ratio/dual_clip_fraction"})  # of settings that are off by default
+ON_DEMAND = frozenset({"ratio/dual_clip_fraction", "grad_cosine/stale_fresh"})  # of settings that are off by default
 MEASURED = frozenset({"time/proximal_s", "time/train_s", "hardware/mfu", "hardware/tflops", "hardware/memory_gb"})
 # A metric that is undefined for a step is left out of its record: under naive ppo there is no behavior weight, with all
 # advantages 0 no token was computed, with all updates skipped there is no loss, without loss tokens there is no age,

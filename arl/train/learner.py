@@ -23,6 +23,7 @@ from arl.errors import TrainerError
 from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.cost import peak_flops, peak_memory, training_flops
+from arl.train.gradient_halves import Half, halves
 from arl.train.packer import MicroBatch, Minibatch, Shard
 from arl.train.rendezvous import init_ranks
 from arl.train.schedule import schedule_of
@@ -66,6 +67,7 @@ class Learner:
         self.version = version
         self._schedule = schedule_of(train)
         self._updates = version * train.minibatches
+        self._halves_every = train.halves_every
         self._evidence = evidence
         self._skipped_in_a_row = 0
         self._flops = model_flops(str(path))
@@ -91,16 +93,20 @@ class Learner:
         if self.sharded.device.type == "cuda":  # the pass was only launched
             torch.cuda.synchronize(self.sharded.device)
         middle = time.perf_counter()
+        stale_fresh = self._stale_fresh_cosine(shard.minibatches[0])
+        begin = time.perf_counter()
         totals = StepTotals(self.sharded.device, self.objective)
         for minibatch, logprobs in zip(shard.minibatches, proximal, strict=True):
             update = self._minibatch(minibatch, logprobs, totals, log)
             if self._skipped_in_a_row == MOST_SKIPPED:
                 raise TrainerError(self._give_up(shard, update))
         metrics = totals.metrics()
-        seconds = time.perf_counter() - middle  # reading the metrics has waited for the last update on a GPU
+        seconds = time.perf_counter() - begin  # reading the metrics has waited for the last update on a GPU
         self.version += 1
         metrics["time/proximal_s"] = middle - start
         metrics["time/train_s"] = seconds
+        if stale_fresh is not None:
+            metrics["grad_cosine/stale_fresh"] = stale_fresh
         return metrics | self._hardware(shard, seconds)
 
     def _hardware(self, shard: Shard, seconds: float) -> dict[str, float]:
@@ -158,13 +164,7 @@ class Learner:
         log: TokenLog | None,
     ) -> Update:
         """Run forward and backward of every micro-batch, then one optimizer update. Collective."""
-        loss_sum = torch.zeros((), device=self.sharded.device)
-        num_micro_batches = len(minibatch.micro_batches)
-        for i, batch in enumerate(minibatch.micro_batches):
-            center = None if proximal is None else proximal[i]
-            loss = self._policy_loss(batch, center, minibatch, totals, log)
-            self.sharded.backward(loss, last=i + 1 == num_micro_batches)
-            loss_sum += loss.detach()
+        loss_sum = self._backward(minibatch, proximal, totals, log)
         rate = self._schedule.rate(self._updates)
         update = self.sharded.update(rate, loss_sum)
         totals.close_update(update, rate)
@@ -175,6 +175,46 @@ class Learner:
             self._skipped_in_a_row += 1
         return update
 
+    def _backward(
+        self,
+        minibatch: Minibatch,
+        proximal: list[Tensor] | None,
+        totals: StepTotals,
+        log: TokenLog | None = None,
+        half: Half | None = None,
+    ) -> Tensor:
+        """Run forward and backward of every micro-batch; return this rank's loss, (). Collective."""
+        loss_sum = torch.zeros((), device=self.sharded.device)
+        num_micro_batches = len(minibatch.micro_batches)
+        for i, batch in enumerate(minibatch.micro_batches):
+            center = None if proximal is None else proximal[i]
+            loss = self._policy_loss(batch, center, minibatch, totals, log, half)
+            self.sharded.backward(loss, last=i + 1 == num_micro_batches)
+            loss_sum += loss.detach()
+        return loss_sum
+
+    def _stale_fresh_cosine(self, first: Minibatch) -> float | None:
+        """Compute the cosine between the gradients of the first minibatch's stale and fresh half. Collective.
+
+        Weights, optimizer and totals stay as they are.
+
+        Returns:
+            None where nobody asks for it in this step, where all tokens are in one half, or where a gradient is 0.
+        """
+        every = self._halves_every
+        if not every or (self.version + 1) % every:
+            return None
+        device = self.sharded.device
+        both = halves(first.micro_batches, self.version, device)
+        if both is None:
+            return None
+        gradients = []
+        for half in both:
+            self._backward(first, None, StepTotals(device, self.objective), half=half)
+            gradients.append(self.sharded.take_gradient())
+        stale, fresh = gradients
+        return self.sharded.cosine(stale, fresh)
+
     def _policy_loss(
         self,
         batch: MicroBatch,
@@ -182,11 +222,13 @@ class Learner:
         minibatch: Minibatch,
         totals: StepTotals,
         log: TokenLog | None = None,
+        half: Half | None = None,
     ) -> Tensor:
         """Compute the loss of a micro-batch, (), and add its token statistics to `totals` and `log`.
 
         Args:
             proximal: (M,) of its scored positions; None: the current ones serve, if the objective asks for them.
+            half: gives the loss the gradient of these tokens alone; None: of all.
         """
         num_terms = self._num_terms(minibatch)
         columns = self._columns(batch)
@@ -206,6 +248,8 @@ class Learner:
                 given[PROXIMAL] = current.detach()
             elif proximal is not None:
                 given[PROXIMAL] = proximal[rows].index_select(0, own)
+            if half is not None:
+                current = half.only(current, self.version - given["policy_versions"])
             tokens = TokenColumns(
                 current_logprobs=current,
                 version=self.version,

@@ -39,6 +39,7 @@ class Update(NamedTuple):
 
     loss: float  # sum over micro-batches
     grad_norm: float  # before the clip
+    cosine: float | None = None  # between the gradient and AdamW's mean of the earlier ones; None: one of them is 0
 
     @property
     def is_finite(self) -> bool:
@@ -148,8 +149,7 @@ class ShardedModel(ShardedWeights):
         Args:
             loss: () float32, this rank's sum over micro-batches.
         """
-        grads = [local_part(p.grad) for p in self._shards.values() if p.grad is not None]
-        assert len(grads) == len(self._local), "a parameter without gradient"
+        grads = self._gradient()
         update = self._reduced(grads, loss)
         if update.is_finite:
             if update.grad_norm > self.clip_norm:
@@ -160,23 +160,60 @@ class ShardedModel(ShardedWeights):
             self._optimizer.param_groups[0]["lr"] = learning_rate
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
-        for parameter in self._shards.values():
-            parameter.grad = None
+        self._clear_gradient()
         return update
+
+    def take_gradient(self) -> list[Tensor]:
+        """Return this rank's shards of the gradient, before any clip, and leave none behind for an update."""
+        grads = self._gradient()
+        self._clear_gradient()
+        return grads
+
+    def cosine(self, a: list[Tensor], b: list[Tensor]) -> float | None:
+        """Return the cosine between two gradients of which this rank has shards; None if one is 0. Collective."""
+        products = self._products(a, b)
+        if self._world > 1:
+            dist.all_reduce(products)
+        return _cosine(*products.tolist())
 
     def give_back(self) -> None:
         """Free a GPU's memory for others between two steps, all but weights and moments. Does nothing without a GPU."""
         torch.cuda.empty_cache()
 
     def _reduced(self, grads: list[Tensor], loss: Tensor) -> Update:
-        """Sum the loss and the squared gradient norm over the ranks. Collective."""
-        norms = torch.stack(torch._foreach_norm(grads))
-        squares = norms.square().sum() / self._copies  # each copy of the weights has the whole gradient
-        both = torch.stack([squares, loss])
+        """Sum the loss and the products of gradient and first moment over the ranks. Collective."""
+        means = [self._optimizer.state[local]["exp_avg"] for local in self._local]
+        summed = torch.cat([self._products(grads, means), loss[None]])
         if self._world > 1:
-            dist.all_reduce(both)
-        squared, total = both.tolist()
-        return Update(loss=total, grad_norm=math.sqrt(squared))
+            dist.all_reduce(summed)
+        squared, squared_mean, dot, total = summed.tolist()
+        return Update(
+            loss=total,
+            grad_norm=math.sqrt(squared),
+            cosine=_cosine(squared, squared_mean, dot),
+        )
+
+    def _gradient(self) -> list[Tensor]:
+        grads = [local_part(p.grad) for p in self._shards.values() if p.grad is not None]
+        assert len(grads) == len(self._local), "a parameter without gradient"
+        return grads
+
+    def _clear_gradient(self) -> None:
+        for parameter in self._shards.values():
+            parameter.grad = None
+
+    def _products(self, a: list[Tensor], b: list[Tensor]) -> Tensor:
+        """Compute a·a, b·b and a·b over this rank's shards, (3,), which sum up to those of all ranks."""
+        squares = [torch.stack(torch._foreach_norm(x)).square().sum() for x in (a, b)]
+        dots = torch.stack([x.reshape(-1).dot(y.reshape(-1)) for x, y in zip(a, b, strict=True)])
+        return torch.stack([*squares, dots.sum()]) / self._copies  # each copy of the weights has the whole gradient
+
+
+def _cosine(squared_a: float, squared_b: float, dot: float) -> float | None:
+    lengths = math.sqrt(squared_a) * math.sqrt(squared_b)
+    if not lengths or not math.isfinite(lengths):
+        return None
+    return max(-1.0, min(1.0, dot / lengths))  # rounding may lead out of [−1, 1]
 
 
 def _scored(

@@ -98,8 +98,8 @@ class StepTotals:
         """Reduce over ranks, and return the metrics of the step. Collective.
 
         Returns:
-            The objective's metrics and the entropy, absent where no token was computed; loss and grad_norm, the means
-            over updates, absent where all were skipped; the learning rate of the last update.
+            The objective's metrics and the entropy, absent where no token was computed; loss, grad_norm and
+            grad_cosine/previous, the means over updates, absent where there is none; the learning rate of the last one.
         """
         metrics: dict[str, MetricValue] = {
             "learning_rate": self._learning_rate,
@@ -109,6 +109,9 @@ class StepTotals:
             num_updates = len(self._updates)
             metrics["loss"] = sum(update.loss for update in self._updates) / num_updates
             metrics["grad_norm"] = sum(update.grad_norm for update in self._updates) / num_updates
+        cosines = [update.cosine for update in self._updates if update.cosine is not None]
+        if cosines:
+            metrics["grad_cosine/previous"] = sum(cosines) / len(cosines)
         return metrics | self._token_metrics()
 
     def _token_metrics(self) -> dict[str, MetricValue]:

@@ -34,7 +34,9 @@ SEQUENCES = GSPO(proximal="loglinear", clip_low=0.2, clip_high=0.2)  # π_prox o
 def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, MetricValue]], dict[str, torch.Tensor]]:
     """Metrics of a few steps, and the weights after them."""
     learner = Learner(
-        model, Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, capacity=64, **train), DecoupledPPO()
+        model,
+        Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, capacity=64, halves_every=1, **train),
+        DecoupledPPO(),
     )
     shards = [
         packed(batch(v, groups=8, size=4, seed=v), 2, 64, dist.get_world_size())[0][dist.get_rank()]

@@ -1,0 +1,136 @@
+"""The cosines between gradients, and that measuring them changes nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.config.recipe import Train
+from arl.metrics.names import number
+from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.gspo import GSPO
+from arl.train.algorithms.objective import Objective
+from arl.train.algorithms.ppo import PPO
+from arl.train.gradient_halves import halves
+from arl.train.learner import Learner
+from arl.train.packer import Shard
+from arl.train.rendezvous import init_ranks
+from arl.train.sharding import local_part
+from arl.train.step_totals import StepTotals
+from tests.train.gradients import gradient_of
+from tests.train.synthetic import batch, packed
+
+OBJECTIVES = [DecoupledPPO(), DecoupledPPO(proximal="loglinear"), PPO(), GSPO(clip_low=0.2, clip_high=0.2)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _alone() -> Iterator[None]:
+    init_ranks(deadline_seconds=300)
+    yield
+    dist.destroy_process_group()
+
+
+def learner(model: Path, objective: Objective | None = None, minibatches: int = 2, halves_every: int = 0) -> Learner:
+    train = Train(dtype="float32", learning_rate=1.5e-3, minibatches=minibatches, halves_every=halves_every)
+    return Learner(model, train, objective or DecoupledPPO(), version=4)
+
+
+def shard_of(version: int, minibatches: int = 2, capacity: int = 200) -> Shard:
+    (shard,), _ = packed(batch(version, groups=8, size=4, seed=version), minibatches, capacity)
+    return shard
+
+
+def flat(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors.values()])
+
+
+def test_the_cosine_to_the_previous_updates_is_that_of_the_gradient_and_adams_decayed_mean(tiny: Path) -> None:
+    trained = learner(tiny, minibatches=1)
+    first, second = shard_of(4, 1), shard_of(5, 1)
+    assert "grad_cosine/previous" not in trained.step(first)  # there is no earlier gradient
+    mean = torch.cat([trained.sharded._optimizer.state[p]["exp_avg"].flatten() for p in trained.sharded._local])
+    _, gradient = gradient_of(trained, second.minibatches[0])
+    expected = torch.cosine_similarity(flat(gradient).double(), mean.double(), dim=0)
+    assert number(trained.step(second), "grad_cosine/previous") == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_the_same_gradient_again_has_cosine_one_although_it_was_clipped(tiny: Path) -> None:
+    train = Train(dtype="float32", learning_rate=1e-12, minibatches=1, clip_norm=1e-3)
+    trained = Learner(tiny, train, PPO(), version=4)
+    trained.step(shard_of(4, 1))
+    again = trained.step(msgspec.structs.replace(shard_of(4, 1), version=5))
+    assert number(again, "grad_cosine/previous") == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: f"{o.kind}-{getattr(o, 'proximal', '')}")
+def test_the_gradients_of_the_halves_sum_up_to_that_of_the_minibatch(tiny: Path, objective: Objective) -> None:
+    trained = learner(tiny, objective)
+    (first, _) = shard_of(4).minibatches
+    assert len(first.micro_batches) > 1
+    both = halves(first.micro_batches, 4, trained.sharded.device)
+    assert both is not None
+    stale, fresh = (_gradient_of_half(trained, shard_of(4), stale) for stale in (True, False))
+    _, whole = gradient_of(trained, first)
+    torch.testing.assert_close(stale + fresh, flat(whole), rtol=1e-4, atol=1e-6)
+    expected = torch.cosine_similarity(stale.double(), fresh.double(), dim=0).item()
+    measured = learner(tiny, objective, halves_every=1).step(shard_of(4))
+    assert number(measured, "grad_cosine/stale_fresh") == pytest.approx(expected, abs=1e-5)
+
+
+def _gradient_of_half(trained: Learner, shard: Shard, stale: bool) -> torch.Tensor:
+    """Set the advantages of the other half to 0, which takes its tokens out of the loss; unless they are sequences."""
+    first = shard.minibatches[0]
+    both = halves(first.micro_batches, 4, trained.sharded.device)
+    assert both is not None
+    half = both[0] if stale else both[1]
+    for i, pack in enumerate(first.micro_batches):
+        totals = StepTotals(trained.sharded.device, trained.objective)
+        if trained.objective.scope == "sequence":
+            loss = trained._policy_loss(pack, None, first, totals, half=half)
+        else:
+            own = (4 - pack.policy_versions > half.median_age) == stale
+            alone = msgspec.structs.replace(pack, advantages=np.where(own, pack.advantages, np.float32(0)))
+            loss = trained._policy_loss(alone, None, first, totals)
+        trained.sharded.backward(loss, last=i + 1 == len(first.micro_batches))
+    return torch.cat([local_part(part).flatten() for part in trained.sharded.take_gradient()])
+
+
+def test_measuring_the_halves_leaves_weights_optimizer_and_metrics_as_they_are_to_the_bit(tiny: Path) -> None:
+    plain, measured = learner(tiny), learner(tiny, halves_every=2)
+    for version in range(4, 8):
+        ours, theirs = plain.step(shard_of(version)), measured.step(shard_of(version))
+        is_measured = (version + 1) % 2 == 0
+        assert ("grad_cosine/stale_fresh" in theirs) == is_measured
+        timed = {name for name in ours if name.startswith(("time/", "hardware/"))}
+        assert {n: ours[n] for n in ours.keys() - timed} == {
+            n: theirs[n] for n in theirs.keys() - timed - {"grad_cosine/stale_fresh"}
+        }
+    a, b = plain.sharded.training_state(), measured.sharded.training_state()
+    for one, other in ((a.weights, b.weights), (a.optimizer, b.optimizer)):
+        assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def test_tokens_of_one_age_have_no_halves(tiny: Path) -> None:
+    trained = learner(tiny, halves_every=1)
+    (shard,), _ = packed(batch(4, groups=8, size=4, max_age=0), 2)
+    assert "grad_cosine/stale_fresh" not in trained.step(shard)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40))
+def test_neither_half_is_empty_and_the_stale_one_has_at_most_half_of_the_tokens(tiny: Path, drawn: list[int]) -> None:
+    ages = np.array(drawn)
+    (pack, *_) = shard_of(4, capacity=16_384).minibatches[0].micro_batches
+    pack = msgspec.structs.replace(pack, policy_versions=(9 - ages).astype(np.int32))
+    both = halves([pack], 9, torch.device("cpu"))
+    if len(set(drawn)) == 1:
+        assert both is None
+    if both is not None:
+        stale = ages > both[0].median_age
+        assert 0 < stale.sum() <= len(ages) / 2
+        assert both[0].median_age == np.sort(ages)[(len(ages) - 1) // 2]
