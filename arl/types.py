@@ -161,6 +161,19 @@ class TrainedTokens(Struct, frozen=True):
     proximal_logprobs: np.ndarray | None = None  # (T,) likewise; None: the objective needs none
 
 
+class StepWaits(Struct, frozen=True):
+    """Say how long the trainer waited before a step, and for what, in clock seconds."""
+
+    groups: float = 0.0  # fewer groups had finished than a step consumes
+    bound: float = 0.0  # enough had finished, but a late group had to come first, or the engines were too far behind
+    device: float = 0.0  # engines had the device that both sides share
+
+    @property
+    def total(self) -> float:
+        """Return the sum."""
+        return self.groups + self.bound + self.device
+
+
 class StepResult(Struct, frozen=True):
     """Report one finished training step."""
 

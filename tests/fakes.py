@@ -20,6 +20,7 @@ from arl.types import (
     Problem,
     Response,
     StepResult,
+    StepWaits,
     SwapReport,
     TrajectoryGroup,
     WeightUpdate,
@@ -120,8 +121,8 @@ class NullObserver:
     def swapped(self, report: SwapReport) -> None:
         self.swaps.append(report)
 
-    def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None:
-        self.waits.append(waited)
+    def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
+        self.waits.append(waits.total)
 
 
 class NullCodec:

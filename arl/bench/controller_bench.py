@@ -33,7 +33,7 @@ from arl.run.preflight import Plan
 from arl.run.resume import Origin
 from arl.run.train import make_segment
 from arl.run.world import Start
-from arl.types import Batch, Problem, StepResult
+from arl.types import Batch, Problem, StepResult, StepWaits
 
 GROUP_SIZE = 8
 STALENESS = 4
@@ -164,7 +164,7 @@ class _Sampler(NullObserver):
         self._interval = max(steps // NUM_SAMPLES, 1)
         self.resident: list[tuple[int, int]] = []
 
-    def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None:
+    def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
         if result.version % self._interval == 0:
             trained = result.version * self._per_step
             self.resident.append((trained, _resident_bytes()))

@@ -27,6 +27,7 @@ from arl.types import (
     Problem,
     Response,
     StepResult,
+    StepWaits,
     SwapReport,
     TrajectoryGroup,
     WeightUpdate,
@@ -210,5 +211,5 @@ class NullObserver:
     def swapped(self, report: SwapReport) -> None:
         """See Observer."""
 
-    def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None:
+    def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
         """See Observer."""

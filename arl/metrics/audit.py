@@ -62,6 +62,7 @@ class Population(Struct, frozen=True):
     groups: int = 0
     length: Moments = Moments()  # of group means, sampled tokens
     reward: Moments = Moments()  # of group means, where an episode was scored
+    tokens: int = 0  # sampled
 
     def plus(self, group: TrajectoryGroup) -> "Population":
         """Return the population with one more group."""
@@ -71,6 +72,7 @@ class Population(Struct, frozen=True):
         reward = fmean(rewards) if rewards else None
         return Population(
             groups=self.groups + 1,
+            tokens=self.tokens + sum(lengths),
             length=self.length.plus(length),
             reward=self.reward.plus(reward),
         )
@@ -108,18 +110,25 @@ class Selection(Struct, frozen=True):
         """Return how many groups will never be trained."""
         return self.rejected.groups + self.failed.groups + self.dropped.groups
 
-    def metrics(self, admitted: int) -> Record:
+    def metrics(self, admitted: int, open_tokens: int) -> Record:
         """Compute groups/… and audit/…; a mean without a sample is left out.
 
         Args:
             admitted: groups since the start of the run.
+            open_tokens: sampled by the ended episodes of groups that still run.
         """
+        lost_tokens = self.rejected.tokens + self.failed.tokens + self.dropped.tokens
+        finished_tokens = self.generated.tokens - self.trained.tokens - lost_tokens  # in the buffer
         record: Record = {
             "groups/failed": self.failed.groups,
             "groups/rejected": self.rejected.groups,
             "groups/dropped": self.dropped.groups,
             "audit/groups_in_flight": admitted - self.trained.groups - self.num_lost,
         }
+        for name, population in self.populations().items():
+            record[f"audit/tokens_{name}"] = population.tokens
+        record["audit/tokens_generated"] = self.generated.tokens + open_tokens
+        record["audit/tokens_in_flight"] = finished_tokens + open_tokens
         for name, population in self.populations().items():
             if population.length.count:
                 record[f"audit/length_{name}"] = population.length.mean

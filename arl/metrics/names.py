@@ -68,7 +68,7 @@ METRICS: dict[str, Metric] = {
     "queue_age/max": Metric("versions", "max over groups of v − arrival_version"),
     "queue_age/histogram": Metric("groups", "groups with v − arrival_version = 0, 1, …"),
     # ---- how much, how fast
-    "tokens/generated": Metric("tokens", "sampled tokens of episodes that ended, Δ"),
+    "tokens/generated": Metric("tokens", "audit/tokens_generated, Δ"),
     "tokens/trained": Metric("tokens", "loss tokens of the batch, zero advantages included"),
     "tokens/generated_total": Metric("tokens", "sum of tokens/generated since the start"),
     "tokens/trained_total": Metric("tokens", "sum of tokens/trained since the start"),
@@ -100,7 +100,35 @@ METRICS: dict[str, Metric] = {
     "audit/reward_failed": Metric("reward", "mean reward of the groups that failed although scored"),
     "audit/reward_dropped": Metric("reward", "mean reward of the groups that were dropped although scored"),
     "audit/groups_in_flight": Metric("groups", "admitted − trained − lost: running, or finished and in the buffer"),
+    # ---- the ledger: sampled tokens since the start; generated is the sum of the other five
+    "audit/tokens_generated": Metric(
+        "tokens",
+        "of groups that ended, and of the ended episodes of groups that run; an episode ends when its env returns or "
+        "raises, a group that is dropped counts with what it had at that moment",
+    ),
+    "audit/tokens_trained": Metric("tokens", "of trained groups, tokens without loss included"),
+    "audit/tokens_rejected": Metric("tokens", "of groups that the filter or the env rejected"),
+    "audit/tokens_failed": Metric("tokens", "of groups that failed"),
+    "audit/tokens_dropped": Metric("tokens", "of groups that were lost otherwise, like those dropped as late"),
+    "audit/tokens_in_flight": Metric(
+        "tokens", "of finished groups in the buffer, and of ended episodes of running ones"
+    ),
+    # ---- waits; what is not named here, by the times or by the pauses is unexplained
+    "time/step_s": Metric("s", "Δ time"),
+    "time/pack_s": Metric("s", "advantages and packing of the step's batch, on the controller's side"),
+    "wait/groups_s": Metric("s", "the trainer waited because fewer than P groups had finished, Δ"),
+    "wait/bound_s": Metric(
+        "s",
+        "the trainer waited although P groups had finished: for a late group that had to come first, or without a "
+        "bound for engines that were too many versions behind, Δ",
+    ),
+    "wait/device_s": Metric("s", "the trainer waited for its turn of the device, in mode collocated, Δ"),
+    "wait/gate_s": Metric(
+        "s", "no request was open and no group might start, by the staleness gate, the lag or max_groups, Δ"
+    ),
     # ---- weight movement
+    "sync/swaps": Metric("swaps", "swaps that ended, Δ"),
+    "sync/paused_s": Metric("s", "sum of their pauses, Δ"),
     "sync/blocking_seconds": Metric(
         "s", "the trainer's snapshot copy after the step; with rollout.lag, and its wait for a place in line"
     ),
@@ -177,7 +205,16 @@ ONCE_LOST = frozenset(  # each is logged from the first such group on
 )
 ON_KNOWN_DEVICES = frozenset({"hardware/mfu"})
 ON_DEMAND = frozenset({"ratio/dual_clip_fraction", "grad_cosine/stale_fresh"})  # of settings that are off by default
-MEASURED = frozenset({"time/proximal_s", "time/train_s", "hardware/mfu", "hardware/tflops", "hardware/memory_gb"})
+MEASURED = frozenset(
+    {
+        "time/pack_s",
+        "time/proximal_s",
+        "time/train_s",
+        "hardware/mfu",
+        "hardware/tflops",
+        "hardware/memory_gb",
+    }
+)
 # A metric that is undefined for a step is left out of its record: under naive ppo there is no behavior weight, with all
 # advantages 0 no token was computed, with all updates skipped there is no loss, without loss tokens there is no age,
 # without a wrong episode they have no length.

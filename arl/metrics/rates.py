@@ -10,16 +10,17 @@ from msgspec import Struct
 
 from arl.clock import now
 from arl.metrics.names import Record
+from arl.types import StepWaits
 
 
 class Meters(Struct, frozen=True):
     """Hold what was counted in this process since it began."""
 
     busy_seconds: float  # of the engines
-    tokens_generated: int  # by episodes that have ended
     restarts: int  # of engines
     reward_wait_seconds: float = 0.0  # of groups, from the end of their last episode to their grades
     graded_groups: int = 0  # of which these are the sum
+    gate_seconds: float = 0.0  # in which admission was held back and no request was open
 
 
 class RatesState(Struct, frozen=True):
@@ -27,7 +28,7 @@ class RatesState(Struct, frozen=True):
 
     last_step: float  # clock seconds: its end
     busy_seconds: float = 0.0  # since the last step, like the next three
-    tokens_generated: int = 0
+    gate_seconds: float = 0.0
     reward_wait_seconds: float = 0.0
     graded_groups: int = 0
     restarts: int = 0  # since the start, like the next two
@@ -48,7 +49,7 @@ class Rates:
         self._before = at
         begun = read()
         self._last_busy = begun.busy_seconds - at.busy_seconds
-        self._last_tokens = begun.tokens_generated - at.tokens_generated
+        self._last_gate = begun.gate_seconds - at.gate_seconds
         self._last_wait = begun.reward_wait_seconds - at.reward_wait_seconds
         self._last_graded = begun.graded_groups - at.graded_groups
         self._total_generated = at.total_generated
@@ -61,7 +62,7 @@ class Rates:
         return RatesState(
             last_step=self.last_step,
             busy_seconds=meters.busy_seconds - self._last_busy,
-            tokens_generated=meters.tokens_generated - self._last_tokens,
+            gate_seconds=meters.gate_seconds - self._last_gate,
             reward_wait_seconds=meters.reward_wait_seconds - self._last_wait,
             graded_groups=meters.graded_groups - self._last_graded,
             restarts=self._before.restarts + meters.restarts,
@@ -69,25 +70,31 @@ class Rates:
             total_trained=self._total_trained,
         )
 
-    def end_step(self, trained: int, waited: float) -> Record:
+    def end_step(self, trained: int, generated: int, waits: StepWaits) -> Record:
         """Compute the metrics since the last step, and count from this step on.
 
         Args:
             trained: loss tokens of the step.
-            waited: seconds for the batch.
+            generated: sampled tokens of ended episodes, since the start of the run.
+            waits: of the trainer, before the step.
         """
         meters = self._read()
         at = now()
         elapsed = max(at - self.last_step, 1e-9)
-        generated = meters.tokens_generated - self._last_tokens
-        self._total_generated += generated
+        generated_before = self._total_generated
+        self._total_generated = generated
         self._total_trained += trained
         record: Record = {
-            "tokens/generated": generated,
+            "tokens/generated": generated - generated_before,
             "tokens/generated_total": self._total_generated,
             "tokens/trained_total": self._total_trained,
             "throughput/trained_tokens_per_s": trained / elapsed,
-            "idle/trainer": min(waited / elapsed, 1.0),
+            "time/step_s": at - self.last_step,
+            "wait/groups_s": waits.groups,
+            "wait/bound_s": waits.bound,
+            "wait/device_s": waits.device,
+            "wait/gate_s": meters.gate_seconds - self._last_gate,
+            "idle/trainer": min(waits.total / elapsed, 1.0),
             "idle/engine": max(1.0 - (meters.busy_seconds - self._last_busy) / elapsed, 0.0),
             "engines/restarts": self._before.restarts + meters.restarts,
         }
@@ -96,7 +103,7 @@ class Rates:
             record["reward/wait_seconds"] = (meters.reward_wait_seconds - self._last_wait) / graded
         self.last_step = at
         self._last_busy = meters.busy_seconds
-        self._last_tokens = meters.tokens_generated
+        self._last_gate = meters.gate_seconds
         self._last_wait = meters.reward_wait_seconds
         self._last_graded = meters.graded_groups
         return record

@@ -22,14 +22,14 @@ from arl.metrics.batch import Ages, rollout_metrics
 from arl.metrics.ended_groups import EndedGroups
 from arl.metrics.episode_table import group_rows, split_tokens
 from arl.metrics.equal_rewards import EqualRewards
-from arl.metrics.names import Record
+from arl.metrics.names import Record, number
 from arl.metrics.rates import Meters, Rates, RatesState
 from arl.metrics.recorder_state import RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES, MetricsFile, TraceFile
 from arl.metrics.sampled_episode import choose_samples
 from arl.metrics.tracker_thread import TrackerThread
 from arl.metrics.trajectory_files import TrajectoryFiles
-from arl.types import REJECTED, TRAINED, Accuracy, Batch, StepResult, SwapReport, TrajectoryGroup
+from arl.types import REJECTED, TRAINED, Accuracy, Batch, StepResult, StepWaits, SwapReport, TrajectoryGroup
 
 
 class Display(Protocol):
@@ -64,6 +64,7 @@ class Recorder:
         trackers: see arl.metrics.base; each one runs in a thread of its own.
         meters: of this process; read at every step.
         admitted: groups, since the start of the run; read at every step.
+        open_tokens: sampled by the ended episodes of groups that run; read at every step.
         epochs: over the training problems, since the start of the run; read at every step.
         codec: turns tokens into text, for trajectory files and trackers.
         samples: which episodes trackers are shown.
@@ -80,6 +81,7 @@ class Recorder:
         *,
         meters: Callable[[], Meters],
         admitted: Callable[[], int],
+        open_tokens: Callable[[], int],
         epochs: Callable[[], float],
         codec: TextCodec | None = None,
         samples: SamplePlan = NO_SAMPLES,
@@ -90,12 +92,15 @@ class Recorder:
         self._start = at.start
         self._rates = Rates(meters, at.rates)
         self._admitted = admitted
+        self._open_tokens = open_tokens
         self._epochs = epochs
         self._codec = codec
         self._samples = samples
         self._equal_rewards = EqualRewards(str(directory))
         self._last_swap = at.last_swap
-        self._ended = at.ended  # since the last step
+        self._num_swaps = at.num_swaps  # since the last step, like the next two
+        self._paused = at.paused  # seconds
+        self._ended = at.ended
         self.selection = at.selection
         self.token_ages = Counter(at.token_ages)  # age -> trained tokens of that age
         self.num_spanning = at.num_spanning  # trained trajectories sampled by two or more versions
@@ -142,6 +147,8 @@ class Recorder:
             trace_bytes=self._trace.cut(),
             num_files=self._trajectories.num_files if self._trajectories else 0,
             last_swap=self._last_swap,
+            num_swaps=self._num_swaps,
+            paused=self._paused,
             ended=self._ended,
             selection=self.selection,
             token_ages=dict(self.token_ages),
@@ -179,15 +186,13 @@ class Recorder:
     def swapped(self, report: SwapReport) -> None:
         """Note that the engines have loaded a version."""
         self._last_swap = report
+        self._num_swaps += 1
+        self._paused += report.pause_seconds
         self._trace.span("engines", f"swap to {report.version}", now() - report.seconds, now())
 
-    def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None:
-        """Write the record of a step.
-
-        Args:
-            waited: for the batch, seconds.
-        """
-        self._trace_step(batch, result, waited)
+    def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
+        """Write the record of a step."""
+        self._trace_step(batch, result, waits.total)
         ages = Ages(batch)
         for age, count in enumerate(ages.tokens):
             if count:
@@ -203,8 +208,13 @@ class Recorder:
         record |= result.metrics
         record["sync/seconds"] = self._last_swap.seconds
         record["sync/pause_seconds"] = self._last_swap.pause_seconds
-        record |= self.selection.metrics(self._admitted())
-        record |= self._rates.end_step(sum(ages.tokens), waited)
+        record["sync/swaps"] = self._num_swaps
+        record["sync/paused_s"] = self._paused
+        record |= self.selection.metrics(self._admitted(), self._open_tokens())
+        generated = int(number(record, "audit/tokens_generated"))
+        record |= self._rates.end_step(sum(ages.tokens), generated, waits)
+        self._num_swaps = 0
+        self._paused = 0.0
         self._ended = EndedGroups()
         self._write(record)
         self._show_samples(batch, result)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Session
-from arl.types import Batch, Problem, StepResult, SwapReport, Trajectory, TrajectoryGroup, Turn
+from arl.types import Batch, Problem, StepResult, StepWaits, SwapReport, Trajectory, TrajectoryGroup, Turn
 
 
 class Groups(Protocol):
@@ -59,9 +59,9 @@ class Observer(Protocol):
         self,
         batch: Batch,
         result: StepResult,
-        waited: float,
+        waits: StepWaits,
     ) -> None:
-        """Note that the trainer has finished a step, after it had waited so many seconds for the batch."""
+        """Note that the trainer has finished a step, after it had waited."""
 
 
 class Checkpoints(Protocol):

@@ -34,6 +34,7 @@ from arl.rollout.open_group import OpenGroup
 from arl.rollout.problem_queue import Attempt, ProblemQueue
 from arl.rollout.segment import Segment
 from arl.rollout.swaps import Swaps
+from arl.rollout.wait_timer import WaitTimer
 from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, REJECTED, Batch, Trajectory
 
 GRACE = 5.0  # seconds that a trainer's own deadline has to fire first, because it names rank, pid and version
@@ -53,6 +54,7 @@ class Controller:
         self._admission = segment.admission
         self._problems = ProblemQueue(segment.problems, segment.rollout.max_requeues)
         self._groups = segment.groups
+        self._gate_meter = segment.gate_meter
         self._keep = segment.keep
         self._lease = segment.lease
         self._observer = segment.observer
@@ -69,7 +71,7 @@ class Controller:
             self._horizon,
             trained=lambda: self.version,
             running=lambda: len(self._running),
-            on_swap=self._go_on_after_swap,
+            on_swap=(self._room, self._finished),
             describe=self._counts,
         )
         self._loadable = self._swaps.loadable
@@ -116,19 +118,24 @@ class Controller:
             while self._may_start():
                 attempt = self._problems.next()
                 self._start(attempt, tasks)
+            self._gate_meter.hold(self._needs_more())
             async with deadline(patience, "admission", lambda: f"room (version {self.version}, {self._counts()})"):
                 await self._room.wait()
 
     def _may_start(self) -> bool:
         """Return whether one more group may start: a step needs it, the cap has room for it, and the gate is open."""
         gate = self._admission
-        needed = self._horizon.steps * self._rollout.problems_per_step
-        if gate.num_trained + gate.num_outstanding >= needed:
+        if not self._needs_more():
             return False
         cap = self._rollout.max_groups
         if cap is not None and gate.num_outstanding >= cap:
             return False
         return gate.is_open(self._engine.loaded_version)
+
+    def _needs_more(self) -> bool:
+        """Return whether steps are left for which no group was admitted."""
+        needed = self._horizon.steps * self._rollout.problems_per_step
+        return self._admission.num_trained + self._admission.num_outstanding < needed
 
     def _start(self, attempt: Attempt, tasks: asyncio.TaskGroup) -> None:
         loaded = self._engine.loaded_version
@@ -224,18 +231,18 @@ class Controller:
         the trainer. Unblocked by finished groups, lost groups and swaps.
         """
         for version in range(self.version, self._until):
-            started = now()
-            chosen = await self._next_batch(version)
+            timer = WaitTimer()
+            chosen = await self._next_batch(version, timer)
             if chosen is None:
                 return
-            await self._take_turn()
-            waited = now() - started
+            with timer.waiting_for("device"):
+                await self._take_turn()
             batch = self._consume(version, chosen)
             async with deadline(self._deadlines.step + GRACE, "controller", f"training step {version}"):
                 result = await self._trainer.step(batch)
             self.version = result.version
             self._loadable.set()
-            self._observer.step_finished(batch, result, waited)
+            self._observer.step_finished(batch, result, timer.waits())
             self._limits.forget_before(self._oldest_problem())
             if self.has_ended():
                 return
@@ -243,7 +250,7 @@ class Controller:
                 write = await self._copy_for_checkpoint()
                 tasks.create_task(write, name=f"checkpoint of version {self.version}")
 
-    async def _next_batch(self, version: int) -> Counter[int] | None:
+    async def _next_batch(self, version: int, timer: WaitTimer) -> Counter[int] | None:
         """Wait until step `version` may start (docs/design.md §4); the deadline counts from the last group that ended.
 
         Returns:
@@ -259,7 +266,9 @@ class Controller:
                     return chosen
                 if self._has_no_more_groups(version):
                     return None
-                await self._finished.wait()
+                too_few = len(self._buffer) < self._rollout.problems_per_step
+                with timer.waiting_for("groups" if too_few else "bound"):
+                    await self._finished.wait()
                 scope.reschedule(now() + patience)
 
     def _choose_batch(self, version: int) -> Counter[int] | None:
@@ -302,10 +311,6 @@ class Controller:
         self.ledger.trained += len(batch.groups)
         self._room.set()
         return batch
-
-    def _go_on_after_swap(self) -> None:
-        self._room.set()
-        self._finished.set()
 
     async def _take_turn(self) -> None:
         """Wait for the device, where engines and trainer share one."""
@@ -366,6 +371,12 @@ class Controller:
             self._begin(group, tasks)
         for _ in range(PASSES_UNTIL_RECALLED):
             await asyncio.sleep(0)
+
+    @property
+    def open_tokens(self) -> int:
+        """Return how many tokens the ended episodes of running groups have sampled."""
+        sessions = [session for group in self._running.values() for session in group.sessions]
+        return sum(session.num_sampled for session in sessions if session.has_ended)
 
     def _oldest_problem(self) -> int:
         """Return the number of the oldest problem that may still fail or be rejected."""

@@ -28,6 +28,7 @@ import numpy as np
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.engine.continuation import Continuation
+from arl.rollout.gate_meter import GateMeter
 from arl.rollout.stop_strings import StopStrings
 from arl.types import (
     NOT_SAMPLED,
@@ -70,6 +71,7 @@ class Session:
         affinity: requests of one group go to one replica.
         journal: the turns that a resumed run had recorded.
         stop: strings that end a turn.
+        meter: counts open requests.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Session:
         affinity: str,
         journal: tuple[Turn, ...] = (),
         stop: Sequence[str] = (),
+        meter: GateMeter | None = None,
     ) -> None:
         self._engine = engine
         self._codec = codec
@@ -91,6 +94,7 @@ class Session:
         self._max_length = max_length
         self._episode_id = episode_id
         self._affinity = affinity
+        self._meter = meter or GateMeter()
         self._journal = journal
         self._turns: list[_Span] = []
         self._token_ids = list(prompt_ids)
@@ -100,6 +104,7 @@ class Session:
         self._returned = False  # the env has returned
         self.prompt_length = len(prompt_ids)
         self.num_sampled = 0
+        self.has_ended = False  # its env has returned or raised
         self.diverged = False  # from its journal, whose rest was forgotten
 
     @property
@@ -269,7 +274,14 @@ class Session:
         turn.finish_reason = left.finish(None)
         if turn.finish_reason is not None:
             return
-        async with aclosing(self._engine.generate(left.rest())) as increments:  # type: ignore[type-var]
+        self._meter.opened(1)
+        try:
+            await self._receive(turn, left.rest())
+        finally:
+            self._meter.opened(-1)
+
+    async def _receive(self, turn: _Span, request: GenerateRequest) -> None:
+        async with aclosing(self._engine.generate(request)) as increments:  # type: ignore[type-var]
             async for increment in increments:
                 kept = self._up_to_stop(turn, increment)
                 self._record(turn, kept)

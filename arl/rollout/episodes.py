@@ -19,6 +19,7 @@ from arl.engine.base import Engine
 from arl.errors import RewardError
 from arl.reward.shaping import UNSHAPED, Shaping
 from arl.rollout.env import Env, Session
+from arl.rollout.gate_meter import GateMeter
 from arl.types import Grade, Problem, Response, SamplingParams, Trajectory, Turn
 
 
@@ -67,7 +68,7 @@ class Episodes:
         self._shaping = shaping
         self._top_p = top_p
         self._top_k = top_k
-        self.tokens_generated = 0  # by episodes that have ended
+        self.gate_meter = GateMeter()
         self.reward_wait_seconds = 0.0  # clock seconds from the end of a group's episodes to their grades, summed
         self.num_graded_groups = 0  # in that sum
         self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
@@ -153,6 +154,7 @@ class Episodes:
             affinity=affinity,
             journal=journal,
             stop=self._rollout.stop,
+            meter=self.gate_meter,
         )
 
     async def _drive(self, problem: Problem, session: Session) -> float | None:
@@ -164,5 +166,5 @@ class Episodes:
                 raise RewardError(f"the env gave problem {problem.id} the reward {own}: return a finite number or None")
             return own
         finally:
-            self.tokens_generated += session.num_sampled
+            session.has_ended = True
             self.num_diverged += session.diverged

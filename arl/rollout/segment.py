@@ -8,6 +8,7 @@ from arl.engine.base import Engine
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease, Observer
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import Filter
+from arl.rollout.gate_meter import GateMeter
 from arl.train.base import Trainer
 
 
@@ -33,5 +34,7 @@ class Segment:
     lease: Lease
     observer: Observer
     checkpoints: Checkpoints
+    gate_meter: GateMeter
+    """Also counts the open requests of `groups`."""
     restored: ControllerState | None = None
     """The checkpoint to go on from."""

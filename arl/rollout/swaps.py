@@ -4,7 +4,7 @@ trainer's version ─► Admission.next_version ─► Trainer.weights ─► En
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from arl.clock import deadline, now
 from arl.rollout.horizon import Horizon
@@ -18,7 +18,7 @@ class Swaps:
         horizon: names the last version.
         trained: returns the trainer's version.
         running: returns how many groups generate.
-        on_swap: called when engines serve a new version and have gone on.
+        on_swap: events that are set when engines serve a new version and have gone on.
         describe: returns the counts of this moment, for messages.
     """
 
@@ -29,7 +29,7 @@ class Swaps:
         *,
         trained: Callable[[], int],
         running: Callable[[], int],
-        on_swap: Callable[[], None],
+        on_swap: Sequence[asyncio.Event],
         describe: Callable[[], str],
     ) -> None:
         self._engine = segment.engine
@@ -60,7 +60,8 @@ class Swaps:
             self._observer.swapped(report)
             async with deadline(patience, "publisher", "engines to go on after the swap"):
                 await self._lease.release()
-            self._on_swap()
+            for event in self._on_swap:
+                event.set()
 
     async def _next_version(self, loaded: int) -> int:
         """Wait for the version to load after `loaded`; the deadline counts from the last step or end of a group."""

@@ -156,6 +156,7 @@ class SegmentRun:
             parts.display,
             meters=lambda: read_meters(parts),
             admitted=lambda: controller.ledger.admitted,
+            open_tokens=lambda: controller.open_tokens,
             epochs=lambda: parts.problems.position / len(self.start.origin.plan.training),
             codec=parts.codec,
             samples=SamplePlan(recipe.output.samples_every, recipe.output.samples),
@@ -268,7 +269,7 @@ def read_meters(parts: Parts) -> Meters:
     """Read what this process has counted since the world was opened."""
     return Meters(
         busy_seconds=parts.engine.busy_seconds,
-        tokens_generated=parts.groups.tokens_generated,
+        gate_seconds=parts.groups.gate_meter.seconds,
         restarts=parts.num_restarts(),
         reward_wait_seconds=parts.groups.reward_wait_seconds,
         graded_groups=parts.groups.num_graded_groups,
@@ -289,6 +290,7 @@ def make_segment(start: Start, parts: Parts, until: int, observer: Observer, che
         admission=parts.admission,
         problems=parts.problems,
         groups=parts.groups,
+        gate_meter=parts.groups.gate_meter,
         keep=parts.keep,
         lease=parts.lease,
         observer=observer,

@@ -32,6 +32,7 @@ from arl.rollout.base import Admission, Checkpoints, Groups, Lease
 from arl.rollout.episodes import Episodes, Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
+from arl.rollout.gate_meter import GateMeter
 from arl.rollout.lease import NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
 from arl.run.checkpoint import Cut as Cut
@@ -66,8 +67,8 @@ class Start:
 class MeteredGroups(Groups, Protocol):
     """Extend Groups by what they count since the world was opened."""
 
-    tokens_generated: int
-    """By episodes that have ended."""
+    gate_meter: GateMeter
+    """Counts their open requests."""
     reward_wait_seconds: float
     """Clock seconds from the end of a group's last episode to its grades, summed over groups."""
     num_graded_groups: int

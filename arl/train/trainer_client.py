@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Self
 
 from msgspec import Struct
 
+from arl.clock import now
 from arl.config.recipe import AdvantageSection, Deadlines
 from arl.data.model_limits import model_flops
 from arl.errors import DeadlineError, EngineLost, TrainerError
@@ -173,7 +174,9 @@ class TrainerClient:
                 for a step is a few seconds longer (arl.rollout.controller.GRACE), so that this message comes first.
         """
         assert batch.version == self._version, f"a batch for version {batch.version} at version {self._version}"
+        began = now()
         shards, packing = await asyncio.to_thread(pack_batch, batch, self._packing)
+        packing["time/pack_s"] = now() - began
         steps = [Step(shard) for shard in shards]
         answers = await self._ask(steps, Stepped, self._deadlines.step)
         self._version += 1

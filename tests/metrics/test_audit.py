@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,14 @@ from hypothesis import strategies as st
 from arl import clock
 from arl.config.recipe import Rollout
 from arl.metrics.audit import Moments, Selection, p_value
-from arl.types import FAILED, FAILED_REQUEUED, LATE, REJECTED, Batch, Problem, StepResult, TrajectoryGroup
+from arl.metrics.names import Record, number
+from arl.rollout.env import Session
+from arl.types import FAILED, FAILED_REQUEUED, LATE, REJECTED, Batch, Problem, StepResult, StepWaits, TrajectoryGroup
 from tests.examples import examples
+from tests.fakes import NullObserver
 from tests.metrics.test_recorder import idle_recorder, trajectory
-from tests.rollout.test_controller import World
+from tests.rollout.test_controller import World, failing, rules, scheduled, schedules
+from tests.rollout.test_exact_lag import rejecting
 
 
 def group(length: int, reward: float = math.nan, group_id: int = 0) -> TrajectoryGroup:
@@ -81,17 +86,88 @@ def test_a_selection_by_reward_is_found() -> None:
     assert not selection.warnings()[0].startswith("mean length")
 
 
+def assert_adds_up(record: Record) -> None:
+    """Every sampled token has exactly one fate."""
+    parts = ("trained", "rejected", "failed", "dropped", "in_flight")
+    sums = [number(record, f"audit/tokens_{part}") for part in parts]
+    assert min(sums) >= 0
+    assert number(record, "audit/tokens_generated") == sum(sums)
+
+
+class Books(NullObserver):
+    """Keeps the ledger of a controller, and looks at it after every step."""
+
+    def __init__(self, selection: Selection, sampled: Counter[str]) -> None:
+        super().__init__()
+        self.world: World | None = None
+        self.selection = selection
+        self.sampled = sampled  # by the envs themselves: episode -> tokens
+        self.generated: list[float] = []
+
+    def group_finished(self, group: TrajectoryGroup) -> None:
+        self.selection = self.selection.finished(group)
+
+    def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
+        self.selection = self.selection.lost(group, fate)
+
+    def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
+        assert self.world is not None
+        for trained in batch.groups:
+            self.selection = self.selection.trained_on(trained)
+        controller = self.world.controller
+        record = self.selection.metrics(controller.ledger.admitted, controller.open_tokens)
+        assert_adds_up(record)
+        self.generated.append(number(record, "audit/tokens_generated"))
+        if not self.selection.dropped.groups:
+            assert self.generated[-1] == self.sampled.total()
+
+
+@given(schedules, st.integers(1, 5))
+@examples(4)
+def test_on_any_schedule_generated_tokens_are_the_sum_of_their_fates(s: dict[str, Any], cut: int) -> None:
+    """With failures, rejections and late drops, and through a checkpoint."""
+    sampled: Counter[str] = Counter()
+    fails = failing(s["fail_one_in"])
+
+    async def counted(problem: Problem, session: Session) -> None:
+        try:
+            await fails(problem, session)
+        finally:
+            sampled[session._episode_id] = session.num_sampled
+
+    def run(books: Books, **options: Any) -> World:
+        world = scheduled(s, rules(s), 6, keep=rejecting(s["reject_one_in"]), **options)
+        world.observer = books
+        world.env = counted
+        books.world = world
+        return world.run()
+
+    before = Books(Selection(), sampled)
+    first = run(before, until=cut)
+    state = first.controller.state()
+    for running in state.running:  # their episodes were cut off, and go on
+        for episode in range(2):
+            sampled.pop(f"g{running.group_id}.{episode}", None)
+    after = Books(before.selection, sampled)
+    run(after, restored=state)
+    assert before.generated + after.generated == sorted(before.generated + after.generated)
+
+
 def test_what_the_filter_intends_is_shown_apart_and_is_no_warning() -> None:
     """The filter keeps short groups of high reward, and rejects the others."""
     selection = Selection()
     for i in range(20):
         selection = selection.finished(group(5 + i % 3, 1.0 + 0.01 * i)).trained_on(group(5 + i % 3, 1.0 + 0.01 * i))
         selection = selection.lost(group(50 + i % 3, 0.01 * i), REJECTED)
-    metrics = selection.metrics(admitted=40)
+    metrics = selection.metrics(admitted=40, open_tokens=3)
     assert not selection.warnings()
     assert (metrics["groups/rejected"], metrics["groups/dropped"], metrics["groups/failed"]) == (20, 0, 0)
     assert metrics["audit/length_rejected"] == pytest.approx(51, abs=0.1)
     assert "audit/length_dropped" not in metrics
+    ended = sum(group(5 + i % 3).trajectories[0].num_sampled for i in range(20))
+    assert metrics["audit/tokens_in_flight"] == 3
+    assert metrics["audit/tokens_trained"] == selection.trained.tokens >= ended
+    assert_adds_up(metrics)
 
 
 def test_seven_groups_are_too_few_for_a_verdict() -> None:
@@ -166,7 +242,7 @@ def test_every_admitted_group_is_trained_lost_by_its_fate_or_in_flight(events: l
                     batch = Batch(len(recorder.records), tuple(buffer))
                     trained.extend(buffer)
                     buffer.clear()
-                    recorder.step_finished(batch, StepResult(batch.version + 1, {}), waited=0.0)
+                    recorder.step_finished(batch, StepResult(batch.version + 1, {}), StepWaits())
                     record = recorder.records[-1]
                     assert record["audit/groups_in_flight"] == len(running) + len(buffer)
                     for loss, fates in LOSSES.items():

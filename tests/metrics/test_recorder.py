@@ -26,6 +26,7 @@ from arl.types import (
     Batch,
     Problem,
     StepResult,
+    StepWaits,
     SwapReport,
     TrainedTokens,
     Trajectory,
@@ -81,7 +82,7 @@ class Silent:
 def idle_recorder(
     directory: Path,
     admitted: Callable[[], int],
-    tokens_generated: Callable[[], int] = lambda: 0,
+    open_tokens: Callable[[], int] = lambda: 0,
     trajectories: bool = True,
 ) -> Recorder:
     """Make a recorder of engines that are never busy and never lost."""
@@ -90,8 +91,9 @@ def idle_recorder(
         trajectories,
         [],
         Silent(),
-        meters=lambda: Meters(busy_seconds=0.0, tokens_generated=tokens_generated(), restarts=0),
+        meters=lambda: Meters(busy_seconds=0.0, restarts=0),
         admitted=admitted,
+        open_tokens=open_tokens,
         epochs=lambda: 0.25,
     )
 
@@ -101,13 +103,12 @@ def run(tmp_path: Path) -> Path:
     """Record one step, one swap, one lost group and one evaluation in a run directory."""
 
     async def main() -> None:
-        tokens = iter([0, 11])
-        with idle_recorder(tmp_path, admitted=lambda: 5, tokens_generated=lambda: next(tokens)) as recorder:
+        with idle_recorder(tmp_path, admitted=lambda: 5, open_tokens=lambda: 7) as recorder:
             recorder.group_finished(BATCH.groups[0])
             recorder.group_finished(BATCH.groups[1])
             recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
             recorder.swapped(SwapReport(3, 0.25, 0.5))
-            recorder.step_finished(BATCH, StepResult(4, {"loss": 0.125}), waited=0.0)
+            recorder.step_finished(BATCH, StepResult(4, {"loss": 0.125}), StepWaits(1.0, 0.5, 0.25))
             recorder.evaluated(Accuracy(0.75, 512, 4))
             assert recorder.token_ages == {0: 4, 1: 2, 2: 2}
             assert recorder.num_spanning == 2
@@ -137,6 +138,7 @@ def test_the_audit_follows_its_formulas(run: Path) -> None:
     rewards = [record[f"audit/reward_{name}"] for name in ("generated", "trained", "failed")]
     assert rewards == pytest.approx([0.5, 0.5, 0.5])
     assert record["audit/groups_in_flight"] == 5 - 2 - 1
+    assert [record[f"wait/{cause}_s"] for cause in ("groups", "bound", "device")] == [1.0, 0.5, 0.25]
     assert [record[f"groups/{loss}"] for loss in ("failed", "rejected", "dropped")] == [1, 0, 0]
 
 
@@ -144,8 +146,9 @@ def test_rollout_and_sync_metrics_follow_their_formulas(run: Path) -> None:
     record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
     assert (record["reward/trained_mean"], record["reward/trained_std"], record["truncated"]) == (0.5, 0.5, 0.25)
     assert record["reward/generated_mean"] == (1.0 + 0.0 + 1.0 + 0.0 + 0.5) / 5
-    assert (record["length/mean"], record["tokens/trained"], record["tokens/generated"]) == (2.0, 8, 11)
+    assert (record["length/mean"], record["tokens/trained"], record["tokens/generated"]) == (2.0, 8, 2 * 4 + 6 + 7)
     assert (record["sync/seconds"], record["sync/pause_seconds"]) == (0.5, 0.25)
+    assert (record["sync/swaps"], record["sync/paused_s"]) == (1, 0.25)
     assert record["loss"] == 0.125
 
 
@@ -166,7 +169,7 @@ def test_everything_logged_is_defined(run: Path) -> None:
 def test_an_undefined_metric_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         with idle_recorder(tmp_path, admitted=lambda: 2, trajectories=False) as recorder:
-            recorder.step_finished(BATCH, StepResult(4, {"los": 0.0}), waited=0.0)
+            recorder.step_finished(BATCH, StepResult(4, {"los": 0.0}), StepWaits())
 
     with pytest.raises(AssertionError, match=r"undefined metrics: \{'los'\}"):
         clock.run(main)
@@ -207,7 +210,7 @@ def silent(versions: list[int]) -> TrajectoryGroup:
 def test_a_batch_in_which_few_or_no_episodes_speak_is_recorded(tmp_path: Path, versions: list[int]) -> None:
     async def main() -> Record:
         with idle_recorder(tmp_path, admitted=lambda: 2) as recorder:
-            recorder.step_finished(Batch(3, (silent(versions), silent([]))), StepResult(4, {}), waited=0.0)
+            recorder.step_finished(Batch(3, (silent(versions), silent([]))), StepResult(4, {}), StepWaits())
             return recorder.records[0]
 
     record = clock.run(main)
@@ -226,9 +229,9 @@ def test_the_generated_reward_is_of_the_step_and_before_the_filter(tmp_path: Pat
         with idle_recorder(tmp_path, admitted=lambda: 3) as recorder:
             recorder.group_finished(trained)
             recorder.group_lost(solved, REJECTED, None)
-            recorder.step_finished(Batch(3, (trained,)), StepResult(4, {}), waited=0.0)
+            recorder.step_finished(Batch(3, (trained,)), StepResult(4, {}), StepWaits())
             recorder.group_finished(trained)
-            recorder.step_finished(Batch(4, (trained,)), StepResult(5, {}), waited=0.0)
+            recorder.step_finished(Batch(4, (trained,)), StepResult(5, {}), StepWaits())
             return recorder.records
 
     records = clock.run(main)
@@ -258,8 +261,8 @@ def test_right_and_wrong_groups_are_shares_of_those_that_were_scored(tmp_path: P
             recorder.group_lost(right, REJECTED, None)
             recorder.group_lost(wrong, REJECTED, None)
             recorder.group_lost(FAILED_GROUP, FAILED, None)  # one episode of it was not scored
-            recorder.step_finished(Batch(3, (mixed,)), StepResult(4, {}), waited=0.0)
-            recorder.step_finished(Batch(4, (wrong,)), StepResult(5, {}), waited=0.0)
+            recorder.step_finished(Batch(3, (mixed,)), StepResult(4, {}), StepWaits())
+            recorder.step_finished(Batch(4, (wrong,)), StepResult(5, {}), StepWaits())
             return recorder.records
 
     first, second = clock.run(main)
@@ -278,7 +281,7 @@ def test_parts_of_the_reward_are_logged_by_name_and_take_no_name_of_arls_own(tmp
 
     async def main() -> Record:
         with idle_recorder(tmp_path, admitted=lambda: 9) as recorder:
-            recorder.step_finished(batch, StepResult(4, {}), waited=0.0)
+            recorder.step_finished(batch, StepResult(4, {}), StepWaits())
             return recorder.records[0]
 
     record = clock.run(main)
@@ -291,7 +294,7 @@ def test_without_a_part_correct_the_reward_itself_says_what_is_right(tmp_path: P
         with idle_recorder(tmp_path, admitted=lambda: 9) as recorder:
             for group in BATCH.groups:
                 recorder.group_finished(group)
-            recorder.step_finished(BATCH, StepResult(4, {}), waited=0.0)
+            recorder.step_finished(BATCH, StepResult(4, {}), StepWaits())
             return recorder.records[0]
 
     record = clock.run(main)
@@ -324,8 +327,9 @@ def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None
             False,
             [TrackerMaker("mine", lambda _: tracker)],
             Silent(),
-            meters=lambda: Meters(0.0, 0, 0),
+            meters=lambda: Meters(0.0, 0),
             admitted=lambda: 9,
+            open_tokens=lambda: 0,
             epochs=lambda: 0.0,
             codec=NullCodec(),
             samples=SamplePlan(every=2, count=2),
@@ -333,7 +337,7 @@ def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None
         with recorder:
             for version in (3, 4, 5):
                 batch = msgspec.structs.replace(BATCH, version=version)
-                recorder.step_finished(batch, StepResult(version + 1, {}, tokens), waited=0.0)
+                recorder.step_finished(batch, StepResult(version + 1, {}, tokens), StepWaits())
 
     clock.run(main)
     assert [step for step, _ in tracker.shown] == [4, 6]

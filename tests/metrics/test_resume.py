@@ -15,7 +15,7 @@ from arl.metrics.names import Record
 from arl.metrics.rates import Meters
 from arl.metrics.recorder import Recorder
 from arl.metrics.recorder_state import RecorderState
-from arl.types import FAILED, REJECTED, StepResult, SwapReport
+from arl.types import FAILED, REJECTED, StepResult, StepWaits, SwapReport
 from tests.metrics.test_recorder import BATCH, FAILED_GROUP, Silent
 
 
@@ -27,9 +27,10 @@ class Work:
     restarts = 0
     wait_seconds = 0.0
     graded_groups = 0
+    gate_seconds = 0.0
 
     def meters(self) -> Meters:
-        return Meters(self.busy_seconds, self.tokens, self.restarts, self.wait_seconds, self.graded_groups)
+        return Meters(self.busy_seconds, self.restarts, self.wait_seconds, self.graded_groups, self.gate_seconds)
 
 
 AFTER_STEP = 0.2  # seconds
@@ -47,6 +48,7 @@ class Process:
             Silent(),
             meters=self._work.meters,
             admitted=lambda: 100,
+            open_tokens=lambda: 3,
             epochs=lambda: self._work.tokens / 100,
             restored=restored,
         )
@@ -58,15 +60,18 @@ class Process:
         self._work.restarts += 2
         self._work.wait_seconds += 0.5
         self._work.graded_groups += 1
+        self._work.gate_seconds += 0.5
         self.recorder.group_finished(BATCH.groups[0])
         self.recorder.swapped(SwapReport(version, 0.125, 0.25))
         self.recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
         batch = msgspec.structs.replace(BATCH, version=version)
-        self.recorder.step_finished(batch, StepResult(version + 1, {"loss": 0.1 * version}), waited=0.1)
+        self.recorder.step_finished(batch, StepResult(version + 1, {"loss": 0.1 * version}), StepWaits(0.1))
         await asyncio.sleep(AFTER_STEP)
         self._work.busy_seconds += 0.1
         self._work.tokens += 3
         self._work.wait_seconds += 0.25
+        self._work.gate_seconds += 0.25
+        self.recorder.swapped(SwapReport(version + 1, 0.125, 0.25))
         self._work.graded_groups += 1
 
 
@@ -121,7 +126,7 @@ def test_what_a_killed_process_did_after_the_cut_leaves_no_trace(tmp_path: Path,
     assert one.records == two.records == written
     assert (one.token_ages, one.num_spanning) == (two.token_ages, two.num_spanning)
     assert pq.read_table(killed / "trajectories").num_rows == 6 * (steps + 2)
-    assert len(json.loads((killed / "trace.json").read_text())) == 4 * (steps + 2)
+    assert len(json.loads((killed / "trace.json").read_text())) == 5 * (steps + 2)
     assert [r["step"] for r in one.records] == [5, 6, 7, 8][2 - steps :]
     assert alive.records[-1]["step"] == 10  # and nothing has closed its files
 
@@ -133,8 +138,17 @@ def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     assert {r["reward/generated_mean"] for r in records} == {(1.0 + 0.0 + 0.5) / 3}
     assert [r["audit/groups_in_flight"] for r in records] == [97, 94, 91, 88]
     assert [r["time_s"] for r in records] == pytest.approx([0.7, 1.6, 2.5, 3.4])
-    assert [r["tokens/generated"] for r in records] == [10, 13, 13, 13]
-    assert [r["tokens/generated_total"] for r in records] == [10, 23, 36, 49]
+    assert [r["tokens/generated"] for r in records] == [
+        10 + 3,
+        10,
+        10,
+        10,
+    ]  # the episodes that run had 3 from the start
+    assert [r["tokens/generated_total"] for r in records] == [13, 23, 33, 43]
+    assert [r["sync/swaps"] for r in records] == [1, 2, 2, 2]
+    assert [r["sync/paused_s"] for r in records] == [0.125, 0.25, 0.25, 0.25]
+    assert [r["wait/gate_s"] for r in records] == [0.5, 0.75, 0.75, 0.75]
+    assert [r["time/step_s"] for r in records] == pytest.approx([0.7, 0.9, 0.9, 0.9])
     assert [r["tokens/trained_total"] for r in records] == [8, 16, 24, 32]
     assert [r["reward/wait_seconds"] for r in records] == [0.5, 0.375, 0.375, 0.375]
     assert [r["idle/engine"] for r in records] == pytest.approx([1 - 0.3 / 0.7] + 3 * [1 - 0.4 / 0.9])

@@ -140,6 +140,7 @@ class World:
                 admission=self._admission(),
                 problems=problems,
                 groups=self.episodes,
+                gate_meter=self.episodes.gate_meter,
                 keep=self.keep,
                 lease=NullLease(),
                 observer=self.observer,

@@ -73,6 +73,7 @@ class Replayed:
         gate = RecordedGate(recording.groups, p, rollout.max_age)
         bound = None if self.as_recorded else rollout.max_age
         alike = {"late": "wait", "max_groups": None} if self.as_recorded else {"max_requeues": 0}
+        groups = RecordedGroups(recording.groups, engine, NullCodec(), trainer, patience, bound)
         self.controller = Controller(
             Segment(
                 rollout=rollout.model_copy(update=alike),
@@ -83,7 +84,8 @@ class Replayed:
                 trainer=trainer,
                 admission=schedule if self.as_recorded else gate,
                 problems=RecordedOrder(recording.groups),
-                groups=RecordedGroups(recording.groups, engine, NullCodec(), trainer, patience, bound),
+                groups=groups,
+                gate_meter=groups.gate_meter,
                 keep=keep_all,
                 lease=NullLease(),
                 observer=self.observer,

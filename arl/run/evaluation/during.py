@@ -23,7 +23,7 @@ from arl.config.recipe import Recipe
 from arl.errors import DeadlineError, leaves
 from arl.rollout.base import Observer
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
-from arl.types import Accuracy, Batch, StepResult
+from arl.types import Accuracy, Batch, StepResult, StepWaits
 
 MAX_WAITING = 2  # beside the one that is measured; each holds the disk of one checkpoint
 MAX_RESTARTS = 1  # of the replica in a run
@@ -72,9 +72,9 @@ class SteppedObserver:
         self.group_lost = observer.group_lost
         self.swapped = observer.swapped
 
-    def step_finished(self, batch: Batch, result: StepResult, waited: float) -> None:
+    def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
         """See Observer."""
-        self._observer.step_finished(batch, result, waited)
+        self._observer.step_finished(batch, result, waits)
         self._stepped(result.version)
 
 

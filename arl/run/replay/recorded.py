@@ -19,6 +19,7 @@ from arl.data.text_codec import TextCodec
 from arl.engine.busy_meter import BusyMeter
 from arl.errors import DeadlineError, Lost
 from arl.rollout.env import Session
+from arl.rollout.gate_meter import GateMeter
 from arl.rollout.staleness import StalenessGate
 from arl.run.replay.recording import RecordedGroup
 from arl.sync.virtual_publisher import ROUNDING
@@ -274,7 +275,7 @@ class RecordedGroups:
         self._trainer = trainer
         self._patience = patience
         self._bound = bound
-        self.tokens_generated = 0  # by groups that have ended
+        self.gate_meter = GateMeter()
         self.reward_wait_seconds = 0.0  # nothing is graded again
         self.num_graded_groups = 0
 
@@ -298,11 +299,12 @@ class RecordedGroups:
         assert isinstance(episode, RecordedEpisode)
         recorded = episode.recorded
         self._engine.opened(1)
+        self.gate_meter.opened(1)
         try:
             await self._wait(recorded)
         finally:
             self._engine.opened(-1)
-            self.tokens_generated += sum(t.num_sampled for t in recorded.group.trajectories)
+            self.gate_meter.opened(-1)
         return recorded.group.trajectories
 
     async def _wait(self, recorded: RecordedGroup) -> None:
