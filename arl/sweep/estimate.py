@@ -1,4 +1,4 @@
-"""Estimate how long a sweep takes, from runs that are finished.
+"""TimeEstimate how long a sweep takes, from runs that are finished.
 
 Seconds are real ones, also in world virtual, and of runs that went through at one go.
 """
@@ -19,7 +19,7 @@ TIMES = "times.jsonl"
 NEWEST = 20  # runs in the output directory that are compared with the recipe
 
 
-class Estimate(Struct, frozen=True):
+class TimeEstimate(Struct, frozen=True):
     """Hold the mean seconds of a run, and what they were measured on."""
 
     seconds_per_run: float
@@ -53,15 +53,15 @@ def recorded_times(sweep: Path) -> list[float]:
     return list(seconds.values())
 
 
-def estimate(sweep: Path, base: Recipe) -> Estimate | None:
+def estimate(sweep: Path, base: Recipe) -> TimeEstimate | None:
     """Estimate from the sweep's own runs, or else from a run of the same recipe beside it; None: there is neither."""
     times = recorded_times(sweep)
     if times:
-        return Estimate(statistics.fmean(times), f"{len(times)} finished runs of this sweep")
+        return TimeEstimate(statistics.fmean(times), f"{len(times)} finished runs of this sweep")
     return _like_a_run_beside(sweep.parent, base)
 
 
-def _like_a_run_beside(directory: Path, base: Recipe) -> Estimate | None:
+def _like_a_run_beside(directory: Path, base: Recipe) -> TimeEstimate | None:
     summaries = sorted(directory.glob(f"*/{SUMMARY}"), key=lambda file: file.stat().st_mtime, reverse=True)
     wanted = base.model_dump(mode="json")
     for summary in summaries[:NEWEST]:
@@ -69,7 +69,7 @@ def _like_a_run_beside(directory: Path, base: Recipe) -> Estimate | None:
         if not file.exists() or not _is_same(yaml.safe_load(file.read_text()), wanted):
             continue
         seconds = summary.stat().st_mtime - file.stat().st_mtime  # written at its end, and at its beginning
-        return Estimate(seconds, f"the run {summary.parent}")
+        return TimeEstimate(seconds, f"the run {summary.parent}")
     return None
 
 

@@ -26,7 +26,7 @@ from arl.metrics.run_files import METRICS_FILE
 from arl.run.checkpoint import newest_intact
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.resume import LOCK
-from arl.sweep.estimate import Estimate, record_time
+from arl.sweep.estimate import TimeEstimate, record_time
 from arl.sweep.run_progress import RunProgress
 from arl.sweep.sweep_directory import SweepRun
 from arl.sweep.sweep_display import SweepDisplay
@@ -54,7 +54,7 @@ class ArmRunner:
     """
 
     def __init__(
-        self, runs: Sequence[SweepRun], shares: Sequence[Share], display: SweepDisplay, known: Estimate | None
+        self, runs: Sequence[SweepRun], shares: Sequence[Share], display: SweepDisplay, known: TimeEstimate | None
     ) -> None:
         self._waiting = deque(run for run in runs if run.state != "finished")
         self._shares = shares
@@ -113,7 +113,7 @@ class ArmRunner:
         self._display.tick(now(), self._seconds_left())
 
     def _seconds_left(self) -> float | None:
-        """Estimate the seconds until the end of the sweep; runs that are open count as half done."""
+        """TimeEstimate the seconds until the end of the sweep; runs that are open count as half done."""
         if not self._times:
             return None
         mean = sum(self._times) / len(self._times)

@@ -16,7 +16,7 @@ from arl.launch.devices import core_numbers, visible_cores, visible_devices
 from arl.launch.placement import place
 from arl.launch.shares import Share, divide
 from arl.sweep.check_arms import CheckedSweep, check_arms
-from arl.sweep.estimate import Estimate, estimate
+from arl.sweep.estimate import TimeEstimate, estimate
 from arl.sweep.request import SweepRequest
 from arl.sweep.run_arms import ArmRunner, FailedRun
 from arl.sweep.sweep_directory import SweepRun, check_directory, list_runs, open_directory, sweep_path
@@ -45,7 +45,7 @@ class PlannedSweep:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @property
-    def known(self) -> Estimate | None:
+    def known(self) -> TimeEstimate | None:
         """Return how long a run takes, if it is known."""
         return estimate(self.directory, self.checked.base)
 

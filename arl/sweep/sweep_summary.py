@@ -12,11 +12,11 @@ from rich.table import Table
 from arl.metrics.summary import Summary
 from arl.run.resume import SUMMARY
 from arl.sweep.combinations import SweepArm
-from arl.sweep.estimate import Estimate, duration
+from arl.sweep.estimate import TimeEstimate, duration
 from arl.sweep.sweep_directory import SweepRun
 
 
-def print_plan(runs: Sequence[SweepRun], known: Estimate | None, jobs: int, console: Console) -> None:
+def print_plan(runs: Sequence[SweepRun], known: TimeEstimate | None, jobs: int, console: Console) -> None:
     """Print every arm with the states of its runs, and how long the sweep will take."""
     table = _table("arm", "settings", "seeds", "state")
     for of_arm in _by_arm(runs):
@@ -65,7 +65,7 @@ def _states(runs: Sequence[SweepRun]) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
-def _time(runs: Sequence[SweepRun], known: Estimate | None, jobs: int) -> str:
+def _time(runs: Sequence[SweepRun], known: TimeEstimate | None, jobs: int) -> str:
     left = [run for run in runs if run.state != "finished"]
     plan = f"{len(left)} of {len(runs)} runs to do, {jobs} at a time"
     if not left:
