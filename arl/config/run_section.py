@@ -88,12 +88,13 @@ class Output(Section):
     """Mirror metrics.jsonl to Weights & Biases; online goes offline, and says so, where there is no network."""
     wandb_project: str = "arl"
     """The project there; the run has the name of its directory."""
-    wandb_group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    wandb_group: Annotated[str, Field(min_length=1)] | None = None
     """The group there, which wandb draws together; null: the recipe's name."""
-    wandb_job_type: Annotated[str, Field(min_length=1, max_length=64)] = "train"
+    wandb_job_type: Annotated[str, Field(min_length=1)] = "train"
     """The job type there, a second level of grouping."""
-    wandb_tags: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = ()
-    """Tags there, beside those that say the objective, staleness or lag, mode, world and backend."""
+    wandb_tags: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Tags there, beside those that say the objective, staleness or lag, mode, world and backend. wandb allows 64
+    characters, so of a longer one the end is taken."""
     target: Target | None = None
     """A goal whose time and tokens are in the summary of the run at wandb; null: none. See docs/tracking.md."""
     trackers: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ the recipe as JSON ─► tags: decoupled_ppo, staleness=8, disaggregated, wall,
 from typing import Any
 
 MAX_TAG = 64  # characters that wandb accepts
+GROUPED_BY = ("objective", "staleness", "lag")  # of `comparable`, in a comparison of staleness
 REDACTED = "(left out)"
 
 

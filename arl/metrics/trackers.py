@@ -19,6 +19,7 @@ from arl.errors import RecipeError
 from arl.metrics.base import SampleTracker, TrackedRun, Tracker, TrackerFactory, TrackerMaker
 from arl.metrics.names import Record
 from arl.metrics.run_labels import redacted
+from arl.metrics.tensorboard_tracker import require_tensorboard
 from arl.metrics.tracker_thread import takes_samples
 from arl.metrics.wandb_server import refuse_without_key
 from arl.metrics.wandb_tracker import WandbTracker
@@ -32,7 +33,7 @@ def check_trackers(recipe: Recipe) -> None:
 
     Raises:
         InputError: online tracking without an API key.
-        RecipeError: `output.trackers` names something that does not import, or is no tracker.
+        RecipeError: `output.trackers` names something that is not installed, does not import, or is no tracker.
     """
     if recipe.output.wandb == "online":
         refuse_without_key()
@@ -70,6 +71,8 @@ def _import_tracker(name: str) -> TrackerFactory:
     """Import a class or a function that makes a tracker; of a class, check the methods as well."""
     if name == "wandb":
         raise RecipeError("output.trackers 'wandb': it is built in; set output.wandb to online or offline instead")
+    if name == "tensorboard":
+        require_tensorboard()
     factory: TrackerFactory = import_seam(name, "output.trackers", TrackerFactory, EXAMPLE, BUILT_IN)
     if isinstance(factory, type):
         seam = SampleTracker if takes_samples(factory) else Tracker

@@ -17,7 +17,7 @@ from typing import Any
 from arl.config.run_section import Target
 from arl.metrics.base import TrackedRun
 from arl.metrics.names import AXES, METRICS, OF_EVALUATION, OF_OBJECTIVE, Record, number
-from arl.metrics.run_labels import comparable, has_environment, tags
+from arl.metrics.run_labels import MAX_TAG, comparable, has_environment, tags
 from arl.metrics.sampled_episode import SampledEpisode
 from arl.metrics.shown_values import shown_values
 from arl.metrics.tracked_summary import (
@@ -32,6 +32,7 @@ from arl.metrics.wandb_files import EarlierParts, SampleTable, run_id
 from arl.metrics.wandb_server import START_SECONDS, is_reachable
 
 MAX_BINS = 512  # of a histogram at wandb
+MAX_GROUP = 128  # characters
 COLUMNS = (  # of the table of samples
     *("step", "problem_id", "prompt", "response", "answer", "reward", "parts", "error", "advantage", "length", "age"),
     "truncated",
@@ -76,8 +77,8 @@ class WandbTracker:
         output = config["output"]
         started = self._wandb.init(
             project=output["wandb_project"],
-            group=output["wandb_group"] or config["name"],
-            job_type=output["wandb_job_type"],
+            group=(output["wandb_group"] or config["name"])[-MAX_GROUP:],
+            job_type=output["wandb_job_type"][-MAX_TAG:],
             tags=tags(config),
             name=run.name,
             id=self._id,
