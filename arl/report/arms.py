@@ -1,0 +1,197 @@
+"""Group runs into arms: runs of one recipe, whatever their seed, name and output. What differs names the arm."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from arl.report.read_runs import LoadedRun, some
+
+STALENESS = "rollout.staleness"
+INFINITY = "∞"
+LAG = "rollout.lag"
+NOT_OF_AN_ARM = ("seed", "name")
+NOT_OF_AN_ARM_SECTIONS = ("output.",)
+MOST_FIELDS = 4  # in the name of an arm
+LONGEST_VALUE = 40  # characters of a value in the name of an arm
+PROTOCOL = (
+    "data.",
+    "model.",
+    "warmup.",
+    "eval.",
+    "world.",
+)  # runs that differ there are compared only by what is common
+DURING = ("eval.every", "eval.best", "eval.suites")  # these decide what is measured when, not how
+
+
+class Arm(Struct, frozen=True, kw_only=True):
+    """Hold the runs of one recipe, in the order of their seeds."""
+
+    number: int  # its place among the arms, which is its color
+    settings: dict[str, Any]  # section.field -> value, of the fields in which arms differ
+    names: dict[str, str]  # the same fields -> how they are called in texts
+    runs: list[LoadedRun]
+    own_name: str = ""  # used where settings are too many, or none, to name the arm
+
+    @property
+    def name(self) -> str:
+        """Return what sets the arm apart, as in `staleness=8, kind=ppo`."""
+        if self.own_name:
+            return self.own_name
+        parts = [f"{self.names[field]}={show(field, value)}" for field, value in shown(self.settings)]
+        return ", ".join(parts)
+
+    @property
+    def seeds(self) -> list[int]:
+        """Return the seeds of its runs."""
+        return [run.seed for run in self.runs]
+
+
+class Arms(Struct, frozen=True):
+    """Hold the arms of a report, and what has to be said about them."""
+
+    arms: list[Arm]
+    notes: list[str]
+
+
+def make_arms(runs: Sequence[LoadedRun]) -> Arms:
+    """Group runs into arms, in the order of their settings."""
+    recipes = [run.recipe for run in runs]
+    differing = _differing(recipes)
+    groups: dict[tuple[bytes, ...], list[LoadedRun]] = {}
+    for run in runs:
+        values = tuple(_value(run.recipe, field) for field in differing)
+        groups.setdefault(values, []).append(run)
+    fields = _telling(differing, recipes)
+    ordered = sorted(groups.values(), key=lambda group: [order(field, group[0].recipe.get(field)) for field in fields])
+    notes = _unlike(fields)
+    names = _short_names(fields)
+    arms = []
+    for number, group in enumerate(ordered):
+        arms.append(
+            Arm(
+                number=number,
+                settings={field: group[0].recipe.get(field) for field in fields},
+                names=names,
+                runs=_one_of_each_seed(group, notes),
+                own_name=_own_name(group, ordered) if len(fields) > MOST_FIELDS or not fields else "",
+            )
+        )
+    return Arms(arms, notes)
+
+
+def _own_name(group: Sequence[LoadedRun], groups: Sequence[Sequence[LoadedRun]]) -> str:
+    """Return the name in the recipe, if it is of this group alone; else that of the first run's directory."""
+    name = group[0].recipe.get("name")
+    namesakes = [other for other in groups if other[0].recipe.get("name") == name]
+    return str(name) if name and len(namesakes) == 1 else group[0].name
+
+
+def show(field: str, value: Any) -> str:
+    """Write the value of a field in a few characters; no bound at all is ∞."""
+    if value is None:
+        return INFINITY if field == STALENESS else "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+
+
+def shown(settings: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the settings that say something: a bound and a lag take each other's place, so one of them is left out."""
+    left_out = set()
+    if STALENESS in settings and LAG in settings:
+        left_out.add(STALENESS if settings[LAG] is not None else LAG)
+    return [(field, value) for field, value in settings.items() if field not in left_out]
+
+
+def order(field: str, value: Any) -> tuple[int, float, str]:
+    """Return by what values of a field are sorted: numbers by size, then words; no bound comes after every bound."""
+    if value is None:
+        return (2 if field == STALENESS else 0), 0.0, ""
+    if isinstance(value, int | float):
+        return 1, float(value), ""
+    return 1, 0.0, show(field, value)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, which has neighbors in size."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_of_arm(field: str) -> bool:
+    return field not in NOT_OF_AN_ARM and not field.startswith(NOT_OF_AN_ARM_SECTIONS)
+
+
+def _differing(recipes: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the fields in which recipes differ, in the order of the recipe.
+
+    A field that a recipe does not have at all, because another version of arl wrote it or because it belongs to another
+    kind, is no difference by itself.
+    """
+    fields = dict.fromkeys(field for recipe in recipes for field in recipe if _is_of_arm(field))
+    differing = []
+    for field in fields:
+        values = {_value(recipe, field) for recipe in recipes if _knows(recipe, field)}
+        if len(values) > 1:
+            differing.append(field)
+    return differing
+
+
+def _knows(recipe: dict[str, Any], field: str) -> bool:
+    """Return whether a recipe has the field, or a value in the place of its section, or a section in its place."""
+    if field in recipe:
+        return True
+    return any(field.startswith(f"{other}.") or other.startswith(f"{field}.") for other in recipe)
+
+
+def _telling(differing: Sequence[str], recipes: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the fields that name arms: none of a section that another one names, none that follows from a kind."""
+    telling = []
+    for field in differing:
+        is_inside = any(field.startswith(f"{other}.") for other in differing)
+        if not is_inside and not _follows_from_kind(field, differing, recipes):
+            telling.append(field)
+    return telling
+
+
+def _value(recipe: dict[str, Any], field: str) -> bytes:
+    """Return a value that can be compared; b"" for a field that the recipe lacks."""
+    return msgspec.json.encode(recipe[field], order="sorted") if field in recipe else b""
+
+
+def _follows_from_kind(field: str, differing: Sequence[str], recipes: Sequence[dict[str, Any]]) -> bool:
+    kind = f"{field.rpartition('.')[0]}.kind"
+    if field == kind or kind not in differing:
+        return False
+    values: dict[bytes, set[bytes]] = {}
+    for recipe in recipes:
+        values.setdefault(_value(recipe, kind), set()).add(_value(recipe, field))
+    return all(len(of_kind) == 1 for of_kind in values.values())
+
+
+def _short_names(fields: Sequence[str]) -> dict[str, str]:
+    """Call each field by its last part, or by its whole name if another one ends alike."""
+    last = [field.rpartition(".")[2] for field in fields]
+    return {field: name if last.count(name) == 1 else field for field, name in zip(fields, last, strict=True)}
+
+
+def _unlike(fields: Sequence[str]) -> list[str]:
+    unlike = [field for field in fields if f"{field}.".startswith(PROTOCOL) and field not in DURING]
+    if not unlike:
+        return []
+    names = some(unlike, "", "")
+    return [f"The runs differ in {names}. Only what they have in common by name is put side by side."]
+
+
+def _one_of_each_seed(group: Sequence[LoadedRun], notes: list[str]) -> list[LoadedRun]:
+    """Keep one run of each seed: a finished one before others, then the longest, then the first by name."""
+    by_seed: dict[int, LoadedRun] = {}
+    for run in sorted(group, key=lambda run: (run.status != "finished", -run.last_step, run.name)):
+        kept = by_seed.setdefault(run.seed, run)
+        if kept is not run:
+            notes.append(f"{run.name}: has the recipe and the seed ({run.seed}) of {kept.name}; only that one counts")
+    return [by_seed[seed] for seed in sorted(by_seed)]

@@ -1,0 +1,277 @@
+"""Read runs from their directories, whether they are finished, running or dead. Nothing is locked and nothing written.
+
+    paths ─► run directories ─► recipe.yaml, metrics.jsonl ─► LoadedRun, and a line for everything that is left out
+
+A run directory is recognized by recipe.yaml or metrics.jsonl. A directory above runs, such as a sweep's, stands for all
+of them.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import yaml
+from msgspec import Struct
+
+from arl.errors import InputError
+from arl.metrics.names import OF_EVALUATION, is_defined
+from arl.metrics.run_files import METRICS_FILE
+from arl.report.metric_columns import MetricColumns, Row, make_columns
+from arl.run.resume import LOCK, RECIPE, SUMMARY
+
+RunStatus = Literal["finished", "running", "stopped"]
+LOCKS = Path("/proc/locks")  # every file lock of this machine, which can be read without taking one
+NAMES_SHOWN = 4
+
+_decoder = msgspec.json.Decoder(dict[str, float | list[float | None] | None])
+
+
+class Scores(Struct, frozen=True):
+    """Hold the evaluations of one suite, in the order of the versions that were measured."""
+
+    steps: np.ndarray  # (n,) int: the version that was measured
+    accuracy: np.ndarray  # (n,) float
+
+
+class LoadedRun(Struct, frozen=True, kw_only=True):
+    """Hold what a run has recorded so far."""
+
+    name: str  # its path below what the user gave, without the path above
+    directory: Path
+    recipe: dict[str, Any]  # section.field -> value
+    status: RunStatus
+    columns: MetricColumns  # of its steps
+    scores: dict[str, Scores]  # by suite
+    selection_bias: list[str] = []  # lines of its summary
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of the recipe."""
+        return int(self.recipe.get("seed", 0))
+
+    @property
+    def last_step(self) -> int:
+        """Return the last step that was recorded."""
+        return int(self.columns.steps[-1])
+
+
+class LoadedRuns(Struct, frozen=True):
+    """Hold every run that could be read, and what has to be said about the others."""
+
+    runs: list[LoadedRun]
+    notes: list[str]
+
+
+def load_runs(paths: Sequence[Path]) -> LoadedRuns:
+    """Read every run that `paths` name, or that lies below them.
+
+    Raises:
+        InputError: a path does not exist, has no run below it, or none of the runs has finished a step.
+    """
+    notes: list[str] = []
+    runs = []
+    for name, directory in _named(paths):
+        run = _load(name, directory, notes)
+        if run is not None:
+            runs.append(run)
+    if not runs:
+        raise InputError("\n".join(notes))
+    notes += _unknown_metrics(runs)
+    return LoadedRuns(runs, notes)
+
+
+def _named(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Return each run directory once, with a name that says which it is."""
+    found: dict[Path, str] = {}
+    for path in paths:
+        directories = sorted(_run_directories(path))
+        if not directories:
+            rule = "no run in it or below" if path.is_dir() else "no such directory"
+            raise InputError(f"{path}: {rule}; give directories of runs or of a sweep, like runs/quickstart")
+        for directory in directories:
+            below = directory.resolve().relative_to(path.resolve())
+            name = (Path(path.resolve().name) / below).as_posix()
+            found.setdefault(directory.resolve(), name)
+    by_name: dict[str, list[Path]] = {}
+    for directory, name in found.items():
+        by_name.setdefault(name, []).append(directory)
+    return [(_unique(directory, name, by_name[name]), directory) for directory, name in found.items()]
+
+
+def _unique(directory: Path, name: str, namesakes: Sequence[Path]) -> str:
+    """Put parents in front of a name until no other run has it."""
+    length = len(Path(name).parts)
+    while len(namesakes) > 1 and length < len(directory.parts) - 1:
+        length += 1
+        tails = {path.parts[-length:] for path in namesakes}
+        if len(tails) == len(namesakes):
+            break
+    return "/".join(directory.parts[-length:])
+
+
+def _run_directories(path: Path) -> Iterator[Path]:
+    """Find runs; nothing inside a run is searched."""
+    for directory, folders, files in os.walk(path):
+        if RECIPE in files or METRICS_FILE in files:
+            folders.clear()
+            yield Path(directory)
+
+
+def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
+    """Read one run; None, with a note, if it has nothing to compare."""
+    recipe = _read_recipe(name, directory, notes)
+    if recipe is None:
+        return None
+    rows = _read_rows(name, directory, notes)
+    steps = _steps(name, [row for row in rows if "tokens/trained" in row], notes)
+    status = _status(directory)
+    if not steps:
+        notes.append(f"{name}: no step is finished yet ({status}); it is left out")
+        return None
+    return LoadedRun(
+        name=name,
+        directory=directory,
+        recipe=recipe,
+        status=status,
+        columns=make_columns(steps),
+        scores=_scores(rows),
+        selection_bias=_selection_bias(name, directory, notes),
+    )
+
+
+def _read_recipe(name: str, directory: Path, notes: list[str]) -> dict[str, Any] | None:
+    """Read the recipe as it was written; one of another version of arl is not refused."""
+    try:
+        text = (directory / RECIPE).read_text()
+        tree = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except OSError as error:
+        notes.append(f"{name}: {RECIPE} cannot be read ({error.strerror}); it is left out")
+        return None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        notes.append(f"{name}: {RECIPE} is no valid YAML, as if it were half written; it is left out")
+        return None
+    if not isinstance(tree, dict):
+        notes.append(f"{name}: {RECIPE} holds no recipe; it is left out")
+        return None
+    return dict(_leaves(tree))
+
+
+def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value of everything that is no section; an empty section is a value."""
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _read_rows(name: str, directory: Path, notes: list[str]) -> list[Row]:
+    """Read metrics.jsonl. A last line without its end is being written, and left out."""
+    try:
+        content = (directory / METRICS_FILE).read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        notes.append(f"{name}: {METRICS_FILE} cannot be read ({error.strerror})")
+        return []
+    *lines, torn = content.split(b"\n")
+    if torn:
+        notes.append(f"{name}: the last line of {METRICS_FILE} is half written; it is left out")
+    rows = []
+    damaged = []
+    for number, line in enumerate(lines, start=1):
+        row = _decoded(line)
+        if row is None:
+            damaged.append(str(number))
+        else:
+            rows.append(row)
+    if damaged:
+        notes.append(f"{name}: {METRICS_FILE}: no record in {some(damaged, 'line', 'lines')}; left out")
+    return rows
+
+
+def _decoded(line: bytes) -> Row | None:
+    """Read one record; None if the line holds none. Python writes NaN, which JSON does not know: it is absent."""
+    if b"NaN" in line or b"Infinity" in line:
+        line = line.replace(b"-Infinity", b"null").replace(b"Infinity", b"null").replace(b"NaN", b"null")
+    try:
+        row = _decoder.decode(line)
+    except msgspec.DecodeError:
+        return None
+    return row if isinstance(row.get("step"), float) else None
+
+
+def some(names: Sequence[str], one: str, several: str) -> str:
+    """Write `line 3`, or `lines 3, 4, 5, 6 and 12 more`, for the words `line` and `lines`."""
+    shown = ", ".join(names[:NAMES_SHOWN])
+    rest = len(names) - NAMES_SHOWN
+    more = f" and {rest} more" if rest > 0 else ""
+    noun = several if len(names) > 1 else one
+    return f"{noun} {shown}{more}".strip()
+
+
+def _steps(name: str, rows: Sequence[Row], notes: list[str]) -> list[Row]:
+    """Return the record of each step, in the order of steps; of several records of one step the last."""
+    by_step: dict[float, Row] = {}
+    for row in rows:
+        by_step[row["step"]] = row  # type: ignore[index]
+    twice = len(rows) - len(by_step)
+    if twice:
+        notes.append(f"{name}: {twice} steps are recorded twice; the later record counts")
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _scores(rows: Sequence[Row]) -> dict[str, Scores]:
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name.startswith(OF_EVALUATION) and name.endswith("/accuracy") and isinstance(value, float):
+                suite = name.removeprefix(OF_EVALUATION).removesuffix("/accuracy")
+                version = row.get("policy_version")
+                found.setdefault(suite, {})[int(version if isinstance(version, float) else row["step"])] = value  # type: ignore[arg-type]
+    scores = {}
+    for suite, by_version in found.items():
+        versions = sorted(by_version)
+        accuracy = [by_version[version] for version in versions]
+        scores[suite] = Scores(np.array(versions, dtype=np.int64), np.array(accuracy))
+    return scores
+
+
+def _selection_bias(name: str, directory: Path, notes: list[str]) -> list[str]:
+    """Read the warnings of the summary, which compare trained groups with dropped ones."""
+    try:
+        summary = msgspec.json.decode((directory / SUMMARY).read_bytes())
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.DecodeError):
+        notes.append(f"{name}: {SUMMARY} cannot be read")
+        return []
+    lines = summary.get("selection_bias", []) if isinstance(summary, dict) else []
+    return [str(line) for line in lines]
+
+
+def _status(directory: Path) -> RunStatus:
+    """Say whether a run is finished, is running, or has ended without a summary.
+
+    A running one holds a lock, which the system lists. The lock itself is not tried, because a run that starts at
+    that moment would find it taken.
+    """
+    if (directory / SUMMARY).exists():
+        return "finished"
+    try:
+        inode = (directory / LOCK).stat().st_ino
+        locks = LOCKS.read_text().splitlines()
+    except OSError:
+        return "stopped"
+    held = [line.split() for line in locks if "FLOCK" in line]
+    return "running" if any(fields[-3].endswith(f":{inode}") for fields in held) else "stopped"
+
+
+def _unknown_metrics(runs: Sequence[LoadedRun]) -> list[str]:
+    unknown = sorted({name for run in runs for name in run.columns.names if not is_defined(name)})
+    if not unknown:
+        return []
+    return [f"{some(unknown, 'metric', 'metrics')}: unknown to this version of arl, and left out"]
