@@ -1,5 +1,55 @@
 """Define the commands of the room `report`. Heavy imports live inside them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-COMMANDS: tuple[Callable[..., None], ...] = ()
+import typer
+
+if TYPE_CHECKING:
+    from arl.report.quantities import Axis, Budget
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Directories of runs or sweeps, or above; living runs too.", metavar="RUN...")
+    ],
+    at_steps: Annotated[str, typer.Option(help="Compare at these steps, as in 20,50. [20,30]")] = "",
+    at_tokens: Annotated[str, typer.Option(help="Compare at so many trained tokens, as in 1e6,2e6.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON instead of tables.")] = False,
+) -> None:
+    """Compare runs: what they learned, how fast, how stale."""
+    from rich.console import Console
+
+    from arl.report.assemble import build_report
+    from arl.report.numbers_json import numbers_of
+    from arl.report.terminal import print_report
+
+    budgets = [*_budgets("--at-steps", at_steps, "steps"), *_budgets("--at-tokens", at_tokens, "tokens")]
+    built = build_report(runs, budgets)
+    if json:
+        typer.echo(numbers_of(built))
+        return
+    print_report(built, Console(highlight=False))
+
+
+def _budgets(option: str, text: str, axis: "Axis") -> "Sequence[Budget]":
+    """Read `20,50`."""
+    from arl.errors import InputError
+    from arl.report.quantities import Budget
+
+    budgets = []
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        try:
+            at = float(part)
+        except ValueError:
+            at = -1.0
+        if not 0 <= at < float("inf"):
+            raise InputError(f"{option} {text}: {part.strip()!r} is no number ≥ 0; write it as {option} 20,50")
+        budgets.append(Budget(axis, at))
+    return budgets
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (report,)

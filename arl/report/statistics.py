@@ -44,6 +44,31 @@ def mean_of_seeds(values: Sequence[float]) -> MeanOfSeeds | None:
     return MeanOfSeeds(mean, float(low[0]), float(high[0]), len(measured))
 
 
+def difference_of_means(ones: Sequence[float], others: Sequence[float]) -> MeanOfSeeds | None:
+    """Compute mean(ones) − mean(others) of unlike seeds, each side resampled by itself; None without one of them."""
+    one = np.array([value for value in ones if math.isfinite(value)])
+    other = np.array([value for value in others if math.isfinite(value)])
+    if not (len(one) and len(other)):
+        return None
+    seeds = min(len(one), len(other))
+    mean = float(one.mean() - other.mean())
+    if seeds == 1:
+        return MeanOfSeeds(mean, None, None, 1)
+    drawn = _drawn_means(one, seed=0) - _drawn_means(other, seed=1)
+    tail = (100 - COVERAGE) / 2
+    low, high = np.percentile(drawn, [tail, 100 - tail])
+    return MeanOfSeeds(mean, min(float(low), mean), max(float(high), mean), seeds)
+
+
+def _drawn_means(values: np.ndarray, seed: int) -> np.ndarray:
+    """Draw means of resampled seeds, widened like every interval, (RESAMPLES,) float."""
+    size = len(values)
+    draws = np.random.default_rng(seed).integers(size, size=(RESAMPLES, size))
+    center = values.mean()
+    means: np.ndarray = center + math.sqrt(size / (size - 1)) * (values[draws].mean(axis=1) - center)
+    return means
+
+
 def curve_of_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute mean, low and high at each point, over the seeds that were measured there.
 

@@ -1,0 +1,157 @@
+"""Compare arms: rewards and accuracies over steps, tokens and time, their values at budgets, and paired differences."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from arl.report.arms import Arm
+from arl.report.differences import Difference, difference, pairs
+from arl.report.figures import THINNED, SeedCurves, curves_figure
+from arl.report.parts import Figure, Item, Prose, Section, Table
+from arl.report.quantities import AXES, GENERATED, Axis, Budget, Quantity, curve, estimate, quantities
+from arl.report.staleness_table import staleness_tables
+from arl.report.statistics import MeanOfSeeds
+
+INTERVALS = "In brackets: 95 % of bootstrap means over seeds. With one seed there is no interval."
+MOST_SENTENCES = 40
+
+
+class Value(Struct, frozen=True):
+    """Hold a quantity of an arm at a budget."""
+
+    arm: Arm
+    quantity: Quantity
+    budget: Budget
+    estimate: MeanOfSeeds | None  # None: not measured there
+
+
+class Comparison(Struct, frozen=True):
+    """Hold every value and every difference of a report."""
+
+    arms: list[Arm]
+    quantities: list[Quantity]
+    budgets: list[Budget]
+    values: list[Value]
+    differences: list[Difference]
+
+    def of(self, arm: Arm, quantity: Quantity, budget: Budget) -> MeanOfSeeds | None:
+        """Return one value."""
+        for value in self.values:
+            if (value.arm.number, value.quantity, value.budget) == (arm.number, quantity, budget):
+                return value.estimate
+        return None
+
+    @property
+    def sentences(self) -> list[str]:
+        """Return what differs at the last budget, in the quantities that decide."""
+        decisive = _decisive(self.quantities)
+        last = [found for found in self.differences if found.quantity in decisive and found.budget not in self.budgets]
+        return [found.sentence for found in last]
+
+
+def compare(arms: Sequence[Arm], budgets: Sequence[Budget]) -> Comparison:
+    """Compute values of every arm, and differences of every pair that a reader asks for."""
+    compared = quantities(arms)
+    values = []
+    for quantity in compared:
+        for budget in budgets:
+            values += [Value(arm, quantity, budget, estimate(arm, quantity, budget)) for arm in arms]
+    differences = []
+    for quantity in compared:
+        for pair in pairs(arms):
+            for budget in budgets:
+                found = difference(pair, quantity, budget)
+                if found is not None:
+                    differences.append(found)
+    return Comparison(list(arms), compared, list(budgets), values, differences)
+
+
+def comparison_section(comparison: Comparison) -> Section:
+    """Write the section that compares arms."""
+    items: list[Item] = []
+    sentences = comparison.sentences
+    if sentences:
+        items.append(Prose(id="differences-said", lines=_at_most(sentences)))
+    for quantity in comparison.quantities:
+        items.append(value_table(comparison, quantity))
+    items += staleness_tables(comparison.arms, comparison.quantities, comparison.budgets)
+    for quantity in comparison.quantities:
+        items += _figures(comparison.arms, quantity)
+    if comparison.differences:
+        items.append(_difference_table(comparison))
+    return Section(id="comparison", title="Which arm learns more?", items=items)
+
+
+def value_table(comparison: Comparison, quantity: Quantity) -> Table:
+    """Write a quantity of each arm at each budget."""
+    rows = []
+    for arm in comparison.arms:
+        cells = [quantity.estimate(comparison.of(arm, quantity, budget)) for budget in comparison.budgets]
+        rows.append([arm.name, str(len(arm.runs)), *cells])
+    unit = "Percent. " if quantity.is_accuracy else ""
+    return Table(
+        id=f"values-{quantity.key}",
+        title=f"{quantity.title[0].upper()}{quantity.title[1:]} at budgets",
+        caption=f"{unit}{INTERVALS} A dash: not measured there. Between two measurements a value is interpolated.",
+        header=["arm", "seeds", *(budget.title for budget in comparison.budgets)],
+        rows=rows,
+        numeric=[False, *[True] * (1 + len(comparison.budgets))],
+    )
+
+
+def _decisive(compared: Sequence[Quantity]) -> list[Quantity]:
+    """Return the suites; without any, the generated reward, or else what there is."""
+    suites = [quantity for quantity in compared if quantity.is_accuracy]
+    generated = [quantity for quantity in compared if quantity.name == GENERATED]
+    return suites or generated or list(compared)
+
+
+def _at_most(sentences: Sequence[str]) -> list[str]:
+    if len(sentences) <= MOST_SENTENCES:
+        return list(sentences)
+    rest = len(sentences) - MOST_SENTENCES
+    return [*sentences[:MOST_SENTENCES], f"{rest} more pairs are in the table of differences."]
+
+
+def _figures(arms: Sequence[Arm], quantity: Quantity) -> list[Figure]:
+    return [_figure(arms, quantity, axis) for axis in AXES]
+
+
+def _figure(arms: Sequence[Arm], quantity: Quantity, axis: Axis) -> Figure:
+    seeds = []
+    for arm in arms:
+        found = [curve(run, quantity, axis) for run in arm.runs]
+        seeds.append(SeedCurves(arm, [(one.x, one.y) for one in found]))
+    return curves_figure(
+        name=f"curve-{quantity.key}-{axis}",
+        title=f"{quantity.title[0].upper()}{quantity.title[1:]} over {AXES[axis]}",
+        caption=f"Mean over seeds with its 95 % interval. Where a run ends early, the mean is of the others. {THINNED}",
+        arms=seeds,
+        x_title=AXES[axis],
+        y_title=quantity.title,
+    )
+
+
+def _difference_table(comparison: Comparison) -> Table:
+    rows = []
+    for found in comparison.differences:
+        rows.append(
+            [
+                found.pair.one.name,
+                found.pair.other.name,
+                found.quantity.title,
+                found.budget.title,
+                found.quantity.estimate(found.estimate, signed=True),
+                str(found.estimate.seeds),
+                "by seed" if found.is_paired else "no",
+            ]
+        )
+    return Table(
+        id="differences",
+        title="Differences between arms",
+        caption=f"First arm less second arm; accuracies in points. {INTERVALS} The last measurement is the last step "
+        "that both arms have.",
+        header=["arm", "less", "quantity", "at", "difference", "seeds", "paired"],
+        rows=rows,
+        numeric=[False, False, False, False, True, True, False],
+    )

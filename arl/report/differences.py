@@ -1,0 +1,145 @@
+"""Compare arms in pairs, by seed where both have it, and say in a sentence what the seeds can show."""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from arl.report.arms import Arm, is_number, order, show, shown
+from arl.report.quantities import Budget, Quantity, last_common, value
+from arl.report.statistics import MeanOfSeeds, difference_of_means, mean_of_seeds
+
+
+class Pair(Struct, frozen=True):
+    """Name two arms and what sets them apart."""
+
+    one: Arm
+    other: Arm
+    differ: tuple[str, ...]  # fields
+
+    @property
+    def common(self) -> str:
+        """Return what both have in common, as in ` at staleness 8`; nothing if no setting says it."""
+        rest = {field: value for field, value in self.one.settings.items() if field not in self.differ}
+        words = [_words(self.one, field, value) for field, value in shown(rest)]
+        return f" at {', '.join(words)}" if words else ""
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """Hold how far one arm is above another."""
+
+    pair: Pair
+    quantity: Quantity
+    budget: Budget
+    estimate: MeanOfSeeds  # of one − other
+    is_paired: bool  # by seed
+
+    @property
+    def sentence(self) -> str:
+        """Return the difference in words."""
+        return _sentence(self)
+
+
+def pairs(arms: Sequence[Arm]) -> list[Pair]:
+    """Return the pairs that a reader asks for: arms that differ in one setting.
+
+    Along a setting that is a number, each value is compared with the first one; along any other setting, each with
+    each. Two arms without such a partner are compared with the first arm, whatever sets them apart.
+    """
+    found = list(_neighbors(arms))
+    compared = {arm.number for pair in found for arm in (pair.one, pair.other)}
+    for arm in arms[1:]:
+        if arm.number not in compared:
+            found.append(Pair(arm, arms[0], _differing(arm, arms[0])))
+    return found
+
+
+def _neighbors(arms: Sequence[Arm]) -> Iterator[Pair]:
+    for field in arms[0].settings:
+        lines: dict[str, list[Arm]] = {}  # arms that differ in this field alone
+        for arm in arms:
+            rest = [(name, show(name, value)) for name, value in arm.settings.items() if name != field]
+            lines.setdefault(repr(rest), []).append(arm)
+        for line in lines.values():
+            line.sort(key=lambda arm: order(field, arm.settings[field]))
+            partners = itertools.combinations(line, 2)
+            if any(is_number(arm.settings[field]) for arm in line):
+                partners = itertools.product(line[:1], line[1:])  # type: ignore[assignment]
+            for first, second in partners:
+                yield Pair(second, first, (field,))
+
+
+def _differing(one: Arm, other: Arm) -> tuple[str, ...]:
+    return tuple(field for field in one.settings if one.settings[field] != other.settings[field])
+
+
+def difference(pair: Pair, quantity: Quantity, budget: Budget) -> Difference | None:
+    """Compute how far an arm is above another; None if no seed of one of them was measured there.
+
+    The last measurement is the last that both arms have, so that both are compared at one step.
+    """
+    if budget.at is None:
+        common = last_common([*pair.one.runs, *pair.other.runs], quantity)
+        if common is None:
+            return None
+        budget = common
+    one = {run.seed: value(run, quantity, budget) for run in pair.one.runs}
+    other = {run.seed: value(run, quantity, budget) for run in pair.other.runs}
+    by_seed = [one[seed] - other[seed] for seed in one if seed in other]
+    is_paired = any(map(math.isfinite, by_seed))
+    estimate = mean_of_seeds(by_seed) if is_paired else difference_of_means([*one.values()], [*other.values()])
+    if estimate is None:
+        return None
+    return Difference(pair=pair, quantity=quantity, budget=budget, estimate=estimate, is_paired=is_paired)
+
+
+def _sentence(found: Difference) -> str:
+    """Write the arm that is above first. An interval that holds 0 is no difference."""
+    estimate = found.estimate
+    higher = found.pair.one
+    lower = found.pair.other
+    sign = 1.0
+    if estimate.mean < 0:
+        higher, lower = lower, higher
+        sign = -1.0
+    a = _side(higher, found.pair)
+    b = _side(lower, found.pair)
+    where = f"at {found.budget.title}, {found.quantity.title}, {_seeds(found)}"
+    size = _size(found.quantity, estimate, sign)
+    common = found.pair.common
+    if estimate.low is None:
+        return f"{a}{common} is {size} above {b} {where}: one seed has no interval, so this may be chance."
+    if estimate.holds_zero:
+        return f"{a} and {b}{common}: no difference that {estimate.seeds} seeds can show ({size} {where})."
+    return f"{a}{common} is {size} above {b} {where}."
+
+
+def _side(arm: Arm, pair: Pair) -> str:
+    if arm.own_name:
+        return arm.own_name
+    settings = {field: arm.settings[field] for field in pair.differ}
+    return ", ".join(_words(arm, field, value) for field, value in shown(settings))
+
+
+def _words(arm: Arm, field: str, value: Any) -> str:
+    """Write a setting as in a sentence: `ppo` or `staleness 8`."""
+    if field.endswith(".kind"):
+        return show(field, value)
+    return f"{arm.names[field]} {show(field, value)}"
+
+
+def _size(quantity: Quantity, estimate: MeanOfSeeds, sign: float) -> str:
+    unit = " points" if quantity.is_accuracy else ""
+    size = f"{quantity.text(sign * estimate.mean)}{unit}"
+    if estimate.low is None or estimate.high is None:
+        return size
+    low, high = sorted((sign * estimate.low, sign * estimate.high))
+    return f"{size} [{quantity.text(low)}, {quantity.text(high)}]"
+
+
+def _seeds(found: Difference) -> str:
+    count = found.estimate.seeds
+    seeds = f"{count} seed{'s' if count != 1 else ''}"
+    return seeds if found.is_paired else f"{seeds} each at least, not the same ones"

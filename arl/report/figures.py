@@ -1,0 +1,107 @@
+"""Draw curves of arms over an axis, as plotly's JSON. A gap in a curve is a place that was not measured."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from arl.report.arms import Arm
+from arl.report.parts import Figure
+from arl.report.statistics import at_each, curve_of_seeds, thinned
+
+MOST_POINTS = 300  # of a curve
+THINNED = f"Curves of more than {MOST_POINTS} points are drawn as means of neighbors."
+DIGITS = 5  # significant ones of what is drawn
+
+
+class SeedCurves(Struct, frozen=True):
+    """Hold the curves of an arm's seeds: x and y of each, (n,) float."""
+
+    arm: Arm
+    curves: list[tuple[np.ndarray, np.ndarray]]
+
+
+def numbers(values: np.ndarray) -> list[float | None]:
+    """Return numbers as JSON knows them, rounded; None where nothing was measured."""
+    return [float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None for value in values.tolist()]
+
+
+def color(arm: Arm) -> str:
+    """Return the placeholder of an arm's color."""
+    return f"arm:{arm.number}"
+
+
+def curves_figure(
+    name: str, title: str, caption: str, arms: Sequence[SeedCurves], x_title: str, y_title: str
+) -> Figure:
+    """Draw the mean over seeds of each arm, with its interval as a band."""
+    traces: list[dict[str, Any]] = []
+    for seeds in arms:
+        traces += _traces(seeds)
+    return Figure(id=name, title=title, caption=caption, traces=traces, layout=layout(x_title, y_title))
+
+
+def layout(x_title: str, y_title: str) -> dict[str, Any]:
+    """Return the titles of both axes."""
+    return {"xaxis": {"title": {"text": x_title}}, "yaxis": {"title": {"text": y_title}}}
+
+
+def _traces(seeds: SeedCurves) -> list[dict[str, Any]]:
+    x, values = common_grid(seeds.curves)
+    if not len(x):
+        return []
+    mean, low, high = curve_of_seeds(values)
+    arm = seeds.arm
+    line: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": arm.name,
+        "legendgroup": color(arm),
+        "x": numbers(x),
+        "y": numbers(mean),
+        "line": {"color": color(arm)},
+    }
+    if np.isfinite(mean).sum() == 1:
+        line["mode"] = "markers"
+        line["marker"] = {"color": color(arm)}
+    has_interval = np.isfinite(low)
+    if not has_interval.any():
+        return [line]
+    return [_band(arm, x[has_interval], low[has_interval], high[has_interval]), line]
+
+
+def _band(arm: Arm, x: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:
+    """Draw an interval as an area: along the lower bounds, and back along the upper ones."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": arm.name,
+        "legendgroup": color(arm),
+        "showlegend": False,
+        "hoverinfo": "skip",
+        "x": numbers(np.concatenate([x, x[::-1]])),
+        "y": numbers(np.concatenate([low, high[::-1]])),
+        "line": {"width": 0, "color": color(arm)},
+        "fill": "toself",
+        "fillcolor": color(arm),
+    }
+
+
+def common_grid(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Bring the curves of several seeds to common places.
+
+    Returns:
+        x, (points,) float, and values, (seeds, points) float: NaN outside of what a seed has measured.
+    """
+    thin = []
+    for x, y in curves:
+        if len(x):
+            few, rows = thinned(x, y[None, :], MOST_POINTS)
+            thin.append((few, rows[0]))
+    if not thin:
+        return np.empty(0), np.empty((0, 0))
+    grid = np.unique(np.concatenate([x for x, _ in thin]))
+    if len(grid) > MOST_POINTS:
+        grid = np.linspace(grid[0], grid[-1], MOST_POINTS)
+    return grid, np.stack([at_each(x, y, grid) for x, y in thin])

@@ -1,0 +1,71 @@
+"""Average what the runs of an arm recorded: metrics over all steps, tables by age, curves over steps."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from arl.report.arms import Arm
+from arl.report.figures import SeedCurves
+from arl.report.read_runs import LoadedRun, some
+from arl.report.statistics import MeanOfSeeds, mean_of_seeds
+
+
+def mean_of_steps(run: LoadedRun, metric: str) -> float:
+    """Return the mean of a metric over the steps that recorded it; NaN if none did."""
+    values = run.columns.number(metric)
+    measured = values[np.isfinite(values)]
+    return float(measured.mean()) if len(measured) else float("nan")
+
+
+def over_seeds(arm: Arm, number: Callable[[LoadedRun], float]) -> MeanOfSeeds | None:
+    """Return the mean of a number over the seeds of an arm; None where no run has it."""
+    return mean_of_seeds([number(run) for run in arm.runs])
+
+
+def metric_of(arm: Arm, metric: str) -> MeanOfSeeds | None:
+    """Return the mean of a metric over steps and seeds."""
+    return over_seeds(arm, lambda run: mean_of_steps(run, metric))
+
+
+def last_of(arm: Arm, metric: str) -> MeanOfSeeds | None:
+    """Return the mean over seeds of the last value of a metric."""
+    return over_seeds(arm, lambda run: run.columns.last(metric))
+
+
+def curves_of(arm: Arm, metric: str) -> SeedCurves:
+    """Return a metric over steps, of each seed that recorded it."""
+    curves = []
+    for run in arm.runs:
+        values = run.columns.number(metric)
+        if np.isfinite(values).any():
+            curves.append((run.columns.steps.astype(float), values))
+    return SeedCurves(arm, curves)
+
+
+def weighted_rows(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weighted mean of each column, (width,) float; NaN for a column without any weight.
+
+    Args:
+        values: (steps, width) float; NaN where nothing was measured.
+        weights: (steps, width) float, ≥ 0.
+    """
+    measured = np.isfinite(values) & np.isfinite(weights)
+    kept = np.where(measured, weights, 0.0)
+    sums = (kept * np.where(measured, values, 0.0)).sum(axis=0)
+    totals = kept.sum(axis=0)
+    means: np.ndarray = np.divide(sums, totals, out=np.full(values.shape[1], np.nan), where=totals > 0)
+    return means
+
+
+def not_recorded(arms: Sequence[Arm], metrics: Iterable[str]) -> list[str]:
+    """Say in a sentence which metrics no run recorded; nothing if there are none."""
+    names = {name for arm in arms for run in arm.runs for name in run.columns.names}
+    missing = [metric for metric in metrics if metric not in names]
+    if not missing:
+        return []
+    return [f"Not recorded by any of these runs, and left out: {some(missing, '', '')}."]
+
+
+def text(estimate: MeanOfSeeds | None, form: str = ".3g") -> str:
+    """Write a mean with the given format; a dash where nothing was measured."""
+    return "–" if estimate is None else format(estimate.mean, form)

@@ -1,0 +1,225 @@
+"""Show how old trained tokens were, and what their age did to ratios, weights and divergences."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from arl.report.arms import Arm
+from arl.report.figures import MOST_POINTS, THINNED, curves_figure, layout, numbers
+from arl.report.parts import Figure, Item, Prose, Section, Table
+from arl.report.seed_means import curves_of, metric_of, not_recorded, over_seeds, text, weighted_rows
+from arl.report.statistics import thinned
+
+AGES = {
+    "token_age/histogram": "Token age: versions between a token and the step that trains it",
+    "dispatch_age/histogram": "Dispatch age: versions since the group was admitted",
+    "queue_age/histogram": "Queue age: versions that a finished group waited",
+}
+AGE_LABELS = ("0", "1", "2", "3-4", "5-8", "9-16", "17+")
+MOST_HEAT_MAPS = 16  # arms
+KL = "by_age/kl_behavior_proximal"
+
+
+class Divergence(Struct, frozen=True):
+    """Name a number about computed tokens: its metric over steps, and the one by age of the token."""
+
+    metric: str
+    by_age: str
+    title: str
+
+
+DIVERGENCES = (
+    Divergence("ratio/mean", "by_age/ratio", "Ratio of current to proximal policy"),
+    Divergence("ratio/clip_fraction_up", "by_age/clip_up", "Share of tokens clipped above"),
+    Divergence("ratio/clip_fraction_down", "by_age/clip_down", "Share of tokens clipped below"),
+    Divergence("behavior_weight/uncapped_mean", "by_age/behavior_weight", "Behavior weight, uncapped"),
+    Divergence("behavior_weight/effective_sample_size", "by_age/effective_sample_size", "Effective sample size"),
+    Divergence("kl/behavior_proximal", KL, "KL(behavior‖proximal)"),
+    Divergence("kl/proximal_current", "by_age/kl_proximal_current", "KL(proximal‖current)"),
+)
+
+
+def staleness_section(arms: Sequence[Arm]) -> Section:
+    """Write the section about staleness."""
+    items: list[Item] = [Prose(id="staleness-said", lines=_sentences(arms)), _table(arms)]
+    for divergence in DIVERGENCES:
+        items += _figures(arms, divergence)
+    for arm in arms[:MOST_HEAT_MAPS]:
+        items += _heat_maps(arm)
+    return Section(id="staleness", title="How old was what it learned from, and what did age do?", items=items)
+
+
+def by_age(arm: Arm, metric: str) -> np.ndarray:
+    """Return a metric by age bucket, (7,) float: mean over all steps, weighted by tokens, then over seeds."""
+    rows = []
+    for run in arm.runs:
+        values = run.columns.table(metric)
+        tokens = run.columns.table("by_age/tokens")
+        if values.shape == tokens.shape and values.shape[1] == len(AGE_LABELS):
+            rows.append(weighted_rows(values, tokens))
+    if not rows:
+        return np.full(len(AGE_LABELS), np.nan)
+    measured = np.isfinite(rows)
+    counts = measured.sum(axis=0)
+    sums = np.where(measured, rows, 0.0).sum(axis=0)
+    means: np.ndarray = np.divide(sums, counts, out=np.full(len(AGE_LABELS), np.nan), where=counts > 0)
+    return means
+
+
+def _sentences(arms: Sequence[Arm]) -> list[str]:
+    lines = [
+        "Tokens of age 0 were sampled by the very weights that train them, so what differs there is the numerics of "
+        "engine and trainer alone; what is added at higher ages is lag."
+    ]
+    for arm in arms:
+        values = by_age(arm, KL)
+        known = np.flatnonzero(np.isfinite(values))
+        if len(known) < 2 or known[0] != 0:
+            continue
+        oldest = int(known[-1])
+        lines.append(
+            f"{arm.name}: KL(behavior‖proximal) is {values[0]:.2g} nats at age 0 and {values[oldest]:.2g} at age "
+            f"{AGE_LABELS[oldest]}."
+        )
+    wanted = [name for divergence in DIVERGENCES for name in (divergence.metric, divergence.by_age)]
+    lines += not_recorded(arms, [*AGES, *wanted])
+    if len(arms) > MOST_HEAT_MAPS:
+        lines.append(f"Ages over time are drawn for the first {MOST_HEAT_MAPS} of {len(arms)} arms.")
+    return lines
+
+
+def _table(arms: Sequence[Arm]) -> Table:
+    columns = {
+        "token age": "token_age/mean",
+        "dispatch age": "dispatch_age/mean",
+        "queue age": "queue_age/mean",
+        "stale tokens": "token_age/stale_fraction",
+        "clipped": "ratio/clip_fraction",
+        "weight, used": "behavior_weight/mean",
+        "capped": "behavior_weight/capped_fraction",
+        "effective sample": "behavior_weight/effective_sample_size",
+        "KL(b‖p)": "kl/behavior_proximal",
+        "KL(p‖c)": "kl/proximal_current",
+    }
+    rows = []
+    for arm in arms:
+        oldest = over_seeds(arm, lambda run: _largest(run.columns.number("staleness/max")))
+        means = [text(metric_of(arm, metric)) for metric in columns.values()]
+        rows.append([arm.name, text(oldest, ".0f"), *means])
+    return Table(
+        id="staleness-table",
+        title="Ages and divergences",
+        caption="Means over steps and seeds. A dash: not recorded, or the objective has no such number.",
+        header=["arm", "oldest token", *columns],
+        rows=rows,
+        numeric=[False, *[True] * (1 + len(columns))],
+    )
+
+
+def _largest(values: np.ndarray) -> float:
+    measured = values[np.isfinite(values)]
+    return float(measured.max()) if len(measured) else float("nan")
+
+
+def _figures(arms: Sequence[Arm], divergence: Divergence) -> list[Figure]:
+    """Draw one number over steps, and by age; nothing that no run recorded."""
+    figures = []
+    curves = [curves_of(arm, divergence.metric) for arm in arms]
+    name = divergence.by_age.removeprefix("by_age/").replace("_", "-")
+    if any(seeds.curves for seeds in curves):
+        figures.append(
+            curves_figure(
+                name=f"{name}-over-steps",
+                title=f"{divergence.title} over training steps",
+                caption=f"`{divergence.metric}`, mean over seeds with its 95 % interval. {THINNED}",
+                arms=curves,
+                x_title="training steps",
+                y_title=divergence.title,
+            )
+        )
+    traces = [trace for arm in arms if (trace := _age_trace(arm, divergence.by_age)) is not None]
+    if traces:
+        figures.append(
+            Figure(
+                id=f"{name}-by-age",
+                title=f"{divergence.title} by age of the token",
+                caption=f"`{divergence.by_age}`, mean over all steps weighted by tokens, then over seeds. A point is "
+                "missing where no token has that age.",
+                traces=traces,
+                layout=_categories(layout("age of the token, versions", divergence.title)),
+            )
+        )
+    return figures
+
+
+def _categories(axes: dict[str, Any]) -> dict[str, Any]:
+    """Draw ages as words, in their order."""
+    ages = {"type": "category", "categoryorder": "array", "categoryarray": list(AGE_LABELS)}
+    return {**axes, "xaxis": {**axes["xaxis"], **ages}}
+
+
+def _age_trace(arm: Arm, metric: str) -> dict[str, Any] | None:
+    values = by_age(arm, metric)
+    if not np.isfinite(values).any():
+        return None
+    paint = {"color": f"arm:{arm.number}"}
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": arm.name,
+        "x": list(AGE_LABELS),
+        "y": numbers(values),
+        "line": paint,
+        "marker": paint,
+    }
+
+
+def _heat_maps(arm: Arm) -> list[Figure]:
+    figures = []
+    for metric, title in AGES.items():
+        steps, shares = age_shares(arm, metric)
+        if not len(steps):
+            continue
+        trace = {
+            "type": "heatmap",
+            "x": numbers(steps),
+            "y": list(range(len(shares))),
+            "z": [numbers(row) for row in shares],
+            "zmin": 0,
+            "zmax": 1,
+            "colorbar": {"title": {"text": "share"}},
+        }
+        name = metric.removesuffix("/histogram").replace("_", "-")
+        figures.append(
+            Figure(
+                id=f"{name}-{arm.number}",
+                title=f"{title}: {arm.name}",
+                caption=f"Share of each age in the batch of a step, mean over seeds; at most {MOST_POINTS} columns, "
+                "each the mean of neighboring steps.",
+                traces=[trace],
+                layout=layout("training steps", "age, versions"),
+            )
+        )
+    return figures
+
+
+def age_shares(arm: Arm, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps, (n,), and the share of each age, (ages, n): mean over the seeds that recorded the step."""
+    width = max(run.columns.table(metric).shape[1] for run in arm.runs)
+    last = max(run.last_step for run in arm.runs)
+    sums = np.zeros((width, last))
+    seeds = np.zeros(last)
+    for run in arm.runs:
+        counts = run.columns.table(metric)
+        totals = counts.sum(axis=1)
+        measured = totals > 0  # False where the step did not record it
+        places = run.columns.steps[measured] - 1
+        shares = counts[measured] / totals[measured, None]
+        sums[: counts.shape[1], places] += shares.T
+        seeds[places] += 1
+    if not seeds.any():
+        return np.empty(0), np.empty((0, 0))
+    shares = np.divide(sums, seeds, out=np.full_like(sums, np.nan), where=seeds > 0)
+    return thinned(np.arange(1, last + 1), shares, MOST_POINTS)
