@@ -40,7 +40,8 @@ class Arm(Struct, frozen=True, kw_only=True):
         """Return what sets the arm apart, as in `staleness=8, kind=ppo`."""
         if self.own_name:
             return self.own_name
-        parts = [f"{self.names[field]}={show(field, value)}" for field, value in shown(self.settings)]
+        has = self.runs[0].recipe
+        parts = [f"{self.names[field]}={show(field, value)}" for field, value in shown(self.settings) if field in has]
         return ", ".join(parts)
 
     @property
