@@ -12,6 +12,9 @@ from arl.metrics.names import Record, is_defined
 METRICS_FILE = "metrics.jsonl"
 TRAJECTORIES = "trajectories"
 TRACE_FILE = "trace.json"
+RECIPE = "recipe.yaml"
+LOCK = "run.lock"
+SUMMARY = "summary.json"
 
 
 def _open_at(path: Path, size: int) -> TextIO:

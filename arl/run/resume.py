@@ -18,13 +18,13 @@ from arl.config.recipe import Recipe, Train
 from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import DataError, InputError
 from arl.metrics.console import ConsoleDisplay
+from arl.metrics.run_files import LOCK as LOCK
+from arl.metrics.run_files import RECIPE as RECIPE
+from arl.metrics.run_files import SUMMARY as SUMMARY
 from arl.run.checkpoint import RunState, clear_after, newest_intact, older_versions
 from arl.run.preflight import Plan, preflight
 from arl.types import StartingVersions
 
-RECIPE = "recipe.yaml"
-LOCK = "run.lock"
-SUMMARY = "summary.json"
 # Fields that a resumed run may change, because they change nothing that is computed.
 FREE = (
     "deadlines.",

@@ -1,0 +1,155 @@
+"""Arms are compared at equal budgets, by seed, and a sentence says what the seeds can show."""
+
+from pathlib import Path
+
+import pytest
+
+from arl.report.assemble import Report, build_report
+from arl.report.parts import Figure, Table
+from arl.report.quantities import LAST, Budget
+from arl.report.statistics import MeanOfSeeds
+from tests.report.written_runs import evaluation, old_step, write_metrics, write_recipe, write_run, write_sweep
+
+
+def table(report: Report, id: str) -> Table:
+    items = [item for section in report.sections for item in section.items]
+    (found,) = [item for item in items if isinstance(item, Table) and item.id == id]
+    return found
+
+
+def figures(report: Report) -> dict[str, Figure]:
+    items = [item for section in report.sections for item in section.items]
+    return {item.id: item for item in items if isinstance(item, Figure)}
+
+
+def scored_run(directory: Path, accuracies: dict[int, float], *settings: str, seed: int = 0) -> None:
+    """Write a run of ten steps with these accuracies by step."""
+    directory.mkdir(parents=True)
+    write_recipe(directory, settings, seed)
+    evaluations = [evaluation(step, {"held_out": accuracy}) for step, accuracy in accuracies.items()]
+    write_metrics(directory, [*(old_step(step, 0) for step in range(1, 11)), *evaluations])
+
+
+def last_value(report: Report, arm: int, name: str = "held_out") -> MeanOfSeeds | None:
+    quantity = next(quantity for quantity in report.comparison.quantities if quantity.name == name)
+    return report.comparison.of(report.arms[arm], quantity, LAST)
+
+
+def test_a_real_difference_is_a_sentence_with_its_interval_and_no_difference_is_said_to_be_none(tmp_path: Path) -> None:
+    for seed in range(5):
+        noise = 0.001 * seed
+        scored_run(tmp_path / f"d{seed}", {0: 0.1, 10: 0.8}, "objective.kind=decoupled_ppo", seed=seed)
+        scored_run(tmp_path / f"p{seed}", {0: 0.1, 10: 0.7 + noise}, "objective.kind=ppo", seed=seed)
+    (sentence,) = build_report([tmp_path]).comparison.sentences
+    assert sentence.startswith("decoupled_ppo is 9.8 points [")
+    assert sentence.endswith("] above ppo at step 10, accuracy on held_out, 5 seeds.")
+    (tmp_path / "same").mkdir()
+    for seed in range(5):
+        noise = 0.01 if seed % 2 else -0.01
+        scored_run(tmp_path / "same" / f"d{seed}", {10: 0.8}, "objective.kind=decoupled_ppo", seed=seed)
+        scored_run(tmp_path / "same" / f"p{seed}", {10: 0.8 + noise}, "objective.kind=ppo", seed=seed)
+    (sentence,) = build_report([tmp_path / "same"]).comparison.sentences
+    assert "no difference that 5 seeds can show (" in sentence
+
+
+def test_one_seed_has_no_interval_and_says_so(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [0], ["ppo", "decoupled_ppo"], seeds=1)
+    report = build_report([tmp_path])
+    assert all("one seed has no interval" in sentence for sentence in report.comparison.sentences)
+    value = last_value(report, 0)
+    assert value is not None
+    assert (value.low, value.seeds) == (None, 1)
+
+
+def test_pairing_by_seed_removes_what_seeds_have_in_common(tmp_path: Path) -> None:
+    for seed in range(4):
+        ease = 0.1 * seed
+        scored_run(tmp_path / f"d{seed}", {10: 0.4 + ease}, "objective.kind=decoupled_ppo", seed=seed)
+        scored_run(tmp_path / f"p{seed}", {10: 0.38 + ease}, "objective.kind=ppo", seed=seed)
+    report = build_report([tmp_path])
+    (found,) = [one for one in report.comparison.differences if one.quantity.is_accuracy]
+    assert found.is_paired
+    assert abs(found.estimate.mean) == pytest.approx(0.02)
+    assert not found.estimate.holds_zero
+
+
+def test_arms_without_a_common_seed_are_compared_and_it_is_said(tmp_path: Path) -> None:
+    for seed in range(3):
+        scored_run(tmp_path / f"d{seed}", {10: 0.8 + seed / 100}, "objective.kind=decoupled_ppo", seed=seed)
+        scored_run(tmp_path / f"p{seed}", {10: 0.5 + seed / 100}, "objective.kind=ppo", seed=10 + seed)
+    (sentence,) = build_report([tmp_path]).comparison.sentences
+    assert "not the same ones" in sentence
+
+
+def test_arms_are_compared_at_the_last_step_that_both_have(tmp_path: Path) -> None:
+    scored_run(tmp_path / "d", {0: 0.1, 5: 0.5, 10: 0.9}, "objective.kind=decoupled_ppo")
+    scored_run(tmp_path / "p", {0: 0.1, 5: 0.3}, "objective.kind=ppo")
+    (sentence,) = build_report([tmp_path]).comparison.sentences
+    assert sentence.startswith("decoupled_ppo is 20.0 points above ppo at step 5,")
+
+
+def test_values_between_evaluations_are_marked_and_none_is_given_beyond_them(tmp_path: Path) -> None:
+    scored_run(tmp_path / "run", {0: 0.1, 5: 0.5, 10: 0.7})
+    report = build_report([tmp_path], [Budget("steps", at) for at in (5, 6, 11)])
+    assert table(report, "values-accuracy-on-held_out").rows[0][2:] == ["50.0", "≈ 54.0", "–", "70.0"]
+
+
+def test_a_line_from_before_to_after_training_is_no_measurement(tmp_path: Path) -> None:
+    scored_run(tmp_path / "run", {0: 0.1, 10: 0.7})
+    report = build_report([tmp_path], [Budget("steps", 5)])
+    assert table(report, "values-accuracy-on-held_out").rows[0][2:] == ["–", "70.0"]
+
+
+def test_budgets_may_be_trained_tokens(tmp_path: Path) -> None:
+    scored_run(tmp_path / "run", {0: 0.1, 5: 0.5, 10: 0.7})
+    report = build_report([tmp_path], [Budget("tokens", 5000)])
+    shown = table(report, "values-accuracy-on-held_out")
+    assert (shown.header[2], shown.rows[0][2]) == ("5,000 tokens", "50.0")
+    assert table(report, "values-trained-reward").rows[0][2] == "0.505"
+
+
+def test_accuracies_of_unlike_tasks_are_never_compared_and_their_speed_is(tmp_path: Path) -> None:
+    scored_run(tmp_path / "one", {10: 0.7})
+    scored_run(tmp_path / "other", {10: 0.2}, "data.task=arithmetic")
+    report = build_report([tmp_path])
+    assert report.comparison.differences == []
+    assert {quantity.letter for quantity in report.comparison.quantities} == {"A", "B"}
+    assert {row[3][:4] for row in table(report, "arms").rows} == {"70.0", "20.0"}
+    assert {row[3][5:] for row in table(report, "arms").rows} == {"A", "B"}
+    assert [row[1] for row in table(report, "speed-table").rows] == ["500", "500"]
+
+
+def test_the_papers_table_has_a_row_for_each_bound_and_a_column_for_each_objective(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [0, 8], ["ppo", "decoupled_ppo"], seeds=2, suites=["held_out", "aime24"])
+    shown = table(build_report([tmp_path]), "table-2-last-0")
+    assert shown.header == [
+        "η",
+        "aime24 decoupled_ppo",
+        "aime24 ppo",
+        "held_out decoupled_ppo",
+        "held_out ppo",
+        "tokens/s decoupled_ppo",
+        "tokens/s ppo",
+    ]
+    assert [row[0] for row in shown.rows] == ["0", "8"]
+    assert [row[-2:] for row in shown.rows] == [["500", "500"]] * 2
+
+
+def test_without_an_axis_of_staleness_there_is_no_such_table(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", ["objective.kind=ppo"])
+    write_run(tmp_path / "b")
+    ids = [item.id for section in build_report([tmp_path]).sections for item in section.items]
+    assert not [id for id in ids if id.startswith("table-2")]
+
+
+def test_curves_hold_what_was_measured_and_a_band_for_the_seeds(tmp_path: Path) -> None:
+    for seed in range(2):
+        scored_run(tmp_path / f"{seed}", {0: 0.1, 5: 0.5 + seed / 10, 10: 0.7}, seed=seed)
+    band, line = figures(build_report([tmp_path]))["curve-accuracy-on-held_out-steps"].traces
+    assert line["x"] == [0, 5, 10]
+    assert line["y"] == pytest.approx([0.1, 0.55, 0.7])
+    assert line["line"] == {"color": "arm:0"}
+    assert band["x"] == [0, 5, 10, 10, 5, 0]
+    assert max(band["y"]) <= 0.7
+    tokens = figures(build_report([tmp_path]))["curve-accuracy-on-held_out-tokens"].traces[1]
+    assert tokens["x"] == [0, 5000, 10000]

@@ -1,0 +1,165 @@
+"""Runs are read whatever state they are in, and nothing about them is guessed."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from arl.errors import InputError
+from arl.report.metric_columns import make_columns
+from arl.report.read_runs import load_runs
+from tests.report.written_runs import evaluation, old_step, write_metrics, write_recipe, write_run
+
+
+def notes_of(*paths: Path) -> str:
+    return "\n".join(load_runs(paths).notes)
+
+
+def test_a_directory_above_runs_stands_for_all_of_them_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for name in ("b/seed-1", "b/seed-0", "a"):
+        write_run(tmp_path / "study" / name)
+    (tmp_path / "study" / "a" / "checkpoints" / "step_1").mkdir(parents=True)
+    (tmp_path / "study" / "a" / "checkpoints" / "step_1" / "recipe.yaml").write_text("not a run")
+    loaded = load_runs([tmp_path / "study"])
+    assert [run.name for run in loaded.runs] == ["study/a", "study/b/seed-0", "study/b/seed-1"]
+
+
+def test_a_run_named_twice_is_read_once_and_namesakes_get_names_that_tell_them_apart(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one" / "mine")
+    other = write_run(tmp_path / "other" / "mine", ["train.learning_rate=1e-3"])
+    loaded = load_runs([one, other, tmp_path / "one"])
+    assert [run.name for run in loaded.runs] == ["one/mine", "other/mine"]
+
+
+def test_runs_are_finished_running_or_stopped_and_reading_takes_no_lock(tmp_path: Path) -> None:
+    write_run(tmp_path / "a-finished")
+    write_run(tmp_path / "b-stopped", is_finished=False)
+    living = write_run(tmp_path / "c-running", is_finished=False)
+    (tmp_path / "b-stopped" / "run.lock").touch()
+    with (living / "run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        statuses = [run.status for run in load_runs([tmp_path]).runs]
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert statuses == ["finished", "stopped", "running"]
+
+
+def test_a_run_can_be_read_where_nothing_can_be_written(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    for path in [*run.iterdir(), run]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        assert len(load_runs([run]).runs) == 1
+    finally:
+        run.chmod(0o755)
+
+
+def test_a_half_written_last_line_is_left_out_and_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "torn", steps=6)
+    content = (run / "metrics.jsonl").read_bytes()
+    (run / "metrics.jsonl").write_bytes(content + b'{"step": 7, "tokens/tra')
+    loaded = load_runs([run])
+    assert loaded.runs[0].last_step == 6
+    assert "torn: the last line of metrics.jsonl is half written" in "\n".join(loaded.notes)
+
+
+def test_every_prefix_of_metrics_that_holds_a_step_can_be_read(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "torn", steps=3)
+    content = (run / "metrics.jsonl").read_bytes()
+    first_step = content.index(b"\n", content.index(b"tokens/trained")) + 1
+    for size in range(first_step, len(content), 97):
+        (run / "metrics.jsonl").write_bytes(content[:size])
+        assert 1 <= load_runs([run]).runs[0].last_step <= 3
+
+
+def test_lines_that_hold_no_record_are_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "damaged", steps=2)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('[1, 2]\n{"no step": 1}\n\x00\x00\n')
+    assert "damaged: metrics.jsonl: no record in lines 5, 6, 7; left out" in notes_of(run)
+
+
+def test_a_run_without_a_step_is_left_out_and_named_and_alone_refused(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    write_recipe(begun, [], seed=0)
+    write_run(tmp_path / "done")
+    loaded = load_runs([tmp_path])
+    assert [run.name for run in loaded.runs] == [f"{tmp_path.name}/done"]
+    assert f"{tmp_path.name}/begun: no step is finished yet (stopped)" in "\n".join(loaded.notes)
+    with pytest.raises(InputError, match="begun: no step is finished yet"):
+        load_runs([begun])
+
+
+@pytest.mark.parametrize("content", ["name: [unclosed", "", "just words"])
+def test_a_run_whose_recipe_is_torn_is_left_out_and_named(tmp_path: Path, content: str) -> None:
+    write_run(tmp_path / "good")
+    (write_run(tmp_path / "bad") / "recipe.yaml").write_text(content)
+    assert "bad: recipe.yaml" in notes_of(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nowhere", ""])
+def test_a_path_without_a_run_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="give directories of runs or of a sweep"):
+        load_runs([tmp_path / name])
+
+
+def test_a_step_that_is_recorded_twice_counts_once_by_its_later_record(tmp_path: Path) -> None:
+    run = tmp_path / "twice"
+    run.mkdir()
+    write_recipe(run, [], seed=0)
+    write_metrics(run, [old_step(1, 0), old_step(2, 0), old_step(2, 0) | {"loss": 7.0}])
+    loaded = load_runs([run])
+    assert loaded.runs[0].columns.steps.tolist() == [1, 2]
+    assert loaded.runs[0].columns.last("loss") == 7.0
+    assert "twice: 1 steps are recorded twice" in "\n".join(loaded.notes)
+
+
+def test_metrics_that_this_arl_does_not_know_are_named(tmp_path: Path) -> None:
+    run = tmp_path / "old"
+    run.mkdir()
+    write_recipe(run, [], seed=0)
+    write_metrics(run, [old_step(1, 0) | {"staleness/median": 1.0}])
+    assert "metric staleness/median: unknown to this version of arl" in notes_of(run)
+
+
+def test_what_was_not_measured_is_nan_and_never_zero(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    write_recipe(run, [], seed=0)
+    with_nan = old_step(2, 0) | {"loss": float("nan"), "grad_norm": float("inf")}
+    write_metrics(run, [old_step(1, 2) | {"loss": 1.0}, with_nan, evaluation(2, {"held_out": 0.5})])
+    columns = load_runs([run]).runs[0].columns
+    assert np.isnan(columns.number("loss")).tolist() == [False, True]
+    assert np.isnan(columns.number("grad_norm")).all()
+    assert np.isnan(columns.number("never recorded")).all()
+    assert np.isnan(columns.last("never recorded"))
+    assert columns.table("never recorded").shape == (2, 0)
+
+
+def test_histograms_are_zero_beyond_their_end_and_age_buckets_without_a_token_are_nan() -> None:
+    histogram = "token_age/histogram"
+    rows = msgspec.json.decode(
+        json.dumps(
+            [
+                {"step": 1, histogram: [3], "by_age/ratio": [1.0, None]},
+                {"step": 2, histogram: [1, 2], "by_age/ratio": [1.0, 2.0]},
+                {"step": 3},
+            ]
+        ),
+        type=list[dict[str, float | list[float | None] | None]],
+    )
+    columns = make_columns(rows)
+    assert columns.table(histogram)[:2].tolist() == [[3, 0], [1, 2]]
+    assert np.isnan(columns.table(histogram)[2]).all()
+    assert np.isnan(columns.table("by_age/ratio")).tolist() == [[False, True], [False, False], [True, True]]
+
+
+def test_paths_through_a_link_lead_to_the_same_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    os.symlink(run, tmp_path / "link")
+    assert len(load_runs([run, tmp_path / "link"]).runs) == 1
