@@ -1,7 +1,9 @@
 """Write the parts of a report as HTML. Figures are empty boxes here, which a script fills with plots."""
 
+import re
 from collections.abc import Sequence
 from html import escape
+from itertools import groupby
 
 from arl.report.parts import Figure, Item, Prose, Section, Table
 from arl.report.swimlane import EXPLANATION, Swimlanes
@@ -12,7 +14,18 @@ LONG_TEXT = 40  # characters, from which a cell wraps
 
 def section_html(section: Section) -> str:
     """Return a section with its heading."""
-    return _section(section.id, section.title, "".join(map(_item_html, section.items)))
+    content = []
+    for are_figures, items in groupby(section.items, key=lambda item: isinstance(item, Figure)):
+        own = [_item_html(item) for item in items]
+        pairs = " pairs" if len(own) > 1 else ""
+        text = "".join(own)
+        content.append(f'<div class="figures{pairs}">{text}</div>' if are_figures else text)
+    return _section(section.id, section.title, "".join(content))
+
+
+def _sentence(text: str) -> str:
+    """Escape a text, whose `code` is set as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _section(id: str, title: str, content: str) -> str:
@@ -32,7 +45,7 @@ def _item_html(item: Item) -> str:
 
 def prose_html(prose: Prose) -> str:
     """Return sentences as paragraphs."""
-    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in prose.lines)
+    paragraphs = "".join(f"<p>{_sentence(line)}</p>" for line in prose.lines)
     return f'<div class="prose" id="{escape(prose.id)}">{paragraphs}</div>'
 
 
@@ -42,7 +55,7 @@ def figure_html(figure: Figure) -> str:
     return (
         f'<figure id="{id}" data-figure="{id}" aria-labelledby="{id}-title">'
         f'<h3 id="{id}-title">{escape(figure.title)}</h3>'
-        f'<figcaption id="{id}-caption">{escape(figure.caption)}</figcaption>'
+        f'<figcaption id="{id}-caption">{_sentence(figure.caption)}</figcaption>'
         f'<ul class="legend" id="{id}-legend" aria-label="Lines of the figure"></ul>'
         f'<div class="figure-plot" id="{id}-plot" role="img" aria-labelledby="{id}-title {id}-caption"></div>'
         "</figure>"
@@ -57,7 +70,7 @@ def table_html(table: Table) -> str:
     rows = "".join(f"<tr>{''.join(map(_cell, row, numeric))}</tr>" for row in table.rows)
     return (
         f'<div class="table" id="{id}"><h3 id="{id}-title">{escape(table.title)}</h3>'
-        f'<p class="table-caption" id="{id}-caption">{escape(table.caption)}</p>'
+        f'<p class="table-caption" id="{id}-caption">{_sentence(table.caption)}</p>'
         f'<div class="scroll" role="region" tabindex="0" aria-labelledby="{id}-title">'
         f'<table aria-labelledby="{id}-title" aria-describedby="{id}-caption">'
         f"<thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div></div>"
@@ -90,7 +103,7 @@ def swimlane_html(id: str, title: str, swimlanes: Swimlanes) -> str:
         state = " open" if number == 0 else ""
         summary = escape(figure.title)
         boxes.append(f'<details class="run"{state}><summary>{summary}</summary>{figure_html(figure)}</details>')
-    explanation = f"<p>{escape(EXPLANATION)}</p>" if boxes else ""
+    explanation = f"<p>{_sentence(EXPLANATION)}</p>" if boxes else ""
     return _section(id, title, explanation + "".join(boxes) + notes_html(swimlanes.notes))
 
 

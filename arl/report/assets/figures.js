@@ -19,7 +19,7 @@ const figures = (() => {
   // Copy a part of a figure with colors of the theme in place of placeholders. Numbers are shared, not copied.
   function themed(value, key = "") {
     if (typeof value === "string") {
-      return /^(arm|scale|theme):/.test(value) ? theme.color(value, key === "fillcolor" ? 0.16 : 1) : value;
+      return /^(arm|part|scale|theme):/.test(value) ? theme.color(value, key === "fillcolor" ? 0.16 : 1) : value;
     }
     if (value === null || typeof value !== "object") return value;
     if (Array.isArray(value)) return value.map((item) => themed(item, key));
@@ -60,7 +60,7 @@ const figures = (() => {
   // Return what figures have in common as a plotly template, which their own layout overrides.
   function template() {
     const steps = [0, 1, 2, 3, 4, 5, 6, 7];
-    const sequential = steps.map((i) => [i / 7, theme.variable(`scale-${i}`)]);
+    const sequential = [0, 1, 2, 3].map((i) => [i / 3, theme.variable(`heat-${i}`)]);
     const colorbar = { outlinewidth: 0, thickness: 10, tickfont: { size: 11, color: theme.variable("muted") } };
     const paper = theme.variable("paper");
     return {
@@ -68,7 +68,7 @@ const figures = (() => {
         font: { family: getComputedStyle(document.body).fontFamily, size: 12.5, color: theme.variable("ink") },
         paper_bgcolor: "rgba(0,0,0,0)",
         plot_bgcolor: "rgba(0,0,0,0)",
-        colorway: steps.map((i) => theme.variable(`arm-${i}`)),
+        colorway: steps.map((i) => theme.variable(`part-${i}`)),
         colorscale: { sequential },
         coloraxis: { colorbar },
         hoverlabel: { bgcolor: paper, bordercolor: theme.variable("rule"), font: { color: theme.variable("ink") }, align: "left" },
@@ -86,7 +86,7 @@ const figures = (() => {
     const { title, showlegend, ...own } = themed(part.layout);
     const layout = {
       autosize: true,
-      height: 340,
+      height: 320,
       margin: { l: 48, r: 12, t: 14, b: 42 },
       template: template(),
       ...own,
@@ -132,7 +132,7 @@ const figures = (() => {
 
   function swatch(trace, index) {
     const element = document.createElement("span");
-    const color = armOf(trace) ?? trace.line?.color ?? trace.marker?.color ?? `arm:${index}`;
+    const color = armOf(trace) ?? trace.line?.color ?? trace.marker?.color ?? `part:${index}`;
     element.className = `swatch ${trace.type === "bar" ? "block" : (dashOf(trace) ?? "")}`;
     if (typeof color === "string") element.style.setProperty("--swatch", theme.cssColor(color));
     return element;
@@ -172,7 +172,7 @@ const figures = (() => {
 
   for (const element of document.querySelectorAll("figure[data-figure]")) {
     const id = element.dataset.figure;
-    const height = parts[id].layout.height ?? 340;
+    const height = parts[id].layout.height ?? 320;
     document.getElementById(`${id}-plot`).style.minHeight = `${height}px`;
     buildLegend(id);
     near.observe(element);

@@ -32,20 +32,20 @@ const theme = (() => {
     return `rgb(${mixed.join(", ")})`;
   }
 
-  // Replace "arm:3", "scale:0.5" and "theme:muted" by a color; other values stay as they are.
+  // Replace "arm:3", "part:2", "scale:0.5" and "theme:muted" by a color; other values stay as they are.
   function color(value, opacity = 1) {
     const [kind, name] = value.split(":");
     if (kind === "scale") return onScale(Number(name));
     if (kind === "theme") return variable(name);
-    if (kind !== "arm") return value;
-    const own = channels(`arm-${Number(name) % 8}`);
+    if (kind !== "arm" && kind !== "part") return value;
+    const own = channels(`${kind}-${Number(name) % 8}`);
     return opacity === 1 ? `rgb(${own.join(", ")})` : `rgba(${own.join(", ")}, ${opacity})`;
   }
 
   // Return the CSS value of a placeholder, which follows the theme by itself.
   function cssColor(value) {
     const [kind, name] = value.split(":");
-    if (kind === "arm") return `var(--arm-${Number(name) % 8})`;
+    if (kind === "arm" || kind === "part") return `var(--${kind}-${Number(name) % 8})`;
     if (kind === "theme") return `var(--${name})`;
     return kind === "scale" ? `var(--scale-${Math.round(Number(name) * 7)})` : value;
   }
@@ -66,5 +66,5 @@ const theme = (() => {
   button.addEventListener("click", () => choose((choice + 1) % CHOICES.length));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", announce);
 
-  return { color, cssColor, variable, onScale, onChange: (listener) => listeners.push(listener) };
+  return { color, cssColor, variable, onChange: (listener) => listeners.push(listener) };
 })();
