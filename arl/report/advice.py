@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-from arl.report.arms import LAG, STALENESS, Arm
+from arl.report.arms import LAG, STALENESS, Arm, show
 from arl.report.parts import Prose, Section
 from arl.report.read_runs import LoadedRun
-from arl.report.seed_means import last_of, metric_of
+from arl.report.seed_means import by_arm, last_of, metric_of
 from arl.report.speed import mean_shares
 from arl.report.speed_numbers import (
+    BUSY,
     CAUSE_UNKNOWN,
     GATED,
     PAUSED,
@@ -17,6 +18,7 @@ from arl.report.speed_numbers import (
     trainer_shares,
 )
 
+NOTHING = "nothing to change: no number of these runs asks for it."
 MUCH = 0.2  # of a side's time
 LITTLE = 0.05
 Shares = dict[str, float]
@@ -24,10 +26,7 @@ Shares = dict[str, float]
 
 def advice_section(arms: Sequence[Arm]) -> Section:
     """Write the section with advice on each arm."""
-    lines = []
-    for arm in arms:
-        said = advice(arm) or ["nothing to change: no number of this run asks for it."]
-        lines += [f"{arm.name}: {line}" for line in said]
+    lines = by_arm(arms, lambda arm: advice(arm) or [NOTHING])
     return Section(id="advice", title="What to change?", items=[Prose(id="advice-said", lines=lines)])
 
 
@@ -45,7 +44,7 @@ def _bottleneck(arm: Arm) -> list[str]:
     late = trainer.get(TRAINER_PARTS["wait/bound_s"], 0.0)
     turns = trainer.get(TRAINER_PARTS["wait/device_s"], 0.0)
     waits = late + turns + trainer.get(TRAINER_PARTS["wait/groups_s"], 0.0) + trainer.get(CAUSE_UNKNOWN, 0.0)
-    engine_idle = 1.0 - engine["generates"]
+    engine_idle = 1.0 - engine[BUSY]
     sides = f"the trainer waits {waits:.0%} of its time, the engines are idle {engine_idle:.0%} of theirs"
     if waits < MUCH and engine_idle < MUCH:
         return _unexplained(trainer)
@@ -55,7 +54,7 @@ def _bottleneck(arm: Arm) -> list[str]:
             "them longer; rollout.late=drop gives them up, which selects."
         ]
     if waits >= MUCH and engine_idle >= MUCH:
-        return [f"both sides wait for each other: {sides}. {_looser(arm)}"]
+        return [f"both sides wait for each other: {sides}. {_looser(arm, engine.get(GATED))}"]
     if waits >= MUCH:
         return [f"generation is the bottleneck: {sides}. More engine replicas, threads or slots."]
     gated = engine.get(GATED)
@@ -66,7 +65,7 @@ def _bottleneck(arm: Arm) -> list[str]:
     ]
 
 
-def _looser(arm: Arm) -> str:
+def _looser(arm: Arm, gated: float | None) -> str:
     recipe = arm.runs[0].recipe
     if recipe.get(LAG) is not None:
         return "An exact lag makes them take turns; that is its price."
@@ -75,7 +74,12 @@ def _looser(arm: Arm) -> str:
     bound = recipe.get(STALENESS)
     if bound == 0:
         return "rollout.staleness is 0, which is synchronous; 1 or more lets both work at once."
-    return f"rollout.staleness is {bound}; a larger one lets both work at once."
+    waited = metric_of(arm, "queue_age/mean")
+    if gated is not None and gated < LITTLE:
+        return f"The staleness bound holds engines back for {gated:.0%} only, so a larger one changes little."
+    if waited is not None and waited.mean >= 1:
+        return f"Groups wait {waited.mean:.1f} versions in the buffer, so a larger rollout.staleness would not help."
+    return f"rollout.staleness is {show(STALENESS, bound)}; a larger one lets more of both happen at once."
 
 
 def _unexplained(trainer: Shares) -> list[str]:

@@ -32,6 +32,7 @@ class Arm(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]  # section.field -> value, of the fields in which arms differ
     names: dict[str, str]  # the same fields -> how they are called in texts
     runs: list[LoadedRun]
+    differing: tuple[str, ...] = ()  # every field in which arms differ, those too that follow from another
     own_name: str = ""  # used where settings are too many, or none, to name the arm
 
     @property
@@ -39,7 +40,8 @@ class Arm(Struct, frozen=True, kw_only=True):
         """Return what sets the arm apart, as in `staleness=8, kind=ppo`."""
         if self.own_name:
             return self.own_name
-        parts = [f"{self.names[field]}={show(field, value)}" for field, value in shown(self.settings)]
+        has = self.runs[0].recipe
+        parts = [f"{self.names[field]}={show(field, value)}" for field, value in shown(self.settings) if field in has]
         return ", ".join(parts)
 
     @property
@@ -61,7 +63,7 @@ def make_arms(runs: Sequence[LoadedRun]) -> Arms:
     differing = _differing(recipes)
     groups: dict[tuple[bytes, ...], list[LoadedRun]] = {}
     for run in runs:
-        values = tuple(_value(run.recipe, field) for field in differing)
+        values = tuple(field_value(run.recipe, field) for field in differing)
         groups.setdefault(values, []).append(run)
     fields = _telling(differing, recipes)
     ordered = sorted(groups.values(), key=lambda group: [order(field, group[0].recipe.get(field)) for field in fields])
@@ -74,6 +76,7 @@ def make_arms(runs: Sequence[LoadedRun]) -> Arms:
                 number=number,
                 settings={field: group[0].recipe.get(field) for field in fields},
                 names=names,
+                differing=tuple(differing),
                 runs=_one_of_each_seed(group, notes),
                 own_name=_own_name(group, ordered) if len(fields) > MOST_FIELDS or not fields else "",
             )
@@ -135,7 +138,7 @@ def _differing(recipes: Sequence[dict[str, Any]]) -> list[str]:
     fields = dict.fromkeys(field for recipe in recipes for field in recipe if _is_of_arm(field))
     differing = []
     for field in fields:
-        values = {_value(recipe, field) for recipe in recipes if _knows(recipe, field)}
+        values = {field_value(recipe, field) for recipe in recipes if _knows(recipe, field)}
         if len(values) > 1:
             differing.append(field)
     return differing
@@ -158,7 +161,7 @@ def _telling(differing: Sequence[str], recipes: Sequence[dict[str, Any]]) -> lis
     return telling
 
 
-def _value(recipe: dict[str, Any], field: str) -> bytes:
+def field_value(recipe: dict[str, Any], field: str) -> bytes:
     """Return a value that can be compared; b"" for a field that the recipe lacks."""
     return msgspec.json.encode(recipe[field], order="sorted") if field in recipe else b""
 
@@ -169,7 +172,7 @@ def _follows_from_kind(field: str, differing: Sequence[str], recipes: Sequence[d
         return False
     values: dict[bytes, set[bytes]] = {}
     for recipe in recipes:
-        values.setdefault(_value(recipe, kind), set()).add(_value(recipe, field))
+        values.setdefault(field_value(recipe, kind), set()).add(field_value(recipe, field))
     return all(len(of_kind) == 1 for of_kind in values.values())
 
 
@@ -184,7 +187,10 @@ def _unlike(fields: Sequence[str]) -> list[str]:
     if not unlike:
         return []
     names = some(unlike, "", "")
-    return [f"The runs differ in {names}. Only what they have in common by name is put side by side."]
+    return [
+        f"The runs differ in {names}. Accuracies and rewards are compared only between runs that measured them alike; "
+        "speed and staleness are compared between all."
+    ]
 
 
 def _one_of_each_seed(group: Sequence[LoadedRun], notes: list[str]) -> list[LoadedRun]:

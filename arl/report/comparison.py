@@ -8,7 +8,7 @@ from arl.report.arms import Arm
 from arl.report.differences import Difference, difference, pairs
 from arl.report.figures import THINNED, SeedCurves, curves_figure
 from arl.report.parts import Figure, Item, Prose, Section, Table
-from arl.report.quantities import AXES, GENERATED, Axis, Budget, Quantity, curve, estimate, quantities
+from arl.report.quantities import AXES, GENERATED, Axis, Budget, Quantity, cell, curve, estimate, quantities
 from arl.report.staleness_table import staleness_tables
 from arl.report.statistics import MeanOfSeeds
 
@@ -86,13 +86,15 @@ def value_table(comparison: Comparison, quantity: Quantity) -> Table:
     """Write a quantity of each arm at each budget."""
     rows = []
     for arm in comparison.arms:
-        cells = [quantity.estimate(comparison.of(arm, quantity, budget)) for budget in comparison.budgets]
-        rows.append([arm.name, str(len(arm.runs)), *cells])
+        values = [comparison.of(arm, quantity, budget) for budget in comparison.budgets]
+        if any(values):
+            cells = [cell(arm, quantity, budget) for budget in comparison.budgets]
+            rows.append([arm.name, str(len(arm.runs)), *cells])
     unit = "Percent. " if quantity.is_accuracy else ""
     return Table(
         id=f"values-{quantity.key}",
         title=f"{quantity.title[0].upper()}{quantity.title[1:]} at budgets",
-        caption=f"{unit}{INTERVALS} A dash: not measured there. Between two measurements a value is interpolated.",
+        caption=f"{unit}{INTERVALS} A dash: not measured there. ≈: on the line between two evaluations.",
         header=["arm", "seeds", *(budget.title for budget in comparison.budgets)],
         rows=rows,
         numeric=[False, *[True] * (1 + len(comparison.budgets))],

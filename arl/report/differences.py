@@ -21,10 +21,15 @@ class Pair(Struct, frozen=True):
 
     @property
     def common(self) -> str:
-        """Return what both have in common, as in ` at staleness 8`; nothing if no setting says it."""
+        """Return what both have in common, as in ` at staleness 8 with ppo`; nothing if no setting says it."""
+        if self.one.own_name:
+            return ""
         rest = {field: value for field, value in self.one.settings.items() if field not in self.differ}
-        words = [_words(self.one, field, value) for field, value in shown(rest)]
-        return f" at {', '.join(words)}" if words else ""
+        kinds = [show(field, value) for field, value in rest.items() if field.endswith(".kind")]
+        others = {field: value for field, value in rest.items() if not field.endswith(".kind")}
+        words = [_words(self.one, field, value) for field, value in shown(others)]
+        at = f" at {', '.join(words)}" if words else ""
+        return at + (f" with {', '.join(kinds)}" if kinds else "")
 
 
 class Difference(Struct, frozen=True, kw_only=True):

@@ -1,12 +1,12 @@
 """Account for everything that was generated, and compare the groups that were trained with those that were not."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from arl.report.arms import Arm
 from arl.report.parts import Item, Prose, Section, Table
 from arl.report.read_runs import LoadedRun
-from arl.report.seed_means import last_of, not_recorded, over_seeds, text
+from arl.report.seed_means import by_arm, last_of, not_recorded, over_seeds, text
 from arl.report.statistics import MeanOfSeeds
 
 TOKENS = ("trained", "rejected", "failed", "dropped", "in_flight")
@@ -106,19 +106,22 @@ def _with_interval(estimate: MeanOfSeeds | None) -> str:
 
 
 def _sentences(arms: Sequence[Arm]) -> list[str]:
-    lines = []
-    for arm in arms:
-        for quantity in QUANTITIES:
-            lines += _selection(arm, quantity)
-        for run in arm.runs:
-            lines += [f"{arm.name}, seed {run.seed}: {line}." for line in run.selection_bias]
-            rest = unaccounted(run)
-            if math.isfinite(rest) and rest != 0:
-                lines.append(f"{arm.name}, seed {run.seed}: {rest:,.0f} generated tokens are not accounted for.")
+    lines = by_arm(arms, _differences)
     if not lines:
         lines.append("No arm trained groups that differ from the generated ones by more than 5 % in length or reward.")
     wanted = [GENERATED, *(f"audit/{quantity}_generated" for quantity in QUANTITIES)]
     return lines + not_recorded(arms, wanted)
+
+
+def _differences(arm: Arm) -> Iterator[str]:
+    for quantity in QUANTITIES:
+        yield from _selection(arm, quantity)
+    for run in arm.runs:
+        for line in run.selection_bias:
+            yield f"seed {run.seed}: trained and dropped groups: {line}."
+        rest = unaccounted(run)
+        if math.isfinite(rest) and rest != 0:
+            yield f"seed {run.seed}: {rest:,.0f} generated tokens are not accounted for."
 
 
 def _selection(arm: Arm, quantity: str) -> list[str]:
@@ -132,4 +135,8 @@ def _selection(arm: Arm, quantity: str) -> list[str]:
         return []
     interval = "one seed" if gap.low is None else f"{gap.seeds} seeds, the interval does not hold 0"
     size = f"{abs(share):.0%} {'above' if share > 0 else 'below'}"
-    return [f"{arm.name}: the mean {quantity} of trained groups is {size} that of all that ended ({interval})."]
+    rejected = last_of(arm, "groups/rejected")
+    intended = ""
+    if rejected is not None and rejected.mean:
+        intended = " Rejected groups are part of it, as the filter or the env intends."
+    return [f"the mean {quantity} of trained groups is {size} that of all that ended ({interval}).{intended}"]

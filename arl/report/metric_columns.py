@@ -1,12 +1,14 @@
 """Turn the records of metrics.jsonl into columns of numbers. What was not recorded is NaN, never 0."""
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
-Row = dict[str, float | list[float | None] | None]  # one line of metrics.jsonl, as read
+Value = float | list[float | None] | None
+Row = dict[str, Value]  # one line of metrics.jsonl, as read
 OF_AGE_BUCKETS = "by_age/"  # begins the names of lists with one number for each age bucket
 
 
@@ -46,20 +48,13 @@ def make_columns(rows: Sequence[Row]) -> MetricColumns:
     """Make columns of records, which are in the order of their steps."""
     numbers: dict[str, np.ndarray] = {}
     tables: dict[str, np.ndarray] = {}
-    lists: dict[str, list[tuple[int, list[float | None]]]] = {}
-    size = len(rows)
-    for i, row in enumerate(rows):
-        for name, value in row.items():
-            if isinstance(value, list):
-                lists.setdefault(name, []).append((i, value))
-                continue
-            column = numbers.get(name)
-            if column is None:
-                column = numbers[name] = np.full(size, np.nan)
-            if value is not None:
-                column[i] = value
-    for name, entries in lists.items():
-        tables[name] = _table(name, size, entries)
+    names = dict.fromkeys(itertools.chain.from_iterable(rows))
+    for name in names:
+        values = [row.get(name) for row in rows]
+        if any(type(value) is list for value in values):
+            tables[name] = _table(name, values)
+        else:
+            numbers[name] = np.array(values, dtype=np.float64)  # None becomes NaN
     steps = np.array([_step(row) for row in rows], dtype=np.int64)
     return MetricColumns(steps, numbers, tables)
 
@@ -69,13 +64,11 @@ def _step(row: Row) -> int:
     return int(step)
 
 
-def _table(name: str, size: int, entries: Iterable[tuple[int, list[float | None]]]) -> np.ndarray:
+def _table(name: str, values: Sequence[Value]) -> np.ndarray:
     """Make one row of each list. A histogram counts 0 beyond its end; a list by age bucket says nothing there."""
-    entries = list(entries)
-    width = max(len(values) for _, values in entries)
-    beyond = np.nan if name.startswith(OF_AGE_BUCKETS) else 0.0
-    table = np.full((size, width), np.nan)
-    for i, values in entries:
-        table[i] = beyond
-        table[i, : len(values)] = [np.nan if value is None else value for value in values]
-    return table
+    lists = [value if isinstance(value, list) else None for value in values]
+    width = max(len(entries) for entries in lists if entries is not None)
+    beyond = [np.nan if name.startswith(OF_AGE_BUCKETS) else 0.0] * width
+    nothing = [np.nan] * width
+    rows = [nothing if entries is None else [*entries, *beyond[len(entries) :]] for entries in lists]
+    return np.array(rows, dtype=np.float64)

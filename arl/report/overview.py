@@ -22,22 +22,34 @@ def overview_section(comparison: Comparison, notes: Sequence[str]) -> Section:
 
 def arm_table(comparison: Comparison) -> Table:
     """Write one row for each arm: what it has learned, how fast, and how old its data was."""
-    header = ["arm", "seeds", "steps", *(f"{quantity.title}" for quantity in comparison.quantities)]
+    kinds = list(dict.fromkeys(quantity.kind for quantity in comparison.quantities))
     rows = []
     for arm in comparison.arms:
-        values = [quantity.estimate(comparison.of(arm, quantity, LAST)) for quantity in comparison.quantities]
+        values = [_value(comparison, arm, kind) for kind in kinds]
         rate = text(over_seeds(arm, tokens_per_second), ",.0f")
         age = text(metric_of(arm, "token_age/mean"), ".2f")
         rows.append([arm.name, str(len(arm.runs)), _steps(arm), *values, rate, age])
+    has_letters = any(quantity.letter for quantity in comparison.quantities)
+    letters = " Compare only values with the same letter: each stands for a protocol." if has_letters else ""
     return Table(
         id="arms",
         title="Arms at their last measurement",
         caption="Mean over seeds, in brackets its 95 % bootstrap interval; accuracies in percent. Mean age: of trained "
-        "tokens, in versions. A dash: not measured.",
-        header=[*header, "tokens/s", "mean age"],
+        "tokens, in versions. A dash: not measured." + letters,
+        header=["arm", "seeds", "steps", *kinds, "tokens/s", "mean age"],
         rows=rows,
-        numeric=[False, *[True] * (len(header) + 1)],
+        numeric=[False, *[True] * (len(kinds) + 4)],
     )
+
+
+def _value(comparison: Comparison, arm: Arm, kind: str) -> str:
+    """Write the last value of a kind that the arm has, under whatever protocol."""
+    for quantity in comparison.quantities:
+        estimate = comparison.of(arm, quantity, LAST)
+        if quantity.kind == kind and estimate is not None:
+            letter = f" {quantity.letter}" if quantity.letter else ""
+            return f"{quantity.estimate(estimate)}{letter}"
+    return "–"
 
 
 def _steps(arm: Arm) -> str:

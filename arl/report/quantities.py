@@ -1,13 +1,16 @@
 """Read what is compared, a reward or a suite's accuracy, over training steps, trained tokens or time."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
+from string import ascii_uppercase
 from typing import Literal
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
-from arl.report.arms import Arm
+from arl.report.arms import Arm, field_value
 from arl.report.read_runs import LoadedRun
 from arl.report.statistics import MeanOfSeeds, at, at_each, mean_of_seeds
 
@@ -21,22 +24,37 @@ GENERATED = "reward/generated_mean"
 TRAINED = "reward/trained_mean"
 
 
+ACCURACY_FIELDS = ("data.", "eval.", "reward.function.")  # what decides what an accuracy means
+REWARD_FIELDS = ("data.", "reward.")  # likewise a reward
+LEAST_EVALUATIONS = 3  # of a run, for a value between them
+ANY_VALUE = ("eval.every", "eval.best", "eval.suites", "reward.workers", "reward.memory_gb", "reward.environment")
+Protocol = tuple[tuple[str, bytes], ...]  # fields in which the runs of a report differ, and their values
+
+
 class Quantity(Struct, frozen=True):
     """Name something that is compared between arms."""
 
     name: str  # of the metric; of an accuracy, of the suite
-    title: str
+    kind: str  # of what it is, as in `accuracy on held_out`
+    letter: str = ""  # of its protocol, where a report has several
     is_accuracy: bool = False
+    protocol: Protocol = ()  # of the runs that have it; runs of another protocol have another quantity
+
+    @property
+    def title(self) -> str:
+        """Return its name in texts."""
+        return f"{self.kind} (protocol {self.letter})" if self.letter else self.kind
 
     @property
     def key(self) -> str:
         """Return a name that may stand in an id."""
-        return self.title.replace(" ", "-").replace("/", "-").replace(":", "-")
+        return re.sub(r"[^A-Za-z0-9_]+", "-", self.title).strip("-")
 
     def text(self, value: float, signed: bool = False) -> str:
         """Write a value: an accuracy in percent, anything else as it is."""
         sign = "+" if signed else ""
-        return f"{100 * value:{sign}.1f}" if self.is_accuracy else f"{value:{sign}.3f}"
+        scaled = round(100 * value, 1) if self.is_accuracy else round(value, 3)
+        return f"{scaled + 0.0:{sign}.{1 if self.is_accuracy else 3}f}"  # + 0.0: no minus before a zero
 
     def estimate(self, estimate: MeanOfSeeds | None, signed: bool = False) -> str:
         """Write a mean with its interval, as in `41.2 [39.0, 43.1]`; a dash where nothing was measured."""
@@ -76,18 +94,57 @@ class Curve(Struct, frozen=True):
 
 
 def quantities(arms: Sequence[Arm]) -> list[Quantity]:
-    """Return every suite that some run was measured on, and the rewards that some run has recorded."""
-    runs = [run for arm in arms for run in arm.runs]
-    suites = sorted({suite for run in runs for suite in run.scores})
-    found = [Quantity(suite, f"accuracy on {suite}", is_accuracy=True) for suite in suites]
+    """Return every suite that some run was measured on, and the rewards that some run has recorded.
+
+    What was measured under unlike protocols is never put side by side: each protocol has a quantity of its own.
+    """
+    suites = sorted({suite for arm in arms for run in arm.runs for suite in run.scores})
+    found: list[Quantity] = []
+    for suite in suites:
+        accuracy = Quantity(suite, f"accuracy on {suite}", is_accuracy=True)
+        found += _by_protocol(arms, accuracy)
     for name, title in ((GENERATED, "generated reward"), (TRAINED, "trained reward")):
-        if any(name in run.columns.numbers for run in runs):
-            found.append(Quantity(name, title))
+        found += _by_protocol(arms, Quantity(name, title))
     return found
 
 
+def _by_protocol(arms: Sequence[Arm], quantity: Quantity) -> list[Quantity]:
+    """Return the quantity once for each protocol under which some run has measured it."""
+    prefixes = ACCURACY_FIELDS if quantity.is_accuracy else REWARD_FIELDS
+    fields = [field for field in arms[0].differing if f"{field}.".startswith(prefixes) and field not in ANY_VALUE]
+    protocols: dict[Protocol, None] = {}  # in the order of arms
+    for arm in arms:
+        if any(_has(run, quantity) for run in arm.runs):
+            protocols[protocol_of(arm.runs[0], fields)] = None
+    if len(protocols) == 1:
+        return [quantity]
+    found = []
+    for number, protocol in enumerate(protocols):
+        found.append(msgspec.structs.replace(quantity, letter=_letter(number), protocol=protocol))
+    return found
+
+
+def _letter(number: int) -> str:
+    """Return A, B, …, Z, A1, B1, …"""
+    round_, place = divmod(number, len(ascii_uppercase))
+    return f"{ascii_uppercase[place]}{round_ or ''}"
+
+
+def protocol_of(run: LoadedRun, fields: Iterable[str]) -> Protocol:
+    """Return the values of the fields in a run's recipe."""
+    return tuple((field, field_value(run.recipe, field)) for field in fields)
+
+
+def _has(run: LoadedRun, quantity: Quantity) -> bool:
+    if quantity.is_accuracy:
+        return quantity.name in run.scores
+    return quantity.name in run.columns.numbers
+
+
 def curve(run: LoadedRun, quantity: Quantity, axis: Axis) -> Curve:
-    """Return a quantity of one run over an axis, where it was measured."""
+    """Return a quantity of one run over an axis, where it was measured under the quantity's protocol."""
+    if quantity.protocol != protocol_of(run, [field for field, _ in quantity.protocol]):
+        return Curve(np.empty(0), np.empty(0))
     if quantity.is_accuracy:
         scores = run.scores.get(quantity.name)
         if scores is None:
@@ -124,11 +181,30 @@ def _at_versions(run: LoadedRun, versions: np.ndarray, axis: Axis) -> np.ndarray
 
 
 def value(run: LoadedRun, quantity: Quantity, budget: Budget) -> float:
-    """Return a quantity of one run at a budget; NaN where it was not measured. Between measurements it is a line."""
+    """Return a quantity of one run at a budget; NaN where it was not measured.
+
+    Between two measurements it is on the line between them. A line from before to after training is no measurement.
+    """
     found = curve(run, quantity, budget.axis)
     if budget.at is None:
         return float(found.y[-1]) if len(found.y) else math.nan
+    if _is_between(found, quantity, budget) and len(found.x) < LEAST_EVALUATIONS:
+        return math.nan
     return at(found.x, found.y, budget.at)
+
+
+def _is_between(found: Curve, quantity: Quantity, budget: Budget) -> bool:
+    """Return whether an accuracy is wanted where there was no evaluation. Rewards are known at every step."""
+    return quantity.is_accuracy and budget.at is not None and budget.at not in found.x
+
+
+def cell(arm: Arm, quantity: Quantity, budget: Budget) -> str:
+    """Write a quantity of an arm at a budget as in a table; ≈ where it lies between two evaluations."""
+    found = estimate(arm, quantity, budget)
+    curves = [curve(run, quantity, budget.axis) for run in arm.runs]
+    is_between = any(_is_between(one, quantity, budget) for one in curves)
+    text = quantity.estimate(found)
+    return f"≈ {text}" if found is not None and is_between else text
 
 
 def estimate(arm: Arm, quantity: Quantity, budget: Budget) -> MeanOfSeeds | None:

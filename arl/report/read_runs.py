@@ -18,12 +18,12 @@ from msgspec import Struct
 
 from arl.errors import InputError
 from arl.metrics.names import OF_EVALUATION, is_defined
-from arl.metrics.run_files import METRICS_FILE
+from arl.metrics.run_files import LOCK, METRICS_FILE, RECIPE, SUMMARY
 from arl.report.metric_columns import MetricColumns, Row, make_columns
-from arl.run.resume import LOCK, RECIPE, SUMMARY
 
 RunStatus = Literal["finished", "running", "stopped"]
 LOCKS = Path("/proc/locks")  # every file lock of this machine, which can be read without taking one
+OF_A_STEP = "tokens/trained"  # every record of a step has it; evaluations are records of their own
 NAMES_SHOWN = 4
 
 _decoder = msgspec.json.Decoder(dict[str, float | list[float | None] | None])
@@ -126,7 +126,7 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
     if recipe is None:
         return None
     rows = _read_rows(name, directory, notes)
-    steps = _steps(name, [row for row in rows if "tokens/trained" in row], notes)
+    steps = _steps(name, [row for row in rows if OF_A_STEP in row], notes)
     status = _status(directory)
     if not steps:
         notes.append(f"{name}: no step is finished yet ({status}); it is left out")
@@ -137,7 +137,7 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
         recipe=recipe,
         status=status,
         columns=make_columns(steps),
-        scores=_scores(rows),
+        scores=_scores([row for row in rows if OF_A_STEP not in row]),
         selection_bias=_selection_bias(name, directory, notes),
     )
 

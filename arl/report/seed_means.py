@@ -66,6 +66,19 @@ def not_recorded(arms: Sequence[Arm], metrics: Iterable[str]) -> list[str]:
     return [f"Not recorded by any of these runs, and left out: {some(missing, '', '')}."]
 
 
+def by_arm(arms: Sequence[Arm], lines_of: Callable[[Arm], Iterable[str]]) -> list[str]:
+    """Write each line behind the arms that it is about, once for all arms of which it is true."""
+    about: dict[str, list[str]] = {}
+    for arm in arms:
+        for line in lines_of(arm):
+            about.setdefault(line, []).append(arm.name)
+    written = []
+    for line, names in about.items():
+        is_of_all = len(names) == len(arms) > 1
+        written.append(f"{'all arms' if is_of_all else '; '.join(names)}: {line}")
+    return written
+
+
 def text(estimate: MeanOfSeeds | None, form: str = ".3g") -> str:
     """Write a mean with the given format; a dash where nothing was measured."""
     return "–" if estimate is None else format(estimate.mean, form)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from arl.report.arms import Arm
 from arl.report.figures import MOST_POINTS, THINNED, curves_figure, layout, numbers
 from arl.report.parts import Figure, Item, Prose, Section, Table
-from arl.report.seed_means import curves_of, metric_of, not_recorded, over_seeds, text, weighted_rows
+from arl.report.seed_means import by_arm, curves_of, metric_of, not_recorded, over_seeds, text, weighted_rows
 from arl.report.statistics import thinned
 
 AGES = {
@@ -73,21 +73,24 @@ def _sentences(arms: Sequence[Arm]) -> list[str]:
         "Tokens of age 0 were sampled by the very weights that train them, so what differs there is the numerics of "
         "engine and trainer alone; what is added at higher ages is lag."
     ]
-    for arm in arms:
-        values = by_age(arm, KL)
-        known = np.flatnonzero(np.isfinite(values))
-        if len(known) < 2 or known[0] != 0:
-            continue
-        oldest = int(known[-1])
-        lines.append(
-            f"{arm.name}: KL(behavior‖proximal) is {values[0]:.2g} nats at age 0 and {values[oldest]:.2g} at age "
-            f"{AGE_LABELS[oldest]}."
-        )
+    lines += by_arm(arms, _mismatch_and_lag)
     wanted = [name for divergence in DIVERGENCES for name in (divergence.metric, divergence.by_age)]
     lines += not_recorded(arms, [*AGES, *wanted])
     if len(arms) > MOST_HEAT_MAPS:
         lines.append(f"Ages over time are drawn for the first {MOST_HEAT_MAPS} of {len(arms)} arms.")
     return lines
+
+
+def _mismatch_and_lag(arm: Arm) -> list[str]:
+    """Compare the divergence of the freshest tokens with that of the oldest, if there are both."""
+    values = by_age(arm, KL)
+    known = np.flatnonzero(np.isfinite(values))
+    if len(known) < 2 or known[0] != 0:
+        return []
+    oldest = int(known[-1])
+    return [
+        f"KL(behavior‖proximal) is {values[0]:.2g} nats at age 0 and {values[oldest]:.2g} at age {AGE_LABELS[oldest]}."
+    ]
 
 
 def _table(arms: Sequence[Arm]) -> Table:

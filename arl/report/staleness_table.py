@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from arl.report.arms import STALENESS, Arm, order, show
 from arl.report.parts import Table
-from arl.report.quantities import Budget, Quantity, estimate
+from arl.report.quantities import Budget, Quantity, cell
 from arl.report.speed_numbers import tokens_per_second
 from arl.report.statistics import mean_of_seeds
 
@@ -24,7 +24,7 @@ def staleness_tables(arms: Sequence[Arm], compared: Sequence[Quantity], budgets:
     tables = []
     for number, (setting, group) in enumerate(groups.items()):
         for budget in budgets:
-            tables.append(_table(group, setting, compared, budget, f"staleness-{number}-{budget.title}"))
+            tables.append(_table(group, setting, compared, budget, f"table-2-{budget.title}-{number}"))
     return tables
 
 
@@ -48,7 +48,7 @@ def _table(arms: Sequence[Arm], rest: Setting, compared: Sequence[Quantity], bud
         for suite in suites:
             for objective in objectives:
                 arm = by_place.get((bound, objective))
-                row.append(suite.estimate(estimate(arm, suite, budget)) if arm else "–")
+                row.append(cell(arm, suite, budget) if arm else "–")
         row += [_rate(by_place.get((bound, objective))) for objective in objectives]
         rows.append(row)
     others = ", ".join(f"{field} {value}" for field, value in rest)

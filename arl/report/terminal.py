@@ -10,9 +10,10 @@ from arl.report.assemble import Report
 from arl.report.parts import Prose, Section, Table
 
 FILE_WIDTH = 160  # columns, where the output is no terminal
+LEAST_NAME = 32  # characters of an arm's name that are kept on one line
 SHOWN = {  # ids of the tables of each section that a terminal shows; a page shows all
     "overview": ("arms",),
-    "comparison": ("values-",),
+    "comparison": ("values-", "table-2-last"),
     "speed": ("speed-table", "trainer-shares", "engine-shares"),
     "staleness": ("staleness-table",),
     "ledger": ("ledger-tokens",),
@@ -46,9 +47,15 @@ def _print_lines(lines: Sequence[str], console: Console) -> None:
 
 def _table(table: Table) -> RichTable:
     drawn = RichTable(box=SIMPLE, title=table.title, title_justify="left")
+    longest = max((len(row[0]) for row in table.rows), default=0)
     for i, name in enumerate(table.header):
         is_numeric = bool(table.numeric) and table.numeric[i]
-        drawn.add_column(name, justify="right" if is_numeric else "left", overflow="fold")
+        drawn.add_column(
+            name,
+            justify="right" if is_numeric else "left",
+            overflow="fold",
+            min_width=min(longest, LEAST_NAME) if i == 0 else None,
+        )
     for row in table.rows:
         drawn.add_row(*row)
     return drawn

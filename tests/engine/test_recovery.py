@@ -163,6 +163,7 @@ class Run:
                     admission=LagSchedule(lags) if self.mode == "lag" else StalenessGate(3, self.staleness),
                     problems=problems,
                     groups=episodes,
+                    gate_meter=episodes.gate_meter,
                     keep=keep_all,
                     lease=SharedDeviceLease(engine) if self.mode == "collocated" else NoLease(),
                     observer=NullObserver(),
