@@ -72,6 +72,16 @@ def _group_ages(name: str, ages: Sequence[int]) -> Record:
     }
 
 
+def group_times(batch: Batch, consumed_at: float) -> Record:
+    """Compute how long groups took and waited; `consumed_at` is the clock when the step began with them, seconds."""
+    generation = [group.arrival_time - group.dispatch_time for group in batch.groups]
+    queue = [consumed_at - group.arrival_time for group in batch.groups]
+    return {
+        "groups/generation_s": float(np.mean(generation)),
+        "groups/queue_s": float(np.mean(queue)),
+    }
+
+
 def rollout_metrics(batch: Batch) -> Record:
     """Compute rewards and lengths of the trajectories that the step trains."""
     trajectories = _trajectories(batch)

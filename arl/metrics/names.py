@@ -116,6 +116,8 @@ METRICS: dict[str, Metric] = {
     # ---- waits; what is not named here, by the times or by the pauses is unexplained
     "time/step_s": Metric("s", "Δ time"),
     "time/pack_s": Metric("s", "advantages and packing of the step's batch, on the controller's side"),
+    "groups/generation_s": Metric("s", "mean over groups of arrival − dispatch: episodes and their grades"),
+    "groups/queue_s": Metric("s", "mean over groups of the start of the step − arrival"),
     "wait/groups_s": Metric("s", "the trainer waited because fewer than P groups had finished, Δ"),
     "wait/bound_s": Metric(
         "s",

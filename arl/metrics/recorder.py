@@ -18,7 +18,7 @@ from msgspec import Struct
 from arl.clock import now
 from arl.data.text_codec import TextCodec
 from arl.metrics.base import TrackerMaker
-from arl.metrics.batch import Ages, rollout_metrics
+from arl.metrics.batch import Ages, group_times, rollout_metrics
 from arl.metrics.ended_groups import EndedGroups
 from arl.metrics.episode_table import group_rows, split_tokens
 from arl.metrics.equal_rewards import EqualRewards
@@ -203,6 +203,7 @@ class Recorder:
         record: Record = {"step": result.version, "policy_version": result.version, "time_s": self.seconds}
         record["epochs"] = self._epochs()
         record |= rollout_metrics(batch)
+        record |= group_times(batch, consumed_at=self._rates.last_step + waits.total)
         record |= self._ended.metrics()
         record |= ages.metrics()
         record |= result.metrics

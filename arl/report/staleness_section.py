@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from arl.report.arms import Arm
 from arl.report.figures import MOST_POINTS, THINNED, curves_figure, layout, numbers
+from arl.report.mean_age import mean_age_table
 from arl.report.parts import Figure, Item, Prose, Section, Table
 from arl.report.seed_means import by_arm, curves_of, metric_of, not_recorded, over_seeds, text, weighted_rows
 from arl.report.statistics import thinned
@@ -44,6 +45,9 @@ DIVERGENCES = (
 def staleness_section(arms: Sequence[Arm]) -> Section:
     """Write the section about staleness."""
     items: list[Item] = [Prose(id="staleness-said", lines=_sentences(arms)), _table(arms)]
+    predicted = mean_age_table(arms)
+    if predicted is not None:
+        items.append(predicted)
     for divergence in DIVERGENCES:
         items += _figures(arms, divergence)
     for arm in arms[:MOST_HEAT_MAPS]:

@@ -1,12 +1,16 @@
 """The formula for the mean age agrees with counting versions, and keeps within the bound."""
 
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.report.mean_age import Flow, predicted_mean_age
+from arl.report.arms import make_arms
+from arl.report.mean_age import Flow, mean_age_table, predicted_mean_age
+from arl.report.read_runs import load_runs
+from tests.report.written_runs import write_run
 
 SAMPLES = 1000  # places of a token between two loads
 
@@ -72,3 +76,16 @@ def test_a_token_of_a_running_group_waits_half_the_group_s_time() -> None:
 
 def test_groups_beyond_the_slots_have_no_tokens_yet() -> None:
     assert predicted_mean_age(flow(generation=4.0, most_running=32)) == pytest.approx(1.0)
+
+
+def test_a_report_shows_the_formula_beside_the_measured_age(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", ["rollout.staleness=3"])
+    table = mean_age_table(make_arms(load_runs([tmp_path]).runs).arms)
+    assert table is not None
+    # T = 2 s: Q/P = 4/2, C/2P = 1/4, δ/T = 0.1, u = 0.5
+    assert [row[1:] for row in table.rows] == [["3.00", "2.35", "-0.65"]]
+
+
+def test_a_run_that_lacks_what_the_formula_needs_is_left_out(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", is_old=True)
+    assert mean_age_table(make_arms(load_runs([tmp_path]).runs).arms) is None

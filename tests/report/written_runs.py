@@ -127,6 +127,9 @@ def new_step(step: int, age: int) -> Line:
     return {
         "time/step_s": 2.0,
         "time/pack_s": 0.05,
+        "groups/generation_s": 1.0,
+        "sync/seconds": 0.2,
+        "groups/queue_s": 4.0,
         "wait/groups_s": 0.2,
         "wait/bound_s": 0.8,
         "wait/gate_s": 0.3,
