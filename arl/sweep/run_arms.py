@@ -89,7 +89,8 @@ class ArmRunner:
     async def _run(self, run: SweepRun, share: Share) -> None:
         is_resumed = await _prepare(run)
         began = now()
-        progress = RunProgress(run.directory / METRICS_FILE, run.arm.recipe.train.steps, began)
+        train = run.arm.recipe.train.model_dump()
+        progress = RunProgress(run.directory / METRICS_FILE, train["steps"], began, train.get("tokens"))
         last_line = _LastLine()
         self._display.started(run, progress)
         async with _started(run, share, is_resumed, last_line) as process:
@@ -136,7 +137,7 @@ async def _started(run: SweepRun, share: Share, is_resumed: bool, last_line: _La
     """Start the run; at the end of the context it is stopped, with everything that it has started."""
     run.log.parent.mkdir(parents=True, exist_ok=True)
     command = Command(_argv(run, is_resumed), share.environment)
-    process = await start_process(str(run), command, run.log, last_line)
+    process = await start_process("arl train", command, run.log, last_line)
     try:
         yield process
     finally:

@@ -111,6 +111,6 @@ def _shares(request: SweepRequest, checked: CheckedSweep, num_runs: int) -> list
 
 
 def _list_failed(failed: list[FailedRun], total: int) -> str:
-    lines = [f"{len(failed)} of {total} runs failed; the same command tries them again, and only them:"]
+    lines = [f"{len(failed)} of {total} runs failed; the same command tries them again:"]
     lines += [f"    {failure.run}: {failure.why}" for failure in failed]
     return "\n".join(lines)
