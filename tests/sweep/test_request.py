@@ -1,11 +1,14 @@
 """A sweep is asked for on the command line, in a file, or in both."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from arl.errors import InputError
+from arl.sweep.combinations import combine
 from arl.sweep.request import SweepOptions, SweepRequest, read_request
+from tests.forks import ROOT
 
 FILE = """\
 recipe: ../base.yaml
@@ -92,3 +95,11 @@ def test_a_mistake_in_a_sweep_file_is_refused_with_its_line(tmp_path: Path, text
 def test_seeds_are_a_number_or_a_list(recipe: Path, seeds: str) -> None:
     with pytest.raises(InputError, match="give a number of seeds, or a list like 0,3,5"):
         read_request(recipe, SweepOptions(seeds=seeds))
+
+
+def test_the_sweep_file_of_the_guide_is_one(tmp_path: Path) -> None:
+    guide = Path(ROOT, "docs/sweeps.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    request = ask(tmp_path, block)
+    arms = combine(request.axes, request.named, request.exclude, request.only)
+    assert len(arms) == 2 * 3 * 2 - 2 * 2
