@@ -52,7 +52,7 @@ def divide(jobs: int, cores: Sequence[int], devices: Sequence[str] = ()) -> list
         )
     shares = []
     for job in range(jobs):
-        own_cores = _part(cores, job, jobs) or (cores[job % len(cores)],)
+        own_cores = _part(cores, job, jobs) if jobs <= len(cores) else (cores[job % len(cores)],)
         own_devices = _part(devices, job, jobs)
         shares.append(Share(cores=own_cores, devices=own_devices))
     return shares

@@ -61,7 +61,8 @@ def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> SweepAxis:
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{field} has {count}" for field, count in lengths.items())
         raise InputError(f"{place}: fields that change together need equally many values: {counts}")
-    points = tuple(dict(zip(values, point, strict=True)) for point in zip(*values.values(), strict=True))
+    rows = zip(*values.values(), strict=True)
+    points = tuple(dict(zip(values, row, strict=True)) for row in rows)
     for index, point in enumerate(points):
         if point in points[:index]:
             raise InputError(f"{place}: {point} is given twice; give each value once")
@@ -70,5 +71,11 @@ def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> SweepAxis:
 
 def write_override(field: str, value: Any) -> str:
     """Write a setting as `--set` reads it."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False)
-    return f"{field}={text.removesuffix('...' + chr(10)).strip()}"
+    text = yaml.safe_dump(
+        value,
+        default_flow_style=True,
+        width=float("inf"),
+        sort_keys=False,
+    )
+    value_alone = text.removesuffix("...\n").strip()  # YAML ends a document of one scalar by dots
+    return f"{field}={value_alone}"

@@ -20,6 +20,7 @@ from arl.sweep.known_fields import check_fields
 from arl.sweep.request import SweepRequest
 
 LISTED = 4  # arms that a message names
+LONGEST_TAG = 64  # characters that wandb takes
 
 
 class CheckedArm(Struct, frozen=True):
@@ -84,7 +85,8 @@ def _tracking(sweep: str, arm: SweepArm) -> Mapping[str, Any]:
     """Return the fields by which a tracker groups the runs of a sweep."""
     fields = {
         "wandb_group": sweep,
-        "wandb_tags": arm.name.split(","),
+        "wandb_job_type": "train",
+        "wandb_tags": [part[:LONGEST_TAG] for part in arm.name.split(",")],
     }
     return {field: value for field, value in fields.items() if field in Output.model_fields}
 

@@ -118,11 +118,14 @@ def _refuse_fields_set_twice(axes: Sequence[SweepAxis], named: Mapping[str, Sett
 
 
 def _refuse_idle_rules(option: str, rules: Sequence[Rule], combinations: Sequence[_Combination]) -> None:
-    fields = sorted({field for combination in combinations for field in combination.facts})
+    fields: set[str] = set()
+    for combination in combinations:
+        fields |= combination.facts.keys()
     for rule in rules:
-        unknown = [field for field in rule if field not in fields]
+        unknown = rule.keys() - fields
         if unknown:
-            raise InputError(f"{option} {dict(rule)}: {unknown[0]} is no axis; the axes are {', '.join(fields)}")
+            axes = ", ".join(sorted(fields))
+            raise InputError(f"{option} {dict(rule)}: {', '.join(unknown)} is no axis; the axes are {axes}")
         if not any(combination.matches(rule) for combination in combinations):
             raise InputError(f"{option} {dict(rule)}: no combination has these values; correct it or leave it out")
 
@@ -132,7 +135,9 @@ def _is_among(value: Any, wanted: Any) -> bool:
 
 
 def _name(kept: Sequence[_Combination], base: Settings) -> list[SweepArm]:
-    fields = {field for combination in kept for field in flatten(combination.point)}
+    fields: set[str] = set()
+    for combination in kept:
+        fields |= flatten(combination.point).keys()
     last_words = Counter(field.rpartition(".")[2] for field in fields)
     arms: dict[str, Settings] = {}
     for combination in kept:
@@ -149,14 +154,16 @@ def _directory_name(combination: _Combination, last_words: Counter[str], base: S
     parts = [combination.name] if combination.name else []
     for field, value in flatten(combination.point).items():
         stays_null = value is None and field in base and base[field] is None
-        if not stays_null:
-            last = field.rpartition(".")[2]
-            label = last if last_words[last] == 1 else field
-            parts.append(f"{label}={_written(value)}")
+        if stays_null:
+            continue
+        last = field.rpartition(".")[2]
+        label = last if last_words[last] == 1 else field
+        parts.append(f"{label}={_written(value)}")
     name = ",".join(parts) or "base"
     if len(name) <= LONGEST_NAME:
         return name
-    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return f"{name[:LONGEST_NAME]}-{digest[:8]}"
 
 
 def _written(value: Any) -> str:

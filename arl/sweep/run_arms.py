@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import fcntl
 import shutil
+import statistics
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -74,13 +75,10 @@ class ArmRunner:
         """Consume runs; wait for each one's process; unblocked by its end. Ends when no run is waiting."""
         while self._waiting:
             run = self._waiting.popleft()
-            self._num_open += 1
             try:
                 await self._run(run, share)
             except (ArlError, OSError) as error:
                 self._fail(run, str(error))
-            finally:
-                self._num_open -= 1
 
     def _fail(self, run: SweepRun, why: str) -> None:
         self.failed.append(FailedRun(run, why))
@@ -89,10 +87,11 @@ class ArmRunner:
     async def _run(self, run: SweepRun, share: Share) -> None:
         is_resumed = await _prepare(run)
         began = now()
-        progress = RunProgress(run.directory / METRICS_FILE, run.arm.recipe.train.steps, began)
+        train = run.arm.recipe.train.model_dump()
+        progress = RunProgress(run.directory / METRICS_FILE, train["steps"], began, train.get("tokens"))
         last_line = _LastLine()
         self._display.started(run, progress)
-        async with _started(run, share, is_resumed, last_line) as process:
+        async with self._counted(), _started(run, share, is_resumed, last_line) as process:
             ending = asyncio.create_task(process.ended(), name=f"end of {run}")
             while not ending.done():
                 await asyncio.wait({ending}, timeout=POLL_SECONDS)
@@ -107,6 +106,14 @@ class ArmRunner:
         self._show(run, progress)
         self._display.finished(run, seconds)
 
+    @contextlib.asynccontextmanager
+    async def _counted(self) -> AsyncIterator[None]:
+        self._num_open += 1
+        try:
+            yield
+        finally:
+            self._num_open -= 1
+
     def _show(self, run: SweepRun, progress: RunProgress) -> None:
         if progress.refresh(now()):
             self._display.evaluated(run, now())
@@ -114,10 +121,11 @@ class ArmRunner:
 
     def _seconds_left(self) -> float | None:
         """TimeEstimate the seconds until the end of the sweep; runs that are open count as half done."""
-        if not self._times:
+        runs_left = len(self._waiting) + self._num_open / 2
+        if not self._times or not runs_left:
             return None
-        mean = sum(self._times) / len(self._times)
-        return mean * (len(self._waiting) + self._num_open / 2) / len(self._shares)
+        mean = statistics.fmean(self._times)
+        return mean * runs_left / len(self._shares)
 
 
 class _LastLine:
@@ -136,7 +144,7 @@ async def _started(run: SweepRun, share: Share, is_resumed: bool, last_line: _La
     """Start the run; at the end of the context it is stopped, with everything that it has started."""
     run.log.parent.mkdir(parents=True, exist_ok=True)
     command = Command(_argv(run, is_resumed), share.environment)
-    process = await start_process(str(run), command, run.log, last_line)
+    process = await start_process("arl train", command, run.log, last_line)
     try:
         yield process
     finally:

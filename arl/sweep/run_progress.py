@@ -6,6 +6,7 @@ from pathlib import Path
 
 from arl.metrics.names import OF_EVALUATION, Record, number
 
+TRAINED = "tokens/trained_total"
 PIECE = 1 << 20  # bytes that are read at once
 
 
@@ -40,17 +41,20 @@ class RunProgress:
 
     Args:
         metrics: its metrics.jsonl, which may not exist yet.
-        steps: that the run has in all.
+        steps: that the run has at most.
+        tokens: after which it ends; None: it trains all steps.
         now: seconds of the clock.
     """
 
-    def __init__(self, metrics: Path, steps: int, now: float) -> None:
+    def __init__(self, metrics: Path, steps: int, now: float, tokens: int | None = None) -> None:
         self.steps = steps
+        self._tokens = tokens
+        self._tokens_trained = 0.0
         self.step = 0
         self.reward: float | None = None
         self.accuracy: float | None = None
         self._tail = MetricsTail(metrics)
-        self._began: tuple[float, int] | None = None
+        self._began: tuple[float, float] | None = None
         self.refresh(now)
         self._began = None  # what an earlier process trained says nothing about the time
 
@@ -64,18 +68,26 @@ class RunProgress:
                 evaluated = True
                 continue
             self.step = int(number(record, "step"))
+            self._tokens_trained = number(record, TRAINED) if TRAINED in record else 0.0
             if "reward/trained_mean" in record:
                 self.reward = number(record, "reward/trained_mean")
             if self._began is None:
-                self._began = (now, self.step)
+                self._began = (now, self.share)
         return evaluated
 
+    @property
+    def share(self) -> float:
+        """Return the share of the run that is done, by steps or by tokens, whichever ends it first."""
+        by_steps = self.step / self.steps
+        by_tokens = self._tokens_trained / self._tokens if self._tokens else 0.0
+        return min(max(by_steps, by_tokens), 1.0)
+
     def seconds_left(self, now: float) -> float | None:
-        """Estimate the seconds until the last step from the steps since this process began; None: unknown."""
+        """Estimate the seconds until its end from what was trained since this process began; None: unknown."""
         if self._began is None:
             return None
-        began, first_step = self._began
-        done = self.step - first_step
-        if done <= 0:
+        began, share_before = self._began
+        done = self.share - share_before
+        if done <= 0.0:
             return None
-        return (now - began) / done * (self.steps - self.step)
+        return (now - began) / done * (1.0 - self.share)

@@ -5,6 +5,7 @@ request ─► check_arms ─► open_directory ─► ArmRunner ─► summary
                 └─► --dry-run: the arms, their states, the time
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -80,7 +81,8 @@ def run_sweep(request: SweepRequest, console: Console) -> Path:
 
 def _run(planned: PlannedSweep) -> list[FailedRun]:
     total = len(planned.runs)
-    finished = sum(run.state == "finished" for run in planned.runs)
+    states = [run.state for run in planned.runs]
+    finished = states.count("finished")
     planned.note(f"sweep directory {planned.directory}: {finished} of {total} runs are finished")
     with SweepDisplay(planned.console, total, finished) as display:
         runner = ArmRunner(planned.runs, planned.shares, display, planned.known)
@@ -97,20 +99,28 @@ def _shares(request: SweepRequest, checked: CheckedSweep, num_runs: int) -> list
     Raises:
         InputError: there are too few devices.
     """
-    one_process = all(arm.recipe.world_traits.one_process for arm in checked.arms)
-    if one_process:
-        jobs = min(request.jobs or visible_cores(), num_runs)
-        return [Share()] * jobs
+    if all(arm.recipe.world_traits.one_process for arm in checked.arms):
+        jobs = request.jobs or visible_cores()
+        return [Share()] * min(jobs, num_runs)
     jobs = min(request.jobs or 1, num_runs)
     shares = divide(jobs, core_numbers(), visible_devices())
-    smallest = min(shares, key=lambda share: (len(share.devices), len(share.cores)))
-    node = Node("this machine", len(smallest.cores), smallest.devices)
-    for arm in checked.arms:
-        place(arm.recipe, node)
+    _check_smallest(shares, checked)
     return shares
 
 
+def _check_smallest(shares: Sequence[Share], checked: CheckedSweep) -> None:
+    """Check that every arm can be placed on the share with the fewest devices."""
+    smallest = min(shares, key=lambda share: len(share.devices))
+    node = Node(
+        name="this machine",
+        cores=len(smallest.cores),
+        devices=smallest.devices,
+    )
+    for arm in checked.arms:
+        place(arm.recipe, node)
+
+
 def _list_failed(failed: list[FailedRun], total: int) -> str:
-    lines = [f"{len(failed)} of {total} runs failed; the same command tries them again, and only them:"]
+    lines = [f"{len(failed)} of {total} runs failed; the same command tries them again:"]
     lines += [f"    {failure.run}: {failure.why}" for failure in failed]
     return "\n".join(lines)

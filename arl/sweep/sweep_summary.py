@@ -3,7 +3,6 @@
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 from rich.console import Console
@@ -22,7 +21,12 @@ def print_plan(runs: Sequence[SweepRun], known: TimeEstimate | None, jobs: int, 
     for of_arm in _by_arm(runs):
         arm = of_arm[0].arm.arm
         seeds = ", ".join(str(run.seed) for run in of_arm)
-        table.add_row(arm.name, _settings(arm), seeds, _states(of_arm))
+        table.add_row(
+            arm.name,
+            _settings(arm),
+            seeds,
+            _states(of_arm),
+        )
     console.print(table)
     console.print(_time(runs, known, jobs), markup=False, highlight=False, soft_wrap=True)
 
@@ -31,13 +35,25 @@ def print_results(runs: Sequence[SweepRun], console: Console) -> None:
     """Print the final accuracy of every arm: its mean over the finished seeds, the least and the greatest."""
     table = _table("arm", right=("seeds", "accuracy", "least", "greatest"))
     for of_arm in _by_arm(runs):
-        accuracies = [accuracy for run in of_arm if (accuracy := _final_accuracy(run)) is not None]
         finished = [run for run in of_arm if run.state == "finished"]
-        numbers = ["–"] * 3
-        if accuracies:
-            numbers = [f"{x:.3f}" for x in (statistics.fmean(accuracies), min(accuracies), max(accuracies))]
-        table.add_row(of_arm[0].arm.name, f"{len(finished)}/{len(of_arm)}", *numbers)
+        table.add_row(
+            of_arm[0].arm.name,
+            f"{len(finished)}/{len(of_arm)}",
+            *_mean_and_range(finished),
+        )
     console.print(table)
+
+
+def _mean_and_range(runs: Sequence[SweepRun]) -> list[str]:
+    """Write mean, least and greatest final accuracy; dashes where none was measured."""
+    measured = [_final_accuracy(run) for run in runs]
+    accuracies = [accuracy for accuracy in measured if accuracy is not None]
+    if not accuracies:
+        return ["–", "–", "–"]
+    mean = statistics.fmean(accuracies)
+    least = min(accuracies)
+    greatest = max(accuracies)
+    return [f"{accuracy:.3f}" for accuracy in (mean, least, greatest)]
 
 
 def _table(*left: str, right: Sequence[str] = ()) -> Table:
@@ -77,8 +93,5 @@ def _time(runs: Sequence[SweepRun], known: TimeEstimate | None, jobs: int) -> st
 
 
 def _final_accuracy(run: SweepRun) -> float | None:
-    file: Path = run.directory / SUMMARY
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Summary).accuracy_after
-    except FileNotFoundError:
-        return None
+    summary = (run.directory / SUMMARY).read_bytes()
+    return msgspec.json.decode(summary, type=Summary).accuracy_after

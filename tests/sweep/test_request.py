@@ -1,0 +1,105 @@
+"""A sweep is asked for on the command line, in a file, or in both."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from arl.errors import InputError
+from arl.sweep.combinations import combine
+from arl.sweep.request import SweepOptions, SweepRequest, read_request
+from tests.forks import ROOT
+
+FILE = """\
+recipe: ../base.yaml
+set: {train.learning_rate: 1.0e-4, data.options: {size: 9}}
+axes:
+  - rollout.staleness: [0, 4]
+  - train.minibatches: [1, 2]
+    train.ranks: [1, 2]
+arms: {naive: {objective.kind: ppo}}
+exclude: [{rollout.staleness: 4, train.ranks: 2}]
+seeds: [3, 5]
+match: {steps: 7}
+jobs: 2
+"""
+
+
+def ask(path: Path, text: str, options: SweepOptions | None = None) -> SweepRequest:
+    path.mkdir(exist_ok=True)
+    file = path / "study.yaml"
+    file.write_text(text)
+    return read_request(file, options or SweepOptions())
+
+
+def test_a_sweep_file_says_everything(tmp_path: Path) -> None:
+    request = ask(tmp_path / "sweeps", FILE)
+    assert request.name == "study"
+    assert request.recipe.resolve() == tmp_path / "base.yaml"
+    assert request.overrides == ["train.learning_rate=0.0001", "data.options={size: 9}", "train.steps=7"]
+    assert [axis.fields for axis in request.axes] == [("rollout.staleness",), ("train.minibatches", "train.ranks")]
+    assert request.named == {"naive": {"objective.kind": "ppo"}}
+    assert request.seeds == [3, 5]
+    assert request.jobs == 2
+
+
+def test_options_go_before_what_the_file_says(tmp_path: Path) -> None:
+    options = SweepOptions(
+        name="other",
+        overrides=["train.steps=9"],
+        axes=["rollout.staleness=8,16"],
+        paired=["rollout.group_size=2,4", "rollout.problems_per_step=8,4"],
+        seeds="2",
+        jobs=1,
+    )
+    request = ask(tmp_path / "sweeps", FILE, options)
+    assert request.name == "other"
+    assert request.overrides[-2:] == ["train.steps=7", "train.steps=9"]
+    fields = [axis.fields for axis in request.axes]
+    assert fields == [
+        ("train.minibatches", "train.ranks"),
+        ("rollout.staleness",),
+        ("rollout.group_size", "rollout.problems_per_step"),
+    ]
+    assert request.axes[1].values("rollout.staleness") == [8, 16]
+    assert request.seeds == [0, 1]
+    assert request.jobs == 1
+
+
+def test_a_recipe_is_swept_by_options_alone(recipe: Path) -> None:
+    request = read_request(recipe, SweepOptions(axes=["rollout.staleness=0,4"], seeds="0,3"))
+    assert request.name == "small-sweep"
+    assert request.recipe == recipe
+    assert request.seeds == [0, 3]
+    assert read_request(recipe, SweepOptions()).seeds == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("recipe: a.yaml\nseed: 3", r"study.yaml:2: seed = 3: unknown key; a sweep file has name, recipe, set, axes"),
+        ("recipe: a.yaml\naxes: [{a.b: 3}]", r"study.yaml:2: axes.0.a.b = 3: .*list"),
+        ("recipe: a.yaml\njobs: 0", r"study.yaml:2: jobs = 0: .*greater than 0"),
+        ("recipe: a.yaml\nmatch: {steps: 1, tokens: 2}", "match: give tokens or steps, not both"),
+        ("recipe: a.yaml\nseeds: [1, 1]", r"--seeds .*each once"),
+        ("recipe: a.yaml\narms: {a/b: {}}", "should match pattern"),
+        ("recipe: a.yaml\naxes: [{a.b: [1], c.d: [1, 2]}]", r"axes: .*a.b has 1, c.d has 2"),
+    ],
+)
+def test_a_mistake_in_a_sweep_file_is_refused_with_its_line(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        ask(tmp_path, text)
+
+
+@pytest.mark.parametrize("seeds", ["0", "-1", "a", "1,1", "[", "1.5"])
+def test_seeds_are_a_number_or_a_list(recipe: Path, seeds: str) -> None:
+    with pytest.raises(InputError, match="give a number of seeds, or a list like 0,3,5"):
+        read_request(recipe, SweepOptions(seeds=seeds))
+
+
+def test_the_sweep_file_of_the_guide_is_one(tmp_path: Path) -> None:
+    guide = Path(ROOT, "docs/sweeps.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    request = ask(tmp_path, block)
+    arms = combine(request.axes, request.named, request.exclude, request.only)
+    assert len(arms) == 2 * 3 * 2 - 2 * 2

@@ -1,0 +1,97 @@
+"""A sweep goes on in its directory if it is the same one, and may grow."""
+
+from pathlib import Path
+
+import pytest
+
+from arl.errors import DataError, InputError
+from arl.sweep.check_arms import check_arms
+from arl.sweep.manifest import MANIFEST_FILE, SweepManifest, read_manifest
+from arl.sweep.request import SweepOptions, read_request
+from arl.sweep.sweep_directory import check_directory, list_runs, open_directory, sweep_path
+
+
+def note(text: str) -> None:
+    """Print nothing."""
+
+
+def begin(recipe: Path, axis: str, seeds: str = "2", *overrides: str) -> SweepManifest:
+    """Write the directory of a sweep as `arl sweep` does before it starts runs."""
+    request = read_request(recipe, SweepOptions(name="study", axes=[axis], seeds=seeds, overrides=overrides))
+    checked = check_arms(request, note)
+    directory = sweep_path(request, checked)
+    with open_directory(directory, request, checked):
+        return read_manifest(directory)
+
+
+def test_the_manifest_says_where_each_run_is(recipe: Path) -> None:
+    manifest = begin(recipe, "rollout.staleness=0,2")
+    assert manifest.axes == {"rollout.staleness": [0, 2]}
+    assert manifest.seeds == [0, 1]
+    assert [arm.name for arm in manifest.arms] == ["staleness=0", "staleness=2"]
+    assert manifest.arms[1].settings == {"rollout.staleness": 2}
+    assert manifest.arms[1].runs == {0: "staleness=2/seed-0", 1: "staleness=2/seed-1"}
+    assert manifest.recipe["train"]["steps"] == 6
+
+
+def test_arms_and_seeds_may_be_added_and_none_is_lost(recipe: Path) -> None:
+    begin(recipe, "rollout.staleness=0,2")
+    manifest = begin(recipe, "rollout.staleness=2,4", "1,3")
+    assert manifest.seeds == [0, 1, 3]
+    assert manifest.axes == {"rollout.staleness": [0, 2, 4]}
+    runs = {arm.name: list(arm.runs) for arm in manifest.arms}
+    assert runs == {"staleness=0": [0, 1], "staleness=2": [0, 1, 3], "staleness=4": [1, 3]}
+
+
+def test_a_sweep_that_would_compute_something_else_is_refused_with_every_difference(recipe: Path) -> None:
+    begin(recipe, "rollout.staleness=0,2")
+    with pytest.raises(InputError) as refused:
+        begin(recipe, "rollout.staleness=2,4", "2", "train.steps=7", "train.learning_rate=0.1")
+    message = str(refused.value)
+    assert "arm staleness=2: train.steps = 7: the sweep has 6" in message
+    assert "arm staleness=2: train.learning_rate = 0.1: the sweep has 0.00015" in message
+    assert "staleness=4" not in message, "it is new"
+    assert "start another sweep by --name" in message
+    assert len(begin(recipe, "rollout.staleness=2", "2", "deadlines.step=5").arms) == 2
+
+
+def test_all_arms_have_a_seed_before_the_next_one_begins(recipe: Path) -> None:
+    request = read_request(recipe, SweepOptions(axes=["rollout.staleness=0,2"], seeds="2"))
+    runs = list_runs(recipe.parent, check_arms(request, note).arms, request.seeds)
+    assert [str(run) for run in runs] == [
+        "staleness=0 seed 0",
+        "staleness=2 seed 0",
+        "staleness=0 seed 1",
+        "staleness=2 seed 1",
+    ]
+    assert {run.state for run in runs} == {"new"}
+
+
+def test_a_directory_of_something_else_is_left_alone(recipe: Path) -> None:
+    (recipe.parent / "runs" / "study").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"study: exists and is no sweep; give the sweep another name by --name"):
+        begin(recipe, "rollout.staleness=0,2")
+
+
+def test_a_sweep_that_was_killed_before_its_manifest_begins_anew(recipe: Path) -> None:
+    begin(recipe, "rollout.staleness=0,2")
+    file = recipe.parent / "runs" / "study" / MANIFEST_FILE
+    file.unlink()
+    assert len(begin(recipe, "rollout.staleness=0,2").arms) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format": 1}'])
+def test_a_torn_manifest_is_named(recipe: Path, text: str) -> None:
+    begin(recipe, "rollout.staleness=0,2")
+    (recipe.parent / "runs" / "study" / MANIFEST_FILE).write_text(text)
+    with pytest.raises(DataError, match=r"sweep.json: is not a sweep's manifest"):
+        begin(recipe, "rollout.staleness=0,2")
+
+
+def test_an_arm_cannot_take_the_place_of_the_logs(recipe: Path) -> None:
+    request = read_request(recipe, SweepOptions(axes=["rollout.staleness=0"]))
+    checked = check_arms(request, note)
+    (arm,) = checked.arms
+    renamed = type(checked)(checked.base, [type(arm)(type(arm.arm)("logs", arm.arm.given), arm.recipe)])
+    with pytest.raises(InputError, match="arms: logs: the sweep keeps files in a directory of this name"):
+        check_directory(recipe.parent / "runs" / "study", renamed)
