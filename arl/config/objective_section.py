@@ -92,7 +92,11 @@ class AdvantageSection(ChosenSection):
 
     SECTION: ClassVar[str] = "advantage"
     DEFAULT: ClassVar[str] = "grpo"
-    BUILT_IN: ClassVar[Mapping[str, str]] = {"grpo": "arl.train.algorithms.grpo:GRPO"}
+    BUILT_IN: ClassVar[Mapping[str, str]] = {
+        "grpo": "arl.train.algorithms.grpo:GRPO",
+        "rloo": "arl.train.algorithms.rloo:RLOO",
+        "batch_norm": "arl.train.algorithms.batch_norm:BatchNorm",
+    }
     BASE: ClassVar[str] = "arl.train.algorithms.advantage:Advantage"
     EXAMPLE: ClassVar[str] = "arl/train/algorithms/grpo.py"
 
