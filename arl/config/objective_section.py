@@ -77,11 +77,11 @@ class ObjectiveSection(ChosenSection):
     def refuse_impossible(self) -> None:
         _refuse_columns(self, self.needed_columns, FILLED)
         for name, statistic in self.statistics.items():
-            place = f"objective.kind {self.kind!r}: metrics[{name!r}] is {self.metrics[name]!r}"
+            place = f"objective.kind {self.kind!r}: metrics[{name!r}]"
             if statistic.reduction not in get_args(Reduction):
                 raise ValueError(
-                    f"{place}, and must be 'mean', 'max' or 'effective_sample_size', alone or in a Statistic; "
-                    f"see {self.EXAMPLE} for an example"
+                    f"{place} is {statistic.reduction!r}, and must be 'mean', 'max' or 'effective_sample_size', "
+                    f"alone or in a Statistic; see {self.EXAMPLE} for an example"
                 )
             if statistic.by_age and statistic.reduction == "max":
                 raise ValueError(f"{place}: a maximum is not kept by age; choose 'mean', or leave by_age out")
