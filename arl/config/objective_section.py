@@ -77,11 +77,11 @@ class ObjectiveSection(ChosenSection):
     def refuse_impossible(self) -> None:
         _refuse_columns(self, self.needed_columns, FILLED)
         for name, statistic in self.statistics.items():
-            place = f"objective.kind {self.kind!r}: metrics[{name!r}] is {self.metrics[name]!r}"
+            place = f"objective.kind {self.kind!r}: metrics[{name!r}]"
             if statistic.reduction not in get_args(Reduction):
                 raise ValueError(
-                    f"{place}, and must be 'mean', 'max' or 'effective_sample_size', alone or in a Statistic; "
-                    f"see {self.EXAMPLE} for an example"
+                    f"{place} is {statistic.reduction!r}, and must be 'mean', 'max' or 'effective_sample_size', "
+                    f"alone or in a Statistic; see {self.EXAMPLE} for an example"
                 )
             if statistic.by_age and statistic.reduction == "max":
                 raise ValueError(f"{place}: a maximum is not kept by age; choose 'mean', or leave by_age out")
@@ -92,7 +92,11 @@ class AdvantageSection(ChosenSection):
 
     SECTION: ClassVar[str] = "advantage"
     DEFAULT: ClassVar[str] = "grpo"
-    BUILT_IN: ClassVar[Mapping[str, str]] = {"grpo": "arl.train.algorithms.grpo:GRPO"}
+    BUILT_IN: ClassVar[Mapping[str, str]] = {
+        "grpo": "arl.train.algorithms.grpo:GRPO",
+        "rloo": "arl.train.algorithms.rloo:RLOO",
+        "batch_norm": "arl.train.algorithms.batch_norm:BatchNorm",
+    }
     BASE: ClassVar[str] = "arl.train.algorithms.advantage:Advantage"
     EXAMPLE: ClassVar[str] = "arl/train/algorithms/grpo.py"
 

@@ -1,17 +1,16 @@
-"""Objectives and advantages against numbers worked out by hand."""
+"""Objectives against numbers worked out by hand."""
 
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arl.config.objective_section import ObjectiveSection
 from arl.train.algorithms.clipping import kl_estimate
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.algorithms.grpo import grpo_advantages
 from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.ppo import PPO
 from arl.train.algorithms.proximal import loglinear_proximal
@@ -22,24 +21,6 @@ CLIP: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.3}
 
 def logs(*probabilities: float) -> torch.Tensor:
     return torch.tensor([math.log(p) for p in probabilities])
-
-
-def test_grpo_normalizes_each_group_by_its_own_mean_and_the_samples_deviation() -> None:
-    rewards = np.array([1.0, 0.0, 0.0, 0.0, 3.0, 1.0])
-    expected = [1.5, -0.5, -0.5, -0.5, 0.7071068, -0.7071068]  # means ¼ and 2, deviations ½ and √2
-    np.testing.assert_allclose(grpo_advantages(rewards, np.array([4, 2])), expected, rtol=1e-5)
-
-
-@given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.integers(1, 9)), min_size=1, max_size=5))
-def test_a_group_of_equal_rewards_has_advantage_exactly_zero(groups: list[tuple[float, int]]) -> None:
-    sizes = np.array([size for _, size in groups])
-    rewards = np.repeat([reward for reward, _ in groups], sizes)
-    assert not grpo_advantages(rewards, sizes).any()
-
-
-def test_rewards_that_are_not_numbers_are_refused() -> None:
-    with pytest.raises(AssertionError):
-        grpo_advantages(np.array([1.0, math.nan]), np.array([2]))
 
 
 def test_decoupled_ppo_weighs_the_clipped_gain_by_the_capped_behavior_weight() -> None:
@@ -155,3 +136,132 @@ def test_a_ratio_that_would_overflow_leaves_loss_and_gradient_finite(log_ratio: 
     else:
         assert loss.item() == pytest.approx(-ratio * advantage, rel=1e-5)
         assert current.grad.item() == pytest.approx(-ratio * advantage, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "advantage", "gain", "gradient"),
+    [
+        (math.log(2.0), -1.0, -2.0, -2.0),  # below c: as without it
+        (math.log(4.0), -1.0, -3.0, 0.0),  # above c: the gain is c A
+        (math.log(4.0), 1.0, 1.3, 0.0),  # A > 0: the clip is chosen, as without it
+        (math.log(0.5), -1.0, -0.8, 0.0),  # so it is below 1 − ε_low
+        (1000.0, -2.0, -6.0, 0.0),
+    ],
+)
+def test_a_dual_clip_bounds_the_loss_of_a_large_ratio_with_a_negative_advantage(
+    log_ratio: float, advantage: float, gain: float, gradient: float
+) -> None:
+    current = torch.tensor([0.0]).requires_grad_()
+    tokens = token_columns(current, torch.tensor([-log_ratio]), torch.tensor([advantage]))
+    loss, stats = PPO(**CLIP, dual_clip=3.0).loss(tokens)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == pytest.approx(-gain, rel=1e-5)
+    assert current.grad is not None
+    assert current.grad.item() == pytest.approx(-gradient, rel=1e-5)
+    assert stats["is_dual_clipped"].tolist() == [log_ratio > math.log(3.0) and advantage < 0]
+
+
+@pytest.mark.parametrize(
+    ("use", "weights"), [("capped", [2.0, 5.0, 5.0]), ("masked", [2.0, 5.0, 0.0]), ("off", [1.0, 1.0, 1.0])]
+)
+def test_a_behavior_weight_is_capped_masked_or_off(use: Any, weights: list[float]) -> None:
+    """The uncapped weights are 2, 5 and 8; the ratio is 1."""
+    behavior = logs(0.1, 0.1, 0.1)
+    current = logs(0.2, 0.5, 0.8).requires_grad_()
+    tokens = token_columns(current, behavior, torch.ones(3), proximal=current.detach())
+    objective = DecoupledPPO(behavior_weight=use, behavior_weight_cap=None if use == "off" else 5.001)
+    loss, stats = objective.loss(tokens)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == pytest.approx(-sum(weights), rel=1e-3)
+    assert current.grad is not None
+    torch.testing.assert_close(current.grad, -torch.tensor(weights), rtol=1e-3, atol=0)
+    torch.testing.assert_close(stats["uncapped_weight"], torch.tensor([2.0, 5.0, 8.0]))
+    assert ("weight" in stats) == ("is_capped" in stats) == (use != "off")
+    assert ("behavior_weight/mean" in objective.statistics) == (use != "off")
+
+
+LOG_RATIO = st.floats(-3, 3).map(lambda x: round(x, 3))
+
+
+@given(
+    rows=st.lists(st.tuples(LOG_RATIO, LOG_RATIO, st.sampled_from([-2.0, -0.5, 0.5, 1.0])), min_size=1, max_size=8),
+    use=st.sampled_from(["capped", "masked", "off"]),
+    dual_clip=st.sampled_from([None, 1.5, 3.0]),
+)
+def test_loss_and_gradient_are_those_of_the_formula(
+    rows: list[tuple[float, float, float]], use: Any, dual_clip: float | None
+) -> None:
+    log_ratio, log_weight, advantages = torch.tensor(rows, dtype=torch.float64).unbind(1)
+    proximal = torch.full_like(log_ratio, -5.0)
+    current = (proximal + log_ratio).requires_grad_()
+    objective = DecoupledPPO(
+        **CLIP, behavior_weight=use, behavior_weight_cap=None if use == "off" else 4.0, dual_clip=dual_clip
+    )
+    loss, _ = objective.loss(token_columns(current, proximal - log_weight, advantages, proximal=proximal))
+    (gradient,) = torch.autograd.grad(loss, current)
+
+    free = (proximal + log_ratio).requires_grad_()
+    expected = torch.zeros((), dtype=torch.float64)
+    for i, (_, weight, advantage) in enumerate(rows):
+        u = (free[i] - proximal[i]).exp()
+        gain = min(u * advantage, u.clamp(0.8, 1.3) * advantage, key=torch.Tensor.item)
+        if dual_clip is not None and advantage < 0:
+            gain = max(gain, torch.tensor(dual_clip * advantage, dtype=torch.float64), key=torch.Tensor.item)
+        w = math.exp(weight)
+        used = {"capped": min(w, 4.0), "masked": w if w <= 4.0 else 0.0, "off": 1.0}[use]
+        expected = expected - used * gain
+    (by_formula,) = torch.autograd.grad(expected, free, allow_unused=True) if expected.requires_grad else (None,)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient) if by_formula is None else by_formula)
+
+
+def test_gspo_bounds_and_masks_whole_sequences() -> None:
+    """Sequence 0 has u = 4 and w = 2; sequence 1 has u = 1 and w = 8, which is masked."""
+    sequences = torch.tensor([0, 0, 1])
+    current, proximal = logs(0.8, 0.8, 0.4).requires_grad_(), logs(0.2, 0.2, 0.4)
+    behavior, advantages = logs(0.1, 0.1, 0.05), torch.tensor([-1.0, -1.0, 1.0])
+    tokens = token_columns(current, behavior, advantages, proximal=proximal, sequences=sequences)
+    loss, stats = GSPO(**CLIP, dual_clip=3.0, behavior_weight="masked").loss(tokens)
+    assert loss.item() == pytest.approx(2 * 3.0, rel=1e-5)
+    assert stats["is_dual_clipped"].tolist() == [True, True, False]
+    assert stats["is_capped"].tolist() == [False, False, True]
+    (gradient,) = torch.autograd.grad(loss, current)
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize("kind", ["decoupled_ppo", "gspo"])
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        ({"behavior_weight": "off", "behavior_weight_cap": 5.0}, "nothing reads it with behavior_weight off"),
+        ({"behavior_weight": "clipped"}, "'capped', 'masked' or 'off'"),
+        ({"dual_clip": 1.0}, "greater than 1"),
+    ],
+)
+def test_a_setting_that_nothing_reads_or_that_cannot_be_is_refused(
+    kind: str, fields: dict[str, Any], rule: str
+) -> None:
+    with pytest.raises(ValueError, match=rule):
+        ObjectiveSection.model_validate({"kind": kind, **CLIP, **fields})
+
+
+@pytest.mark.parametrize("kind", ["decoupled_ppo", "gspo"])
+@pytest.mark.parametrize("word", ["off", False])  # YAML 1.1 reads the word off as false
+def test_an_objective_without_a_weight_survives_being_written_and_read(kind: str, word: Any) -> None:
+    objective = ObjectiveSection.model_validate({"kind": kind, **CLIP, "behavior_weight": word, "dual_clip": 3.0})
+    assert ObjectiveSection.model_validate(objective.model_dump(mode="json")) == objective
+    assert ObjectiveSection.model_validate(objective) is objective
+
+
+def test_naive_ppo_has_no_behavior_weight_to_set() -> None:
+    with pytest.raises(ValueError, match="Extra inputs"):
+        ObjectiveSection.model_validate({"kind": "ppo", "behavior_weight": "off"})
+
+
+@pytest.mark.parametrize("log_weight", [30.0, 100.0, math.inf])
+def test_a_weight_that_would_overflow_leaves_every_statistic_finite(log_weight: float) -> None:
+    current = torch.tensor([-1.0]).requires_grad_()
+    tokens = token_columns(current, torch.tensor([-1.0 - log_weight]), torch.tensor([1.0]), proximal=current.detach())
+    loss, stats = DecoupledPPO().loss(tokens)
+    assert loss.item() == pytest.approx(-5.0)
+    assert all(value.double().isfinite().all() for value in stats.values())

@@ -116,20 +116,19 @@ def clipped_gain(
     return ClippedGain(gain, values)
 
 
-def behavior_weight(log_weight: "Tensor", cap: float | None, use: WeightUse = "capped") -> BehaviorWeight:
+def behavior_weight(log_weight: "Tensor", cap: float, use: WeightUse = "capped") -> BehaviorWeight:
     """Compute w = π_prox / π_behav, and what the loss uses of it.
 
     A log-weight above MOST_LOG_RATIO counts as MOST_LOG_RATIO, so that the sums of uncapped weights stay finite.
 
     Args:
-        cap: none only where `use` is off.
+        cap: not read where `use` is off.
         use: capped: min(w, cap). masked: w, or 0 where w > cap. off: 1.
     """
     uncapped = log_weight.clamp(max=MOST_LOG_RATIO).exp()
     values = {"uncapped_weight": uncapped}
     if use == "off":
         return BehaviorWeight(uncapped.new_ones(uncapped.shape), values)
-    assert cap is not None, "the objective has checked it"
     is_capped = uncapped > cap
     most = 0.0 if use == "masked" else cap
     weight = uncapped.masked_fill(is_capped, most)

@@ -1,10 +1,20 @@
 """Compute GRPO's advantage: a reward relative to those of the same problem; DeepSeekMath, arXiv 2402.03300, §4.1.2."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from arl.train.algorithms.advantage import Advantage, EpisodeColumns
 
 EPSILON = 1e-6  # keeps a group of almost equal rewards finite
+
+
+class Spread(NamedTuple):
+    """Hold what advantages that compare within a group need, for each of N episodes."""
+
+    centered: np.ndarray  # (N,) float64, r − the mean of its group
+    sizes: np.ndarray  # (N,) int, G of its group
+    are_equal: np.ndarray  # (N,) bool: all rewards of its group are equal, so that `centered` is rounding alone
 
 
 class GRPO(Advantage):
@@ -34,6 +44,17 @@ def grpo_advantages(rewards: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
     Returns:
         (N,) float32; exactly 0 in a group whose rewards are all equal.
     """
+    groups = spread_groups(rewards, group_sizes)
+    starts = np.cumsum(group_sizes) - group_sizes
+    degrees_of_freedom = np.maximum(1, group_sizes - 1)
+    variance = np.add.reduceat(groups.centered**2, starts) / degrees_of_freedom
+    std = np.sqrt(variance)
+    advantages = groups.centered / np.repeat(std + EPSILON, group_sizes)
+    return np.where(groups.are_equal, 0.0, advantages).astype(np.float32)
+
+
+def spread_groups(rewards: np.ndarray, group_sizes: np.ndarray) -> Spread:
+    """Tell each of N episodes, (N,) with group sizes (P,) that sum to N, what its advantage needs of its group."""
     assert rewards.ndim == 1
     assert group_sizes.ndim == 1
     assert group_sizes.sum() == len(rewards)
@@ -42,12 +63,10 @@ def grpo_advantages(rewards: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
     rewards = rewards.astype(np.float64)
     starts = np.cumsum(group_sizes) - group_sizes
     means = np.add.reduceat(rewards, starts) / group_sizes
-    centered = rewards - np.repeat(means, group_sizes)
-    degrees_of_freedom = np.maximum(1, group_sizes - 1)
-    variance = np.add.reduceat(centered**2, starts) / degrees_of_freedom
-    std = np.sqrt(variance)
-    advantages = centered / np.repeat(std + EPSILON, group_sizes)
     largest = np.maximum.reduceat(rewards, starts)
     smallest = np.minimum.reduceat(rewards, starts)
-    is_equal = np.repeat(largest == smallest, group_sizes)
-    return np.where(is_equal, 0.0, advantages).astype(np.float32)
+    return Spread(
+        centered=rewards - np.repeat(means, group_sizes),
+        sizes=np.repeat(group_sizes, group_sizes),
+        are_equal=np.repeat(largest == smallest, group_sizes),
+    )

@@ -1,8 +1,8 @@
 """Choose where π_prox comes from: a forward pass before the minibatches, or A-3PO's interpolation."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from arl.config.objective_section import Statistic
 from arl.config.section import PositiveFloat
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from arl.train.algorithms.objective import TokenColumns
 
+DEFAULT_CAP = 5.0
+
 
 class AroundProximal(Clipped):
     """Holds what objectives share that are centered on the proximal policy."""
@@ -33,24 +35,23 @@ class AroundProximal(Clipped):
     behavior_weight: WeightUse = "capped"
     """What the loss uses of w = π_prox / π_behav. `capped`: min(w, cap). `masked`: w, and 0 where w is above the cap.
     `off`: 1, which leaves the re-centered clip alone."""
-    behavior_weight_cap: PositiveFloat | None = 5.0
-    """The cap; with `behavior_weight: off` there is none."""
+    behavior_weight_cap: PositiveFloat | None = None
+    """The cap; none: 5. It must be none with `behavior_weight: off`, which reads none."""
 
-    @model_validator(mode="before")
+    @field_validator("behavior_weight", mode="before")
     @classmethod
-    def _has_a_cap_where_it_is_read(cls, fields: Any) -> Any:
-        if not isinstance(fields, dict):
-            return fields
-        is_off = fields.get("behavior_weight") == "off"
-        cap = fields.get("behavior_weight_cap")
-        if is_off and cap is not None:
+    def _off_is_a_word(cls, use: Any) -> Any:
+        """Accept false for off, because YAML 1.1 reads the word off as false."""
+        return "off" if use is False else use
+
+    @model_validator(mode="after")
+    def _reads_its_cap(self) -> Self:
+        if self.behavior_weight == "off" and self.behavior_weight_cap is not None:
             raise ValueError(
-                f"objective.behavior_weight_cap {cap}: nothing reads it with behavior_weight off; leave it out, or "
-                "choose capped or masked"
+                f"objective.behavior_weight_cap {self.behavior_weight_cap:g}: nothing reads it with behavior_weight "
+                "off; set it to null, or choose capped or masked"
             )
-        if not is_off and "behavior_weight_cap" in fields and cap is None:
-            raise ValueError("objective.behavior_weight_cap null: give a number, or choose behavior_weight off")
-        return fields | {"behavior_weight_cap": None} if is_off else fields
+        return self
 
     @property
     def statistics(self) -> dict[str, Statistic]:
@@ -81,7 +82,8 @@ class AroundProximal(Clipped):
 
     def weigh(self, log_weight: "Tensor") -> BehaviorWeight:
         """Compute the behavior weight of terms whose log π_prox − log π_behav is `log_weight`, (N,)."""
-        return behavior_weight(log_weight, self.behavior_weight_cap, self.behavior_weight)
+        cap = DEFAULT_CAP if self.behavior_weight_cap is None else self.behavior_weight_cap
+        return behavior_weight(log_weight, cap, self.behavior_weight)
 
     @staticmethod
     def divergences(log_ratio: "Tensor", log_weight: "Tensor") -> "dict[str, Tensor]":

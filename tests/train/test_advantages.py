@@ -1,0 +1,99 @@
+"""Advantages against numbers worked out by hand, and what holds for all of them."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.config.objective_section import AdvantageSection
+from arl.train.algorithms.advantage import Advantage, EpisodeColumns
+from arl.train.algorithms.batch_norm import batch_norm_advantages
+from arl.train.algorithms.grpo import grpo_advantages
+from arl.train.algorithms.rloo import rloo_advantages
+from arl.train.loss_sequence import advantages_per_token
+
+GROUPS = st.lists(st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=8), min_size=1, max_size=5)
+
+
+def arrays(groups: list[list[float]]) -> tuple[np.ndarray, np.ndarray]:
+    return np.concatenate([np.array(group) for group in groups]), np.array([len(group) for group in groups])
+
+
+def test_grpo_normalizes_each_group_by_its_own_mean_and_the_samples_deviation() -> None:
+    rewards = np.array([1.0, 0.0, 0.0, 0.0, 3.0, 1.0])
+    expected = [1.5, -0.5, -0.5, -0.5, 0.7071068, -0.7071068]  # means ¼ and 2, deviations ½ and √2
+    np.testing.assert_allclose(grpo_advantages(rewards, np.array([4, 2])), expected, rtol=1e-5)
+
+
+def test_rloo_compares_each_reward_with_the_mean_of_the_others() -> None:
+    rewards = np.array([1.0, 0.0, 0.0, 0.0, 3.0, 1.0])
+    expected = [1.0, -1 / 3, -1 / 3, -1 / 3, 2.0, -2.0]
+    np.testing.assert_allclose(rloo_advantages(rewards, np.array([4, 2])), expected, rtol=1e-6)
+
+
+@given(GROUPS)
+def test_rloo_is_its_definition(groups: list[list[float]]) -> None:
+    expected = []
+    for group in groups:
+        for i, reward in enumerate(group):
+            others = group[:i] + group[i + 1 :]
+            expected.append(reward - sum(others) / len(others) if others else 0.0)
+    np.testing.assert_allclose(rloo_advantages(*arrays(groups)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_batch_norm_counts_each_loss_token_of_the_step() -> None:
+    """Six tokens with rewards 5, 5, 5, 5, −5, −5: the mean is 5/3, the deviation √(25 − 25/9) = 10 √2 / 3."""
+    advantages = batch_norm_advantages(np.array([5.0, -5.0, 5.0]), np.array([3, 2, 1]))
+    np.testing.assert_allclose(advantages, [1 / math.sqrt(2), -math.sqrt(2), 1 / math.sqrt(2)], rtol=1e-5)
+
+
+@given(rewards=st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=20), data=st.data())
+def test_batch_norm_has_mean_zero_and_deviation_one_over_loss_tokens(rewards: list[float], data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.integers(0, 9), min_size=len(rewards), max_size=len(rewards)))
+    advantages = batch_norm_advantages(np.array(rewards), np.array(lengths))
+    of_tokens = np.repeat(advantages.astype(np.float64), lengths)
+    if len({reward for reward, length in zip(rewards, lengths, strict=True) if length}) < 2:
+        assert not advantages.any()
+    else:
+        assert of_tokens.mean() == pytest.approx(0.0, abs=1e-5)
+        assert of_tokens.std() == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("compute", [grpo_advantages, rloo_advantages])
+@given(groups=st.lists(st.tuples(st.floats(-1e3, 1e3), st.integers(1, 9)), min_size=1, max_size=5))
+def test_a_group_of_equal_rewards_has_advantage_exactly_zero(
+    compute: Callable[[np.ndarray, np.ndarray], np.ndarray], groups: list[tuple[float, int]]
+) -> None:
+    sizes = np.array([size for _, size in groups])
+    rewards = np.repeat([reward for reward, _ in groups], sizes)
+    assert not compute(rewards, sizes).any()
+
+
+@given(reward=st.floats(-1e3, 1e3), lengths=st.lists(st.integers(0, 9), min_size=1, max_size=9))
+def test_a_step_of_equal_rewards_has_batch_norm_exactly_zero(reward: float, lengths: list[int]) -> None:
+    assert not batch_norm_advantages(np.full(len(lengths), reward), np.array(lengths)).any()
+
+
+@pytest.mark.parametrize("compute", [grpo_advantages, rloo_advantages, batch_norm_advantages])
+def test_rewards_that_are_not_numbers_are_refused(compute: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> None:
+    rewards = np.array([1.0, math.nan])
+    with pytest.raises(AssertionError):
+        compute(rewards, np.array([1, 1]))
+
+
+@pytest.mark.parametrize("kind", AdvantageSection.BUILT_IN)
+def test_a_built_in_advantage_is_chosen_by_its_name_and_fits_the_loss_tokens(kind: str) -> None:
+    advantage = AdvantageSection.model_validate(kind)
+    assert isinstance(advantage, Advantage)
+    assert AdvantageSection.model_validate(advantage.model_dump(mode="json")) == advantage
+    lengths = np.array([2, 0, 3, 1])
+    episodes = EpisodeColumns(
+        rewards=np.array([1.0, 0.0, 1.0, 1.0]),
+        group_sizes=np.array([2, 2]),
+        num_loss_tokens=lengths,
+    )
+    per_token = advantages_per_token(advantage, episodes)
+    assert [len(numbers) for numbers in per_token] == lengths.tolist()
