@@ -17,6 +17,9 @@ class Sync(Section):
     bucket_megabytes: Positive = 512
     """broadcast, ipc: size of a bucket, whose tensors travel together, in units of 10^6 bytes. A larger tensor travels
     alone."""
+    interrupt: bool = True
+    """true: engines load new weights while episodes generate, which go on with the new weights. false: episodes end
+    first and no new one begins meanwhile, so that no episode spans two versions."""
     check: bool = False
     """After each swap, compare every weight of the engine with the trainer's, by checksum; `arl train --check-weights`
     sets it. Only for engines on one GPU each."""

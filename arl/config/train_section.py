@@ -65,6 +65,12 @@ class Train(Section):
     float32."""
     capacity: Tokens = 16_384
     """Packed tokens per micro-batch; must hold the longest trajectory."""
+    packing: Literal["balanced", "algorithm1", "fixed"] = "balanced"
+    """How micro-batches are filled. balanced: what is left of each group, spread by FLOPs over as few as possible.
+    algorithm1: single sequences, as in AReaL's Algorithm 1, at least `packing_count` micro-batches for each minibatch
+    and rank. fixed: `packing_count` sequences each, in the order of the batch: no dynamic batching."""
+    packing_count: Positive = 1
+    """k_min of `packing: algorithm1`; sequences per micro-batch of `packing: fixed`."""
     threads: Positive | None = None
     """CPU threads of one rank; none: a fair share of the cores."""
     environment: Environment = Field(default_factory=dict)
@@ -83,6 +89,8 @@ class Train(Section):
     def _possible(self) -> "Train":
         if self.shard_ranks is not None and self.ranks % self.shard_ranks:
             raise ValueError(f"train.shard_ranks {self.shard_ranks} must divide train.ranks {self.ranks}")
+        if self.packing == "balanced" and self.packing_count != 1:
+            raise ValueError(f"train.packing_count {self.packing_count}: only with train.packing algorithm1 or fixed")
         if self.compile and self.checkpointing == "selective":
             raise ValueError("train.checkpointing selective: not with train.compile; use full or none")
         return self

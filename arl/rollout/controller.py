@@ -55,6 +55,7 @@ class Controller:
         self._problems = ProblemQueue(segment.problems, segment.rollout.max_requeues)
         self._groups = segment.groups
         self._gate_meter = segment.gate_meter
+        self._interrupts = segment.drain is None
         self._keep = segment.keep
         self._lease = segment.lease
         self._observer = segment.observer
@@ -313,8 +314,9 @@ class Controller:
         return batch
 
     async def _take_turn(self) -> None:
-        """Wait for the device, where engines and trainer share one."""
-        async with deadline(self._deadlines.swap_and_restart, "controller", "the device lease"):
+        """Wait for the device, where engines and trainer share one; without interruptions also for open episodes."""
+        patience = self._deadlines.swap_and_restart + (0 if self._interrupts else self._deadlines.step)
+        async with deadline(patience, "controller", "the device lease"):
             await self._lease.acquire()
 
     # ---- state
@@ -356,8 +358,9 @@ class Controller:
         self._limits.restore(state.failures)
         for due, group in state.buffered:
             self._buffer.add(group, due)
+        keeps_tokens = self._interrupts or self._engine.loaded_version == state.loaded_version
         for running in state.running:
-            self._running[running.group_id] = OpenGroup.restored(running)
+            self._running[running.group_id] = OpenGroup.restored(running, keeps_tokens)
         finished = [(group.dispatch_version, due) for due, group in state.buffered]
         unfinished = [(running.dispatch_version, running.deadline) for running in state.running]
         outstanding = finished + unfinished
@@ -375,8 +378,7 @@ class Controller:
     @property
     def open_tokens(self) -> int:
         """Return how many tokens the ended episodes of running groups have sampled."""
-        sessions = [session for group in self._running.values() for session in group.sessions]
-        return sum(session.num_sampled for session in sessions if session.has_ended)
+        return sum(group.ended_tokens for group in self._running.values())
 
     def _oldest_problem(self) -> int:
         """Return the number of the oldest problem that may still fail or be rejected."""

@@ -18,6 +18,7 @@ from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.errors import RewardError
 from arl.reward.shaping import UNSHAPED, Shaping
+from arl.rollout.drain import Drain
 from arl.rollout.env import Env, Session
 from arl.rollout.gate_meter import GateMeter
 from arl.types import Grade, Problem, Response, SamplingParams, Trajectory, Turn
@@ -69,6 +70,7 @@ class Episodes:
         self._top_p = top_p
         self._top_k = top_k
         self.gate_meter = GateMeter()
+        self.drain = Drain()
         self.reward_wait_seconds = 0.0  # clock seconds from the end of a group's episodes to their grades, summed
         self.num_graded_groups = 0  # in that sum
         self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
@@ -160,7 +162,8 @@ class Episodes:
     async def _drive(self, problem: Problem, session: Session) -> float | None:
         """Run one episode and return the reward that its env gave, if any."""
         try:
-            own = await self._env(problem, session)
+            async with self.drain.episode():
+                own = await self._env(problem, session)
             session.end()
             if own is not None and not math.isfinite(own):
                 raise RewardError(f"the env gave problem {problem.id} the reward {own}: return a finite number or None")

@@ -3,6 +3,7 @@
 import asyncio
 
 from arl.engine.base import Engine
+from arl.rollout.drain import Drain
 
 
 class NoLease:
@@ -31,3 +32,24 @@ class SharedDeviceLease:
         """Let the engines generate again."""
         await self._engine.resume()
         self._turn.release()
+
+
+class DrainedDeviceLease(SharedDeviceLease):
+    """Implements Lease for mode collocated without interruptions: the trainer's turn begins when no episode generates.
+
+    Whoever loads the weights reopens the drain before the turn ends.
+
+    Args:
+        seconds: deadline of the open episodes.
+    """
+
+    def __init__(self, engine: Engine, drain: Drain, seconds: float) -> None:
+        super().__init__(engine)
+        self._drain = drain
+        self._seconds = seconds
+
+    async def acquire(self) -> None:
+        """Wait for the open episodes as well; see SharedDeviceLease."""
+        await self._turn.acquire()
+        await self._drain.close(self._seconds)
+        await self._engine.pause()

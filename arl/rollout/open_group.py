@@ -25,20 +25,29 @@ class OpenGroup:
     task: asyncio.Task[None] | None = None
 
     @classmethod
-    def restored(cls, state: RunningGroup) -> "OpenGroup":
-        """Make the group that a checkpoint describes; its episodes do not run yet."""
+    def restored(cls, state: RunningGroup, keeps_tokens: bool) -> "OpenGroup":
+        """Make the group that a checkpoint describes; its episodes do not run yet.
+
+        Args:
+            keeps_tokens: go on from what its episodes had sampled; else they begin anew.
+        """
         return cls(
             group_id=state.group_id,
             attempt=state.attempt,
             dispatch_version=state.dispatch_version,
             dispatch_time=state.dispatch_time,
             deadline=state.deadline,
-            journals=state.journals,
+            journals=state.journals if keeps_tokens else (),
         )
 
     @property
     def problem(self) -> Problem:
         return self.attempt.problem
+
+    @property
+    def ended_tokens(self) -> int:
+        """Return how many tokens its ended episodes have sampled."""
+        return sum(session.num_sampled for session in self.sessions if session.has_ended)
 
     def state(self) -> RunningGroup:
         """Return what a checkpoint keeps of this group."""

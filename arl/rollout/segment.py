@@ -7,6 +7,7 @@ from arl.data.problems import ProblemOrder
 from arl.engine.base import Engine
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease, Observer
 from arl.rollout.controller_state import ControllerState
+from arl.rollout.drain import Drain
 from arl.rollout.filters import Filter
 from arl.rollout.gate_meter import GateMeter
 from arl.train.base import Trainer
@@ -36,5 +37,7 @@ class Segment:
     checkpoints: Checkpoints
     gate_meter: GateMeter
     """Also counts the open requests of `groups`."""
+    drain: Drain | None = None
+    """Is closed before weights are loaded; None: loads interrupt episodes."""
     restored: ControllerState | None = None
     """The checkpoint to go on from."""

@@ -36,6 +36,7 @@ class Swaps:
         self._trainer = segment.trainer
         self._admission = segment.admission
         self._lease = segment.lease
+        self._drain = segment.drain
         self._observer = segment.observer
         self._deadlines = segment.deadlines
         self._horizon = horizon
@@ -48,16 +49,20 @@ class Swaps:
     async def run(self) -> None:
         """Have the engines load new versions, until they serve the last one.
 
-        Consumes versions. Waits until the admission rule lets one be loaded. Unblocked by steps, finished groups and
-        lost groups.
+        Consumes versions. Waits until the admission rule lets one be loaded, and with `sync.interrupt: false` until
+        the open episodes have ended. Unblocked by steps, finished groups and lost groups.
         """
         while self._engine.loaded_version < self._horizon.steps:
             version = await self._next_version(self._engine.loaded_version)
+            if self._drain is not None:
+                await self._drain.close(self._deadlines.step)
             patience = self._deadlines.swap_and_restart
             async with deadline(patience, "publisher", f"weights of version {version} in engines"):
                 update = await self._trainer.weights(version)
                 report = await self._engine.update_weights(update)
             self._observer.swapped(report)
+            if self._drain is not None:
+                self._drain.reopen()  # before the next turn of the trainer, which closes it again
             async with deadline(patience, "publisher", "engines to go on after the swap"):
                 await self._lease.release()
             for event in self._on_swap:

@@ -45,7 +45,9 @@ FREE = (
     "rollout.max_failed_share",
     "rollout.max_rejected_share",
     "rollout.reject_window",
-    "sync.",
+    "sync.bucket_megabytes",
+    "sync.check",
+    "sync.transport",
     "train.threads",
 )
 # Fields that it may change on the wall clock alone, because in virtual time they change the schedule.

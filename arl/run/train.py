@@ -291,6 +291,7 @@ def make_segment(start: Start, parts: Parts, until: int, observer: Observer, che
         problems=parts.problems,
         groups=parts.groups,
         gate_meter=parts.groups.gate_meter,
+        drain=None if start.recipe.sync.interrupt else parts.groups.drain,
         keep=parts.keep,
         lease=parts.lease,
         observer=observer,

@@ -29,11 +29,12 @@ from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
 from arl.reward.shaping import Shaping
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease
+from arl.rollout.drain import Drain
 from arl.rollout.episodes import Episodes, Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.gate_meter import GateMeter
-from arl.rollout.lease import NoLease, SharedDeviceLease
+from arl.rollout.lease import DrainedDeviceLease, NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
 from arl.run.checkpoint import Cut as Cut
 from arl.run.checkpoint import RunCheckpoints
@@ -69,6 +70,8 @@ class MeteredGroups(Groups, Protocol):
 
     gate_meter: GateMeter
     """Counts their open requests."""
+    drain: Drain
+    """Holds their episodes back, where sync.interrupt is false."""
     reward_wait_seconds: float
     """Clock seconds from the end of a group's last episode to its grades, summed over groups."""
     num_graded_groups: int
@@ -231,7 +234,7 @@ def recipe_parts(
         "problems": ProblemOrder(plan.training, recipe.seed),
         "admission": _admission(start),
         "keep": recipe_filter(recipe),
-        "lease": recipe_lease(recipe, engine),
+        "lease": recipe_lease(recipe, engine, episodes.drain),
         "rollout": recipe.rollout,
         "deadlines": recipe.deadlines,
         "steps": recipe.train.steps,
@@ -271,6 +274,10 @@ def recipe_filter(recipe: Recipe) -> Filter:
     return import_function(recipe.rollout.filter, "rollout.filter")
 
 
-def recipe_lease(recipe: Recipe, engine: Engine) -> Lease:
+def recipe_lease(recipe: Recipe, engine: Engine, drain: Drain) -> Lease:
     """Return the lease of the devices: in mode collocated engines and trainer take turns."""
-    return SharedDeviceLease(engine) if recipe.mode == "collocated" else NoLease()
+    if recipe.mode != "collocated":
+        return NoLease()
+    if recipe.sync.interrupt:
+        return SharedDeviceLease(engine)
+    return DrainedDeviceLease(engine, drain, recipe.deadlines.step)

@@ -9,7 +9,7 @@ context, the whole prompt first of all, is computed once. Bundles keep those tha
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 from msgspec import Struct
@@ -21,6 +21,7 @@ from arl.errors import InputError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
 from arl.train.algorithms.advantage import Advantage
 from arl.train.balancer import balance
+from arl.train.count_packing import algorithm_1, deal_evenly, fixed_count
 from arl.train.loss_sequence import LossSequence, loss_sequences
 from arl.types import Batch
 
@@ -72,6 +73,8 @@ class Packing(Struct, frozen=True, kw_only=True):
     leaves_out_zeros: bool  # the objective says that advantage 0 means gradient 0
     flops: Flops = BY_TOKENS  # of the model, by which micro-batches are balanced over ranks
     records: bool = False  # the run writes what is computed of each token: see arl.train.trained_tokens
+    kind: Literal["balanced", "algorithm1", "fixed"] = "balanced"  # see train.packing
+    count: int = 1  # see train.packing_count
 
     @classmethod
     def of(
@@ -94,6 +97,8 @@ class Packing(Struct, frozen=True, kw_only=True):
             leaves_out_zeros=objective.zero_advantage_is_zero_gradient,
             flops=flops,
             records=records,
+            kind=train.packing,
+            count=train.packing_count,
         )
 
 
@@ -125,7 +130,10 @@ def _pack_minibatch(groups: list[list[LossSequence]], packing: Packing) -> list[
     loss_tokens = sum(lengths)
     loss_sequences = sum(n > 0 for n in lengths)
     kept = [[s for s in group if _is_trained(s, packing)] for group in groups]
-    packed = pack_groups(kept, packing.capacity, packing.ranks, packing.flops)
+    if packing.kind == "balanced":
+        packed = pack_groups(kept, packing.capacity, packing.ranks, packing.flops)
+    else:
+        packed = _pack_by_count(kept, packing)
     return [Minibatch(micro_batches, loss_tokens, loss_sequences) for micro_batches in packed]
 
 
@@ -158,6 +166,23 @@ def pack_groups(
     return [tuple(_join_bundles(bundles, members) for members in of_rank) for of_rank in balanced]
 
 
+def _pack_by_count(groups: Sequence[Sequence[LossSequence]], packing: Packing) -> list[tuple[MicroBatch, ...]]:
+    """Pack one minibatch of single sequences, by arl.train.count_packing; see pack_groups.
+
+    Raises:
+        InputError: a sequence longer than the capacity, or too many for a micro-batch.
+    """
+    bundles = [[sequence] for group in groups for sequence in group]
+    lengths = np.array([len(_stored(sequence)) for (sequence,) in bundles], np.int64)
+    _refuse_too_long(int(lengths.max(initial=0)), packing.capacity)
+    if packing.kind == "algorithm1":
+        bins = algorithm_1(lengths, packing.capacity, packing.count * packing.ranks)
+    else:
+        bins = fixed_count(lengths, packing.capacity, packing.count)
+    shares = deal_evenly(bins, lengths.astype(np.float64), packing.ranks)
+    return [tuple(_join_bundles(bundles, members) for members in of_rank) for of_rank in shares]
+
+
 def _stored(sequence: LossSequence) -> np.ndarray:
     """Return the tokens to compute, (L,) int32. Nothing needs the hidden states from the last loss token on."""
     return sequence.token_ids[: sequence.loss_at[-1]]
@@ -166,16 +191,20 @@ def _stored(sequence: LossSequence) -> np.ndarray:
 def _bundles(group: Sequence[LossSequence], capacity: int) -> Iterator[list[LossSequence]]:
     """Cut the group where its prefix tree outgrows `capacity`; every part holds the prompt again."""
     longest = max((len(_stored(s)) for s in group), default=0)
-    if longest > capacity:
-        raise InputError(
-            f"a trajectory of {longest} tokens does not fit train.capacity {capacity}: raise the capacity "
-            "or lower rollout.max_new_tokens"
-        )
+    _refuse_too_long(longest, capacity)
     rest = sorted(group, key=lambda s: _stored(s).tobytes())
     while rest:
         count = how_many_fit([_stored(s) for s in rest], capacity)
         yield rest[:count]
         rest = rest[count:]
+
+
+def _refuse_too_long(longest: int, capacity: int) -> None:
+    if longest > capacity:
+        raise InputError(
+            f"a trajectory of {longest} tokens does not fit train.capacity {capacity}: raise the capacity "
+            "or lower rollout.max_new_tokens"
+        )
 
 
 def _bundle_flops(bundle: Sequence[LossSequence], tree: PrefixTree, flops: Flops) -> float:

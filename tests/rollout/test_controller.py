@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -90,10 +91,11 @@ class World:
         lags: np.ndarray | None = None,
         until: int | None = None,
         tokens: int | None = None,
+        interrupt: bool = True,
         restored: ControllerState | None = None,
     ) -> None:
         self.keep, self.crash_at, self.lags, self.until = keep, crash_at, lags, until or steps
-        self.tokens = tokens
+        self.tokens, self.interrupt = tokens, interrupt
         self.seconds_of, self.replicas, self.env = seconds_of, replicas, env
         self.rollout, self.steps, self.deadlines = rollout, steps, deadlines
         self.length_of, self.swap_seconds, self.score = length_of, swap_seconds, score
@@ -141,6 +143,7 @@ class World:
                 problems=problems,
                 groups=self.episodes,
                 gate_meter=self.episodes.gate_meter,
+                drain=None if self.interrupt else self.episodes.drain,
                 keep=self.keep,
                 lease=NullLease(),
                 observer=self.observer,
@@ -435,6 +438,34 @@ def test_a_trajectory_may_span_versions_and_says_so() -> None:
         set(t.policy_versions[t.loss_mask]) for b in world.trainer.batches for g in b.groups for t in g.trajectories
     ]
     assert any(len(v) > 1 for v in versions)
+
+
+@given(schedules)
+@examples(3)
+def test_without_interruptions_no_trajectory_spans_versions_on_any_schedule(s: dict[str, Any]) -> None:
+    async def two_turns(problem: Problem, session: Session) -> None:
+        for _ in range(2):
+            await session.generate(limit=4)
+            session.extend("!")
+
+    world = scheduled(s, rules(s), 6, interrupt=False, checkpoint_every=s["checkpoint_every"], crash_at=s["crash_at"])
+    world.env = two_turns
+    world.run()
+    assert max(world.ages()) <= world.rollout.max_age
+    for batch in world.trainer.batches:
+        for group in batch.groups:
+            for t in group.trajectories:
+                assert len(set(t.policy_versions[t.loss_mask].tolist())) == 1
+
+
+def test_a_drain_past_its_deadline_names_what_it_waits_for() -> None:
+    rollout = Rollout(problems_per_step=1, group_size=2, staleness=3)
+    straggler = heavy_tailed(one_in=3, factor=3000)
+    hurried = Deadlines(step=100.0, swap=5.0)
+    with pytest.raises(ExceptionGroup) as caught:
+        World(rollout, 9, straggler, step_seconds=1.0, deadlines=hurried, interrupt=False).run()
+    (cause,) = leaves(caught.value)
+    assert re.search(r"publisher waits \d+\.\d s for \d episodes to end before weights are loaded", str(cause))
 
 
 def test_one_failed_reward_fails_its_group_and_gives_its_number_back() -> None:

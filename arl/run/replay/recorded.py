@@ -18,6 +18,7 @@ from arl.data.problems import ProblemOrder
 from arl.data.text_codec import TextCodec
 from arl.engine.busy_meter import BusyMeter
 from arl.errors import DeadlineError, Lost
+from arl.rollout.drain import Drain
 from arl.rollout.env import Session
 from arl.rollout.gate_meter import GateMeter
 from arl.rollout.staleness import StalenessGate
@@ -276,6 +277,7 @@ class RecordedGroups:
         self._patience = patience
         self._bound = bound
         self.gate_meter = GateMeter()
+        self.drain = Drain()  # of nothing: what was recorded is interrupted as it was
         self.reward_wait_seconds = 0.0  # nothing is graded again
         self.num_graded_groups = 0
 

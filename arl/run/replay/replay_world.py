@@ -119,7 +119,7 @@ class ReplayWorld:
             problems=RecordedOrder(recording.groups),
             admission=rules.admission,
             keep=rules.keep,
-            lease=recipe_lease(start.recipe, engine),
+            lease=recipe_lease(start.recipe, engine, groups.drain),
             rollout=rules.rollout,
             deadlines=_patient(start.recipe.deadlines, plan.patience),
             steps=len(recording.step_seconds),

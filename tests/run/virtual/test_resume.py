@@ -41,6 +41,8 @@ WORLDS = {
     "late groups dropped": "rollout.late=drop rollout.staleness=1 virtual.train_step=0.001 virtual.engine_pass=0.01",
     "exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.2 virtual.engine_pass=0.001",
     "until so many tokens": "train.tokens=1200",
+    "drained before swaps": "sync.interrupt=false",
+    "drained and collocated": "sync.interrupt=false mode=collocated",
     "no bound": "rollout.staleness=null rollout.max_groups=16",
     "some groups rejected": "rollout.filter=tests.run.virtual.test_resume:odd",
 }

@@ -177,6 +177,15 @@ def test_the_side_that_costs_less_waits_for_the_other(start: Start) -> None:
     assert train_bound.training_seconds > 6 * 5
 
 
+@pytest.mark.parametrize("mode", ["disaggregated", "collocated"])
+def test_without_interruptions_no_trajectory_spans_versions(start: Start, mode: str) -> None:
+    one, two = start("sync.interrupt=false", f"mode={mode}"), start("sync.interrupt=false", f"mode={mode}")
+    assert one.summary.trajectories_spanning_versions == 0
+    assert {step["versions/spanning_fraction"] for step in _steps(one)} == {0}
+    assert max(one.ages()) in {1, 2}
+    assert one.bytes() == two.bytes()
+
+
 def test_staleness_zero_trains_only_what_the_current_version_sampled(start: Start) -> None:
     ran = start("rollout.staleness=0")
     assert ran.ages() == {0}

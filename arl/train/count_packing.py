@@ -1,0 +1,59 @@
+"""Pack sequences by their number: what the balanced packing is measured against. Torch-free.
+
+AReaL's Algorithm 1 (arXiv 2505.24298) packs lengths, the longest first, and looks at numbers of sequences. The fixed
+packing puts equally many sequences into each micro-batch, as systems without dynamic batching do.
+"""
+
+import numpy as np
+
+from arl.errors import InputError
+from arl.train.balancer import Bins, deal
+
+
+def algorithm_1(lengths: np.ndarray, capacity: int, k_min: int) -> Bins:
+    """Put sequences, longest first, into bins of at most `capacity` tokens.
+
+    A bin is opened when the sequence fits into none or while there are fewer than `k_min`. Otherwise the sequence goes
+    to the bin with room that has the fewest sequences, of equals the first.
+
+    Args:
+        lengths: (n,) int, of at most `capacity` tokens.
+    """
+    bins: Bins = []
+    rooms: list[int] = []
+    for item in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[item])
+        fitting = [b for b, room in enumerate(rooms) if room >= length]
+        if len(bins) < k_min or not fitting:
+            bins.append([item])
+            rooms.append(capacity - length)
+            continue
+        chosen = min(fitting, key=lambda b: len(bins[b]))
+        bins[chosen].append(item)
+        rooms[chosen] -= length
+    return bins
+
+
+def fixed_count(lengths: np.ndarray, capacity: int, count: int) -> Bins:
+    """Put `count` sequences into each bin, in their order; the last one may have fewer.
+
+    Raises:
+        InputError: so many sequences do not fit.
+    """
+    items = list(range(len(lengths)))
+    bins = [items[start : start + count] for start in range(0, len(items), count)]
+    for members in bins:
+        tokens = int(lengths[members].sum())
+        if tokens > capacity:
+            raise InputError(
+                f"train.packing_count {count}: so many sequences have {tokens} tokens here, and train.capacity is "
+                f"{capacity}; lower train.packing_count, or raise the capacity"
+            )
+    return bins
+
+
+def deal_evenly(bins: Bins, work: np.ndarray, ranks: int) -> list[Bins]:
+    """Deal bins to ranks, equally many to each, at least one: [rank][micro-batch][item]. Some may be empty."""
+    missing = ranks - len(bins) if len(bins) < ranks else -len(bins) % ranks
+    padded = [*bins, *([] for _ in range(missing))]
+    return deal(padded, work.tolist(), ranks)
