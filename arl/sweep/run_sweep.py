@@ -17,6 +17,7 @@ from arl.launch.devices import core_numbers, visible_cores, visible_devices
 from arl.launch.placement import place
 from arl.launch.shares import Share, divide
 from arl.sweep.check_arms import CheckedSweep, check_arms
+from arl.sweep.combinations import flatten
 from arl.sweep.estimate import TimeEstimate, estimate
 from arl.sweep.request import SweepRequest
 from arl.sweep.run_arms import ArmRunner, FailedRun
@@ -59,7 +60,13 @@ def dry_run(request: SweepRequest, console: Console) -> None:
     """
     planned = PlannedSweep(request, console)
     planned.note(f"sweep {request.name}, in {planned.directory}")
-    print_plan(planned.runs, planned.known, len(planned.shares), console)
+    print_plan(
+        planned.runs,
+        flatten(planned.checked.base.model_dump(mode="json")),
+        planned.known,
+        len(planned.shares),
+        console,
+    )
 
 
 def run_sweep(request: SweepRequest, console: Console) -> Path:

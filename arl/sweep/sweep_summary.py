@@ -2,7 +2,8 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -10,20 +11,31 @@ from rich.table import Table
 
 from arl.metrics.summary import Summary
 from arl.run.resume import SUMMARY
+from arl.sweep.axes import write_override
 from arl.sweep.combinations import SweepArm
 from arl.sweep.estimate import TimeEstimate, duration
 from arl.sweep.sweep_directory import SweepRun
 
 
-def print_plan(runs: Sequence[SweepRun], known: TimeEstimate | None, jobs: int, console: Console) -> None:
-    """Print every arm with the states of its runs, and how long the sweep will take."""
+def print_plan(
+    runs: Sequence[SweepRun],
+    base: Mapping[str, Any],
+    known: TimeEstimate | None,
+    jobs: int,
+    console: Console,
+) -> None:
+    """Print every arm with the states of its runs, and how long the sweep will take.
+
+    Args:
+        base: field -> value of the recipe without any arm's settings.
+    """
     table = _table("arm", "settings", "seeds", "state")
     for of_arm in _by_arm(runs):
         arm = of_arm[0].arm.arm
         seeds = ", ".join(str(run.seed) for run in of_arm)
         table.add_row(
             arm.name,
-            _settings(arm),
+            _settings(arm, base),
             seeds,
             _states(of_arm),
         )
@@ -72,8 +84,13 @@ def _by_arm(runs: Sequence[SweepRun]) -> list[list[SweepRun]]:
     return list(arms.values())
 
 
-def _settings(arm: SweepArm) -> str:
-    return " ".join(f"{field}={value}" for field, value in arm.settings.items())
+def _settings(arm: SweepArm, base: Mapping[str, Any]) -> str:
+    """Write what an arm sets, a line for each field, without what is null in the recipe and stays so."""
+    lines = []
+    for field, value in arm.settings.items():
+        if value is not None or base.get(field) is not None:
+            lines.append(write_override(field, value))
+    return "\n".join(lines)
 
 
 def _states(runs: Sequence[SweepRun]) -> str:
