@@ -29,10 +29,11 @@ def axes(directory: Path) -> dict[str, str]:
 
 def logged_records(directory: Path) -> list[Record]:
     """Return the rows that mirror metrics.jsonl, as its records; those of samples and wandb's own columns left out."""
-    return [_record(row) for row in history(directory) if "policy_version" in row]
+    return [record_of(row) for row in history(directory) if "policy_version" in row]
 
 
-def _record(row: dict[str, Any]) -> Record:
+def record_of(row: dict[str, Any]) -> Record:
+    """Turn a row back into the line of metrics.jsonl, whether its names are flat or wandb has nested them."""
     record: Record = {}
     buckets: dict[str, dict[str, float]] = {}
     for name, value in row.items():
@@ -43,6 +44,9 @@ def _record(row: dict[str, Any]) -> Record:
             buckets.setdefault(metric, {})[label] = value
         else:
             record[name] = value
+    for name, value in row.items():
+        if isinstance(value, dict) and value.get("_type") == "histogram":
+            record[name] = value["values"]
     for name in {name.rpartition(".")[0] for name in record if name.endswith("histogram.values")}:
         record[name] = record.pop(f"{name}.values")
         del record[f"{name}.bins"], record[f"{name}._type"]
