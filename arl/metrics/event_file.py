@@ -19,7 +19,7 @@ from tensorboard.plugins.histogram import metadata as histograms
 from tensorboard.plugins.scalar import metadata as scalars
 from tensorboard.plugins.text import metadata as texts
 from tensorboard.summary.writer.record_writer import RecordWriter
-from tensorboard.util import tensor_util
+from tensorboard.util.tensor_util import make_tensor_proto
 
 VERSION = "brain.Event:2"  # of the format
 PATTERN = "events.out.tfevents.*"
@@ -44,9 +44,10 @@ class EventFile:
         self._directory = directory
         self._path = directory / "unpublished"
         self._writer = RecordWriter(self._path.open("wb"))
-        self._write(Event(wall_time=time.time(), file_version=VERSION))
+        now = time.time()
         restart = SessionLog(status=SessionLog.START)  # a TensorBoard that shows older rows forgets them
-        self._write(Event(wall_time=time.time(), step=0, session_log=restart))
+        self._write(Event(wall_time=now, file_version=VERSION))
+        self._write(Event(wall_time=now, session_log=restart))
 
     def publish(self) -> None:
         """Give the file its name and remove those whose place it takes."""
@@ -59,20 +60,21 @@ class EventFile:
 
     def add_values(self, step: int, wall_time: float, values: Mapping[str, float | list[int]]) -> None:
         """Write numbers, and histograms that count by age 0, 1, …"""
-        summary = Summary(value=[_value(tag, value) for tag, value in values.items()])
-        self._write(Event(wall_time=wall_time, step=step, summary=summary))
+        shown = [_value(tag, value) for tag, value in values.items()]
+        self._add_summary(step, wall_time, shown)
 
     def add_texts(self, step: int, wall_time: float, markdown: Mapping[str, str]) -> None:
         """Write texts, which TensorBoard shows as Markdown."""
-        values = [
-            Summary.Value(
-                tag=tag,
-                metadata=texts.create_summary_metadata(tag, ""),
-                tensor=tensor_util.make_tensor_proto(np.array([text.encode()], dtype=object)),
-            )
-            for tag, text in markdown.items()
-        ]
-        self._write(Event(wall_time=wall_time, step=step, summary=Summary(value=values)))
+        shown = [_text(tag, text) for tag, text in markdown.items()]
+        self._add_summary(step, wall_time, shown)
+
+    def _add_summary(self, step: int, wall_time: float, values: Sequence[Any]) -> None:
+        event = Event(
+            wall_time=wall_time,
+            step=step,
+            summary=Summary(value=values),
+        )
+        self._write(event)
 
     def add(self, event: Any) -> None:
         """Write an event that was read from another file."""
@@ -88,9 +90,29 @@ class EventFile:
 
 def _value(tag: str, value: float | list[int]) -> Any:
     if isinstance(value, list):
-        edges = np.arange(len(value) + 1)
-        bins = np.stack([edges[:-1], edges[1:], np.array(value)], axis=1).astype(np.float64)
-        described = histograms.create_summary_metadata(tag, "")
-        return Summary.Value(tag=tag, metadata=described, tensor=tensor_util.make_tensor_proto(bins))
-    described = scalars.create_summary_metadata(tag, "")
-    return Summary.Value(tag=tag, metadata=described, tensor=tensor_util.make_tensor_proto(np.float32(value)))
+        return _histogram(tag, value)
+    return Summary.Value(
+        tag=tag,
+        metadata=scalars.create_summary_metadata(tag, ""),
+        tensor=make_tensor_proto(np.float32(value)),
+    )
+
+
+def _histogram(tag: str, counts: list[int]) -> Any:
+    """Make one bin [age, age + 1) for each age."""
+    ages = np.arange(len(counts))
+    bins = np.stack([ages, ages + 1, counts], axis=1)
+    return Summary.Value(
+        tag=tag,
+        metadata=histograms.create_summary_metadata(tag, ""),
+        tensor=make_tensor_proto(bins.astype(np.float64)),
+    )
+
+
+def _text(tag: str, text: str) -> Any:
+    content = np.array([text.encode()], dtype=object)
+    return Summary.Value(
+        tag=tag,
+        metadata=texts.create_summary_metadata(tag, ""),
+        tensor=make_tensor_proto(content),
+    )

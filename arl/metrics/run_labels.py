@@ -14,21 +14,26 @@ REDACTED = "(left out)"
 def redacted(config: dict[str, Any]) -> dict[str, Any]:
     """Return a recipe without the values of environment variables, which may be secrets whatever their names are."""
     copy = dict(config)
-    for section, fields in config.items():
-        if isinstance(fields, dict) and fields.get("environment"):
-            names = fields["environment"]
-            copy[section] = fields | {"environment": dict.fromkeys(names, REDACTED)}
+    for section in _with_environment(config):
+        fields = config[section]
+        hidden = dict.fromkeys(fields["environment"], REDACTED)
+        copy[section] = fields | {"environment": hidden}
     return copy
 
 
 def has_environment(config: dict[str, Any]) -> bool:
     """Return whether the recipe gives environment variables to some processes."""
-    return any(isinstance(fields, dict) and fields.get("environment") for fields in config.values())
+    return bool(_with_environment(config))
+
+
+def _with_environment(config: dict[str, Any]) -> list[str]:
+    return [section for section, fields in config.items() if isinstance(fields, dict) and fields.get("environment")]
 
 
 def comparable(config: dict[str, Any]) -> dict[str, str | int | float]:
     """Return what runs differ by in most comparisons. A run has either a staleness or a lag; "inf" is no bound."""
     rollout = config["rollout"]
+    train = config["train"]
     flat = {
         "objective": config["objective"]["kind"],
         "advantage": config["advantage"]["kind"],
@@ -36,8 +41,8 @@ def comparable(config: dict[str, Any]) -> dict[str, str | int | float]:
         "mode": config["mode"],
         "world": config["world"],
         "seed": config["seed"],
-        "learning_rate": config["train"]["learning_rate"],
-        "minibatches": config["train"]["minibatches"],
+        "learning_rate": train["learning_rate"],
+        "minibatches": train["minibatches"],
         "problems_per_step": rollout["problems_per_step"],
         "group_size": rollout["group_size"],
     }
@@ -52,9 +57,16 @@ def tags(config: dict[str, Any]) -> tuple[str, ...]:
     """Return the tags of a run: what matters, then the recipe's own; each once."""
     flat = comparable(config)
     age = "staleness" if "staleness" in flat else "lag"
-    ours = (flat["objective"], f"{age}={flat[age]}", flat["mode"], flat["world"], flat["backend"])
-    every = [str(tag)[-MAX_TAG:] for tag in (*ours, *config["output"]["wandb_tags"])]
-    return tuple(dict.fromkeys(every))
+    ours = [
+        flat["objective"],
+        f"{age}={flat[age]}",
+        flat["mode"],
+        flat["world"],
+        flat["backend"],
+    ]
+    theirs = config["output"]["wandb_tags"]
+    short = [str(tag)[-MAX_TAG:] for tag in [*ours, *theirs]]
+    return tuple(dict.fromkeys(short))
 
 
 def _bound(staleness: int | None) -> str:

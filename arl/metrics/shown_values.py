@@ -20,12 +20,15 @@ def shown_values(record: Record) -> Iterator[tuple[str, float | list[int]]]:
         if not isinstance(value, list):
             yield name, value
         elif name.endswith(HISTOGRAM):
-            yield name, [count for count in value if isinstance(count, int)]
+            counts = [count for count in value if isinstance(count, int)]
+            yield name, counts
         else:
             yield from _by_bucket(name, value)
 
 
 def _by_bucket(name: str, values: list[int] | list[float | None]) -> Iterator[tuple[str, float]]:
-    for label, value in zip(AGE_BUCKETS, values, strict=True):
+    labeled = zip(AGE_BUCKETS, values, strict=True)
+    for label, value in labeled:
         if value is not None:
-            yield f"{name}/{label}", value
+            chart = f"{name}/{label}"
+            yield chart, value

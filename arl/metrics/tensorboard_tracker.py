@@ -45,14 +45,17 @@ class TensorboardTracker:
         from arl.metrics.event_file import EventFile, event_files, read_events
 
         directory = run.directory / FOLDER
+        seconds = [number(record, "time_s") for record in run.past]
+        steps = [number(record, "step") for record in run.past]
         self._axes = VersionAxes()
-        self._start = time.time() - max((number(record, "time_s") for record in run.past), default=0.0)
+        self._start = time.time() - max(seconds, default=0.0)
         self._wall_time = self._start  # of the newest event
         self._file = EventFile(directory)
         for record in run.past:
             self.log(record)
-        last = max((number(record, "step") for record in run.past), default=0.0)
-        for event in read_events(event_files(directory)):
+        older = event_files(directory)
+        last = max(steps, default=0.0)
+        for event in read_events(older):
             if event.step <= last and _holds_samples(event):
                 self._file.add(event)
         self._file.publish()
@@ -66,7 +69,8 @@ class TensorboardTracker:
         if suites := accuracies(record):
             del values["time_s"]  # the tag is the steps' alone
             values |= {f"{OF_EVALUATION}{suite}/time_s": seconds for suite in suites}
-        self._file.add_values(int(number(record, "policy_version")), self._wall_time, values)
+        version = int(number(record, "policy_version"))
+        self._file.add_values(version, self._wall_time, values)
 
     def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
         """See SampleTracker."""
@@ -86,7 +90,12 @@ def _markdown(sample: SampledEpisode) -> str:
     """Write a sample so that TensorBoard shows its text as it is."""
     from arl.metrics.sample_panels import facts, title
 
-    parts = {"": title(sample), "prompt": sample.prompt, "response": sample.response, "facts": facts(sample)}
+    parts = {
+        "sample": title(sample),
+        "prompt": sample.prompt,
+        "response": sample.response,
+        "facts": facts(sample),
+    }
     return "\n\n".join(f"{name}\n\n{_verbatim(text)}" for name, text in parts.items())
 
 

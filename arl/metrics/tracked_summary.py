@@ -40,8 +40,12 @@ class VersionAxes:
         """Return the place of the version that `record` is about; records of steps come before their evaluations."""
         version = int(number(record, "policy_version"))
         if TOKENS in record:
-            self._made[version] = {AXIS_TOKENS: number(record, TOKENS), AXIS_TIME: number(record, "time_s")}
-        return {AXIS_STEP: version, **self._made.get(version, {})}
+            self._made[version] = {
+                AXIS_TOKENS: number(record, TOKENS),
+                AXIS_TIME: number(record, "time_s"),
+            }
+        made = self._made.get(version, {})
+        return {AXIS_STEP: version, **made}
 
 
 class TrackedSummary:
@@ -73,14 +77,17 @@ class TrackedSummary:
 
     def _evaluated(self, suite: str, version: int, accuracy: float) -> dict[str, float]:
         """Compare an evaluation with the best one, of equals the earliest, and with that of the newest version."""
-        both: dict[str, float] = {}
+        found: dict[str, float] = {}
         best = self._values.get(f"best/{suite}/accuracy")
         best_step = self._values.get(f"best/{suite}/step", 0)
+        newest = self._values.get(f"final/{suite}/step", 0)
         if best is None or (accuracy, -version) > (best, -best_step):
-            both |= {f"best/{suite}/accuracy": accuracy, f"best/{suite}/step": version}
-        if version >= self._values.get(f"final/{suite}/step", 0):
-            both |= {f"final/{suite}/accuracy": accuracy, f"final/{suite}/step": version}
-        return both
+            found[f"best/{suite}/accuracy"] = accuracy
+            found[f"best/{suite}/step"] = version
+        if version >= newest:
+            found[f"final/{suite}/accuracy"] = accuracy
+            found[f"final/{suite}/step"] = version
+        return found
 
     def _reached(self, suite: str, accuracy: float, version: int, place: dict[str, float]) -> dict[str, float]:
         """Return the cost of the target, if this version is the first one that has reached it."""
@@ -99,7 +106,11 @@ class TrackedSummary:
         """Sum up everything but evaluations."""
         tokens = number(record, TOKENS)
         seconds = number(record, "time_s")
-        changed = {"final/step": number(record, "step"), "final/tokens_trained": tokens, "final/time_s": seconds}
+        changed = {
+            "final/step": number(record, "step"),
+            "final/tokens_trained": tokens,
+            "final/time_s": seconds,
+        }
         if seconds > 0:
             changed["final/tokens_per_s"] = tokens / seconds
         ages = _counts(record, "token_age/histogram")

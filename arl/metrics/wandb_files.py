@@ -1,11 +1,13 @@
 """Find what earlier parts of a run have left with wandb, so that a resumed run goes on as the same run there.
 
     <run>/wandb/arl-run-id             the run's id at wandb, whatever becomes of the directory's path
-    <run>/wandb/offline-run-*-<id>/    a part that ran offline ─► set aside ─► tables of samples ─► removed
-    <run>/wandb/run-*-<id>/            a part that ran online, which is at the server ─► tables of samples
+    <run>/wandb/offline-run-*-<id>/    a part that ran offline ─► set aside, removed when its rows are in the new part
+                          …/*.synced   and was synced: its rows are at the server, so the new part leaves them out
+    <run>/wandb/run-*-<id>/            a part that ran online: likewise
 
-wandb never joins offline parts: after `wandb sync`, the last one would take the place of those before it. A resumed
-offline run is therefore written whole, from metrics.jsonl, and the parts that it contains are removed.
+wandb does not join parts: it uploads the rows of each, also those of steps that were cut back and trained again. Of a
+killed run it has not even written the last 32 KiB of rows. So a resumed offline run is written whole, from
+metrics.jsonl.
 """
 
 import json
@@ -14,6 +16,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from arl.metrics.wandb_log import read_summary
 
 ID_FILE = "arl-run-id"
 ASIDE = "superseded-"  # begins the name of a part that is set aside; `wandb sync` does not look at it
@@ -36,27 +40,45 @@ def run_id(directory: Path) -> str:
 
 
 class EarlierParts:
-    """Hold the earlier parts of a run. Those that ran offline are set aside, until `remove`."""
+    """Hold the earlier parts of a run. Those that nobody has uploaded are set aside, until `remove`."""
 
     def __init__(self, directory: Path, run: str) -> None:
         home = directory / "wandb"
-        for part in home.glob(f"offline-run-*-{run}"):
-            part.rename(part.with_name(f"{ASIDE}{part.name}"))  # a new part may have its name, made of the second
-        self._offline = sorted(home.glob(f"{ASIDE}*-{run}"))
-        self._online = sorted(home.glob(f"run-*-{run}"))
+        offline = list(home.glob(f"offline-run-*-{run}"))
+        synced = [part for part in offline if any(part.glob("*.wandb.synced"))]
+        for part in offline:
+            if part not in synced:
+                part.rename(part.with_name(f"{ASIDE}{part.name}"))  # the new part may get its name, which is the second
+        self._replaced = sorted(home.glob(f"{ASIDE}*-{run}"))
+        self._uploaded = [*synced, *home.glob(f"run-*-{run}")]
+
+    @property
+    def were_uploaded(self) -> bool:
+        """Return whether the server has some rows of the run already."""
+        return bool(self._uploaded)
+
+    def summary(self) -> dict[str, float]:
+        """Return the largest of each number in the summaries of the parts that were uploaded."""
+        largest: dict[str, float] = {}
+        for part in self._uploaded:
+            for file in part.glob("*.wandb"):
+                for name, value in read_summary(file).items():
+                    if isinstance(value, int | float):
+                        largest[name] = max(value, largest.get(name, value))
+        return largest
 
     def tables(self) -> dict[int, SampleTable]:
         """Map each step to its table of samples; of several, the newest."""
         found: dict[int, SampleTable] = {}
-        parts = sorted([*self._offline, *self._online], key=lambda part: part.name.partition("run-")[2])
+        parts = sorted([*self._replaced, *self._uploaded], key=lambda part: part.name.partition("run-")[2])
         for part in parts:
             for file in sorted(part.glob("files/media/table/samples_*.table.json")):
                 found |= dict(_read(file))
         return found
 
     def remove(self) -> None:
-        """Remove the parts that ran offline, because their rows are in the new one."""
-        for part in self._offline:
+        """Remove the parts that were set aside, because their rows are in the new one."""
+        for part in self._replaced:
             shutil.rmtree(part)
 
 

@@ -7,10 +7,10 @@ samples ─► a table
 
 online ─► does its server answer? ─► online: a resumed run adds the rows that the server lacks
                               └─ no ─► offline, said in one line; `wandb sync` uploads the run later.
-                                       A resumed run is written whole, and takes the place of its earlier parts
+                                       A resumed run is written whole, but for rows that were uploaded before
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,15 @@ class WandbTracker:
         output = run.config["output"]
         target = output["target"]
         self._wandb: Any = wandb
+        self._note = run.note
+        self._has_warned = False
         self._id = run_id(run.directory)
         self._axes = VersionAxes()
         self._summary = TrackedSummary(None if target is None else Target(**target))
-        earlier = EarlierParts(run.directory, self._id)
-        self._run = self._go_online(run) if output["wandb"] == "online" else self._init(run, "offline")
-        self._held = _Held(self._run.summary) if self._run.resumed else None
-        self._repeat(run.past, earlier.tables())
-        earlier.remove()
+        self._earlier = EarlierParts(run.directory, self._id)
+        self._run = self._go_online(run) if output["wandb"] == "online" else self._go_offline(run)
+        self._repeat(run.past, self._earlier.tables())
+        self._earlier.remove()
 
     def _go_online(self, run: TrackedRun) -> Any:
         """Register the run at the server, or go offline if that fails."""
@@ -64,15 +65,23 @@ class WandbTracker:
         why = f"no network, {url} does not answer"
         if is_reachable(url):
             try:
-                return self._init(run, "online")
+                started = self._init(run, "online", resume="allow")
+                self._held = _HeldRows(started.summary if started.resumed else {})
+                return started
             except self._wandb.Error as error:
                 why = f"{url} refuses the run ({error})"
-        offline = self._init(run, "offline")
+        offline = self._go_offline(run)
         files = Path(offline.dir).parent
         run.note(f"{why}: wandb runs offline; sync later with `wandb sync {files}`")
         return offline
 
-    def _init(self, run: TrackedRun, mode: str) -> Any:
+    def _go_offline(self, run: TrackedRun) -> Any:
+        """Start a part that holds the whole run, or all that was not uploaded before."""
+        self._held = _HeldRows(self._earlier.summary())
+        resume = "allow" if self._earlier.were_uploaded else None
+        return self._init(run, "offline", resume)
+
+    def _init(self, run: TrackedRun, mode: str, resume: str | None) -> Any:
         config = run.config
         output = config["output"]
         started = self._wandb.init(
@@ -82,7 +91,7 @@ class WandbTracker:
             tags=tags(config),
             name=run.name,
             id=self._id,
-            resume="allow" if mode == "online" else None,  # an offline run is whole, and replaces what is there
+            resume=resume,
             config=config | {"compare": comparable(config)},
             dir=run.directory,
             mode=mode,
@@ -109,13 +118,16 @@ class WandbTracker:
 
     def log(self, record: Record) -> None:
         """See Tracker. Gives wandb no step, because it drops a record whose step is older than the last one's."""
-        self._log(record)
+        if not self._log(record) and not self._has_warned:
+            self._has_warned = True
+            step = int(number(record, "step"))
+            self._note(f"wandb keeps the rows that it had of step {step} and later, which are now trained again")
 
     def _log(self, record: Record) -> bool:
         """Log a record unless the server holds its row; return whether it was logged."""
         place = self._axes.place(record)
         changed = self._summary.add(record, place)
-        if self._held is not None and record in self._held:
+        if record in self._held:
             return False
         self._run.log({name: self._shown(value) for name, value in shown_values(record)} | place)
         self._run.summary.update(changed)
@@ -142,14 +154,14 @@ class WandbTracker:
         return self._wandb.Histogram(np_histogram=(counts, edges))
 
 
-class _Held:
-    """Know which rows the server holds of a run that is resumed online, by the summary that came with them.
+class _HeldRows:
+    """Know which rows the server holds of a run that goes on, by the summary that came with them.
 
-    wandb cannot take rows back. Where a killed run had logged steps that are cut back and trained again, the rows that
-    it had logged stay, and those of the same steps are not logged a second time.
+    wandb cannot take rows back. Where a killed run had uploaded steps that are cut back and trained again, the rows
+    that it had uploaded stay, and those of the same steps are not logged a second time.
     """
 
-    def __init__(self, summary: Any) -> None:
+    def __init__(self, summary: Mapping[str, float]) -> None:
         self._summary = dict(summary)
 
     def __contains__(self, record: Record) -> bool:

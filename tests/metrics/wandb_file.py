@@ -1,40 +1,18 @@
-"""Read a .wandb file: a LevelDB log of wandb_internal_pb2 records, behind a header of 7 bytes."""
+"""Read back what wandb has written offline."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from wandb.proto import wandb_internal_pb2
-
 from arl.metrics.names import AGE_BUCKETS, Record
-
-BLOCK = 32_768
-FRAGMENT_HEADER = 7  # crc (4), length (2), kind (1)
-ENDS = {1, 4}  # kinds of a whole record, and of the last fragment of one
+from arl.metrics.wandb_log import read_log, read_summary
 
 
 def records(directory: Path) -> Iterator[Any]:
     """Yield the records of the one run that wandb wrote below `directory`."""
     (file,) = directory.glob("wandb/offline-run-*/*.wandb")
-    data = file.read_bytes()
-    at = FRAGMENT_HEADER
-    content = b""
-    while at + FRAGMENT_HEADER <= len(data):
-        room = BLOCK - at % BLOCK
-        if room < FRAGMENT_HEADER:  # the rest of a block is filled with zeros
-            at += room
-            continue
-        length = int.from_bytes(data[at + 4 : at + 6], "little")
-        kind = data[at + 6]
-        at += FRAGMENT_HEADER
-        content += data[at : at + length]
-        at += length
-        if kind in ENDS:
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(content)
-            yield record
-            content = b""
+    return read_log(file)
 
 
 def history(directory: Path) -> list[dict[str, Any]]:
@@ -51,10 +29,11 @@ def axes(directory: Path) -> dict[str, str]:
 
 def logged_records(directory: Path) -> list[Record]:
     """Return the rows that mirror metrics.jsonl, as its records; those of samples and wandb's own columns left out."""
-    return [_record(row) for row in history(directory) if "policy_version" in row]
+    return [record_of(row) for row in history(directory) if "policy_version" in row]
 
 
-def _record(row: dict[str, Any]) -> Record:
+def record_of(row: dict[str, Any]) -> Record:
+    """Turn a row back into the line of metrics.jsonl, whether its names are flat or wandb has nested them."""
     record: Record = {}
     buckets: dict[str, dict[str, float]] = {}
     for name, value in row.items():
@@ -65,6 +44,9 @@ def _record(row: dict[str, Any]) -> Record:
             buckets.setdefault(metric, {})[label] = value
         else:
             record[name] = value
+    for name, value in row.items():
+        if isinstance(value, dict) and value.get("_type") == "histogram":
+            record[name] = value["values"]
     for name in {name.rpartition(".")[0] for name in record if name.endswith("histogram.values")}:
         record[name] = record.pop(f"{name}.values")
         del record[f"{name}.bins"], record[f"{name}._type"]
@@ -73,13 +55,8 @@ def _record(row: dict[str, Any]) -> Record:
 
 def summary(directory: Path) -> dict[str, Any]:
     """Return the summary that the run has at last."""
-    values: dict[str, Any] = {}
-    for record in records(directory):
-        if record.WhichOneof("record_type") == "summary":
-            values |= {
-                item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.summary.update
-            }
-    return values
+    (file,) = directory.glob("wandb/offline-run-*/*.wandb")
+    return read_summary(file)
 
 
 def run_record(directory: Path) -> Any:
