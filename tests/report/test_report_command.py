@@ -1,0 +1,108 @@
+"""`arl report` reads real runs, prints the same for the same files, and refuses bad input by name."""
+
+import io
+import itertools
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from arl.cli import app
+from arl.config.recipe_file import load_recipe
+from arl.metrics.console import ConsoleDisplay
+from arl.report.assemble import build_report
+from arl.run.train import train
+from tests.report.written_runs import old_step, write_metrics, write_recipe, write_run, write_sweep
+from tests.run.virtual.test_virtual import RECIPE
+
+
+def report(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["report", *arguments])
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train four tiny virtual runs: two bounds, two seeds."""
+    directory = tmp_path_factory.mktemp("study")
+    (directory / "base").mkdir()
+    (directory / "base" / "small.yaml").write_text(RECIPE)
+    display = ConsoleDisplay(Console(file=io.StringIO()))
+    for bound, seed in itertools.product((0, 2), (0, 1)):
+        settings = [f"rollout.staleness={bound}", f"seed={seed}", "train.steps=4", "eval.every=2"]
+        output = f"output.directory={directory / 'sweep' / f'staleness={bound}'}"
+        train(load_recipe(directory / "base" / "small.yaml", [*settings, output, f"name=seed-{seed}"]), display)
+    return directory / "sweep"
+
+
+def test_a_report_of_real_runs_says_what_they_recorded(study: Path) -> None:
+    result = report(str(study), "--json")
+    assert result.exit_code == 0
+    numbers = json.loads(result.stdout)
+    assert [(arm["name"], arm["seeds"]) for arm in numbers["arms"]] == [
+        ("staleness=0", [0, 1]),
+        ("staleness=2", [0, 1]),
+    ]
+    for arm in numbers["arms"]:
+        summaries = [json.loads((study / arm["name"] / f"seed-{n}" / "summary.json").read_text()) for n in (0, 1)]
+        last = {value["quantity"]: value["estimate"]["mean"] for value in arm["values"] if value["at"] == "last"}
+        assert last["accuracy on held_out"] == pytest.approx(sum(s["accuracy_after"] for s in summaries) / 2)
+        assert sum(arm["trainer_time"].values()) == pytest.approx(1)
+    assert numbers["arms"][0]["means"]["token_age/mean"]["mean"] == 0
+    assert numbers["arms"][1]["means"]["token_age/mean"]["mean"] > 0
+    scores = [found for found in numbers["differences"] if found["quantity"] == "accuracy on held_out"]
+    assert [found["at"] for found in scores] == ["step 4"]
+
+
+def test_the_terminal_shows_every_question_with_its_answer(study: Path) -> None:
+    result = report(str(study))
+    assert result.exit_code == 0
+    titles = [section.title for section in build_report([study]).sections]
+    assert [title for title in titles if title in result.stdout] == titles
+    assert "staleness=0" in result.stdout
+
+
+def test_the_same_files_give_the_same_bytes_without_a_path_of_this_machine(study: Path) -> None:
+    one = msgspec.json.encode(build_report([study]).sections)
+    two = msgspec.json.encode(build_report([study]).sections)
+    assert one == two
+    assert str(study.parent).encode() not in one
+
+
+def test_a_report_of_a_moved_sweep_is_the_same(tmp_path: Path) -> None:
+    write_sweep(tmp_path / "here" / "study", [0, 2], ["ppo"], seeds=2)
+    before = msgspec.json.encode(build_report([tmp_path / "here" / "study"]).sections)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here" / "study").rename(tmp_path / "there" / "study")
+    assert msgspec.json.encode(build_report([tmp_path / "there" / "study"]).sections) == before
+
+
+def test_a_run_that_grows_while_it_is_reported_is_reported_as_far_as_it_was(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    write_recipe(run, [], seed=0)
+    write_metrics(run, [old_step(1, 0)])
+    with (run / "metrics.jsonl").open("a") as file:
+        for step in range(2, 6):
+            file.write(json.dumps(old_step(step, 0)) + "\n")
+            file.flush()
+            assert build_report([run]).runs[0].last_step == step
+
+
+def test_budgets_are_columns_and_bad_ones_are_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    shown = report(str(tmp_path), "--at-steps", "5,10", "--at-tokens", "1e3").stdout
+    assert "step 5" in shown
+    assert "1,000 tokens" in shown
+    for wrong in ("five", "-1", "nan"):
+        refused = report(str(tmp_path), "--at-steps", wrong)
+        assert refused.exit_code == 2
+        assert f"--at-steps {wrong}: '{wrong}' is no number" in refused.output
+
+
+def test_bad_input_is_refused_by_name(tmp_path: Path) -> None:
+    refused = report(str(tmp_path / "nowhere"))
+    assert refused.exit_code == 2
+    assert f"{tmp_path / 'nowhere'}: no such directory" in refused.output.replace("\n", "")
