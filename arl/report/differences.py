@@ -12,7 +12,7 @@ from arl.report.quantities import Budget, Quantity, last_common, value
 from arl.report.statistics import MeanOfSeeds, difference_of_means, mean_of_seeds
 
 
-class Pair(Struct, frozen=True):
+class ArmPair(Struct, frozen=True):
     """Name two arms and what sets them apart."""
 
     one: Arm
@@ -35,7 +35,7 @@ class Pair(Struct, frozen=True):
 class Difference(Struct, frozen=True, kw_only=True):
     """Hold how far one arm is above another."""
 
-    pair: Pair
+    pair: ArmPair
     quantity: Quantity
     budget: Budget
     estimate: MeanOfSeeds  # of one − other
@@ -47,7 +47,7 @@ class Difference(Struct, frozen=True, kw_only=True):
         return _sentence(self)
 
 
-def pairs(arms: Sequence[Arm]) -> list[Pair]:
+def pairs(arms: Sequence[Arm]) -> list[ArmPair]:
     """Return the pairs that a reader asks for: arms that differ in one setting.
 
     Along a setting that is a number, each value is compared with the first one; along any other setting, each with
@@ -57,11 +57,11 @@ def pairs(arms: Sequence[Arm]) -> list[Pair]:
     compared = {arm.number for pair in found for arm in (pair.one, pair.other)}
     for arm in arms[1:]:
         if arm.number not in compared:
-            found.append(Pair(arm, arms[0], _differing(arm, arms[0])))
+            found.append(ArmPair(arm, arms[0], _differing(arm, arms[0])))
     return found
 
 
-def _neighbors(arms: Sequence[Arm]) -> Iterator[Pair]:
+def _neighbors(arms: Sequence[Arm]) -> Iterator[ArmPair]:
     for field in arms[0].settings:
         lines: dict[str, list[Arm]] = {}  # arms that differ in this field alone
         for arm in arms:
@@ -73,14 +73,14 @@ def _neighbors(arms: Sequence[Arm]) -> Iterator[Pair]:
             if any(is_number(arm.settings[field]) for arm in line):
                 partners = itertools.product(line[:1], line[1:])  # type: ignore[assignment]
             for first, second in partners:
-                yield Pair(second, first, (field,))
+                yield ArmPair(second, first, (field,))
 
 
 def _differing(one: Arm, other: Arm) -> tuple[str, ...]:
     return tuple(field for field in one.settings if one.settings[field] != other.settings[field])
 
 
-def difference(pair: Pair, quantity: Quantity, budget: Budget) -> Difference | None:
+def difference(pair: ArmPair, quantity: Quantity, budget: Budget) -> Difference | None:
     """Compute how far an arm is above another; None if no seed of one of them was measured there.
 
     The last measurement is the last that both arms have, so that both are compared at one step.
@@ -121,7 +121,7 @@ def _sentence(found: Difference) -> str:
     return f"{a}{common} is {size} above {b} {where}."
 
 
-def _side(arm: Arm, pair: Pair) -> str:
+def _side(arm: Arm, pair: ArmPair) -> str:
     if arm.own_name:
         return arm.own_name
     settings = {field: arm.settings[field] for field in pair.differ}

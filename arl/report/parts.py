@@ -43,9 +43,12 @@ class Prose(Struct, frozen=True, kw_only=True, tag="prose"):
 Item = Figure | Table | Prose
 
 
-class Section(Struct, frozen=True, kw_only=True, tag="section"):
+class ReportSection(Struct, frozen=True, kw_only=True, tag="section"):
     """Answer one question of a reader."""
 
     id: str
     title: str
     items: list[Item]
+
+
+Section = ReportSection

@@ -7,7 +7,7 @@ import numpy as np
 
 from arl.report.arms import Arm
 from arl.report.figures import THINNED, SeedCurves, curves_figure, layout
-from arl.report.parts import Figure, Item, Prose, Section, Table
+from arl.report.parts import Figure, Item, Prose, ReportSection, Table
 from arl.report.read_runs import LoadedRun
 from arl.report.seed_means import curves_of, last_of, mean_of_steps, not_recorded, over_seeds, text
 from arl.report.speed_numbers import (
@@ -25,7 +25,7 @@ RATE = "throughput/trained_tokens_per_s"
 SharesOf = Callable[[LoadedRun], Shares | None]
 
 
-def speed_section(arms: Sequence[Arm]) -> Section:
+def speed_section(arms: Sequence[Arm]) -> ReportSection:
     """Write the section about speed."""
     items: list[Item] = [
         _rates(arms),
@@ -39,7 +39,7 @@ def speed_section(arms: Sequence[Arm]) -> Section:
     missing = not_recorded(arms, NEW)
     if missing:
         items.insert(0, Prose(id="speed-missing", lines=missing))
-    return Section(id="speed", title="How fast, and what did each side wait for?", items=items)
+    return ReportSection(id="speed", title="How fast, and what did each side wait for?", items=items)
 
 
 def mean_shares(arm: Arm, shares_of: SharesOf) -> dict[str, float]:

@@ -8,7 +8,7 @@ from arl.report.assemble import Report, build_report
 from arl.report.parts import Figure, Table
 from arl.report.quantities import LAST, Budget
 from arl.report.statistics import MeanOfSeeds
-from tests.report.written_runs import evaluation, old_step, write_metrics, write_recipe, write_run, write_sweep
+from tests.report.synthetic_runs import evaluation, old_step, write_metrics, write_recipe, write_run, write_sweep
 
 
 def table(report: Report, id: str) -> Table:

@@ -15,7 +15,7 @@ from arl.config.recipe_file import load_recipe
 from arl.metrics.console import ConsoleDisplay
 from arl.report.assemble import build_report
 from arl.run.train import train
-from tests.report.written_runs import old_step, write_metrics, write_recipe, write_run, write_sweep
+from tests.report.synthetic_runs import old_step, write_metrics, write_recipe, write_run, write_sweep
 from tests.run.virtual.test_virtual import RECIPE
 
 
