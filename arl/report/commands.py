@@ -14,6 +14,9 @@ def report(
     runs: Annotated[
         list[Path], typer.Argument(help="Directories of runs or sweeps, or above; living runs too.", metavar="RUN...")
     ],
+    out: Annotated[
+        Path | None, typer.Option(help="Also write one HTML page that opens offline.", metavar="FILE")
+    ] = None,
     at_steps: Annotated[str, typer.Option(help="Compare at these steps, as in 20,50. [20,30]")] = "",
     at_tokens: Annotated[str, typer.Option(help="Compare at so many trained tokens, as in 1e6,2e6.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON instead of tables.")] = False,
@@ -29,8 +32,13 @@ def report(
     built = build_report(runs, budgets)
     if json:
         typer.echo(numbers_of(built))
-        return
-    print_report(built, Console(highlight=False))
+    else:
+        print_report(built, Console(highlight=False))
+    if out is not None:
+        from arl.report.write_page import write_page
+
+        write_page(built, out)
+        typer.echo(f"wrote {out}", err=True)
 
 
 def _budgets(option: str, text: str, axis: "Axis") -> "Sequence[Budget]":

@@ -1,0 +1,82 @@
+"""Find the tokenizer of a run and turn token ids into text, without importing torch or transformers."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import yaml
+from tokenizers import Tokenizer
+
+TOKENIZER = "tokenizer.json"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what part of a character decodes to
+
+
+class TokenTexts:
+    """Load each tokenizer once, whatever number of runs has it, and collect the text of every token that occurs."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}  # content of tokenizer.json -> its place in `tables`
+        self._tokenizers: list[Tokenizer] = []
+        self.tables: list[dict[int, str]] = []
+
+    def load(self, run: Path) -> tuple[int | None, str]:
+        """Return the place of a run's table, or None and a note that says why there is none."""
+        path = find_tokenizer(run)
+        if path is None:
+            return None, f"{run}: no {TOKENIZER} in its checkpoints or model, so its tokens are shown as ids"
+        try:
+            content = path.read_text(encoding="utf-8")
+            if content not in self._places:
+                self._tokenizers.append(Tokenizer.from_str(content))
+                self.tables.append({})
+                self._places[content] = len(self.tables) - 1
+        except Exception as error:  # the tokenizers package raises plain Exceptions
+            return None, f"{path}: cannot be read ({error}), so tokens are shown as ids"
+        return self._places[content], ""
+
+    def add(self, place: int, token_ids: Iterable[int]) -> None:
+        """Add the texts of some tokens to a table."""
+        table = self.tables[place]
+        new = sorted(set(token_ids) - table.keys())
+        table.update(zip(new, token_texts(self._tokenizers[place], new), strict=True))
+
+
+def find_tokenizer(run: Path) -> Path | None:
+    """Return the tokenizer of a run's newest checkpoint, or of the model that its recipe names; None: it has none."""
+    in_checkpoints = (run / "checkpoints").glob(f"*/{TOKENIZER}")
+    newest = max(in_checkpoints, key=lambda path: path.stat().st_mtime_ns, default=None)
+    if newest is not None:
+        return newest
+    recipe = run / "recipe.yaml"
+    settings = yaml.safe_load(recipe.read_text(encoding="utf-8")) if recipe.exists() else None
+    model = settings.get("model") if isinstance(settings, dict) else None
+    path = model.get("path") if isinstance(model, dict) else None
+    of_model = Path(path) / TOKENIZER if isinstance(path, str) else None
+    return of_model if of_model is not None and of_model.exists() else None
+
+
+def token_texts(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str]:
+    """Return the text of each token as it stands within a text, with the space that some tokenizers put before it.
+
+    A token that is a part of a character has no text of its own; its bytes are named instead, as in `⟨<0xF0>⟩`.
+    """
+    alone = _decode(tokenizer, [[token] for token in token_ids])
+    anchor = next((i for i, text in enumerate(alone) if text and REPLACEMENT not in text), None)
+    if anchor is None:
+        return [_name(tokenizer, token) for token in token_ids]
+    after = _decode(tokenizer, [[token_ids[anchor], token] for token in token_ids])
+    texts = []
+    for token, own, pair in zip(token_ids, alone, after, strict=True):
+        text = pair.removeprefix(alone[anchor]) if pair.startswith(alone[anchor]) else own
+        is_part = REPLACEMENT in text or not text
+        texts.append(_name(tokenizer, token) if is_part else text)
+    return texts
+
+
+def _decode(tokenizer: Tokenizer, sequences: list[list[int]]) -> list[str]:
+    texts: list[str] = tokenizer.decode_batch(sequences, skip_special_tokens=False)
+    return texts
+
+
+def _name(tokenizer: Tokenizer, token: int) -> str:
+    name = tokenizer.id_to_token(token)
+    return f"⟨{token if name is None else name}⟩"

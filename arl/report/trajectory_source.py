@@ -1,0 +1,129 @@
+"""Read a few rows of a run's trajectory files, however many and however large the files are.
+
+    TrajectorySource ─► open_files: footers ─► read_scalars ─► choose rows ─► read_rows
+
+A file that is torn, damaged or of an older arl is named in a note, and the others are read.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec import Struct
+
+from arl.errors import DataError
+from arl.metrics.run_files import TRAJECTORIES
+
+T = TypeVar("T")
+
+LARGE_FILE = 64 * 2**20  # bytes, uncompressed; of a larger file only the first rows are read
+BATCH_ROWS = 256  # decoded at a time
+
+
+class TrajectorySource(Struct, frozen=True, kw_only=True):
+    """Name a run whose trajectories are shown, and the arm whose color it has."""
+
+    directory: Path  # of the run
+    label: str
+    arm: int = 0
+
+
+class TrajectoryFile(Struct, frozen=True):
+    """Hold what the footer of a trajectory file says."""
+
+    path: Path
+    num_rows: int
+    num_readable: int  # rows that are read at most, from the first on
+
+
+class FoundFiles(Struct, frozen=True):
+    """Hold the intact files of a run in order, and a note on each of the others."""
+
+    files: list[TrajectoryFile]
+    notes: list[str]
+
+    @property
+    def num_rows(self) -> int:
+        """Return the episodes in all files."""
+        return sum(file.num_rows for file in self.files)
+
+
+def open_files(directory: Path, columns: Sequence[str]) -> FoundFiles:
+    """Read the footers of a run's trajectory files, which must have these columns."""
+    files = []
+    notes = []
+    for path in sorted((directory / TRAJECTORIES).glob("*.parquet")):
+        try:
+            files.append(_opened(path, columns))
+        except DataError as error:
+            notes.append(str(error))
+    if not files and not notes:
+        notes.append(f"{directory}: no complete trajectory file; none is shown")
+    return FoundFiles(files, notes)
+
+
+def _opened(path: Path, columns: Sequence[str]) -> TrajectoryFile:
+    metadata = _read(path, pq.read_metadata)
+    missing = set(columns) - set(metadata.schema.to_arrow_schema().names)
+    if missing:
+        raise DataError(f"{path}: lacks {', '.join(sorted(missing))}; an older arl wrote it, so it is left out")
+    num_bytes = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    share = min(1.0, LARGE_FILE / max(num_bytes, 1))
+    return TrajectoryFile(path, metadata.num_rows, int(metadata.num_rows * share))
+
+
+def read_scalars(file: TrajectoryFile, columns: Sequence[str]) -> pa.Table:
+    """Read whole columns of the readable rows of a file; they should be small.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    table = _read(file.path, lambda path: pq.read_table(path, columns=list(columns)))
+    return table.slice(0, file.num_readable)
+
+
+def read_rows(file: TrajectoryFile, rows: Sequence[int], columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Read some rows of a file, in ascending order, and decode no more of it than needed.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    wanted = sorted(set(rows))
+    return _read(file.path, lambda path: _scan(path, wanted, columns)) if wanted else []
+
+
+def _scan(path: Path, wanted: list[int], columns: Sequence[str]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    start = 0
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
+            here = [row - start for row in wanted[len(found) :] if row < start + batch.num_rows]
+            found += batch.take(pa.array(here, pa.int64())).to_pylist()
+            start += batch.num_rows
+            if len(found) == len(wanted):
+                return found
+    raise DataError(f"{path}: has {start} rows, fewer than its footer says; it is left out")
+
+
+def _read(path: Path, read: Callable[[Path], T]) -> T:
+    try:
+        return read(path)
+    except (OSError, ValueError) as error:  # pyarrow's own errors are among these
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: cannot be read ({reason}), so it is left out") from error
+
+
+def spread(candidates: Sequence[T], count: int) -> list[T]:
+    """Choose `count` of the candidates at even distances, in their order; all if there are no more.
+
+    >>> spread("abcdefghij", 4)
+    ['a', 'd', 'g', 'j']
+    """
+    if len(candidates) <= count:
+        return list(candidates)
+    if count <= 1:
+        return [candidates[len(candidates) // 2]] if count else []
+    last = len(candidates) - 1
+    return [candidates[round(i * last / (count - 1))] for i in range(count)]
