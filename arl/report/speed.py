@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from arl.report.arms import Arm
-from arl.report.figures import THINNED, SeedCurves, curves_figure, layout
+from arl.report.figures import THINNED, SeedCurves, curves_figure
 from arl.report.parts import Figure, Item, Prose, ReportSection, Table
 from arl.report.read_runs import LoadedRun
 from arl.report.seed_means import curves_of, last_of, mean_of_steps, not_recorded, over_seeds, text
@@ -110,13 +110,14 @@ def _names_of_parts(arms: Sequence[Arm], shares_of: SharesOf) -> list[str]:
 def _shares_figure(name: str, title: str, arms: Sequence[Arm], shares_of: SharesOf) -> Figure:
     """Stack the parts of each arm's time, in percent."""
     traces: list[dict[str, Any]] = []
-    for part in _names_of_parts(arms, shares_of):
+    for number, part in enumerate(_names_of_parts(arms, shares_of)):
         shares = [mean_shares(arm, shares_of).get(part) for arm in arms]
         traces.append(
             {
                 "type": "bar",
                 "orientation": "h",
                 "name": part,
+                "marker": {"color": "theme:muted" if part == UNEXPLAINED else f"part:{number}"},
                 "y": [arm.name for arm in arms],
                 "x": [None if share is None else round(100 * share, 2) for share in shares],
             }
@@ -127,7 +128,11 @@ def _shares_figure(name: str, title: str, arms: Sequence[Arm], shares_of: Shares
         caption="Percent of the time of all steps, mean over seeds. What the named parts leave is a part of its own; "
         "below zero, parts overlap.",
         traces=traces,
-        layout={"barmode": "relative", **layout("percent of the time", "")},
+        layout={
+            "barmode": "relative",
+            "xaxis": {"title": {"text": "percent of the time"}},
+            "yaxis": {"autorange": "reversed"},  # the first arm on top
+        },
     )
 
 
