@@ -11,6 +11,8 @@ from arl.report.arms import Arm, is_number, order, show, shown
 from arl.report.quantities import Budget, Quantity, last_common, value
 from arl.report.statistics import MeanOfSeeds, difference_of_means, mean_of_seeds
 
+KIND = ".kind"
+
 
 class ArmPair(Struct, frozen=True):
     """Name two arms and what sets them apart."""
@@ -24,9 +26,9 @@ class ArmPair(Struct, frozen=True):
         """Return what both have in common, as in ` at staleness 8 with ppo`; nothing if no setting says it."""
         if self.one.own_name:
             return ""
-        rest = {field: value for field, value in self.one.settings.items() if field not in self.differ}
-        kinds = [show(field, value) for field, value in rest.items() if field.endswith(".kind")]
-        others = {field: value for field, value in rest.items() if not field.endswith(".kind")}
+        rest = {field: value for field, value in self.one.own_settings.items() if field not in self.differ}
+        kinds = [show(field, value) for field, value in rest.items() if field.endswith(KIND)]
+        others = {field: value for field, value in rest.items() if not field.endswith(KIND)}
         words = [_words(self.one, field, value) for field, value in shown(others)]
         at = f" at {', '.join(words)}" if words else ""
         return at + (f" with {', '.join(kinds)}" if kinds else "")
@@ -62,18 +64,33 @@ def pairs(arms: Sequence[Arm]) -> list[ArmPair]:
 
 
 def _neighbors(arms: Sequence[Arm]) -> Iterator[ArmPair]:
-    for field in arms[0].settings:
-        lines: dict[str, list[Arm]] = {}  # arms that differ in this field alone
-        for arm in arms:
-            rest = [(name, show(name, value)) for name, value in arm.settings.items() if name != field]
-            lines.setdefault(repr(rest), []).append(arm)
-        for line in lines.values():
-            line.sort(key=lambda arm: order(field, arm.settings[field]))
-            partners = itertools.combinations(line, 2)
-            if any(is_number(arm.settings[field]) for arm in line):
-                partners = itertools.product(line[:1], line[1:])  # type: ignore[assignment]
+    for axis in _axes(arms[0]):
+        for line in _lines(arms, axis):
+            line.sort(key=lambda arm: [order(field, arm.settings[field]) for field in axis])
+            partners = list(itertools.combinations(line, 2))
+            if any(is_number(arm.settings[axis[0]]) for arm in line):
+                partners = [(line[0], other) for other in line[1:]]
             for first, second in partners:
-                yield ArmPair(second, first, (field,))
+                yield ArmPair(second, first, _differing(second, first))
+
+
+def _axes(arm: Arm) -> list[tuple[str, ...]]:
+    """Return the fields in which arms differ; those of a section whose kind differs are one axis."""
+    axes: dict[str, list[str]] = {}
+    for field in arm.settings:
+        section = field.rpartition(".")[0]
+        axis = section if f"{section}{KIND}" in arm.settings else field
+        axes.setdefault(axis, []).append(field)
+    return [tuple(fields) for fields in axes.values()]
+
+
+def _lines(arms: Sequence[Arm], axis: Sequence[str]) -> list[list[Arm]]:
+    """Group arms that differ along one axis alone."""
+    lines: dict[str, list[Arm]] = {}
+    for arm in arms:
+        rest = [(field, show(field, value)) for field, value in arm.settings.items() if field not in axis]
+        lines.setdefault(repr(rest), []).append(arm)
+    return list(lines.values())
 
 
 def _differing(one: Arm, other: Arm) -> tuple[str, ...]:
@@ -114,6 +131,8 @@ def _sentence(found: Difference) -> str:
     where = f"at {found.budget.title}, {found.quantity.title}, {_seeds(found)}"
     size = _size(found.quantity, estimate, sign)
     common = found.pair.common
+    if estimate.low is None and not estimate.mean:
+        return f"{a} and {b}{common}: equal {where}."
     if estimate.low is None:
         return f"{a}{common} is {size} above {b} {where}: one seed has no interval, so this may be chance."
     if estimate.holds_zero:
@@ -124,13 +143,13 @@ def _sentence(found: Difference) -> str:
 def _side(arm: Arm, pair: ArmPair) -> str:
     if arm.own_name:
         return arm.own_name
-    settings = {field: arm.settings[field] for field in pair.differ}
+    settings = {field: value for field, value in arm.own_settings.items() if field in pair.differ}
     return ", ".join(_words(arm, field, value) for field, value in shown(settings))
 
 
 def _words(arm: Arm, field: str, value: Any) -> str:
     """Write a setting as in a sentence: `ppo` or `staleness 8`."""
-    if field.endswith(".kind"):
+    if field.endswith(KIND):
         return show(field, value)
     return f"{arm.names[field]} {show(field, value)}"
 
