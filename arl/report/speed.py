@@ -141,7 +141,7 @@ def _shares_table(name: str, title: str, arms: Sequence[Arm], shares_of: SharesO
     rows = []
     for arm in arms:
         shares = mean_shares(arm, shares_of)
-        rows.append([arm.name, *(f"{100 * shares[part]:.1f}" if part in shares else "–" for part in parts)])
+        rows.append([arm.name, *(_percent(shares.get(part)) for part in parts)])
     return Table(
         id=name,
         title=title,
@@ -150,3 +150,9 @@ def _shares_table(name: str, title: str, arms: Sequence[Arm], shares_of: SharesO
         rows=rows,
         numeric=[False, *[True] * len(parts)],
     )
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return "–"
+    return f"{round(100 * share, 1) + 0.0:.1f}"  # + 0.0: no minus before a zero

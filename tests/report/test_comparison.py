@@ -53,7 +53,7 @@ def test_a_real_difference_is_a_sentence_with_its_interval_and_no_difference_is_
 
 
 def test_one_seed_has_no_interval_and_says_so(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [0], ["ppo", "decoupled_ppo"], seeds=1)
+    write_sweep(tmp_path, [8], ["ppo", "decoupled_ppo"], seeds=1)
     report = build_report([tmp_path])
     assert all("one seed has no interval" in sentence for sentence in report.comparison.sentences)
     value = last_value(report, 0)
