@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from arl.report.arms import LAG, STALENESS, Arm, show
-from arl.report.parts import Prose, Section
+from arl.report.parts import Prose, ReportSection
 from arl.report.read_runs import LoadedRun
 from arl.report.seed_means import by_arm, last_of, metric_of
 from arl.report.speed import mean_shares
@@ -24,10 +24,10 @@ LITTLE = 0.05
 Shares = dict[str, float]
 
 
-def advice_section(arms: Sequence[Arm]) -> Section:
+def advice_section(arms: Sequence[Arm]) -> ReportSection:
     """Write the section with advice on each arm."""
     lines = by_arm(arms, lambda arm: advice(arm) or [NOTHING])
-    return Section(id="advice", title="What to change?", items=[Prose(id="advice-said", lines=lines)])
+    return ReportSection(id="advice", title="What to change?", items=[Prose(id="advice-said", lines=lines)])
 
 
 def advice(arm: Arm) -> list[str]:

@@ -11,6 +11,7 @@ from arl.report.read_runs import LoadedRun, some
 STALENESS = "rollout.staleness"
 INFINITY = "∞"
 LAG = "rollout.lag"
+FOLLOWS = {"rollout.max_groups": STALENESS}  # a cap takes the place of no bound; else fields follow from a kind
 NOT_OF_AN_ARM = ("seed", "name")
 NOT_OF_AN_ARM_SECTIONS = ("output.",)
 MOST_FIELDS = 4  # in the name of an arm
@@ -40,9 +41,13 @@ class Arm(Struct, frozen=True, kw_only=True):
         """Return what sets the arm apart, as in `staleness=8, kind=ppo`."""
         if self.own_name:
             return self.own_name
-        has = self.runs[0].recipe
-        parts = [f"{self.names[field]}={show(field, value)}" for field, value in shown(self.settings) if field in has]
-        return ", ".join(parts)
+        return ", ".join(f"{self.names[field]}={show(field, value)}" for field, value in shown(self.own_settings))
+
+    @property
+    def own_settings(self) -> dict[str, Any]:
+        """Return its settings without fields that its recipe does not have, because they belong to another kind."""
+        recipe = self.runs[0].recipe
+        return {field: value for field, value in self.settings.items() if field in recipe}
 
     @property
     def seeds(self) -> list[int]:
@@ -152,11 +157,11 @@ def _knows(recipe: dict[str, Any], field: str) -> bool:
 
 
 def _telling(differing: Sequence[str], recipes: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the fields that name arms: none of a section that another one names, none that follows from a kind."""
+    """Return the fields that name arms: none of a section that another one names, none that follows from another."""
     telling = []
     for field in differing:
         is_inside = any(field.startswith(f"{other}.") for other in differing)
-        if not is_inside and not _follows_from_kind(field, differing, recipes):
+        if not is_inside and not _follows(field, differing, recipes):
             telling.append(field)
     return telling
 
@@ -166,14 +171,16 @@ def field_value(recipe: dict[str, Any], field: str) -> bytes:
     return msgspec.json.encode(recipe[field], order="sorted") if field in recipe else b""
 
 
-def _follows_from_kind(field: str, differing: Sequence[str], recipes: Sequence[dict[str, Any]]) -> bool:
-    kind = f"{field.rpartition('.')[0]}.kind"
-    if field == kind or kind not in differing:
+def _follows(field: str, differing: Sequence[str], recipes: Sequence[dict[str, Any]]) -> bool:
+    """Return whether the value of a field follows from another field that differs."""
+    owner = FOLLOWS.get(field, f"{field.rpartition('.')[0]}.kind")
+    if field == owner or owner not in differing:
         return False
     values: dict[bytes, set[bytes]] = {}
     for recipe in recipes:
-        values.setdefault(field_value(recipe, kind), set()).add(field_value(recipe, field))
-    return all(len(of_kind) == 1 for of_kind in values.values())
+        of_owner = values.setdefault(field_value(recipe, owner), set())
+        of_owner.add(field_value(recipe, field))
+    return all(len(of_owner) == 1 for of_owner in values.values())
 
 
 def _short_names(fields: Sequence[str]) -> dict[str, str]:

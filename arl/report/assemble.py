@@ -17,7 +17,7 @@ from arl.report.arms import Arm, make_arms
 from arl.report.comparison import Comparison, compare, comparison_section
 from arl.report.ledger_section import ledger_section
 from arl.report.overview import overview_section
-from arl.report.parts import Section
+from arl.report.parts import ReportSection
 from arl.report.quantities import Budget, possible_budgets
 from arl.report.read_runs import LoadedRun, load_runs
 from arl.report.speed import speed_section
@@ -31,7 +31,7 @@ class Report(Struct, frozen=True):
     arms: list[Arm]
     comparison: Comparison
     notes: list[str]
-    sections: list[Section]
+    sections: list[ReportSection]
 
     @property
     def runs(self) -> list[LoadedRun]:

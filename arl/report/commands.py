@@ -12,25 +12,51 @@ if TYPE_CHECKING:
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="Directories of runs or sweeps, or above; living runs too.", metavar="RUN...")
-    ],
+        list[Path] | None,
+        typer.Argument(help="Directories of runs or sweeps, or above; living runs too.", metavar="RUN..."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write one HTML page that opens offline.", metavar="FILE")
+    ] = None,
     at_steps: Annotated[str, typer.Option(help="Compare at these steps, as in 20,50. [20,30]")] = "",
     at_tokens: Annotated[str, typer.Option(help="Compare at so many trained tokens, as in 1e6,2e6.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON instead of tables.")] = False,
+    wandb: Annotated[
+        str | None, typer.Option(help="Make a saved view of this group at wandb, or say what to click.", metavar="GROUP")
+    ] = None,
+    wandb_project: Annotated[str, typer.Option(help="The project of --wandb, output.wandb_project.")] = "arl",
 ) -> None:
     """Compare runs: what they learned, how fast, how stale."""
+    from arl.errors import InputError
+
+    if not runs and wandb is None:
+        raise InputError("arl report: give directories of runs or of a sweep, like runs/quickstart, or --wandb GROUP")
+    if runs:
+        at = [*_budgets("--at-steps", at_steps, "steps"), *_budgets("--at-tokens", at_tokens, "tokens")]
+        _report_runs(runs, out, at, json)
+    if wandb is not None:
+        from arl.report.wandb_view import wandb_view
+
+        typer.echo(wandb_view(wandb, wandb_project).text)
+
+
+def _report_runs(runs: "Sequence[Path]", out: Path | None, budgets: "Sequence[Budget]", json: bool) -> None:
     from rich.console import Console
 
     from arl.report.assemble import build_report
     from arl.report.numbers_json import numbers_of
     from arl.report.terminal import print_report
 
-    budgets = [*_budgets("--at-steps", at_steps, "steps"), *_budgets("--at-tokens", at_tokens, "tokens")]
     built = build_report(runs, budgets)
     if json:
         typer.echo(numbers_of(built))
-        return
-    print_report(built, Console(highlight=False))
+    else:
+        print_report(built, Console(highlight=False))
+    if out is not None:
+        from arl.report.write_page import write_page
+
+        write_page(built, out)
+        typer.echo(f"wrote {out}", err=True)
 
 
 def _budgets(option: str, text: str, axis: "Axis") -> "Sequence[Budget]":

@@ -7,7 +7,7 @@ from msgspec import Struct
 from arl.report.arms import Arm
 from arl.report.differences import Difference, difference, pairs
 from arl.report.figures import THINNED, SeedCurves, curves_figure
-from arl.report.parts import Figure, Item, Prose, Section, Table
+from arl.report.parts import Figure, Item, Prose, ReportSection, Table
 from arl.report.quantities import AXES, GENERATED, Axis, Budget, Quantity, cell, curve, estimate, quantities
 from arl.report.staleness_table import staleness_tables
 from arl.report.statistics import MeanOfSeeds
@@ -16,7 +16,7 @@ INTERVALS = "In brackets: 95 % of bootstrap means over seeds. With one seed ther
 MOST_SENTENCES = 40
 
 
-class Value(Struct, frozen=True):
+class ArmValue(Struct, frozen=True):
     """Hold a quantity of an arm at a budget."""
 
     arm: Arm
@@ -31,7 +31,7 @@ class Comparison(Struct, frozen=True):
     arms: list[Arm]
     quantities: list[Quantity]
     budgets: list[Budget]
-    values: list[Value]
+    values: list[ArmValue]
     differences: list[Difference]
 
     def of(self, arm: Arm, quantity: Quantity, budget: Budget) -> MeanOfSeeds | None:
@@ -55,7 +55,7 @@ def compare(arms: Sequence[Arm], budgets: Sequence[Budget]) -> Comparison:
     values = []
     for quantity in compared:
         for budget in budgets:
-            values += [Value(arm, quantity, budget, estimate(arm, quantity, budget)) for arm in arms]
+            values += [ArmValue(arm, quantity, budget, estimate(arm, quantity, budget)) for arm in arms]
     differences = []
     for quantity in compared:
         for pair in pairs(arms):
@@ -66,7 +66,7 @@ def compare(arms: Sequence[Arm], budgets: Sequence[Budget]) -> Comparison:
     return Comparison(list(arms), compared, list(budgets), values, differences)
 
 
-def comparison_section(comparison: Comparison) -> Section:
+def comparison_section(comparison: Comparison) -> ReportSection:
     """Write the section that compares arms."""
     items: list[Item] = []
     sentences = comparison.sentences
@@ -79,7 +79,7 @@ def comparison_section(comparison: Comparison) -> Section:
         items += _figures(comparison.arms, quantity)
     if comparison.differences:
         items.append(_difference_table(comparison))
-    return Section(id="comparison", title="Which arm learns more?", items=items)
+    return ReportSection(id="comparison", title="Which arm learns more?", items=items)
 
 
 def value_table(comparison: Comparison, quantity: Quantity) -> Table:

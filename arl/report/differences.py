@@ -11,8 +11,10 @@ from arl.report.arms import Arm, is_number, order, show, shown
 from arl.report.quantities import Budget, Quantity, last_common, value
 from arl.report.statistics import MeanOfSeeds, difference_of_means, mean_of_seeds
 
+KIND = ".kind"
 
-class Pair(Struct, frozen=True):
+
+class ArmPair(Struct, frozen=True):
     """Name two arms and what sets them apart."""
 
     one: Arm
@@ -24,9 +26,9 @@ class Pair(Struct, frozen=True):
         """Return what both have in common, as in ` at staleness 8 with ppo`; nothing if no setting says it."""
         if self.one.own_name:
             return ""
-        rest = {field: value for field, value in self.one.settings.items() if field not in self.differ}
-        kinds = [show(field, value) for field, value in rest.items() if field.endswith(".kind")]
-        others = {field: value for field, value in rest.items() if not field.endswith(".kind")}
+        rest = {field: value for field, value in self.one.own_settings.items() if field not in self.differ}
+        kinds = [show(field, value) for field, value in rest.items() if field.endswith(KIND)]
+        others = {field: value for field, value in rest.items() if not field.endswith(KIND)}
         words = [_words(self.one, field, value) for field, value in shown(others)]
         at = f" at {', '.join(words)}" if words else ""
         return at + (f" with {', '.join(kinds)}" if kinds else "")
@@ -35,7 +37,7 @@ class Pair(Struct, frozen=True):
 class Difference(Struct, frozen=True, kw_only=True):
     """Hold how far one arm is above another."""
 
-    pair: Pair
+    pair: ArmPair
     quantity: Quantity
     budget: Budget
     estimate: MeanOfSeeds  # of one − other
@@ -47,7 +49,7 @@ class Difference(Struct, frozen=True, kw_only=True):
         return _sentence(self)
 
 
-def pairs(arms: Sequence[Arm]) -> list[Pair]:
+def pairs(arms: Sequence[Arm]) -> list[ArmPair]:
     """Return the pairs that a reader asks for: arms that differ in one setting.
 
     Along a setting that is a number, each value is compared with the first one; along any other setting, each with
@@ -57,30 +59,45 @@ def pairs(arms: Sequence[Arm]) -> list[Pair]:
     compared = {arm.number for pair in found for arm in (pair.one, pair.other)}
     for arm in arms[1:]:
         if arm.number not in compared:
-            found.append(Pair(arm, arms[0], _differing(arm, arms[0])))
+            found.append(ArmPair(arm, arms[0], _differing(arm, arms[0])))
     return found
 
 
-def _neighbors(arms: Sequence[Arm]) -> Iterator[Pair]:
-    for field in arms[0].settings:
-        lines: dict[str, list[Arm]] = {}  # arms that differ in this field alone
-        for arm in arms:
-            rest = [(name, show(name, value)) for name, value in arm.settings.items() if name != field]
-            lines.setdefault(repr(rest), []).append(arm)
-        for line in lines.values():
-            line.sort(key=lambda arm: order(field, arm.settings[field]))
-            partners = itertools.combinations(line, 2)
-            if any(is_number(arm.settings[field]) for arm in line):
-                partners = itertools.product(line[:1], line[1:])  # type: ignore[assignment]
+def _neighbors(arms: Sequence[Arm]) -> Iterator[ArmPair]:
+    for axis in _axes(arms[0]):
+        for line in _lines(arms, axis):
+            line.sort(key=lambda arm: [order(field, arm.settings[field]) for field in axis])
+            partners = list(itertools.combinations(line, 2))
+            if any(is_number(arm.settings[axis[0]]) for arm in line):
+                partners = [(line[0], other) for other in line[1:]]
             for first, second in partners:
-                yield Pair(second, first, (field,))
+                yield ArmPair(second, first, _differing(second, first))
+
+
+def _axes(arm: Arm) -> list[tuple[str, ...]]:
+    """Return the fields in which arms differ; those of a section whose kind differs are one axis."""
+    axes: dict[str, list[str]] = {}
+    for field in arm.settings:
+        section = field.rpartition(".")[0]
+        axis = section if f"{section}{KIND}" in arm.settings else field
+        axes.setdefault(axis, []).append(field)
+    return [tuple(fields) for fields in axes.values()]
+
+
+def _lines(arms: Sequence[Arm], axis: Sequence[str]) -> list[list[Arm]]:
+    """Group arms that differ along one axis alone."""
+    lines: dict[str, list[Arm]] = {}
+    for arm in arms:
+        rest = [(field, show(field, value)) for field, value in arm.settings.items() if field not in axis]
+        lines.setdefault(repr(rest), []).append(arm)
+    return list(lines.values())
 
 
 def _differing(one: Arm, other: Arm) -> tuple[str, ...]:
     return tuple(field for field in one.settings if one.settings[field] != other.settings[field])
 
 
-def difference(pair: Pair, quantity: Quantity, budget: Budget) -> Difference | None:
+def difference(pair: ArmPair, quantity: Quantity, budget: Budget) -> Difference | None:
     """Compute how far an arm is above another; None if no seed of one of them was measured there.
 
     The last measurement is the last that both arms have, so that both are compared at one step.
@@ -114,6 +131,8 @@ def _sentence(found: Difference) -> str:
     where = f"at {found.budget.title}, {found.quantity.title}, {_seeds(found)}"
     size = _size(found.quantity, estimate, sign)
     common = found.pair.common
+    if estimate.low is None and not estimate.mean:
+        return f"{a} and {b}{common}: equal {where}."
     if estimate.low is None:
         return f"{a}{common} is {size} above {b} {where}: one seed has no interval, so this may be chance."
     if estimate.holds_zero:
@@ -121,16 +140,16 @@ def _sentence(found: Difference) -> str:
     return f"{a}{common} is {size} above {b} {where}."
 
 
-def _side(arm: Arm, pair: Pair) -> str:
+def _side(arm: Arm, pair: ArmPair) -> str:
     if arm.own_name:
         return arm.own_name
-    settings = {field: arm.settings[field] for field in pair.differ}
+    settings = {field: value for field, value in arm.own_settings.items() if field in pair.differ}
     return ", ".join(_words(arm, field, value) for field, value in shown(settings))
 
 
 def _words(arm: Arm, field: str, value: Any) -> str:
     """Write a setting as in a sentence: `ppo` or `staleness 8`."""
-    if field.endswith(".kind"):
+    if field.endswith(KIND):
         return show(field, value)
     return f"{arm.names[field]} {show(field, value)}"
 

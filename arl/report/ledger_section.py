@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from arl.report.arms import Arm
-from arl.report.parts import Item, Prose, Section, Table
+from arl.report.parts import Item, Prose, ReportSection, Table
 from arl.report.read_runs import LoadedRun
 from arl.report.seed_means import by_arm, last_of, not_recorded, over_seeds, text
 from arl.report.statistics import MeanOfSeeds
@@ -22,14 +22,14 @@ QUANTITIES = {"length": "tokens", "reward": ""}
 MATTERS = 0.05  # of the mean of all groups that ended
 
 
-def ledger_section(arms: Sequence[Arm]) -> Section:
+def ledger_section(arms: Sequence[Arm]) -> ReportSection:
     """Write the section about what became of everything that was generated."""
     items: list[Item] = [Prose(id="ledger-said", lines=_sentences(arms))]
     if any(GENERATED in run.columns.numbers for arm in arms for run in arm.runs):
         items.append(_token_table(arms))
     items.append(_group_table(arms))
     items += [_population_table(arms, quantity, unit) for quantity, unit in QUANTITIES.items()]
-    return Section(id="ledger", title="What became of what was generated? Does training select?", items=items)
+    return ReportSection(id="ledger", title="What became of what was generated? Does training select?", items=items)
 
 
 def unaccounted(run: LoadedRun) -> float:

@@ -5,19 +5,19 @@ from collections.abc import Sequence
 
 from arl.report.arms import Arm
 from arl.report.comparison import Comparison
-from arl.report.parts import Item, Prose, Section, Table
+from arl.report.parts import Item, Prose, ReportSection, Table
 from arl.report.quantities import LAST
 from arl.report.seed_means import metric_of, over_seeds, text
 from arl.report.speed_numbers import tokens_per_second
 
 
-def overview_section(comparison: Comparison, notes: Sequence[str]) -> Section:
+def overview_section(comparison: Comparison, notes: Sequence[str]) -> ReportSection:
     """Write the section that a reader sees first."""
     items: list[Item] = [arm_table(comparison)]
     if notes:
         items.append(Prose(id="notes", lines=list(notes)))
     items.append(_run_table(comparison.arms))
-    return Section(id="overview", title="Arms", items=items)
+    return ReportSection(id="overview", title="Arms", items=items)
 
 
 def arm_table(comparison: Comparison) -> Table:

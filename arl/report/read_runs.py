@@ -29,7 +29,7 @@ NAMES_SHOWN = 4
 _decoder = msgspec.json.Decoder(dict[str, float | list[float | None] | None])
 
 
-class Scores(Struct, frozen=True):
+class SuiteScores(Struct, frozen=True):
     """Hold the evaluations of one suite, in the order of the versions that were measured."""
 
     steps: np.ndarray  # (n,) int: the version that was measured
@@ -44,7 +44,7 @@ class LoadedRun(Struct, frozen=True, kw_only=True):
     recipe: dict[str, Any]  # section.field -> value
     status: RunStatus
     columns: MetricColumns  # of its steps
-    scores: dict[str, Scores]  # by suite
+    scores: dict[str, SuiteScores]  # by suite
     selection_bias: list[str] = []  # lines of its summary
 
     @property
@@ -224,7 +224,7 @@ def _steps(name: str, rows: Sequence[Row], notes: list[str]) -> list[Row]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _scores(rows: Sequence[Row]) -> dict[str, Scores]:
+def _scores(rows: Sequence[Row]) -> dict[str, SuiteScores]:
     found: dict[str, dict[int, float]] = {}
     for row in rows:
         for name, value in row.items():
@@ -236,7 +236,7 @@ def _scores(rows: Sequence[Row]) -> dict[str, Scores]:
     for suite, by_version in found.items():
         versions = sorted(by_version)
         accuracy = [by_version[version] for version in versions]
-        scores[suite] = Scores(np.array(versions, dtype=np.int64), np.array(accuracy))
+        scores[suite] = SuiteScores(np.array(versions, dtype=np.int64), np.array(accuracy))
     return scores
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from arl.report.arms import Arm
-from arl.report.figures import THINNED, SeedCurves, curves_figure, layout
-from arl.report.parts import Figure, Item, Prose, Section, Table
+from arl.report.figures import THINNED, SeedCurves, curves_figure
+from arl.report.parts import Figure, Item, Prose, ReportSection, Table
 from arl.report.read_runs import LoadedRun
 from arl.report.seed_means import curves_of, last_of, mean_of_steps, not_recorded, over_seeds, text
 from arl.report.speed_numbers import (
@@ -25,7 +25,7 @@ RATE = "throughput/trained_tokens_per_s"
 SharesOf = Callable[[LoadedRun], Shares | None]
 
 
-def speed_section(arms: Sequence[Arm]) -> Section:
+def speed_section(arms: Sequence[Arm]) -> ReportSection:
     """Write the section about speed."""
     items: list[Item] = [
         _rates(arms),
@@ -39,7 +39,7 @@ def speed_section(arms: Sequence[Arm]) -> Section:
     missing = not_recorded(arms, NEW)
     if missing:
         items.insert(0, Prose(id="speed-missing", lines=missing))
-    return Section(id="speed", title="How fast, and what did each side wait for?", items=items)
+    return ReportSection(id="speed", title="How fast, and what did each side wait for?", items=items)
 
 
 def mean_shares(arm: Arm, shares_of: SharesOf) -> dict[str, float]:
@@ -110,13 +110,14 @@ def _names_of_parts(arms: Sequence[Arm], shares_of: SharesOf) -> list[str]:
 def _shares_figure(name: str, title: str, arms: Sequence[Arm], shares_of: SharesOf) -> Figure:
     """Stack the parts of each arm's time, in percent."""
     traces: list[dict[str, Any]] = []
-    for part in _names_of_parts(arms, shares_of):
+    for number, part in enumerate(_names_of_parts(arms, shares_of)):
         shares = [mean_shares(arm, shares_of).get(part) for arm in arms]
         traces.append(
             {
                 "type": "bar",
                 "orientation": "h",
                 "name": part,
+                "marker": {"color": "theme:muted" if part == UNEXPLAINED else f"part:{number}"},
                 "y": [arm.name for arm in arms],
                 "x": [None if share is None else round(100 * share, 2) for share in shares],
             }
@@ -127,7 +128,11 @@ def _shares_figure(name: str, title: str, arms: Sequence[Arm], shares_of: Shares
         caption="Percent of the time of all steps, mean over seeds. What the named parts leave is a part of its own; "
         "below zero, parts overlap.",
         traces=traces,
-        layout={"barmode": "relative", **layout("percent of the time", "")},
+        layout={
+            "barmode": "relative",
+            "xaxis": {"title": {"text": "percent of the time"}},
+            "yaxis": {"autorange": "reversed"},  # the first arm on top
+        },
     )
 
 
@@ -136,7 +141,7 @@ def _shares_table(name: str, title: str, arms: Sequence[Arm], shares_of: SharesO
     rows = []
     for arm in arms:
         shares = mean_shares(arm, shares_of)
-        rows.append([arm.name, *(f"{100 * shares[part]:.1f}" if part in shares else "–" for part in parts)])
+        rows.append([arm.name, *(_percent(shares.get(part)) for part in parts)])
     return Table(
         id=name,
         title=title,
@@ -145,3 +150,9 @@ def _shares_table(name: str, title: str, arms: Sequence[Arm], shares_of: SharesO
         rows=rows,
         numeric=[False, *[True] * len(parts)],
     )
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return "–"
+    return f"{round(100 * share, 1) + 0.0:.1f}"  # + 0.0: no minus before a zero

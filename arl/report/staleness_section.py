@@ -9,7 +9,7 @@ from msgspec import Struct
 from arl.report.arms import Arm
 from arl.report.figures import MOST_POINTS, THINNED, curves_figure, layout, numbers
 from arl.report.mean_age import mean_age_table
-from arl.report.parts import Figure, Item, Prose, Section, Table
+from arl.report.parts import Figure, Item, Prose, ReportSection, Table
 from arl.report.seed_means import by_arm, curves_of, metric_of, not_recorded, over_seeds, text, weighted_rows
 from arl.report.statistics import thinned
 
@@ -42,7 +42,7 @@ DIVERGENCES = (
 )
 
 
-def staleness_section(arms: Sequence[Arm]) -> Section:
+def staleness_section(arms: Sequence[Arm]) -> ReportSection:
     """Write the section about staleness."""
     items: list[Item] = [Prose(id="staleness-said", lines=_sentences(arms)), _table(arms)]
     predicted = mean_age_table(arms)
@@ -52,7 +52,7 @@ def staleness_section(arms: Sequence[Arm]) -> Section:
         items += _figures(arms, divergence)
     for arm in arms[:MOST_HEAT_MAPS]:
         items += _heat_maps(arm)
-    return Section(id="staleness", title="How old was what it learned from, and what did age do?", items=items)
+    return ReportSection(id="staleness", title="How old was what it learned from, and what did age do?", items=items)
 
 
 def by_age(arm: Arm, metric: str) -> np.ndarray:

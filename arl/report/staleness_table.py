@@ -29,7 +29,8 @@ def staleness_tables(arms: Sequence[Arm], compared: Sequence[Quantity], budgets:
 
 
 def _setting(arm: Arm, fields: Sequence[str]) -> Setting:
-    return tuple((arm.names[field], show(field, arm.settings[field])) for field in fields)
+    settings = arm.own_settings
+    return tuple((arm.names[field], show(field, settings[field])) for field in fields if field in settings)
 
 
 def _table(arms: Sequence[Arm], rest: Setting, compared: Sequence[Quantity], budget: Budget, name: str) -> Table:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from arl.report.assemble import Report
-from arl.report.parts import Prose, Section, Table
+from arl.report.parts import Prose, ReportSection, Table
 
 FILE_WIDTH = 160  # columns, where the output is no terminal
 LEAST_NAME = 32  # characters of an arm's name that are kept on one line
@@ -29,7 +29,7 @@ def print_report(report: Report, console: Console) -> None:
         _print_section(section, console)
 
 
-def _print_section(section: Section, console: Console) -> None:
+def _print_section(section: ReportSection, console: Console) -> None:
     console.print(section.title, style="bold", markup=False)
     shown = SHOWN[section.id]
     for item in section.items:

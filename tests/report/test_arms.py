@@ -4,7 +4,7 @@ from pathlib import Path
 
 from arl.report.arms import Arms, make_arms
 from arl.report.read_runs import load_runs
-from tests.report.written_runs import write_run, write_sweep
+from tests.report.synthetic_runs import write_run, write_sweep
 
 
 def arms_in(path: Path) -> Arms:

@@ -8,7 +8,7 @@ from arl.report.assemble import Report, build_report
 from arl.report.parts import Figure, Table
 from arl.report.quantities import LAST, Budget
 from arl.report.statistics import MeanOfSeeds
-from tests.report.written_runs import evaluation, old_step, write_metrics, write_recipe, write_run, write_sweep
+from tests.report.synthetic_runs import evaluation, old_step, write_metrics, write_recipe, write_run, write_sweep
 
 
 def table(report: Report, id: str) -> Table:
@@ -53,7 +53,7 @@ def test_a_real_difference_is_a_sentence_with_its_interval_and_no_difference_is_
 
 
 def test_one_seed_has_no_interval_and_says_so(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [0], ["ppo", "decoupled_ppo"], seeds=1)
+    write_sweep(tmp_path, [8], ["ppo", "decoupled_ppo"], seeds=1)
     report = build_report([tmp_path])
     assert all("one seed has no interval" in sentence for sentence in report.comparison.sentences)
     value = last_value(report, 0)
@@ -153,3 +153,38 @@ def test_curves_hold_what_was_measured_and_a_band_for_the_seeds(tmp_path: Path) 
     assert max(band["y"]) <= 0.7
     tokens = figures(build_report([tmp_path]))["curve-accuracy-on-held_out-tokens"].traces[1]
     assert tokens["x"] == [0, 5000, 10000]
+
+
+def test_objectives_are_compared_whatever_their_own_fields_and_a_cap_in_the_place_of_a_bound_is_no_axis(
+    tmp_path: Path,
+) -> None:
+    kinds = (
+        "kind=ppo",
+        "kind=decoupled_ppo objective.proximal=recompute",
+        "kind=decoupled_ppo objective.proximal=loglinear",
+    )
+    bounds = {"0": ["rollout.staleness=0"], "8": ["rollout.staleness=8", "rollout.max_groups=64"]}
+    for bound, settings in bounds.items():
+        for number, kind in enumerate(kinds):
+            objective = f"objective.{kind}".split()
+            scored_run(tmp_path / f"{bound}-{number}", {10: 0.5 + number / 10}, *settings, *objective)
+    report = build_report([tmp_path])
+    names = [arm.name for arm in report.arms]
+    assert names[:3] == [
+        "staleness=0, kind=decoupled_ppo, proximal=loglinear",
+        "staleness=0, kind=decoupled_ppo, proximal=recompute",
+        "staleness=0, kind=ppo",
+    ]
+    sentences = report.comparison.sentences
+    assert len(sentences) == 3 + 2 * 3
+    assert any(line.startswith("decoupled_ppo, proximal recompute at staleness 8 is 10.0") for line in sentences)
+    assert any(line.startswith("proximal loglinear at staleness 0 with decoupled_ppo is 10.0") for line in sentences)
+    shown = table(report, "table-2-last-0")
+    assert [row[:4] for row in shown.rows] == [["0", "70.0", "60.0", "50.0"], ["8", "70.0", "60.0", "50.0"]]
+
+
+def test_one_seed_on_which_two_arms_are_equal_puts_none_above_the_other(tmp_path: Path) -> None:
+    scored_run(tmp_path / "d", {10: 0.5}, "objective.kind=decoupled_ppo")
+    scored_run(tmp_path / "p", {10: 0.5}, "objective.kind=ppo")
+    (sentence,) = build_report([tmp_path]).comparison.sentences
+    assert sentence == "ppo and decoupled_ppo: equal at step 10, accuracy on held_out, 1 seed."

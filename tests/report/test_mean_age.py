@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from arl.report.arms import make_arms
 from arl.report.mean_age import Flow, mean_age_table, predicted_mean_age
 from arl.report.read_runs import load_runs
-from tests.report.written_runs import write_run
+from tests.report.synthetic_runs import write_run
 
 SAMPLES = 1000  # places of a token between two loads
 

@@ -12,7 +12,7 @@ import pytest
 from arl.errors import InputError
 from arl.report.metric_columns import make_columns
 from arl.report.read_runs import load_runs
-from tests.report.written_runs import evaluation, old_step, write_metrics, write_recipe, write_run
+from tests.report.synthetic_runs import evaluation, old_step, write_metrics, write_recipe, write_run
 
 
 def notes_of(*paths: Path) -> str:

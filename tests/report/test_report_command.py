@@ -15,7 +15,7 @@ from arl.config.recipe_file import load_recipe
 from arl.metrics.console import ConsoleDisplay
 from arl.report.assemble import build_report
 from arl.run.train import train
-from tests.report.written_runs import old_step, write_metrics, write_recipe, write_run, write_sweep
+from tests.report.synthetic_runs import old_step, write_metrics, write_recipe, write_run, write_sweep
 from tests.run.virtual.test_virtual import RECIPE
 
 
@@ -106,3 +106,23 @@ def test_bad_input_is_refused_by_name(tmp_path: Path) -> None:
     refused = report(str(tmp_path / "nowhere"))
     assert refused.exit_code == 2
     assert f"{tmp_path / 'nowhere'}: no such directory" in refused.output.replace("\n", "")
+
+
+def test_the_page_of_real_runs_is_the_same_each_time_and_names_no_path_of_this_machine(
+    study: Path, tmp_path: Path
+) -> None:
+    pages = []
+    for name in ("one.html", "two.html"):
+        assert report(str(study), "--out", str(tmp_path / name)).exit_code == 0
+        pages.append((tmp_path / name).read_bytes())
+    assert pages[0] == pages[1]
+    assert str(study.parent).encode() not in pages[0]
+    assert b"staleness=2" in pages[0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "two.html"]
+
+
+def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    refused = report(str(tmp_path / "run"), "--out", str(tmp_path / "nowhere" / "page.html"))
+    assert refused.exit_code == 2
+    assert "cannot be written (No such file or directory)" in refused.output.replace("\n", "")

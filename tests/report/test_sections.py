@@ -15,8 +15,8 @@ from arl.report.read_runs import load_runs
 from arl.report.speed import mean_shares
 from arl.report.speed_numbers import CAUSE_UNKNOWN, IDLE, UNEXPLAINED, engine_shares, trainer_shares
 from arl.report.staleness_section import age_shares, by_age
+from tests.report.synthetic_runs import Line, new_step, old_step, write_metrics, write_recipe, write_run, write_sweep
 from tests.report.test_comparison import figures, table
-from tests.report.written_runs import Line, new_step, old_step, write_metrics, write_recipe, write_run, write_sweep
 
 
 def arm_of(directory: Path, lines: list[Line], *settings: str) -> Arm:

@@ -1,0 +1,64 @@
+"""Write a report as one HTML page, with episodes over time and trajectories of its runs."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from arl.errors import InputError
+from arl.report.arms import Arm
+from arl.report.assemble import Report
+from arl.report.page import render_page
+from arl.report.swimlane import draw_swimlanes
+from arl.report.trajectory_source import TrajectorySource
+from arl.report.viewer import choose_trajectories
+
+MOST_SWIMLANES = 8
+FIRST_SEEDS = "Shown for the first seed of each arm"
+
+
+def write_page(report: Report, path: Path) -> None:
+    """Write the page to a file, which gets its name when it is complete.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    page = _page(report)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(page, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(f"--out {path}: cannot be written ({error.strerror}); name a file in a directory") from error
+
+
+def _page(report: Report) -> str:
+    sources = [_first_seed(arm) for arm in report.arms]
+    swimlanes = draw_swimlanes(sources[:MOST_SWIMLANES])
+    viewer = choose_trajectories(sources)
+    shown = f"{FIRST_SEEDS}{_at_most(len(sources))}."
+    of_swimlanes = [shown] if swimlanes.figures else []
+    of_viewer = [f"{FIRST_SEEDS}."] if viewer.trajectories else []
+    swimlanes = msgspec.structs.replace(swimlanes, notes=of_swimlanes + _without_paths(swimlanes.notes, report))
+    viewer = msgspec.structs.replace(viewer, notes=of_viewer + _without_paths(viewer.notes, report))
+    return render_page(report.title, report.sections, swimlanes, viewer)
+
+
+def _first_seed(arm: Arm) -> TrajectorySource:
+    run = arm.runs[0]
+    return TrajectorySource(directory=run.directory, label=f"{arm.name}, seed {run.seed}", arm=arm.number)
+
+
+def _at_most(num_arms: int) -> str:
+    return "" if num_arms <= MOST_SWIMLANES else f", of the first {MOST_SWIMLANES} of {num_arms} arms"
+
+
+def _without_paths(notes: Iterable[str], report: Report) -> list[str]:
+    """Call runs by their names, because where they lie on a machine is nobody's business."""
+    named = []
+    for note in notes:
+        text = note
+        for run in report.runs:
+            text = text.replace(str(run.directory), run.name)
+        named.append(text)
+    return named
