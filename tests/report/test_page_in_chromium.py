@@ -164,12 +164,13 @@ def test_search_and_filters_find_trajectories(page: Browser) -> None:
     assert not page.find("#viewer-detail").is_displayed()
     search(page, "")
     choose(page, "#viewer-fate", LATE)
-    assert shown(page) == 12
+    page.until(lambda: shown(page) == 12)  # one of each step
     choose(page, "#viewer-fate", "all")
+    page.until(lambda: shown(page) == num_all)
     page.find("#viewer-first-step").send_keys("3")
     page.find("#viewer-last-step").send_keys("3")
     steps = "return [...document.querySelectorAll('#viewer-list li:not([hidden])')].map((own) => own.textContent)"
-    assert page.run(steps)
+    page.until(lambda: shown(page) == 7)  # without the lost one
     assert all("step 3" in text for text in page.run(steps))
 
 
@@ -194,6 +195,7 @@ def test_arrow_keys_move_between_trajectories_and_tokens(page: Browser) -> None:
 def test_tokens_have_the_colors_of_the_chosen_quantity_and_all_their_numbers(page: Browser) -> None:
     choose(page, "#viewer-run", "staleness=0")
     page.find("#viewer-first-step").send_keys("9")
+    page.until(lambda: "Step 9" in text_of(page, "viewer-title"))
     classes = "return [...document.querySelectorAll('#viewer-tokens .token')].map((own) => own.className)"
     seen = set()
     for kind in ("version", "age", "ratio", "advantage", "mask"):
