@@ -19,7 +19,7 @@ def swimlane_traces(bars: Sequence[EpisodeBar], spans: RunSpans, window: Times) 
     """Return the traces, the bars of each version first."""
     versions = sorted({segment.version for bar in bars for segment in bar.segments})
     traces = [_version_trace(bars, version, _shade(version, len(versions))) for version in versions]
-    waits = [bar for bar in bars if bar.until > bar.end]
+    waits = [bar for bar in bars if bar.waits]
     lost = [bar for bar in bars if bar.fate != TRAINED]
     steps = {version: times for version, times in spans.steps.items() if _overlap(times, window)}
     if waits:
@@ -65,8 +65,9 @@ def _wait_trace(bars: Sequence[EpisodeBar]) -> dict[str, Any]:
     x: list[float | None] = []
     y: list[float | None] = []
     for bar in bars:
-        x += [bar.end, bar.until, None]
-        y += [bar.lane, bar.lane, None]
+        for begin, end in bar.waits:
+            x += [begin, end, None]
+            y += [bar.lane, bar.lane, None]
     line = {"color": MUTED, "width": 1}
     return {"type": "scatter", "mode": "lines", "name": "waits", "x": x, "y": y, "line": line, "hoverinfo": "skip"}
 

@@ -33,8 +33,16 @@ def write_large_run(run: Path) -> Path:
     for number in range(STEPS // 20):
         rows = []
         for step in range(number * 20, number * 20 + 20):
-            own = {"versions": [max(0, step - 1)] * 200, "token_ids": [step % 10] * 200, "response": "5" * 200}
-            rows += [episode(group=step * a_step + i, trained_at=step, is_right=i > 0, **own) for i in range(a_step)]
+            for place in range(a_step):
+                row = episode(
+                    group=step * a_step + place,
+                    trained_at=step,
+                    response="5" * 200,
+                    token_ids=[step % 10] * 200,
+                    versions=[max(0, step - 1)] * 200,
+                    is_right=place > 0,
+                )
+                rows.append(row)
         write_file(run, number, rows)
     write_trace(run, STEPS)
     write_tokenizer(run)

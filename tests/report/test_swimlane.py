@@ -50,7 +50,8 @@ def test_segments_fill_a_bar_in_the_order_of_its_tokens(
     assert [own.version for own in segments] == [version for version, _ in groupby(sampled)]
     assert sum(own.num_tokens for own in segments) == len(sampled)
     if segments:
-        assert segments[0].begin == begin
+        loaded = swaps.get(sampled[0], (0.0, begin))[1]
+        assert segments[0].begin == (loaded if begin <= loaded <= end else begin)
         assert segments[-1].end == end
     assert all(one.end == other.begin for one, other in pairwise(segments))
     assert all(own.begin <= own.end for own in segments)
@@ -60,6 +61,12 @@ def test_a_bar_is_cut_at_the_swap_and_without_one_at_the_share_of_tokens() -> No
     swap = RunSpans(swaps={5: (2.0, 3.0)})
     assert cut_segments([4, 5, 5, 5], 0.0, 8.0, swap) == [Segment(4, 0.0, 3.0, 1), Segment(5, 3.0, 8.0, 3)]
     assert cut_segments([4, 5, 5, 5], 0.0, 8.0, RunSpans()) == [Segment(4, 0.0, 2.0, 1), Segment(5, 2.0, 8.0, 3)]
+
+
+def test_a_bar_begins_when_its_first_version_was_loaded_and_waits_until_then() -> None:
+    spans = RunSpans(steps={6: (9.0, 10.0)}, swaps={5: (2.0, 3.0)})
+    own = episode(trained_at=6, response="12", versions=[5, 5], dispatch_time=1.0, arrival_time=8.0)
+    assert EpisodeBar.from_row(own, spans).waits == [(1.0, 3.0), (8.0, 9.0)]
 
 
 def test_swimlane_shows_one_episode_of_each_group_of_its_window(tmp_path: Path) -> None:
