@@ -13,6 +13,8 @@ from typing import Annotated, ParamSpec
 import typer
 
 from arl.bench.commands import COMMANDS, Model, Overrides, RecipePath
+from arl.report.commands import COMMANDS as REPORT_COMMANDS
+from arl.sweep.commands import COMMANDS as SWEEP_COMMANDS
 
 P = ParamSpec("P")
 
@@ -307,6 +309,9 @@ def serve(
         arguments += ["--host", host]
     main(arguments)
 
+
+for function in (*SWEEP_COMMANDS, *REPORT_COMMANDS):
+    command(app)(function)
 
 bench = typer.Typer(help="Measure, and print JSON.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench, name="bench")
