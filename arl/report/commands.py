@@ -22,7 +22,8 @@ def report(
     at_tokens: Annotated[str, typer.Option(help="Compare at so many trained tokens, as in 1e6,2e6.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON instead of tables.")] = False,
     wandb: Annotated[
-        str | None, typer.Option(help="Make a saved view of this group at wandb, or say what to click.", metavar="GROUP")
+        str | None,
+        typer.Option(help="Make a saved view of this group at wandb, or say what to click.", metavar="GROUP"),
     ] = None,
     wandb_project: Annotated[str, typer.Option(help="The project of --wandb, output.wandb_project.")] = "arl",
 ) -> None:

@@ -34,6 +34,12 @@ class EpisodeBar(Struct, frozen=True, kw_only=True):
     until: float  # when its step began; its arrival if that is unknown
     lane: int = 0
 
+    @property
+    def waits(self) -> list[tuple[float, float]]:
+        """Return from when until when it waited: for an engine, then for its step."""
+        started = self.segments[0].begin if self.segments else self.end
+        return [(begin, end) for begin, end in ((self.begin, started), (self.end, self.until)) if begin < end]
+
     @classmethod
     def from_row(cls, row: dict[str, Any], spans: RunSpans) -> "EpisodeBar":
         """Make the bar of a row of a trajectory file."""
@@ -56,12 +62,15 @@ class EpisodeBar(Struct, frozen=True, kw_only=True):
 def cut_segments(versions: Sequence[int], begin: float, end: float, spans: RunSpans) -> list[Segment]:
     """Cut the time from `begin` to `end` into one segment for each row of tokens of one version.
 
-    A cut lies where the trace says that engines loaded the next version, and elsewhere at the share of tokens.
+    A cut lies where the trace says that engines loaded the next version, and elsewhere at the share of tokens. The
+    first segment begins no earlier than its version was loaded: before that, the episode waited for an engine.
     """
     sampled = [version for version in versions if version != NOT_SAMPLED]
     pieces = [(version, len(list(tokens))) for version, tokens in groupby(sampled)]
+    if not pieces:
+        return []
     segments = []
-    at = begin
+    at = _swap_between(begin, end, pieces[0][0], spans, begin)
     num_before = 0
     for number, (version, num_tokens) in enumerate(pieces):
         num_before += num_tokens

@@ -13,20 +13,29 @@ EXACT_IN_FLOAT32 = 2**24
 
 def pack_numbers(traces: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the traces with their long lists packed; null becomes NaN, which plotly does not draw either."""
-    return [{name: _packed(name, value) for name, value in trace.items()} for trace in traces]
+    packed = []
+    for trace in traces:
+        copy = dict(trace)
+        for name in COORDINATES & trace.keys():
+            copy[name] = _packed(trace[name])
+        packed.append(copy)
+    return packed
 
 
-def _packed(name: str, value: Any) -> Any:
-    if name not in COORDINATES or not isinstance(value, list) or len(value) < LONG:
-        return value
-    if not all(map(_is_number, value)):
-        return value
-    array = np.asarray(value, np.float64)
-    largest = np.nanmax(np.abs(array[np.isfinite(array)]), initial=0.0)
+def _packed(values: Any) -> Any:
+    is_long = isinstance(values, list) and len(values) >= LONG
+    if not is_long or not all(map(_is_number, values)):
+        return values
+    array = np.asarray(values, np.float64)
+    finite = array[np.isfinite(array)]
+    largest = np.abs(finite).max(initial=0.0)
     kind = "f4" if largest < EXACT_IN_FLOAT32 else "f8"
-    content = base64.b64encode(array.astype(f"<{kind}").tobytes())
-    return {"dtype": kind, "bdata": content.decode("ascii")}
+    content = array.astype(f"<{kind}").tobytes()
+    text = base64.b64encode(content).decode("ascii")
+    return {"dtype": kind, "bdata": text}
 
 
 def _is_number(entry: object) -> bool:
-    return entry is None or (isinstance(entry, int | float) and not isinstance(entry, bool))
+    if entry is None:
+        return True
+    return isinstance(entry, int | float) and not isinstance(entry, bool)

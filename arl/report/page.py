@@ -50,7 +50,8 @@ def render_page(
             data.append(data_block("viewer-data", viewer))
     data.append(data_block("figures-data", _figure_data(figures)))
     page = _page(title, contents, body, data)
-    return page.encode("utf-8", "replace").decode("utf-8")  # a path may hold bytes that are no UTF-8
+    whole: str = _whole_characters(page)
+    return whole
 
 
 def _figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
@@ -59,10 +60,27 @@ def _figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
 
 def data_block(id: str, data: object) -> str:
     """Return data as an element that no parser of HTML takes for anything else; NaN is null."""
-    text = msgspec.json.encode(data, enc_hook=_plain).decode("utf-8")
+    text = _encode(data).decode("utf-8")
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return f'<script type="application/json" id="{id}">{text}</script>'
+
+
+def _encode(data: object) -> bytes:
+    try:
+        return msgspec.json.encode(data, enc_hook=_plain)
+    except UnicodeEncodeError:  # half of a character, as paths hold that are no UTF-8
+        return msgspec.json.encode(_whole_characters(msgspec.to_builtins(data, enc_hook=_plain)))
+
+
+def _whole_characters(data: Any) -> Any:
+    if isinstance(data, str):
+        return data.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(data, list):
+        return [_whole_characters(item) for item in data]
+    if isinstance(data, dict):
+        return {_whole_characters(name): _whole_characters(item) for name, item in data.items()}
+    return data
 
 
 def _plain(value: object) -> object:

@@ -32,9 +32,10 @@ VERSIONS = ("policy_versions",)
 
 
 EXPLANATION = (
-    "A bar reaches from the admission of its group to the end of the group's last episode. Its colors are the policy "
-    "versions that sampled the episode's tokens. The thin line after it is the wait for its training step. Dotted "
-    "lines are swaps; the boxes on top are the steps of the trainer."
+    "A line reaches from the admission of a group to the step that trained it, and shows one of its episodes. The "
+    "colors of the bar are the policy versions that sampled the episode's tokens; the bar ends when the last episode "
+    "of the group does. Where the line is thin, the episode waits: for an engine, or for its step. Dotted lines are "
+    "swaps; the boxes on top are the steps of the trainer."
 )
 
 

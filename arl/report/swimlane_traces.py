@@ -12,13 +12,14 @@ MOST_PIXELS = 640
 LEAST_PIXELS = 220
 STEP_LANE = -2.5  # above which the bars are
 MUTED = "theme:muted"
+SHADES = 6  # more would look alike
 
 
 def swimlane_traces(bars: Sequence[EpisodeBar], spans: RunSpans, window: Times) -> list[dict[str, Any]]:
     """Return the traces, the bars of each version first."""
     versions = sorted({segment.version for bar in bars for segment in bar.segments})
-    traces = [_version_trace(bars, version, place, len(versions)) for place, version in enumerate(versions)]
-    waits = [bar for bar in bars if bar.until > bar.end]
+    traces = [_version_trace(bars, version, _shade(version, len(versions))) for version in versions]
+    waits = [bar for bar in bars if bar.waits]
     lost = [bar for bar in bars if bar.fate != TRAINED]
     steps = {version: times for version, times in spans.steps.items() if _overlap(times, window)}
     if waits:
@@ -30,9 +31,14 @@ def swimlane_traces(bars: Sequence[EpisodeBar], spans: RunSpans, window: Times) 
     return traces
 
 
-def _version_trace(bars: Sequence[EpisodeBar], version: int, place: int, num_versions: int) -> dict[str, Any]:
+def _shade(version: int, num_versions: int) -> float:
+    """Return the place of a version on the scale of colors, which begins again after SHADES versions."""
+    period = min(max(num_versions, 2), SHADES)
+    return version % period / (period - 1)
+
+
+def _version_trace(bars: Sequence[EpisodeBar], version: int, shade: float) -> dict[str, Any]:
     own = [(bar, segment) for bar in bars for segment in bar.segments if segment.version == version]
-    fraction = place / max(num_versions - 1, 1)
     return {
         "type": "bar",
         "orientation": "h",
@@ -41,7 +47,7 @@ def _version_trace(bars: Sequence[EpisodeBar], version: int, place: int, num_ver
         "x": [segment.end - segment.begin for _, segment in own],
         "y": [bar.lane for bar, _ in own],
         "width": 0.8,
-        "marker": {"color": f"scale:{fraction:.3f}", "line": {"width": 0}},
+        "marker": {"color": f"scale:{shade:.3f}", "line": {"width": 0}},
         "text": [_text(bar, segment) for bar, segment in own],
         "textposition": "none",
         "hovertemplate": "%{text}<extra></extra>",
@@ -59,8 +65,9 @@ def _wait_trace(bars: Sequence[EpisodeBar]) -> dict[str, Any]:
     x: list[float | None] = []
     y: list[float | None] = []
     for bar in bars:
-        x += [bar.end, bar.until, None]
-        y += [bar.lane, bar.lane, None]
+        for begin, end in bar.waits:
+            x += [begin, end, None]
+            y += [bar.lane, bar.lane, None]
     line = {"color": MUTED, "width": 1}
     return {"type": "scatter", "mode": "lines", "name": "waits", "x": x, "y": y, "line": line, "hoverinfo": "skip"}
 

@@ -46,12 +46,19 @@ def find_tokenizer(run: Path) -> Path | None:
     newest = max(in_checkpoints, key=lambda path: path.stat().st_mtime_ns, default=None)
     if newest is not None:
         return newest
-    recipe = run / "recipe.yaml"
-    settings = yaml.safe_load(recipe.read_text(encoding="utf-8")) if recipe.exists() else None
+    model = _model_of_recipe(run / "recipe.yaml")
+    if model is None or not (model / TOKENIZER).exists():
+        return None
+    return model / TOKENIZER
+
+
+def _model_of_recipe(recipe: Path) -> Path | None:
+    if not recipe.exists():
+        return None
+    settings = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     model = settings.get("model") if isinstance(settings, dict) else None
     path = model.get("path") if isinstance(model, dict) else None
-    of_model = Path(path) / TOKENIZER if isinstance(path, str) else None
-    return of_model if of_model is not None and of_model.exists() else None
+    return Path(path) if isinstance(path, str) else None
 
 
 def token_texts(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str]:
@@ -64,11 +71,15 @@ def token_texts(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str]:
     if anchor is None:
         return [_name(tokenizer, token) for token in token_ids]
     after = _decode(tokenizer, [[token_ids[anchor], token] for token in token_ids])
+    before = alone[anchor]
     texts = []
     for token, own, pair in zip(token_ids, alone, after, strict=True):
-        text = pair.removeprefix(alone[anchor]) if pair.startswith(alone[anchor]) else own
-        is_part = REPLACEMENT in text or not text
-        texts.append(_name(tokenizer, token) if is_part else text)
+        text = own
+        if pair.startswith(before):
+            text = pair.removeprefix(before)
+        if not text or REPLACEMENT in text:
+            text = _name(tokenizer, token)
+        texts.append(text)
     return texts
 
 
@@ -79,4 +90,6 @@ def _decode(tokenizer: Tokenizer, sequences: list[list[int]]) -> list[str]:
 
 def _name(tokenizer: Tokenizer, token: int) -> str:
     name = tokenizer.id_to_token(token)
-    return f"⟨{token if name is None else name}⟩"
+    if name is None:
+        return f"⟨{token}⟩"
+    return f"⟨{name}⟩"

@@ -36,8 +36,9 @@ def wandb_view(group: str, project: str, entity: str | None = None) -> WandbView
         project: `output.wandb_project`.
         entity: user or team at wandb; None: that of the key.
     """
-    import wandb
     from wandb.util import app_url
+
+    import wandb
 
     quiet = wandb.Settings(silent=True)  # without it wandb would prompt in a terminal, if it finds no key
     base_url = str(wandb.setup(quiet).settings.base_url)

@@ -124,8 +124,6 @@ def test_tokens_of_one_age_have_no_halves(tiny: Path) -> None:
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40))
 def test_a_cut_between_ages_makes_the_halves_as_equal_as_one_can(tiny: Path, drawn: list[int]) -> None:
-    tiny: Path, drawn: list[int]
-) -> None:
     ages = np.array(drawn)
     (pack, *_) = shard_of(4, capacity=16_384).minibatches[0].micro_batches
     pack = msgspec.structs.replace(pack, policy_versions=(9 - ages).astype(np.int32))

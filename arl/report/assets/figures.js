@@ -23,8 +23,9 @@ const figures = (() => {
     }
     if (value === null || typeof value !== "object") return value;
     if (Array.isArray(value)) return value.map((item) => themed(item, key));
-    const entries = Object.entries(value);
-    return Object.fromEntries(entries.map(([name, item]) => [name, COORDINATES.has(name) ? item : themed(item, name)]));
+    const copy = {};
+    for (const [name, item] of Object.entries(value)) copy[name] = COORDINATES.has(name) ? item : themed(item, name);
+    return copy;
   }
 
   // Return the arm that a trace belongs to, as in "arm:3"; null: none.
@@ -71,7 +72,12 @@ const figures = (() => {
         colorway: steps.map((i) => theme.variable(`part-${i}`)),
         colorscale: { sequential },
         coloraxis: { colorbar },
-        hoverlabel: { bgcolor: paper, bordercolor: theme.variable("rule"), font: { color: theme.variable("ink") }, align: "left" },
+        hoverlabel: {
+          align: "left",
+          bgcolor: paper,
+          bordercolor: theme.variable("rule"),
+          font: { color: theme.variable("ink") },
+        },
         modebar: { bgcolor: "rgba(0,0,0,0)", color: theme.variable("muted"), activecolor: theme.variable("ink") },
         hovermode: "closest",
         bargap: 0.25,
@@ -126,7 +132,8 @@ const figures = (() => {
     const same = arm ? document.querySelectorAll(`.legend button[data-arm="${arm}"]`) : [button];
     same.forEach((other) => other.setAttribute("aria-pressed", String(!set.has(key))));
     for (const other of arm ? drawn.keys() : [id]) {
-      if (drawn.has(other)) Plotly.restyle(drawn.get(other), { visible: parts[other].traces.map((t) => isShown(other, t)) });
+      const visible = parts[other].traces.map((one) => isShown(other, one));
+      if (drawn.has(other)) Plotly.restyle(drawn.get(other), { visible });
     }
   }
 
@@ -142,7 +149,8 @@ const figures = (() => {
   function buildLegend(id) {
     const list = document.getElementById(`${id}-legend`);
     const seen = new Set();
-    const named = parts[id].traces.filter((trace) => trace.name && trace.showlegend !== false && trace.type !== "heatmap");
+    const hasEntry = (trace) => trace.name && trace.showlegend !== false && trace.type !== "heatmap";
+    const named = parts[id].traces.filter(hasEntry);
     for (const trace of named) {
       const key = armOf(trace) ?? trace.name;
       if (seen.has(key)) continue;

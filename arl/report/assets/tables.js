@@ -8,22 +8,23 @@
     return found === null ? null : Number(found[0]);
   }
 
-  function compare(one, other, isNumeric) {
-    if (!isNumeric) return one.localeCompare(other, undefined, { numeric: true });
+  // Compare two cells. Those without a number come last, whichever the direction.
+  function compare(one, other, isNumeric, direction) {
+    if (!isNumeric) return direction * one.localeCompare(other, undefined, { numeric: true });
     const [a, b] = [number(one), number(other)];
     if (a === null || b === null) return (a === null) - (b === null);
-    return a - b;
+    return direction * (a - b);
   }
 
   function sort(header) {
     const table = header.closest("table");
+    const text = (row) => row.cells[column].textContent;
     const isAscending = header.getAttribute("aria-sort") !== "ascending";
     const isNumeric = header.classList.contains("number");
     const column = header.cellIndex;
     const body = table.tBodies[0];
     const rows = [...body.rows];
-    rows.sort((a, b) => compare(a.cells[column].textContent, b.cells[column].textContent, isNumeric));
-    if (!isAscending) rows.reverse();
+    rows.sort((a, b) => compare(text(a), text(b), isNumeric, isAscending ? 1 : -1));
     body.append(...rows);
     table.querySelectorAll("th").forEach((other) => other.removeAttribute("aria-sort"));
     header.setAttribute("aria-sort", isAscending ? "ascending" : "descending");

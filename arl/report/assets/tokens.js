@@ -12,7 +12,7 @@ const tokens = (() => {
     [16, "9–16", "seq-4"],
     [Infinity, "17+", "seq-5"],
   ];
-  const RATIOS = bins([0.5, 0.8, 0.9, 0.98, 1.02, 1.1, 1.25, 2]);
+  const RATIOS = bins([0.8, 0.9, 0.97, 0.995, 1.005, 1.03, 1.1, 1.2]);
   const ADVANTAGES = bins([-2, -1, -0.5, -0.02, 0.02, 0.5, 1, 2]);
 
   // Return nine classes between eight edges, from one side of the middle to the other.

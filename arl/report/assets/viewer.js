@@ -138,6 +138,7 @@
   find("previous").addEventListener("click", () => move(-1));
   find("next").addEventListener("click", () => move(1));
   find("filters").addEventListener("input", filter);
+  find("filters").addEventListener("change", filter);
   find("filters").addEventListener("submit", (event) => event.preventDefault());
   document.addEventListener("keydown", (event) => {
     const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName ?? "");
