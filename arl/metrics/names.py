@@ -146,8 +146,8 @@ METRICS: dict[str, Metric] = {
     ),
     "grad_cosine/stale_fresh": Metric(
         "",
-        "cosine between the gradients of two halves of the first minibatch: its computed loss tokens above the median "
-        "age, and the others; every train.halves_every steps, where both halves have tokens and a gradient",
+        "cosine between the gradients of the stale and the fresh half of the first minibatch's computed loss tokens, "
+        "cut between two ages as evenly as possible; every train.halves_every steps, where both have a gradient",
     ),
     "train/skipped_updates": Metric(
         "updates", "minibatches whose loss or gradient was not finite: left out of weights and of these means"

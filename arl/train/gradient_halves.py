@@ -18,17 +18,19 @@ from arl.train.packer import MicroBatch
 class Half(NamedTuple):
     """Name the tokens of one half."""
 
-    median_age: int  # over the computed loss tokens of all ranks; stale tokens are older
+    oldest_fresh: int  # age; stale tokens are older
     is_stale: bool
 
     def only(self, logprobs: Tensor, ages: Tensor) -> Tensor:
         """Return log-probabilities (N,) through which no gradient flows but at the tokens of this half."""
-        is_own = (ages > self.median_age) == self.is_stale
+        is_own = (ages > self.oldest_fresh) == self.is_stale
         return logprobs.where(is_own, logprobs.detach())
 
 
 def halves(batches: Sequence[MicroBatch], version: int, device: torch.device) -> tuple[Half, Half] | None:
-    """Return the stale and the fresh half of a minibatch; None if all its tokens would be in one. Collective.
+    """Return the stale and the fresh half of a minibatch; None if all its tokens have one age. Collective.
+
+    They are cut between two ages, so that they are as equal in tokens of all ranks as possible.
 
     Args:
         batches: of this rank.
@@ -41,9 +43,9 @@ def halves(batches: Sequence[MicroBatch], version: int, device: torch.device) ->
     counts = torch.from_numpy(np.bincount(ages, minlength=int(oldest) + 1)).to(device)
     if dist.get_world_size() > 1:
         dist.all_reduce(counts)
-    tokens_up_to = counts.cumsum(0).tolist()
-    num_tokens = tokens_up_to[-1]
-    median = next(age for age, count in enumerate(tokens_up_to) if 2 * count >= num_tokens)
-    if median == len(tokens_up_to) - 1 or not num_tokens:
+    *fresh_tokens, num_tokens = counts.cumsum(0).tolist()  # if the cut comes after age 0, 1, …
+    cuts = [age for age, fresh in enumerate(fresh_tokens) if fresh]
+    if not cuts:
         return None
-    return Half(median, is_stale=True), Half(median, is_stale=False)
+    most_even = min(cuts, key=lambda age: abs(num_tokens - 2 * fresh_tokens[age]))
+    return Half(most_even, is_stale=True), Half(most_even, is_stale=False)

@@ -94,7 +94,7 @@ def _gradient_of_half(trained: Learner, shard: Shard, stale: bool) -> torch.Tens
         if trained.objective.scope == "sequence":
             loss = trained._policy_loss(pack, None, first, totals, half=half)
         else:
-            own = (4 - pack.policy_versions > half.median_age) == stale
+            own = (4 - pack.policy_versions > half.oldest_fresh) == stale
             alone = msgspec.structs.replace(pack, advantages=np.where(own, pack.advantages, np.float32(0)))
             loss = trained._policy_loss(alone, None, first, totals)
         trained.sharded.backward(loss, last=i + 1 == len(first.micro_batches))
@@ -123,14 +123,16 @@ def test_tokens_of_one_age_have_no_halves(tiny: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40))
-def test_neither_half_is_empty_and_the_stale_one_has_at_most_half_of_the_tokens(tiny: Path, drawn: list[int]) -> None:
+def test_a_cut_between_ages_makes_the_halves_as_equal_as_one_can(tiny: Path, drawn: list[int]) -> None:
     ages = np.array(drawn)
     (pack, *_) = shard_of(4, capacity=16_384).minibatches[0].micro_batches
     pack = msgspec.structs.replace(pack, policy_versions=(9 - ages).astype(np.int32))
     both = halves([pack], 9, torch.device("cpu"))
     if len(set(drawn)) == 1:
         assert both is None
-    if both is not None:
-        stale = ages > both[0].median_age
-        assert 0 < stale.sum() <= len(ages) / 2
-        assert both[0].median_age == np.sort(ages)[(len(ages) - 1) // 2]
+        return
+    assert both is not None
+    larger = [max((ages > cut).sum(), (ages <= cut).sum()) for cut in range(min(drawn), max(drawn))]
+    stale = int((ages > both[0].oldest_fresh).sum())
+    assert 0 < stale < len(ages)
+    assert max(stale, len(ages) - stale) == min(larger)
