@@ -83,3 +83,8 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
             yield from leaves(inner)
     else:
         yield error
+
+
+def ends_the_run(cause: BaseException) -> bool:
+    """Return whether a run cannot go on, for instance without an engine. A broken reward fails its group alone."""
+    return isinstance(cause, RunError) and not isinstance(cause, RewardError)

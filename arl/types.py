@@ -26,6 +26,7 @@ FAILED = "failed, given up"  # an episode raised, and its problem has used up it
 FAILED_REQUEUED = "failed, re-queued"  # an episode raised; its problem is tried again
 REJECTED = "rejected"  # by rollout.filter, or by the env
 LATE = "dropped late, given up"  # abandoned for a step (rollout.late: drop)
+SET_ASIDE = "set aside"  # by rollout.tail_batching; its problem is tried again in a long round
 LATE_REQUEUED = "dropped late, re-queued"
 
 

@@ -1,8 +1,8 @@
 """Define the recipe's section about rollouts: what is generated, and how far it may run ahead of training."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from arl.config.section import FractionBelowOne, NonNegative, Positive, PositiveFloat, Section, Tokens
 
@@ -18,6 +18,13 @@ class LagFile(Section):
     """JSON or YAML file that maps lag to weight, like {0: 0.5, 2: 0.5}; each group draws its own, by the seed."""
     trace: str | None = None
     """Directory of a finished run of the same model, data and batch: each group is as stale as its own was."""
+
+
+class TailBatching(Section):
+    """Train synchronously without waiting for the longest answers, which are set aside and batched (RollPacker)."""
+
+    oversample: Annotated[float, Field(gt=1, le=2)] = 1.25
+    """Groups that a short round starts / problems_per_step. The step takes the first that finish."""
 
 
 class Rollout(Section):
@@ -36,6 +43,9 @@ class Rollout(Section):
     the other: deadlines.step must cover it."""
     late: Literal["wait", "drop"] = "wait"
     """What a step does that would make a late group too old: it waits for the group, or drops it."""
+    tail_batching: TailBatching | None = None
+    """With `staleness: 0`: unfinished groups are set aside when a step has its P groups, and once P problems were set
+    aside a round generates these alone. null: every step waits for all of its groups."""
     max_groups: Positive | None = None
     """Cap on groups in flight; null: only the staleness gate, (η+1)·P at most, or the lags. Without a bound the mean
     age of a group is up to max_groups / P + 1 versions."""
@@ -121,6 +131,11 @@ class Rollout(Section):
             raise ValueError("rollout.late drop: with rollout.lag no group is ever late; use wait")
         if exact and self.max_groups is not None:
             raise ValueError(f"rollout.max_groups {self.max_groups}: rollout.lag says what is in flight; leave it out")
+        if self.tail_batching is not None and (self.staleness != 0 or self.late == "drop" or self.max_groups):
+            raise ValueError(
+                "rollout.tail_batching: is a kind of synchronous training; give staleness 0, late wait and no "
+                "max_groups, or leave it out"
+            )
         return self
 
     @property

@@ -24,7 +24,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from arl.clock import deadline, now
-from arl.errors import Lost, Rejected, RewardError, RunError, leaves
+from arl.errors import Lost, Rejected, ends_the_run, leaves
 from arl.rollout.buffer import GroupBuffer
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.failure_window import FailureLimits
@@ -34,8 +34,9 @@ from arl.rollout.open_group import OpenGroup
 from arl.rollout.problem_queue import Attempt, ProblemQueue
 from arl.rollout.segment import Segment
 from arl.rollout.swaps import Swaps
+from arl.rollout.tail_rounds import TailRounds
 from arl.rollout.wait_timer import WaitTimer
-from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, REJECTED, Batch, Trajectory
+from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, REJECTED, SET_ASIDE, Batch, Trajectory
 
 GRACE = 5.0  # seconds that a trainer's own deadline has to fire first, because it names rank, pid and version
 PASSES_UNTIL_RECALLED = 3  # of the event loop: a restored group's task, its episodes' tasks, and their recorded turns
@@ -56,6 +57,7 @@ class Controller:
         self._groups = segment.groups
         self._gate_meter = segment.gate_meter
         self._interrupts = segment.drain is None
+        self._tail = segment.tail
         self._keep = segment.keep
         self._lease = segment.lease
         self._observer = segment.observer
@@ -117,21 +119,17 @@ class Controller:
         while True:
             self._room.clear()
             while self._may_start():
-                attempt = self._problems.next()
-                self._start(attempt, tasks)
+                waiting_long = self._tail.next() if self._tail is not None else None
+                self._start(waiting_long or self._problems.next(), tasks)
             self._gate_meter.hold(self._needs_more())
             async with deadline(patience, "admission", lambda: f"room (version {self.version}, {self._counts()})"):
                 await self._room.wait()
 
     def _may_start(self) -> bool:
         """Return whether one more group may start: a step needs it, the cap has room for it, and the gate is open."""
-        gate = self._admission
-        if not self._needs_more():
-            return False
         cap = self._rollout.max_groups
-        if cap is not None and gate.num_outstanding >= cap:
-            return False
-        return gate.is_open(self._engine.loaded_version)
+        has_room = cap is None or self._admission.num_outstanding < cap
+        return self._needs_more() and has_room and self._admission.is_open(self._engine.loaded_version)
 
     def _needs_more(self) -> bool:
         """Return whether steps are left for which no group was admitted."""
@@ -177,7 +175,7 @@ class Controller:
     def _end_early(self, group: OpenGroup, error: Exception) -> None:
         """Decide what the exception of a group means: the end of the run, or the fate of the group."""
         causes = list(leaves(error))
-        if any(_ends_the_run(cause) for cause in causes):
+        if any(ends_the_run(cause) for cause in causes):
             raise error
         cause = causes[0]
         if isinstance(cause, Lost):
@@ -192,6 +190,8 @@ class Controller:
         done = group.ended(trajectories, self.version)
         self._buffer.add(done, group.deadline)
         self._observer.group_finished(done)
+        if self._tail is not None and len(self._buffer) == self._rollout.problems_per_step:
+            self._set_rest_aside(self._tail)
         self._finished.set()
         self._loadable.set()
 
@@ -207,12 +207,7 @@ class Controller:
         self._limits.count_reject(group.attempt, rewards, cause)
 
     def _lose(
-        self,
-        group: OpenGroup,
-        trajectories: tuple[Trajectory, ...],
-        *,
-        fate: str,
-        cause: BaseException | None = None,
+        self, group: OpenGroup, trajectories: tuple[Trajectory, ...], *, fate: str, cause: BaseException | None = None
     ) -> None:
         """Give the group's number back, count its fate and report it."""
         del self._running[group.group_id]
@@ -244,7 +239,8 @@ class Controller:
             self.version = result.version
             self._loadable.set()
             self._observer.step_finished(batch, result, timer.waits())
-            self._limits.forget_before(self._oldest_problem())
+            open_attempts = [group.attempt for group in self._running.values()]
+            self._limits.forget_before(self._problems.oldest([*open_attempts, *self._set_aside()]))
             if self.has_ended():
                 return
             if self._checkpoints.due(self.version):
@@ -297,11 +293,18 @@ class Controller:
         fate = LATE_REQUEUED if requeued else LATE
         self._lose(group, group.partial(), fate=fate)
 
+    def _set_rest_aside(self, tail: TailRounds) -> None:
+        """End a round of tail batching: nothing of it runs on."""
+        rest = list(self._running.values())
+        tail.end([group.attempt for group in rest])
+        for group in rest:
+            group.cancel()
+            self._lose(group, group.partial(), fate=SET_ASIDE)
+
     def _has_no_more_groups(self, version: int) -> bool:
         """Return whether nothing runs and nothing can start, although the engines have loaded `version`."""
-        if self._running or self._may_start():
-            return False
-        return self._engine.loaded_version == version
+        is_idle = not self._running and not self._may_start()
+        return is_idle and self._engine.loaded_version == version
 
     def _consume(self, version: int, chosen: Counter[int]) -> Batch:
         """Take the chosen groups out of the buffer; their places are free again, unless this step is the last."""
@@ -344,6 +347,8 @@ class Controller:
             position=self._problems.position,
             num_problems=self._problems.num_problems,
             requeued=self._problems.waiting,
+            set_aside=self._set_aside(),
+            is_long_round=self._tail is not None and self._tail.is_long,
             failures=self._limits.state(),
             running=tuple(group.state() for group in self._running.values()),
             buffered=tuple(self._buffer),
@@ -356,6 +361,8 @@ class Controller:
         self.ledger = Ledger(state.admitted, state.trained, Counter(state.lost))
         self._problems.restore(state.position, state.num_problems, state.requeued)
         self._limits.restore(state.failures)
+        if self._tail is not None:
+            self._tail.restore(state.trained + len(state.buffered), state.is_long_round, state.set_aside)
         for due, group in state.buffered:
             self._buffer.add(group, due)
         keeps_tokens = self._interrupts or self._engine.loaded_version == state.loaded_version
@@ -375,16 +382,13 @@ class Controller:
         for _ in range(PASSES_UNTIL_RECALLED):
             await asyncio.sleep(0)
 
+    def _set_aside(self) -> tuple[Attempt, ...]:
+        return () if self._tail is None else self._tail.set_aside
+
     @property
     def open_tokens(self) -> int:
         """Return how many tokens the ended episodes of running groups have sampled."""
         return sum(group.ended_tokens for group in self._running.values())
-
-    def _oldest_problem(self) -> int:
-        """Return the number of the oldest problem that may still fail or be rejected."""
-        open_attempts = [group.attempt for group in self._running.values()]
-        open_attempts += self._problems.waiting
-        return min((attempt.number for attempt in open_attempts), default=self._problems.num_problems)
 
     def _counts(self) -> str:
         """Describe this moment, for the message of a wait."""
@@ -392,8 +396,3 @@ class Controller:
             f"{len(self._running)} groups running, {len(self._buffer)} finished, "
             f"engines at version {self._engine.loaded_version}"
         )
-
-
-def _ends_the_run(cause: BaseException) -> bool:
-    """Return whether the run cannot go on, for instance without an engine. A broken reward fails its group alone."""
-    return isinstance(cause, RunError) and not isinstance(cause, RewardError)

@@ -30,6 +30,8 @@ class ControllerState(Struct, frozen=True, kw_only=True):
     position: int = 0  # in the order of problems
     num_problems: int = 0  # admitted so far
     requeued: tuple[Attempt, ...] = ()  # put back in line
+    set_aside: tuple[Attempt, ...] = ()  # for a long round, with rollout.tail_batching
+    is_long_round: bool = False
     failures: WindowState = WindowState()
     running: tuple[RunningGroup, ...] = ()  # in the order of their admission
     buffered: tuple[tuple[int, TrajectoryGroup], ...] = ()  # (deadline, group), in the buffer's order

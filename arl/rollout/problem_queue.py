@@ -61,6 +61,11 @@ class ProblemQueue:
         self._waiting.append(Attempt(attempt.problem, attempt.number, attempt.requeues + 1))
         return True
 
+    def oldest(self, open_attempts: Sequence[Attempt]) -> int:
+        """Return the number of the oldest problem that waits or is tried, and may still fail or be rejected."""
+        numbers = [attempt.number for attempt in (*open_attempts, *self._waiting)]
+        return min(numbers, default=self.num_problems)
+
     def restore(self, position: int, num_problems: int, waiting: Sequence[Attempt]) -> None:
         """Go on from a checkpoint."""
         self._order.restore(position)

@@ -10,6 +10,7 @@ from arl.rollout.controller_state import ControllerState
 from arl.rollout.drain import Drain
 from arl.rollout.filters import Filter
 from arl.rollout.gate_meter import GateMeter
+from arl.rollout.tail_rounds import TailRounds
 from arl.train.base import Trainer
 
 
@@ -39,5 +40,7 @@ class Segment:
     """Also counts the open requests of `groups`."""
     drain: Drain | None = None
     """Is closed before weights are loaded; None: loads interrupt episodes."""
+    tail: TailRounds | None = None
+    """The rounds of `rollout.tail_batching`, which `admission` follows; None: without it."""
     restored: ControllerState | None = None
     """The checkpoint to go on from."""

@@ -34,6 +34,7 @@ from arl.rollout.base import Checkpoints, Observer
 from arl.rollout.controller import Controller
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.segment import Segment
+from arl.rollout.tail_rounds import TailGate
 from arl.run.auto import resolve_auto
 from arl.run.checkpoint import RunState, load_state, next_checkpoint
 from arl.run.evaluation.during import NoEvaluations, SteppedObserver
@@ -291,6 +292,7 @@ def make_segment(start: Start, parts: Parts, until: int, observer: Observer, che
         problems=parts.problems,
         groups=parts.groups,
         gate_meter=parts.groups.gate_meter,
+        tail=parts.admission.rounds if isinstance(parts.admission, TailGate) else None,
         drain=None if start.recipe.sync.interrupt else parts.groups.drain,
         keep=parts.keep,
         lease=parts.lease,

@@ -36,6 +36,7 @@ from arl.rollout.filters import Filter, keep_all
 from arl.rollout.gate_meter import GateMeter
 from arl.rollout.lease import DrainedDeviceLease, NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
+from arl.rollout.tail_rounds import TailGate, TailRounds
 from arl.run.checkpoint import Cut as Cut
 from arl.run.checkpoint import RunCheckpoints
 from arl.run.evaluation.during import Evaluations, NoEvaluations
@@ -264,6 +265,8 @@ def _admission(start: Start) -> Admission:
     if start.origin.plan.lags is not None:
         return LagSchedule(start.origin.plan.lags)
     rollout = start.recipe.rollout
+    if rollout.tail_batching is not None:
+        return TailGate(TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample))
     return StalenessGate(rollout.problems_per_step, rollout.max_age)
 
 

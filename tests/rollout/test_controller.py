@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from arl import clock
 from arl.config.recipe import Deadlines, Rollout
+from arl.config.rollout_section import TailBatching
 from arl.data import msgpack_arrays
 from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
@@ -32,7 +33,8 @@ from arl.rollout.filters import Filter, keep_all
 from arl.rollout.problem_queue import Attempt
 from arl.rollout.segment import Segment
 from arl.rollout.staleness import StalenessGate
-from arl.types import FAILED, FAILED_REQUEUED, LATE_REQUEUED, REJECTED, Completion, Problem, Trajectory
+from arl.rollout.tail_rounds import TailGate, TailRounds
+from arl.types import FAILED, FAILED_REQUEUED, LATE_REQUEUED, REJECTED, SET_ASIDE, Completion, Problem, Trajectory
 from tests.examples import examples
 from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
 
@@ -130,6 +132,7 @@ class World:
         rewards = NullRewards(self.score)
         self.episodes = Episodes(self.engine, NullCodec(), rewards, self.env, self.rollout, seed=0, max_length=100_000)
         problems = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
+        admission = self._admission()
         return Controller(
             Segment(
                 rollout=self.rollout,
@@ -139,10 +142,11 @@ class World:
                 until=self.until,
                 engine=self.engine,
                 trainer=self.trainer,
-                admission=self._admission(),
+                admission=admission,
                 problems=problems,
                 groups=self.episodes,
                 gate_meter=self.episodes.gate_meter,
+                tail=self.tail,
                 drain=None if self.interrupt else self.episodes.drain,
                 keep=self.keep,
                 lease=NullLease(),
@@ -160,6 +164,10 @@ class World:
         return self._make(self.restored).state()
 
     def _admission(self) -> Admission:
+        self.tail = None
+        if self.rollout.tail_batching is not None:
+            self.tail = TailRounds(self.rollout.problems_per_step, self.rollout.tail_batching.oversample)
+            return TailGate(self.tail)
         if self.lags is not None:
             return LagSchedule(self.lags)
         return CheckedGate(self.rollout.problems_per_step, self.rollout.max_age)
@@ -349,7 +357,12 @@ def test_a_restored_controller_is_in_the_state_it_was_restored_from(late: Litera
     """Whatever a crash interrupts: the state is that of a schedule in which everything happens."""
     rollout = Rollout(problems_per_step=2, group_size=2, staleness=3, late=late, **NEVER_ENDED_BY_FAILURES)
     failures = WindowState(failed=((3, "ValueError: no"),), rejected=((1, "a"), (2, "b")))
-    artificial = {"requeued": (Attempt(Problem("again"), 3, 1),), "failures": failures}
+    artificial = {
+        "set_aside": (),
+        "is_long_round": False,
+        "requeued": (Attempt(Problem("again"), 3, 1),),
+        "failures": failures,
+    }
     world = World(
         rollout,
         12,
@@ -405,6 +418,42 @@ def test_staleness_zero_is_synchronous() -> None:
     world = World(Rollout(problems_per_step=4, group_size=2, staleness=0), steps=5).run()
     assert set(world.ages()) == {0}
     assert min(world.observer.waits) > 0
+
+
+@given(schedules)
+@examples(4)
+def test_with_tail_batching_every_step_is_fresh_and_what_is_set_aside_is_tried_again(s: dict[str, Any]) -> None:
+    rollout = Rollout(
+        problems_per_step=s["problems"],
+        group_size=2,
+        staleness=0,
+        tail_batching=TailBatching(oversample=1.5),
+        **NEVER_ENDED_BY_FAILURES,
+    )
+    cuts = {"checkpoint_every": s["checkpoint_every"], "crash_at": s["crash_at"]}
+    world = scheduled(s, rollout, 12, **cuts).run()
+    ledger = world.controller.ledger
+    batches = world.trainer.batches
+    assert set(world.ages()) == {0}
+    assert [len(batch.groups) for batch in batches] == [s["problems"]] * 12
+    assert ledger.admitted == ledger.trained + ledger.lost.total()
+    assert world.tail is not None
+    trained = Counter(group.problem.id for batch in batches for group in batch.groups)
+    waiting = Counter(attempt.problem.id for attempt in world.tail.set_aside)
+    if not s["fail_one_in"]:  # no problem is lost: each is trained or waits, and none twice in an epoch
+        assert (trained + waiting).total() == world.controller.state().num_problems
+        assert ledger.lost.keys() <= {SET_ASIDE}
+
+
+def test_tail_batching_trains_on_stragglers_together_and_waits_for_them_seldom() -> None:
+    straggling = heavy_tailed(one_in=20, factor=100)
+    plain = Rollout(problems_per_step=4, group_size=2, staleness=0)
+    batched = Rollout(problems_per_step=4, group_size=2, staleness=0, tail_batching=TailBatching(oversample=1.5))
+    waiting, tail = World(plain, 40, straggling).run(), World(batched, 40, straggling).run()
+    assert tail.seconds < 0.8 * waiting.seconds
+    assert tail.controller.ledger.lost[SET_ASIDE] > 0
+    longest = [max(len(t.token_ids) for g in b.groups for t in g.trajectories) for b in tail.trainer.batches]
+    assert max(longest) > 100  # and they are trained in the end
 
 
 def test_with_staleness_generation_runs_while_the_trainer_trains() -> None:

@@ -43,6 +43,7 @@ WORLDS = {
     "until so many tokens": "train.tokens=1200",
     "drained before swaps": "sync.interrupt=false",
     "drained and collocated": "sync.interrupt=false mode=collocated",
+    "tail batching": "rollout.staleness=0 rollout.tail_batching.oversample=1.5 mode=collocated",
     "no bound": "rollout.staleness=null rollout.max_groups=16",
     "some groups rejected": "rollout.filter=tests.run.virtual.test_resume:odd",
 }
