@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from arl.metrics.names import BY_AGE
+
 Value = float | list[float | None] | None
 Row = dict[str, Value]  # one line of metrics.jsonl, as read
-OF_AGE_BUCKETS = "by_age/"  # begins the names of lists with one number for each age bucket
 
 
 class MetricColumns(Struct, frozen=True):
@@ -68,7 +69,7 @@ def _table(name: str, values: Sequence[Value]) -> np.ndarray:
     """Make one row of each list. A histogram counts 0 beyond its end; a list by age bucket says nothing there."""
     lists = [value if isinstance(value, list) else None for value in values]
     width = max(len(entries) for entries in lists if entries is not None)
-    beyond = [np.nan if name.startswith(OF_AGE_BUCKETS) else 0.0] * width
+    beyond = [np.nan if name.startswith(BY_AGE) else 0.0] * width
     nothing = [np.nan] * width
     rows = [nothing if entries is None else [*entries, *beyond[len(entries) :]] for entries in lists]
     return np.array(rows, dtype=np.float64)

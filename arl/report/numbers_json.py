@@ -5,13 +5,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from arl.metrics.names import AGE_BUCKETS
 from arl.report.advice import advice
 from arl.report.arms import Arm
 from arl.report.assemble import Report
 from arl.report.seed_means import last_of, metric_of, over_seeds
 from arl.report.speed import mean_shares
 from arl.report.speed_numbers import engine_shares, tokens_per_second, trainer_shares
-from arl.report.staleness_section import AGE_LABELS, DIVERGENCES, by_age
+from arl.report.staleness_section import DIVERGENCES, by_age
 from arl.report.statistics import MeanOfSeeds
 
 
@@ -80,7 +81,7 @@ def numbers_of(report: Report) -> str:
     numbers = ReportNumbers(
         arms=[_arm(report, arm) for arm in report.arms],
         differences=differences,
-        age_buckets=list(AGE_LABELS),
+        age_buckets=list(AGE_BUCKETS),
         notes=report.notes,
     )
     return msgspec.json.format(msgspec.json.encode(numbers)).decode()

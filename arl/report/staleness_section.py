@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from arl.metrics.names import AGE_BUCKETS
 from arl.report.arms import Arm
 from arl.report.figures import MOST_POINTS, THINNED, curves_figure, layout, numbers
 from arl.report.mean_age import mean_age_table
@@ -18,7 +19,7 @@ AGES = {
     "dispatch_age/histogram": "Dispatch age: versions since the group was admitted",
     "queue_age/histogram": "Queue age: versions that a finished group waited",
 }
-AGE_LABELS = ("0", "1", "2", "3-4", "5-8", "9-16", "17+")
+
 MOST_HEAT_MAPS = 16  # arms
 KL = "by_age/kl_behavior_proximal"
 
@@ -61,14 +62,14 @@ def by_age(arm: Arm, metric: str) -> np.ndarray:
     for run in arm.runs:
         values = run.columns.table(metric)
         tokens = run.columns.table("by_age/tokens")
-        if values.shape == tokens.shape and values.shape[1] == len(AGE_LABELS):
+        if values.shape == tokens.shape and values.shape[1] == len(AGE_BUCKETS):
             rows.append(weighted_rows(values, tokens))
     if not rows:
-        return np.full(len(AGE_LABELS), np.nan)
+        return np.full(len(AGE_BUCKETS), np.nan)
     measured = np.isfinite(rows)
     counts = measured.sum(axis=0)
     sums = np.where(measured, rows, 0.0).sum(axis=0)
-    means: np.ndarray = np.divide(sums, counts, out=np.full(len(AGE_LABELS), np.nan), where=counts > 0)
+    means: np.ndarray = np.divide(sums, counts, out=np.full(len(AGE_BUCKETS), np.nan), where=counts > 0)
     return means
 
 
@@ -93,7 +94,7 @@ def _mismatch_and_lag(arm: Arm) -> list[str]:
         return []
     oldest = int(known[-1])
     return [
-        f"KL(behavior‖proximal) is {values[0]:.2g} nats at age 0 and {values[oldest]:.2g} at age {AGE_LABELS[oldest]}."
+        f"KL(behavior‖proximal) is {values[0]:.2g} nats at age 0 and {values[oldest]:.2g} at age {AGE_BUCKETS[oldest]}."
     ]
 
 
@@ -163,7 +164,7 @@ def _figures(arms: Sequence[Arm], divergence: Divergence) -> list[Figure]:
 
 def _categories(axes: dict[str, Any]) -> dict[str, Any]:
     """Draw ages as words, in their order."""
-    ages = {"type": "category", "categoryorder": "array", "categoryarray": list(AGE_LABELS)}
+    ages = {"type": "category", "categoryorder": "array", "categoryarray": list(AGE_BUCKETS)}
     return {**axes, "xaxis": {**axes["xaxis"], **ages}}
 
 
@@ -176,7 +177,7 @@ def _age_trace(arm: Arm, metric: str) -> dict[str, Any] | None:
         "type": "scatter",
         "mode": "lines+markers",
         "name": arm.name,
-        "x": list(AGE_LABELS),
+        "x": list(AGE_BUCKETS),
         "y": numbers(values),
         "line": paint,
         "marker": paint,
