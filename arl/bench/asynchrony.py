@@ -1,9 +1,11 @@
 """Measure one recipe with and without staleness, each using every core as well as it can: `arl bench async`.
 
 Synchronous RL (staleness 0, collocated: the side that runs has all cores) is tried in several layouts, and the ratio is
-to the fastest of them. The runs are interleaved, so that a machine whose speed changes changes for all of them.
+to the fastest of them, tail batching (arl.rollout.tail_rounds) included. The runs are interleaved, so that a machine
+whose speed changes changes for all of them. Each row says where the trainer's time went, as shares of all steps.
 """
 
+import json
 import statistics
 import tempfile
 from pathlib import Path
@@ -11,13 +13,25 @@ from typing import Any
 
 from arl.bench import stderr_display
 from arl.config.recipe_file import load_recipe
+from arl.metrics.run_files import METRICS_FILE
 from arl.metrics.summary import Summary
 from arl.run.train import train
 
+TRAINER_TIMES = (  # one after the other
+    "wait/groups_s",
+    "wait/bound_s",
+    "wait/device_s",
+    "time/pack_s",
+    "time/proximal_s",
+    "time/train_s",
+    "sync/blocking_seconds",
+)
+ENGINE_TIMES = ("wait/gate_s", "sync/paused_s")
 SYNCHRONOUS = ["rollout.staleness=0", "mode=collocated", "engine.kv_policy=recompute"]
 LAYOUTS = {
     "asynchronous": [],
     "synchronous": SYNCHRONOUS,
+    "synchronous, tail-batched": [*SYNCHRONOUS, "rollout.tail_batching.oversample=1.25"],
     "synchronous, 2 replicas": [*SYNCHRONOUS, "engine.replicas=2", "engine.threads=1"],
     "synchronous, 2 replicas, 2 ranks": [
         *SYNCHRONOUS,
@@ -51,6 +65,20 @@ def bench_async(recipe: Path, overrides: list[str], repeats: int) -> dict[str, A
     }
 
 
+def _shares(directory: Path) -> dict[str, float]:
+    """Return the shares of the time of all steps, and what they do not explain; engines' pauses overlap the others."""
+    lines = (directory / METRICS_FILE).read_text().splitlines()
+    steps = [record for record in map(json.loads, lines) if "time/step_s" in record]
+    whole = sum(record["time/step_s"] for record in steps)
+    shares = {}
+    for name in TRAINER_TIMES:
+        shares[name] = sum(record.get(name, 0.0) for record in steps) / whole
+    shares["unexplained"] = 1 - sum(shares.values())
+    for name in ENGINE_TIMES:
+        shares[name] = sum(record.get(name, 0.0) for record in steps) / whole
+    return {name: round(share, 3) for name, share in shares.items()}
+
+
 def _row(summary: Summary) -> dict[str, Any]:
     return {
         "seconds": round(summary.training_seconds, 2),
@@ -59,4 +87,5 @@ def _row(summary: Summary) -> dict[str, Any]:
         "idle_trainer": round(summary.idle_trainer, 3),
         "idle_engine": round(summary.idle_engine, 3),
         "stale_fraction": round(summary.stale_fraction, 3),
+        "shares": _shares(Path(summary.directory)),
     }
