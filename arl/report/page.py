@@ -18,7 +18,7 @@ import numpy as np
 
 from arl.report.packed_numbers import pack_numbers
 from arl.report.page_parts import section_html, swimlane_html, viewer_html
-from arl.report.parts import Figure, Section
+from arl.report.parts import Figure, ReportSection
 from arl.report.swimlane import Swimlanes
 from arl.report.viewer import ViewerData
 
@@ -30,7 +30,7 @@ VIEWER = ("trajectories", "Trajectories")
 
 def render_page(
     title: str,
-    sections: Sequence[Section],
+    sections: Sequence[ReportSection],
     swimlane: Swimlanes | None = None,
     viewer: ViewerData | None = None,
 ) -> str:

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 
-from arl.report.parts import Figure, Item, Prose, Section, Table
+from arl.report.parts import Figure, Item, Prose, ReportSection, Table
 from arl.report.swimlane import EXPLANATION, Swimlanes
 from arl.report.viewer import ViewerData
 
 LONG_TEXT = 40  # characters, from which a cell wraps
 
 
-def section_html(section: Section) -> str:
+def section_html(section: ReportSection) -> str:
     """Return a section with its heading."""
     content = []
     for are_figures, items in groupby(section.items, key=lambda item: isinstance(item, Figure)):

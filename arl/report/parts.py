@@ -11,8 +11,8 @@ from msgspec import Struct
 class Figure(Struct, frozen=True, kw_only=True, tag="figure"):
     """Hold one plot as plotly's JSON.
 
-    A trace that belongs to an arm has the color "arm:<k>", k being the arm's number; the page replaces it by a color
-    of its theme, in "line", "marker" and "fillcolor" alike.
+    A trace that belongs to an arm has the color "arm:<k>", k being the arm's number. One part of a whole has the
+    color "part:<k>". The page replaces both by colors of its theme, in "line", "marker" and "fillcolor" alike.
     """
 
     id: str
@@ -43,9 +43,12 @@ class Prose(Struct, frozen=True, kw_only=True, tag="prose"):
 Item = Figure | Table | Prose
 
 
-class Section(Struct, frozen=True, kw_only=True, tag="section"):
+class ReportSection(Struct, frozen=True, kw_only=True, tag="section"):
     """Answer one question of a reader."""
 
     id: str
     title: str
     items: list[Item]
+
+
+Section = ReportSection

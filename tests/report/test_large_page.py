@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from arl.report.page import render_page
-from arl.report.parts import Section
+from arl.report.parts import ReportSection
 from arl.report.swimlane import draw_swimlanes
 from arl.report.trajectory_source import TrajectorySource
 from arl.report.viewer import choose_trajectories
@@ -61,7 +61,7 @@ def test_a_report_of_many_runs_is_small_and_opens_soon(tmp_path: Path, browser: 
     viewer = choose_trajectories(sources)
     curves = [curve(arm, POINTS) for arm in range(ARMS)]
     items = [figure(f"figure-{number}", curves) for number in range(FIGURES)]
-    text = render_page("Many runs", [Section(id="all", title="All", items=[*items])], swimlanes, viewer)
+    text = render_page("Many runs", [ReportSection(id="all", title="All", items=[*items])], swimlanes, viewer)
     written = time.perf_counter()
     page = tmp_path / "report.html"
     page.write_text(text, encoding="utf-8")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from arl.report.packed_numbers import LONG, pack_numbers
 from arl.report.page import SCRIPTS, STYLES, data_block, render_page
-from arl.report.parts import Figure, Prose, Section, Table
+from arl.report.parts import Figure, Prose, ReportSection, Table
 
 MARKUP = "</script></title><img src=x onerror=alert(1)>"
 
@@ -56,7 +56,7 @@ def page_of(text: str) -> str:
     figure = Figure(id="one", title=text, caption=text, traces=[{"type": "scatter", "name": text, "y": [1, 2]}])
     table = Table(id="two", title=text, caption=text, header=[text], rows=[[text]])
     items: list[Figure | Table | Prose] = [figure, table, Prose(id="three", lines=[text])]
-    return render_page(text, [Section(id="all", title=text, items=items)])
+    return render_page(text, [ReportSection(id="all", title=text, items=items)])
 
 
 @given(st.text())

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from arl.report.page import render_page
-from arl.report.parts import Figure, Prose, Section, Table
+from arl.report.parts import Figure, Prose, ReportSection, Table
 from arl.report.swimlane import draw_swimlanes
 from arl.report.trajectory_source import TrajectorySource
 from arl.report.viewer import choose_trajectories
@@ -37,7 +37,7 @@ def figure(id: str, traces: list[dict[str, Any]]) -> Figure:
     return Figure(id=id, title=f"Figure {id}", caption="What it shows.", traces=traces)
 
 
-def sections() -> list[Section]:
+def sections() -> list[ReportSection]:
     bars = [{"type": "bar", "name": name, "x": [1, 2], "y": [3, 4]} for name in ("waits", "trains")]
     heat = {"type": "heatmap", "z": [[0.1, 0.9], [0.9, None]]}
     table = Table(
@@ -50,7 +50,7 @@ def sections() -> list[Section]:
     )
     wide = Table(id="wide", title="Wide", caption="", header=[f"column {i}" for i in range(30)], rows=[["value"] * 30])
     return [
-        Section(
+        ReportSection(
             id="comparison",
             title="Comparison",
             items=[
@@ -61,7 +61,7 @@ def sections() -> list[Section]:
                 wide,
             ],
         ),
-        Section(id="staleness", title="Staleness", items=[figure("time", bars), figure("ages", [heat])]),
+        ReportSection(id="staleness", title="Staleness", items=[figure("time", bars), figure("ages", [heat])]),
     ]
 
 
