@@ -12,7 +12,7 @@ from arl.report.trace_spans import RunSpans
 from arl.types import NOT_SAMPLED
 
 
-class Segment(Struct, frozen=True):
+class VersionSegment(Struct, frozen=True):
     """Hold the part of a bar in which one version sampled."""
 
     version: int
@@ -28,7 +28,7 @@ class EpisodeBar(Struct, frozen=True, kw_only=True):
     step: int | None  # that trained it, counted from 1; None: it was lost
     group: int
     sample: int
-    segments: list[Segment]
+    segments: list[VersionSegment]
     begin: float
     end: float
     until: float  # when its step began; its arrival if that is unknown
@@ -59,7 +59,7 @@ class EpisodeBar(Struct, frozen=True, kw_only=True):
         )
 
 
-def cut_segments(versions: Sequence[int], begin: float, end: float, spans: RunSpans) -> list[Segment]:
+def cut_segments(versions: Sequence[int], begin: float, end: float, spans: RunSpans) -> list[VersionSegment]:
     """Cut the time from `begin` to `end` into one segment for each row of tokens of one version.
 
     A cut lies where the trace says that engines loaded the next version, and elsewhere at the share of tokens. The
@@ -78,7 +78,7 @@ def cut_segments(versions: Sequence[int], begin: float, end: float, spans: RunSp
         if number + 1 < len(pieces):
             share = begin + (end - begin) * num_before / len(sampled)
             cut = _swap_between(at, end, pieces[number + 1][0], spans, share)
-        segments.append(Segment(version, at, cut, num_tokens))
+        segments.append(VersionSegment(version, at, cut, num_tokens))
         at = cut
     return segments
 

@@ -49,3 +49,6 @@ class ReportSection(Struct, frozen=True, kw_only=True, tag="section"):
     id: str
     title: str
     items: list[Item]
+
+
+Section = ReportSection

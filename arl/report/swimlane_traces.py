@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from arl.report.episode_bars import EpisodeBar, Segment
+from arl.report.episode_bars import EpisodeBar, VersionSegment
 from arl.report.trace_spans import RunSpans, Times
 from arl.types import TRAINED
 
@@ -54,7 +54,7 @@ def _version_trace(bars: Sequence[EpisodeBar], version: int, shade: float) -> di
     }
 
 
-def _text(bar: EpisodeBar, segment: Segment) -> str:
+def _text(bar: EpisodeBar, segment: VersionSegment) -> str:
     tokens = "1 token" if segment.num_tokens == 1 else f"{segment.num_tokens} tokens"
     step = bar.fate if bar.step is None else f"trained in step {bar.step}"
     seconds = bar.end - bar.begin

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.metrics.run_files import TRACE_FILE
-from arl.report.episode_bars import EpisodeBar, Segment, assign_lanes, cut_segments
+from arl.report.episode_bars import EpisodeBar, VersionSegment, assign_lanes, cut_segments
 from arl.report.swimlane import MOST_BARS, draw_swimlanes
 from arl.report.trace_spans import RunSpans, read_spans
 from arl.report.trajectory_source import TrajectorySource
@@ -59,8 +59,14 @@ def test_segments_fill_a_bar_in_the_order_of_its_tokens(
 
 def test_a_bar_is_cut_at_the_swap_and_without_one_at_the_share_of_tokens() -> None:
     swap = RunSpans(swaps={5: (2.0, 3.0)})
-    assert cut_segments([4, 5, 5, 5], 0.0, 8.0, swap) == [Segment(4, 0.0, 3.0, 1), Segment(5, 3.0, 8.0, 3)]
-    assert cut_segments([4, 5, 5, 5], 0.0, 8.0, RunSpans()) == [Segment(4, 0.0, 2.0, 1), Segment(5, 2.0, 8.0, 3)]
+    assert cut_segments([4, 5, 5, 5], 0.0, 8.0, swap) == [
+        VersionSegment(4, 0.0, 3.0, 1),
+        VersionSegment(5, 3.0, 8.0, 3),
+    ]
+    assert cut_segments([4, 5, 5, 5], 0.0, 8.0, RunSpans()) == [
+        VersionSegment(4, 0.0, 2.0, 1),
+        VersionSegment(5, 2.0, 8.0, 3),
+    ]
 
 
 def test_a_bar_begins_when_its_first_version_was_loaded_and_waits_until_then() -> None:
