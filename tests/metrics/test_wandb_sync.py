@@ -43,6 +43,7 @@ class SyncedRun:
             "WANDB_BASE_URL": server.url,
             "WANDB_API_KEY": "0" * 40,
             "HOME": str(directory),
+            "WANDB_DIR": str(directory),  # of its own logs, which it would write to the current directory
         }
 
     def part(self, mode: str, cut: int, last: int, shift: float = 0.0, end: str = "closed") -> str:

