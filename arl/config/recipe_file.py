@@ -212,8 +212,8 @@ def _explain(error: Any, values: dict[str, Any], places: dict[Key, str], path: P
     if error["type"] == "value_error":  # a rule between fields: its message begins with the field at fault
         field = rule.split(maxsplit=1)[0].rstrip(":")
         key = tuple(field.split("."))
-        return f"{_place(key, places, path)}: {rule}"
-    place = _place(key, places, path)
+        return f"{place_of(key, places, path)}: {rule}"
+    place = place_of(key, places, path)
     if error["type"] == "extra_forbidden":
         return f"{place}: {_dotted(key)}: unknown key{_nearest(key, values)}"
     if error["type"] == "missing":
@@ -223,7 +223,7 @@ def _explain(error: Any, values: dict[str, Any], places: dict[Key, str], path: P
     return f"{place}: {_dotted(key)} = {error['input']!r}: {rule}"
 
 
-def _place(key: Key, places: dict[Key, str], path: Path) -> str:
+def place_of(key: Key, places: Mapping[Key, str], path: Path) -> str:
     """Return the place of the key, or of the innermost section around it that the file or an override names."""
     for length in range(len(key), 0, -1):
         if key[:length] in places:

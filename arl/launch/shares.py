@@ -38,9 +38,11 @@ class Share:
 
 
 def divide(jobs: int, cores: Sequence[int], devices: Sequence[str] = ()) -> list[Share]:
-    """Divide cores and devices between `jobs` commands, as evenly as they go.
+    """Divide cores and devices between `jobs` commands.
 
-    With more commands than cores, several commands share a core. A device belongs to one command.
+    Each command gets equally many cores, and those that are left over stay idle, because the number of cores decides
+    how fast a run is, and the weights of a tiny model's warm-up. With more commands than cores, several commands share
+    a core. A device belongs to one command; all of them are used.
 
     Raises:
         InputError: there are devices, but fewer than commands.
@@ -50,9 +52,11 @@ def divide(jobs: int, cores: Sequence[int], devices: Sequence[str] = ()) -> list
             f"--jobs {jobs}: each run needs a GPU of its own, and {len(devices)} are visible; give --jobs "
             f"{len(devices)}, or CUDA_VISIBLE_DEVICES= for the CPU"
         )
+    cores_each = max(len(cores) // jobs, 1)
     shares = []
     for job in range(jobs):
-        own_cores = _part(cores, job, jobs) if jobs <= len(cores) else (cores[job % len(cores)],)
+        first = job * cores_each % len(cores)
+        own_cores = tuple(cores[first : first + cores_each])
         own_devices = _part(devices, job, jobs)
         shares.append(Share(cores=own_cores, devices=own_devices))
     return shares

@@ -31,7 +31,7 @@ def report(
     from arl.errors import InputError
 
     if not runs and wandb is None:
-        raise InputError("arl report: give directories of runs or of a sweep, like runs/quickstart, or --wandb GROUP")
+        raise InputError("give directories of runs or of a sweep, like runs/quickstart, or --wandb GROUP")
     if runs:
         at = [*_budgets("--at-steps", at_steps, "steps"), *_budgets("--at-tokens", at_tokens, "tokens")]
         _report_runs(runs, out, at, json)

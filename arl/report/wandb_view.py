@@ -34,14 +34,15 @@ def wandb_view(group: str, project: str, entity: str | None = None) -> WandbView
     Args:
         group: `output.wandb_group` of the runs, which is the name of their sweep or recipe.
         project: `output.wandb_project`.
-        entity: user or team at wandb; None: that of the key.
+        entity: user or team at wandb; None: WANDB_ENTITY, or that of the key.
     """
+    import wandb
     from wandb.util import app_url
 
-    import wandb
-
     quiet = wandb.Settings(silent=True)  # without it wandb would prompt in a terminal, if it finds no key
-    base_url = str(wandb.setup(quiet).settings.base_url)
+    settings = wandb.setup(quiet).settings
+    base_url = str(settings.base_url)
+    entity = entity or settings.entity
     page = f"{app_url(base_url)}/{entity or '<your user or team>'}/{project}"
     reason = _why_not(base_url)
     if reason is None:

@@ -3,7 +3,7 @@
 request ─► arms ─► recipe of each ─► preflight of each ─► CheckedArm
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -20,7 +20,6 @@ from arl.sweep.known_fields import check_fields
 from arl.sweep.request import SweepRequest
 
 LISTED = 4  # arms that a message names
-LONGEST_TAG = 64  # characters that wandb takes
 
 
 class CheckedArm(Struct, frozen=True):
@@ -63,32 +62,51 @@ def check_arms(request: SweepRequest, note: Callable[[str], None]) -> CheckedSwe
     complaints: dict[str, list[str]] = {}
     for arm in arms:
         try:
-            recipe = _make_recipe(request, arm)
-            make_world(recipe.world)
-            preflight(recipe)
-            checked.append(CheckedArm(arm, recipe))
+            checked.append(_check_arm(request, arm))
         except InputError as error:
             for complaint in str(error).splitlines():
                 complaints.setdefault(complaint, []).append(arm.name)
     if complaints:
         raise InputError(_explain(complaints, num_wrong=len(arms) - len(checked), num_arms=len(arms)))
+    _refuse_equal_arms(checked)
     return CheckedSweep(base, checked)
+
+
+def _check_arm(request: SweepRequest, arm: SweepArm) -> CheckedArm:
+    recipe = _make_recipe(request, arm)
+    make_world(recipe.world)
+    preflight(recipe)
+    return CheckedArm(arm, recipe)
 
 
 def _make_recipe(request: SweepRequest, arm: SweepArm) -> Recipe:
     settings = [write_override(field, value) for field, value in arm.given.items()]
-    tracking = [write_override(f"output.{field}", value) for field, value in _tracking(request.name, arm).items()]
-    return load_recipe(request.recipe, [*request.overrides, *settings, *tracking])
+    recipe = load_recipe(request.recipe, [*request.overrides, *settings])
+    output = recipe.output.model_copy(update=_labels(request.name, arm, recipe.output))
+    return recipe.model_copy(update={"output": output})
 
 
-def _tracking(sweep: str, arm: SweepArm) -> Mapping[str, Any]:
-    """Return the fields by which a tracker groups the runs of a sweep."""
-    fields = {
-        "wandb_group": sweep,
-        "wandb_job_type": "train",
-        "wandb_tags": [part[:LONGEST_TAG] for part in arm.name.split(",")],
+def _labels(sweep: str, arm: SweepArm, output: Output) -> Mapping[str, Any]:
+    """Return the fields by which a tracker groups the runs of a sweep, beside the recipe's own labels."""
+    return {
+        "wandb_group": output.wandb_group or sweep,
+        "wandb_tags": (*output.wandb_tags, *arm.name.split(",")),
     }
-    return {field: value for field, value in fields.items() if field in Output.model_fields}
+
+
+def _refuse_equal_arms(arms: Sequence[CheckedArm]) -> None:
+    """Refuse two arms that compute the same, which a report could not tell apart.
+
+    Raises:
+        InputError: there are two, as of values 1e-4 and 1.0e-4.
+    """
+    computed: list[dict[str, Any]] = []
+    for arm in arms:
+        settings = arm.recipe.model_dump(mode="json", exclude={"output"})
+        if settings in computed:
+            twin = arms[computed.index(settings)]
+            raise InputError(f"arms {twin.name} and {arm.name}: their recipes are equal; leave one of the two out")
+        computed.append(settings)
 
 
 def _explain(complaints: Mapping[str, list[str]], num_wrong: int, num_arms: int) -> str:

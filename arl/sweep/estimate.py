@@ -1,6 +1,6 @@
-"""TimeEstimate how long a sweep takes, from runs that are finished.
+"""Estimate how long a sweep takes, from runs that are finished.
 
-Seconds are real ones, also in world virtual, and of runs that went through at one go.
+Seconds are real ones, also in world virtual, and of runs that nothing interrupted.
 """
 
 import json
@@ -32,7 +32,7 @@ class TimeEstimate(Struct, frozen=True):
 
 
 def record_time(run: SweepRun, seconds: float) -> None:
-    """Keep the seconds of a run that went through at one go."""
+    """Keep the seconds of a run that nothing interrupted."""
     with (run.sweep / LOGS / TIMES).open("a") as file:
         file.write(json.dumps({"run": run.relative, "seconds": round(seconds, 3)}) + "\n")
 

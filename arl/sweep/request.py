@@ -10,6 +10,7 @@ exclude: [{rollout.staleness: 16, objective.kind: ppo}]
 seeds: 3
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,12 +19,13 @@ import yaml
 from msgspec import Struct
 from pydantic import Field, ValidationError
 
-from arl.config.recipe_file import read_with_places
+from arl.config.recipe_file import Key, place_of, read_with_places
 from arl.config.section import NonNegative, Positive, Section
 from arl.errors import InputError
 from arl.sweep.axes import SweepAxis, make_axis, parse_axis, write_override
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]*$"
+NAME_RULE = "a name consists of letters, digits and ._=+,- and begins with a letter or a digit"
 Name = Annotated[str, Field(pattern=NAME)]
 
 
@@ -107,13 +109,15 @@ def read_request(path: Path, options: SweepOptions) -> SweepRequest:
     """
     values, places = read_with_places(path)
     if isinstance(values.get("recipe"), str):
-        file = _check_file(values, {".".join(map(str, key)): place for key, place in places.items()}, path)
+        file = _check_file(values, places, path)
         recipe = path.parent / file.recipe
         name = file.name or path.stem
     else:
         file = SweepFile(recipe=str(path))
         recipe = path
         name = f"{values.get('name', path.stem)}-sweep"
+    if options.name is not None and not re.fullmatch(NAME, options.name):
+        raise InputError(f"--name {options.name}: {NAME_RULE}")
     of_file = [write_override(field, value) for field, value in file.set.items()]
     return SweepRequest(
         name=options.name or name,
@@ -123,27 +127,33 @@ def read_request(path: Path, options: SweepOptions) -> SweepRequest:
         named=file.arms,
         exclude=file.exclude,
         only=file.only,
-        seeds=_seeds(file, options),
+        seeds=_seeds(file, options, f"{path}: seeds:"),
         jobs=options.jobs or file.jobs,
     )
 
 
-def _check_file(values: dict[str, Any], places: Mapping[str, str], path: Path) -> SweepFile:
+def _check_file(values: dict[str, Any], places: Mapping[Key, str], path: Path) -> SweepFile:
     try:
         file = SweepFile.model_validate(values)
     except ValidationError as error:
-        lines = []
-        for mistake in error.errors():
-            key = ".".join(map(str, mistake["loc"]))
-            place = places.get(key) or places.get(str(mistake["loc"][0])) or str(path)
-            rule = mistake["msg"]
-            if mistake["type"] == "extra_forbidden":
-                rule = f"unknown key; a sweep file has {', '.join(SweepFile.model_fields)}"
-            lines.append(f"{place}: {key} = {mistake['input']!r}: {rule}")
+        lines = [_explain(mistake, places, path) for mistake in error.errors()]
         raise InputError("\n".join(lines)) from error
     if len(file.match.overrides()) > 1:
         raise InputError(f"{path}: match: give tokens or steps, not both")
     return file
+
+
+def _explain(mistake: Any, places: Mapping[Key, str], path: Path) -> str:
+    """Write one of pydantic's errors as place, field, value and rule."""
+    key = tuple(part for part in mistake["loc"] if part != "[key]")  # pydantic's mark of a mapping's key
+    rules = {
+        "extra_forbidden": f"unknown key; a sweep file has {', '.join(SweepFile.model_fields)}",
+        "tuple_type": f"must be a list, as in [{mistake['input']}]",
+        "string_pattern_mismatch": NAME_RULE,
+    }
+    rule = rules.get(mistake["type"], mistake["msg"])
+    field = ".".join(map(str, key))
+    return f"{place_of(key, places, path)}: {field} = {mistake['input']!r}: {rule}"
 
 
 def _axes(file: SweepFile, options: SweepOptions, path: Path) -> list[SweepAxis]:
@@ -153,21 +163,39 @@ def _axes(file: SweepFile, options: SweepOptions, path: Path) -> list[SweepAxis]
         make_axis({field: values}, f"--axis {text}") for text in options.axes for field, values in [parse_axis(text)]
     ]
     if options.paired:
-        together = dict(parse_axis(text, "--paired") for text in options.paired)
-        of_options.append(make_axis(together, f"--paired {' --paired '.join(options.paired)}"))
+        of_options.append(_paired_axis(options.paired))
     given = {field for axis in of_options for field in axis.fields}
     kept = [axis for axis in of_file if not given.intersection(axis.fields)]
     return kept + of_options
 
 
-def _seeds(file: SweepFile, options: SweepOptions) -> list[int]:
+def _paired_axis(texts: Sequence[str]) -> SweepAxis:
+    """Make one axis of all `--paired` options.
+
+    Raises:
+        InputError: a field is given twice, or see make_axis.
+    """
+    together: dict[str, list[Any]] = {}
+    for text in texts:
+        field, values = parse_axis(text, "--paired")
+        if field in together:
+            raise InputError(f"--paired {text}: {field} is given twice; give all of its values in one --paired")
+        together[field] = values
+    return make_axis(together, f"--paired {' --paired '.join(texts)}")
+
+
+def _seeds(file: SweepFile, options: SweepOptions, place: str) -> list[int]:
     """Read a number of seeds, or a list of them.
+
+    Args:
+        place: of the file's seeds, for messages.
 
     Raises:
         InputError: it is neither, or a seed is given twice.
     """
-    seeds: Any = file.seeds
+    seeds: Any = list(file.seeds) if isinstance(file.seeds, tuple) else file.seeds
     if options.seeds is not None:
+        place = "--seeds"
         try:
             listed = yaml.safe_load(f"[{options.seeds}]")
         except yaml.YAMLError as error:
@@ -175,7 +203,7 @@ def _seeds(file: SweepFile, options: SweepOptions) -> list[int]:
         seeds = listed[0] if len(listed) == 1 else listed
     if type(seeds) is int and seeds > 0:
         return list(range(seeds))
-    good = isinstance(seeds, list | tuple) and all(type(seed) is int and seed >= 0 for seed in seeds)
-    if not good or not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"--seeds {seeds}: give a number of seeds, or a list like 0,3,5, each once")
+    are_seeds = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
+    if not are_seeds or not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"{place} {seeds}: give a number of seeds, or a list like 0,3,5, each once")
     return list(seeds)

@@ -120,7 +120,7 @@ class ArmRunner:
         self._display.tick(now(), self._seconds_left())
 
     def _seconds_left(self) -> float | None:
-        """TimeEstimate the seconds until the end of the sweep; runs that are open count as half done."""
+        """Estimate the seconds until the end of the sweep; runs that are open count as half done."""
         runs_left = len(self._waiting) + self._num_open / 2
         if not self._times or not runs_left:
             return None

@@ -1,5 +1,6 @@
 """Follow a run from its metrics.jsonl while it grows. It only reads, so the run never waits for it."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,11 @@ class MetricsTail:
         self._unfinished = b""
 
     def read(self) -> Iterator[Record]:
-        """Yield the records of lines that are complete. A file that was cut back is read from its beginning."""
+        """Yield the records of lines that are complete.
+
+        A file that was cut back is read from its beginning. If it has grown past the old place since the last look, the
+        first line found is the end of one, which is left out.
+        """
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
@@ -33,7 +38,8 @@ class MetricsTail:
                 self._offset += len(piece)
                 *lines, self._unfinished = (self._unfinished + piece).split(b"\n")
                 for line in lines:
-                    yield json.loads(line)
+                    with contextlib.suppress(ValueError):
+                        yield json.loads(line)
 
 
 class RunProgress:

@@ -4,7 +4,7 @@
                                  recipes/<arm>.yaml      the whole recipe of each arm
                                  <arm>/seed-<n>/         run directories of `arl train`
                                  logs/<arm>/seed-<n>.log what each run wrote to its console
-                                 logs/times.jsonl        real seconds of the runs that went through at one go
+                                 logs/times.jsonl        real seconds of the runs that nothing interrupted
                                  sweep.lock              held by the one process that runs the sweep
 
 Only what is under logs/ depends on the clock of the machine.

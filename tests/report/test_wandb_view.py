@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 import wandb
+
 from arl.metrics.names import METRICS
 from arl.report import wandb_view as views
 from arl.report.wandb_view import instructions, wandb_view, workspace

@@ -61,6 +61,29 @@ def test_each_arm_has_the_recipe_of_its_settings(recipe: Path) -> None:
     assert checked.base.objective.kind == "decoupled_ppo"
 
 
+@pytest.mark.parametrize(
+    ("axis", "twins"),
+    [
+        ("train.learning_rate=1e-4,1.0e-4", "learning_rate=1e-4 and learning_rate=0.0001"),
+        ("objective=ppo,{kind: ppo}", "objective=ppo and kind=ppo"),
+    ],
+)
+def test_two_arms_that_compute_the_same_are_refused(recipe: Path, axis: str, twins: str) -> None:
+    with pytest.raises(InputError, match=f"arms {twins}: their recipes are equal; leave one of the two out"):
+        check(recipe, axis)
+
+
+def test_arms_add_their_labels_to_those_of_the_recipe(recipe: Path) -> None:
+    options = SweepOptions(axes=["rollout.staleness=8"], overrides=["output.wandb_tags=[mine]"])
+    notes: list[str] = []
+    (arm,) = check_arms(read_request(recipe, options), notes.append).arms
+    assert arm.recipe.output.wandb_tags == ("mine", "staleness=8")
+    assert arm.recipe.output.wandb_group == "small-sweep"
+    own = SweepOptions(axes=["rollout.staleness=8"], overrides=["output.wandb_group=theirs"])
+    (arm,) = check_arms(read_request(recipe, own), notes.append).arms
+    assert arm.recipe.output.wandb_group == "theirs"
+
+
 def test_the_study_of_staleness_has_every_objective_under_every_bound() -> None:
     request = read_request(Path(ROOT, "recipes/study/staleness.yaml"), SweepOptions())
     base = {"rollout.max_groups": None}

@@ -81,14 +81,27 @@ def test_a_recipe_is_swept_by_options_alone(recipe: Path) -> None:
         ("recipe: a.yaml\naxes: [{a.b: 3}]", r"study.yaml:2: axes.0.a.b = 3: .*list"),
         ("recipe: a.yaml\njobs: 0", r"study.yaml:2: jobs = 0: .*greater than 0"),
         ("recipe: a.yaml\nmatch: {steps: 1, tokens: 2}", "match: give tokens or steps, not both"),
-        ("recipe: a.yaml\nseeds: [1, 1]", r"--seeds .*each once"),
-        ("recipe: a.yaml\narms: {a/b: {}}", "should match pattern"),
+        ("recipe: a.yaml\nseeds: [1, 1]", r"study.yaml: seeds: .1, 1.: .*each once"),
+        ("recipe: a.yaml\naxes: {a.b: [1]}", r"study.yaml:2: axes = .*: must be a list, as in \[\{'a.b': \[1\]\}\]"),
+        ("recipe: a.yaml\narms: {a/b: {}}", r"study.yaml:2: arms.a/b = 'a/b': a name consists of letters, digits"),
         ("recipe: a.yaml\naxes: [{a.b: [1], c.d: [1, 2]}]", r"axes: .*a.b has 1, c.d has 2"),
     ],
 )
 def test_a_mistake_in_a_sweep_file_is_refused_with_its_line(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         ask(tmp_path, text)
+
+
+@pytest.mark.parametrize("name", ["a/b", "../b", "-b", "b\n"])
+def test_a_name_that_is_no_directory_beside_the_runs_is_refused(recipe: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"(?s)--name .*: a name consists of letters, digits"):
+        read_request(recipe, SweepOptions(name=name))
+
+
+def test_a_field_that_is_paired_twice_is_refused(recipe: Path) -> None:
+    paired = ["rollout.staleness=0,1", "train.minibatches=1,2", "rollout.staleness=2,3"]
+    with pytest.raises(InputError, match=r"--paired rollout.staleness=2,3: rollout.staleness is given twice"):
+        read_request(recipe, SweepOptions(paired=paired))
 
 
 @pytest.mark.parametrize("seeds", ["0", "-1", "a", "1,1", "[", "1.5"])

@@ -39,6 +39,17 @@ def test_a_file_that_a_resumed_run_has_cut_back_is_read_again(tmp_path: Path) ->
     assert [record["step"] for record in tail.read()] == [1, 2]
 
 
+def test_a_file_that_was_cut_back_and_has_grown_since_is_read_on_at_the_next_whole_line(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    old = lines(4)
+    file.write_text("\n".join(old) + "\n")
+    tail = MetricsTail(file)
+    assert len(list(tail.read())) == 4
+    longer = old[3].removesuffix("}") + ', "loss": 0.5}'
+    file.write_text("\n".join([*old[:3], longer, *lines(6)[4:]]) + "\n")
+    assert [record["step"] for record in tail.read()] == [5, 6]
+
+
 def test_the_time_that_is_left_follows_from_what_this_process_has_trained(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text("\n".join(lines(4)) + "\n")

@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from arl.launch.child import CORES
+from arl.sweep.request import SweepOptions, read_request
+from arl.sweep.run_sweep import PlannedSweep
 from tests.forks import ROOT, ForkedCommand, arl
 from tests.processes import MARK, left_behind
 from tests.sweep.rewards import HOLD
@@ -103,6 +107,17 @@ def test_a_sweep_that_is_killed_twice_ends_as_one_that_nothing_interrupted(sweep
         expected = contents(train_alone(sweeps, arm))
         assert len(expected) > 8
         assert contents(sweeps.directory / arm / "seed-0") == expected
+
+
+def test_runs_of_world_virtual_see_every_core_however_many_go_on_at_a_time(recipe: Path) -> None:
+    """So each has the warm-up that `arl train` alone gives it, whose weights depend on the number of cores."""
+    cores = {}
+    for jobs in (1, 2):
+        request = read_request(recipe, SweepOptions(axes=["rollout.staleness=0,1"], jobs=jobs))
+        shares = PlannedSweep(request, Console(quiet=True)).shares
+        assert len(shares) == jobs
+        cores[jobs] = {share.environment.get(CORES) for share in shares}
+    assert cores == {1: {None}, 2: {None}}
 
 
 def train_alone(sweeps: Sweeps, arm: str) -> Path:
