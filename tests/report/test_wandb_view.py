@@ -78,6 +78,17 @@ def test_an_account_that_may_not_is_given_what_to_click(server: str, monkeypatch
     check_clickable(text)
 
 
+def test_the_team_of_the_environment_is_the_one_whose_runs_are_shown(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_ENTITY", "team")
+    _, text = wandb_view("study", "arl")
+    assert "/team/arl" in text
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setattr(views, "_save", lambda group, project, entity: f"view of {entity}")
+    assert wandb_view("study", "arl").url == "view of team"
+
+
 def test_without_a_network_it_says_what_to_click(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setattr(views, "is_reachable", lambda url: False)
