@@ -33,7 +33,7 @@ def steps(changed: Line, count: int = 4, age: int = 2) -> list[Line]:
 
 
 def prose(report: Report, id: str) -> str:
-    items = [item for section in report.sections for item in section.items]
+    items = [item for section in report.sections for item in section.all_items]
     (found,) = [item for item in items if isinstance(item, Prose) and item.id == id]
     return "\n".join(found.lines)
 
@@ -154,7 +154,7 @@ def test_every_figure_is_json_without_a_gap_drawn_as_zero_and_every_id_is_unique
     write_sweep(tmp_path, [0, 2], ["ppo", "decoupled_ppo"], seeds=2)
     report = build_report([tmp_path])
     assert b"NaN" not in msgspec.json.encode(report.sections)
-    ids = [item.id for section in report.sections for item in section.items]
+    ids = [item.id for section in report.sections for item in section.all_items]
     assert len(ids) == len(set(ids))
     for figure in figures(report).values():
         assert figure.traces

@@ -19,7 +19,7 @@ const figures = (() => {
   // Copy a part of a figure with colors of the theme in place of placeholders. Numbers are shared, not copied.
   function themed(value, key = "") {
     if (typeof value === "string") {
-      return /^(arm|part|scale|theme):/.test(value) ? theme.color(value, key === "fillcolor" ? 0.16 : 1) : value;
+      return /^(arm|series|part|scale|theme):/.test(value) ? theme.color(value, key === "fillcolor" ? 0.16 : 1) : value;
     }
     if (value === null || typeof value !== "object") return value;
     if (Array.isArray(value)) return value.map((item) => themed(item, key));
