@@ -22,6 +22,7 @@ AGES = {
 }
 
 MOST_HEAT_MAPS = 16  # arms
+MOST_SENTENCES = 6  # arms that have one
 MOST_TICKS = 8  # of an axis of ages
 KL = "by_age/kl_behavior_proximal"
 
@@ -82,7 +83,8 @@ def _sentences(arms: Sequence[Arm]) -> list[str]:
         "Tokens of age 0 were sampled by the very weights that train them, so what differs there is the numerics of "
         "engine and trainer alone; what is added at higher ages is lag."
     ]
-    lines += by_arm(arms, _mismatch_and_lag)
+    if len(arms) <= MOST_SENTENCES:  # the figures by age show the same of more
+        lines += by_arm(arms, _mismatch_and_lag)
     wanted = [name for divergence in DIVERGENCES for name in (divergence.metric, divergence.by_age)]
     lines += not_recorded(arms, [*AGES, *wanted])
     if len(arms) > MOST_HEAT_MAPS:

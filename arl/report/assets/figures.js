@@ -6,6 +6,7 @@ const figures = (() => {
   const isTouch = matchMedia("(pointer: coarse)").matches;
   const canHover = matchMedia("(hover: hover)").matches;
   const drawn = new Map(); // id -> the element that plotly drew into
+  const waiting = new Set(); // ids of figures that are near the screen and not drawn yet
   const hiddenArms = new Set(); // "arm:3": hidden in every figure
   const hiddenNames = new Map(); // id of a figure -> names of traces that are hidden in it alone
   const COORDINATES = new Set(["x", "y", "z", "base", "text", "customdata", "hovertext", "width"]);
@@ -168,14 +169,26 @@ const figures = (() => {
     list.hidden = seen.size < 2;
   }
 
+  // Draw one figure of those that are near the screen, then let the browser show it before the next one.
+  function drawNext() {
+    const [id] = waiting;
+    if (id === undefined) return; // scrolled away meanwhile
+    draw(id);
+    waiting.delete(id);
+    if (waiting.size > 0) setTimeout(drawNext);
+  }
+
   const near = new IntersectionObserver(
     (entries) => {
+      const isIdle = waiting.size === 0;
       for (const entry of entries) {
         const id = entry.target.dataset.figure;
-        if (entry.isIntersecting && !drawn.has(id)) draw(id);
+        if (entry.isIntersecting && !drawn.has(id)) waiting.add(id);
+        else waiting.delete(id);
       }
+      if (isIdle && waiting.size > 0) setTimeout(drawNext);
     },
-    { rootMargin: "500px" },
+    { rootMargin: "300px" },
   );
 
   for (const element of document.querySelectorAll("figure[data-figure]")) {
