@@ -11,6 +11,7 @@ from arl.report.read_runs import LoadedRun, some
 STALENESS = "rollout.staleness"
 INFINITY = "∞"
 LAG = "rollout.lag"
+KIND = ".kind"
 FOLLOWS = {"rollout.max_groups": STALENESS}  # a cap takes the place of no bound; else fields follow from a kind
 NOT_OF_AN_ARM = ("seed", "name")
 NOT_OF_AN_ARM_SECTIONS = ("output.",)
@@ -38,10 +39,20 @@ class Arm(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Return what sets the arm apart, as in `staleness=8, kind=ppo`."""
+        """Return what sets the arm apart, as in `staleness=8, decoupled_ppo, loglinear`."""
         if self.own_name:
             return self.own_name
-        return ", ".join(f"{self.names[field]}={show(field, value)}" for field, value in shown(self.own_settings))
+        return ", ".join(self.setting(field, value) for field, value in shown(self.own_settings))
+
+    def setting(self, field: str, value: Any) -> str:
+        """Write one setting, as in `staleness=8` or `ppo`."""
+        name = "" if self.says_itself(field, value) else f"{self.names[field]}="
+        return f"{name}{show(field, value)}"
+
+    def says_itself(self, field: str, value: Any) -> bool:
+        """Return whether a value needs no name beside it: a kind, or a word of the section that the kind is of."""
+        kind = f"{field.rpartition('.')[0]}{KIND}"
+        return isinstance(value, str) and "." not in self.names[field] and kind in self.settings
 
     @property
     def own_settings(self) -> dict[str, Any]:

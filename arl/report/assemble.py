@@ -1,6 +1,7 @@
 """Put a report together: read runs, group them, and answer each question in a section.
 
 paths ─► read_runs ─► arms ─┬► comparison ─┐
+                            ├► overview    │
                             ├► speed       │
                             ├► staleness   ├─► Report ─► terminal, page, JSON
                             ├► ledger      │
@@ -54,8 +55,8 @@ def build_report(paths: Sequence[Path], budgets: Sequence[Budget] = ()) -> Repor
     notes = [*loaded.notes, *grouped.notes]
     comparison = compare(arms, possible_budgets(arms, budgets))
     sections = [
-        overview_section(comparison, notes),
-        comparison_section(comparison),
+        comparison_section(comparison, notes),
+        overview_section(comparison),
         speed_section(arms),
         staleness_section(arms),
         ledger_section(arms),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from arl.report.arms import Arm
+from arl.report.axis_figures import axis_figures
 from arl.report.differences import Difference, difference, pairs
 from arl.report.figures import THINNED, SeedCurves, curves_figure
 from arl.report.parts import Figure, Item, Prose, ReportSection, Table
@@ -13,7 +14,7 @@ from arl.report.staleness_table import staleness_tables
 from arl.report.statistics import MeanOfSeeds
 
 INTERVALS = "In brackets: 95 % of bootstrap means over seeds. With one seed there is no interval."
-MOST_SENTENCES = 40
+MOST_SENTENCES = 12
 
 
 class ArmValue(Struct, frozen=True):
@@ -43,10 +44,10 @@ class Comparison(Struct, frozen=True):
 
     @property
     def sentences(self) -> list[str]:
-        """Return what differs at the last budget, in the quantities that decide."""
+        """Return what differs at the last measurement, in the quantities that decide."""
         decisive = _decisive(self.quantities)
         last = [found for found in self.differences if found.quantity in decisive and found.budget not in self.budgets]
-        return [found.sentence for found in last]
+        return _at_most(last)
 
 
 def compare(arms: Sequence[Arm], budgets: Sequence[Budget]) -> Comparison:
@@ -66,20 +67,28 @@ def compare(arms: Sequence[Arm], budgets: Sequence[Budget]) -> Comparison:
     return Comparison(list(arms), compared, list(budgets), values, differences)
 
 
-def comparison_section(comparison: Comparison) -> ReportSection:
-    """Write the section that compares arms."""
+def comparison_section(comparison: Comparison, notes: Sequence[str] = ()) -> ReportSection:
+    """Write the section that compares arms: what decides first, everything else folded."""
+    arms = comparison.arms
+    decisive = _decisive(comparison.quantities)
     items: list[Item] = []
+    if notes:
+        items.append(Prose(id="notes", lines=list(notes)))
+    items += axis_figures(arms, decisive, comparison.budgets)
     sentences = comparison.sentences
     if sentences:
-        items.append(Prose(id="differences-said", lines=_at_most(sentences)))
+        items.append(Prose(id="differences-said", lines=sentences))
+    by_bound = staleness_tables(arms, comparison.quantities, comparison.budgets)
+    values = [value_table(comparison, quantity) for quantity in comparison.quantities]
+    items += by_bound or values
+    items += [_figure(arms, quantity, "steps") for quantity in decisive]
+    more: list[Item] = [*values] if by_bound else []
     for quantity in comparison.quantities:
-        items.append(value_table(comparison, quantity))
-    items += staleness_tables(comparison.arms, comparison.quantities, comparison.budgets)
-    for quantity in comparison.quantities:
-        items += _figures(comparison.arms, quantity)
+        axes = [axis for axis in AXES if axis != "steps" or quantity not in decisive]
+        more += [_figure(arms, quantity, axis) for axis in axes]
     if comparison.differences:
-        items.append(_difference_table(comparison))
-    return ReportSection(id="comparison", title="Which arm learns more?", items=items)
+        more.append(_difference_table(comparison))
+    return ReportSection(id="comparison", title="Which arm learns more?", items=items, more=more)
 
 
 def value_table(comparison: Comparison, quantity: Quantity) -> Table:
@@ -108,15 +117,18 @@ def _decisive(compared: Sequence[Quantity]) -> list[Quantity]:
     return suites or generated or list(compared)
 
 
-def _at_most(sentences: Sequence[str]) -> list[str]:
-    if len(sentences) <= MOST_SENTENCES:
-        return list(sentences)
-    rest = len(sentences) - MOST_SENTENCES
-    return [*sentences[:MOST_SENTENCES], f"{rest} more pairs are in the table of differences."]
-
-
-def _figures(arms: Sequence[Arm], quantity: Quantity) -> list[Figure]:
-    return [_figure(arms, quantity, axis) for axis in AXES]
+def _at_most(found: Sequence[Difference]) -> list[str]:
+    """Say every difference if they are few; else the largest of those that the seeds show, and count the others."""
+    if len(found) <= MOST_SENTENCES:
+        return [one.sentence for one in found]
+    certain = [one for one in found if not one.estimate.holds_zero]
+    certain.sort(key=lambda one: abs(one.estimate.mean), reverse=True)
+    rest = len(certain[MOST_SENTENCES:])
+    unclear = len(found) - len(certain)
+    smaller = f"{rest} more differ by less; " if rest else ""
+    verb = "shows" if unclear == 1 else "show"
+    counted = f"Of {len(found)} pairs, {smaller}{unclear} {verb} no difference. The table of differences has them all."
+    return [*(one.sentence for one in certain[:MOST_SENTENCES]), counted]
 
 
 def _figure(arms: Sequence[Arm], quantity: Quantity, axis: Axis) -> Figure:

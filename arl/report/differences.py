@@ -7,11 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from arl.report.arms import Arm, is_number, order, show, shown
+from arl.report.arms import KIND, Arm, is_number, order, show, shown
 from arl.report.quantities import Budget, Quantity, last_common, value
 from arl.report.statistics import MeanOfSeeds, difference_of_means, mean_of_seeds
-
-KIND = ".kind"
 
 
 class ArmPair(Struct, frozen=True):
@@ -65,7 +63,7 @@ def pairs(arms: Sequence[Arm]) -> list[ArmPair]:
 
 def _neighbors(arms: Sequence[Arm]) -> Iterator[ArmPair]:
     for axis in _axes(arms[0]):
-        for line in _lines(arms, axis):
+        for line in lines_along(arms, axis):
             line.sort(key=lambda arm: [order(field, arm.settings[field]) for field in axis])
             partners = list(itertools.combinations(line, 2))
             if any(is_number(arm.settings[axis[0]]) for arm in line):
@@ -84,7 +82,7 @@ def _axes(arm: Arm) -> list[tuple[str, ...]]:
     return [tuple(fields) for fields in axes.values()]
 
 
-def _lines(arms: Sequence[Arm], axis: Sequence[str]) -> list[list[Arm]]:
+def lines_along(arms: Sequence[Arm], axis: Sequence[str]) -> list[list[Arm]]:
     """Group arms that differ along one axis alone."""
     lines: dict[str, list[Arm]] = {}
     for arm in arms:
@@ -149,7 +147,7 @@ def _side(arm: Arm, pair: ArmPair) -> str:
 
 def _words(arm: Arm, field: str, value: Any) -> str:
     """Write a setting as in a sentence: `ppo` or `staleness 8`."""
-    if field.endswith(KIND):
+    if field.endswith(KIND) or arm.says_itself(field, value):
         return show(field, value)
     return f"{arm.names[field]} {show(field, value)}"
 

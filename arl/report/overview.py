@@ -1,23 +1,20 @@
-"""Show all arms in one table, and what has to be said about the runs."""
+"""Show all arms in one table, and all runs in another."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 from arl.report.arms import Arm
 from arl.report.comparison import Comparison
-from arl.report.parts import Item, Prose, ReportSection, Table
+from arl.report.parts import Item, ReportSection, Table
 from arl.report.quantities import LAST
 from arl.report.seed_means import metric_of, over_seeds, text
 from arl.report.speed_numbers import tokens_per_second
 
 
-def overview_section(comparison: Comparison, notes: Sequence[str]) -> ReportSection:
-    """Write the section that a reader sees first."""
+def overview_section(comparison: Comparison) -> ReportSection:
+    """Write the section that shows every arm, and every run behind a fold."""
     items: list[Item] = [arm_table(comparison)]
-    if notes:
-        items.append(Prose(id="notes", lines=list(notes)))
-    items.append(_run_table(comparison.arms))
-    return ReportSection(id="overview", title="Arms", items=items)
+    return ReportSection(id="overview", title="Arms", items=items, more=[_run_table(comparison.arms)])
 
 
 def arm_table(comparison: Comparison) -> Table:

@@ -37,7 +37,7 @@ def render_page(
     """Return the page. Parts without anything to show are left out."""
     contents = [(section.id, section.title) for section in sections]
     body = [section_html(section) for section in sections]
-    figures = [item for section in sections for item in section.items if isinstance(item, Figure)]
+    figures = [item for section in sections for item in section.all_items if isinstance(item, Figure)]
     data = []
     if swimlane is not None and (swimlane.figures or swimlane.notes):
         contents.append(SWIMLANE)

@@ -13,14 +13,36 @@ LONG_TEXT = 40  # characters, from which a cell wraps
 
 
 def section_html(section: ReportSection) -> str:
-    """Return a section with its heading."""
+    """Return a section with its heading; what few readers need is folded at its end."""
+    content = _items_html(section.items)
+    if section.more:
+        content += (
+            f'<details class="more"><summary>{_summary(section.more)}</summary>{_items_html(section.more)}</details>'
+        )
+    return _section(section.id, section.title, content)
+
+
+def _items_html(items: Sequence[Item]) -> str:
+    """Return items below each other, neighboring figures side by side."""
     content = []
-    for are_figures, items in groupby(section.items, key=lambda item: isinstance(item, Figure)):
-        own = [_item_html(item) for item in items]
-        pairs = " pairs" if len(own) > 1 else ""
+    for are_figures, group in groupby(items, key=lambda item: isinstance(item, Figure)):
+        own = [_item_html(item) for item in group]
+        columns = {1: "", 3: " triples"}.get(len(own), " pairs")
         text = "".join(own)
-        content.append(f'<div class="figures{pairs}">{text}</div>' if are_figures else text)
-    return _section(section.id, section.title, "".join(content))
+        content.append(f'<div class="figures{columns}">{text}</div>' if are_figures else text)
+    return "".join(content)
+
+
+def _summary(items: Sequence[Item]) -> str:
+    """Say what is folded, as in `More: 2 tables, 6 figures`."""
+    tables = sum(isinstance(item, Table) for item in items)
+    figures = sum(isinstance(item, Figure) for item in items)
+    counts = [_count(tables, "table"), _count(figures, "figure")]
+    return f"More: {', '.join(count for count in counts if count)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number > 1 else ''}" if number else ""
 
 
 def _sentence(text: str) -> str:

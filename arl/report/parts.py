@@ -11,8 +11,8 @@ from msgspec import Struct
 class Figure(Struct, frozen=True, kw_only=True, tag="figure"):
     """Hold one plot as plotly's JSON.
 
-    A trace that belongs to an arm has the color "arm:<k>", k being the arm's number. One part of a whole has the
-    color "part:<k>". The page replaces both by colors of its theme, in "line", "marker" and "fillcolor" alike.
+    A trace that belongs to an arm has the color "arm:<k>", k being the arm's number; one of several arms, "series:<k>";
+    one part of a whole, "part:<k>". The page replaces them by colors of its theme, wherever a color may stand.
     """
 
     id: str
@@ -49,6 +49,12 @@ class ReportSection(Struct, frozen=True, kw_only=True, tag="section"):
     id: str
     title: str
     items: list[Item]
+    more: list[Item] = []  # what few readers need: the page folds it, the terminal leaves it out
+
+    @property
+    def all_items(self) -> list[Item]:
+        """Return the items and those that are folded."""
+        return [*self.items, *self.more]
 
 
 Section = ReportSection

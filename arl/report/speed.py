@@ -119,7 +119,7 @@ def _shares_figure(name: str, title: str, arms: Sequence[Arm], shares_of: Shares
                 "name": part,
                 "marker": {"color": "theme:muted" if part == UNEXPLAINED else f"part:{number}"},
                 "y": [arm.name for arm in arms],
-                "x": [None if share is None else round(100 * share, 2) for share in shares],
+                "x": [None if share is None else _rounded(share, 2) for share in shares],
             }
         )
     return Figure(
@@ -155,4 +155,9 @@ def _shares_table(name: str, title: str, arms: Sequence[Arm], shares_of: SharesO
 def _percent(share: float | None) -> str:
     if share is None:
         return "–"
-    return f"{round(100 * share, 1) + 0.0:.1f}"  # + 0.0: no minus before a zero
+    return f"{_rounded(share, 1):.1f}"
+
+
+def _rounded(share: float, digits: int) -> float:
+    """Return a share in percent, without a minus before a zero."""
+    return round(100 * share, digits) + 0.0

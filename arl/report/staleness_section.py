@@ -1,5 +1,6 @@
 """Show how old trained tokens were, and what their age did to ratios, weights and divergences."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ AGES = {
 }
 
 MOST_HEAT_MAPS = 16  # arms
+MOST_SENTENCES = 6  # arms that have one
+MOST_TICKS = 8  # of an axis of ages
 KL = "by_age/kl_behavior_proximal"
 
 
@@ -51,9 +54,11 @@ def staleness_section(arms: Sequence[Arm]) -> ReportSection:
         items.append(predicted)
     for divergence in DIVERGENCES:
         items += _figures(arms, divergence)
+    more: list[Item] = []
     for arm in arms[:MOST_HEAT_MAPS]:
-        items += _heat_maps(arm)
-    return ReportSection(id="staleness", title="How old was what it learned from, and what did age do?", items=items)
+        more += _heat_maps(arm)
+    title = "How old was what it learned from, and what did age do?"
+    return ReportSection(id="staleness", title=title, items=items, more=more)
 
 
 def by_age(arm: Arm, metric: str) -> np.ndarray:
@@ -78,7 +83,8 @@ def _sentences(arms: Sequence[Arm]) -> list[str]:
         "Tokens of age 0 were sampled by the very weights that train them, so what differs there is the numerics of "
         "engine and trainer alone; what is added at higher ages is lag."
     ]
-    lines += by_arm(arms, _mismatch_and_lag)
+    if len(arms) <= MOST_SENTENCES:  # the figures by age show the same of more
+        lines += by_arm(arms, _mismatch_and_lag)
     wanted = [name for divergence in DIVERGENCES for name in (divergence.metric, divergence.by_age)]
     lines += not_recorded(arms, [*AGES, *wanted])
     if len(arms) > MOST_HEAT_MAPS:
@@ -207,10 +213,16 @@ def _heat_maps(arm: Arm) -> list[Figure]:
                 caption=f"Share of each age in the batch of a step, mean over seeds; at most {MOST_POINTS} columns, "
                 "each the mean of neighboring steps.",
                 traces=[trace],
-                layout=layout("training steps", "age, versions"),
+                layout=_whole_ages(layout("training steps", "age, versions"), len(shares)),
             )
         )
     return figures
+
+
+def _whole_ages(axes: dict[str, Any], ages: int) -> dict[str, Any]:
+    """Put ticks at whole ages alone, of which there may be one only."""
+    ticks = {"tickmode": "linear", "tick0": 0, "dtick": max(1, math.ceil(ages / MOST_TICKS))}
+    return {**axes, "yaxis": {**axes["yaxis"], **ticks}}
 
 
 def age_shares(arm: Arm, metric: str) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 RESAMPLES = 10_000
 RESAMPLES_OF_CURVES = 1_000  # at each point of a curve
-COVERAGE = 95  # percent
+TAILS = (2.5, 97.5)  # percentiles, which 95 % of the means drawn lie between
 
 
 class MeanOfSeeds(Struct, frozen=True):
@@ -34,7 +34,7 @@ class MeanOfSeeds(Struct, frozen=True):
 
 def mean_of_seeds(values: Sequence[float]) -> MeanOfSeeds | None:
     """Compute the mean of the numbers that were measured, with its interval; None if none was."""
-    measured = np.array([value for value in values if math.isfinite(value)])
+    measured = _measured(values)
     if not len(measured):
         return None
     mean = float(measured.mean())
@@ -46,27 +46,39 @@ def mean_of_seeds(values: Sequence[float]) -> MeanOfSeeds | None:
 
 def difference_of_means(ones: Sequence[float], others: Sequence[float]) -> MeanOfSeeds | None:
     """Compute mean(ones) − mean(others) of unlike seeds, each side resampled by itself; None without one of them."""
-    one = np.array([value for value in ones if math.isfinite(value)])
-    other = np.array([value for value in others if math.isfinite(value)])
-    if not (len(one) and len(other)):
-        return None
+    one = _measured(ones)
+    other = _measured(others)
     seeds = min(len(one), len(other))
+    if seeds == 0:
+        return None
     mean = float(one.mean() - other.mean())
     if seeds == 1:
         return MeanOfSeeds(mean, None, None, 1)
     drawn = _drawn_means(one, seed=0) - _drawn_means(other, seed=1)
-    tail = (100 - COVERAGE) / 2
-    low, high = np.percentile(drawn, [tail, 100 - tail])
-    return MeanOfSeeds(mean, min(float(low), mean), max(float(high), mean), seeds)
+    bounds = np.percentile(drawn, TAILS)
+    low = min(float(bounds[0]), mean)
+    high = max(float(bounds[1]), mean)
+    return MeanOfSeeds(mean, low, high, seeds)
+
+
+def _measured(values: Sequence[float]) -> np.ndarray:
+    return np.array([value for value in values if math.isfinite(value)])
 
 
 def _drawn_means(values: np.ndarray, seed: int) -> np.ndarray:
     """Draw means of resampled seeds, widened like every interval, (RESAMPLES,) float."""
     size = len(values)
-    draws = np.random.default_rng(seed).integers(size, size=(RESAMPLES, size))
+    rng = np.random.default_rng(seed)
+    draws = rng.integers(size, size=(RESAMPLES, size))
     center = values.mean()
-    means: np.ndarray = center + math.sqrt(size / (size - 1)) * (values[draws].mean(axis=1) - center)
+    deviations = values[draws].mean(axis=1) - center
+    means: np.ndarray = center + _widening(size) * deviations
     return means
+
+
+def _widening(num_seeds: int) -> float:
+    """Return the factor by which means of new seeds spread more than means of resampled ones."""
+    return math.sqrt(num_seeds / (num_seeds - 1))
 
 
 def curve_of_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -97,18 +109,21 @@ def _interval(values: np.ndarray, resamples: int) -> tuple[np.ndarray, np.ndarra
     """Compute the bounds of the mean over rows of (seeds, points), two or more seeds."""
     num_seeds = len(values)
     center = values.mean(axis=0)
-    deviations = _weights(num_seeds, resamples) @ (values - center)  # (resamples, points)
-    tail = (100 - COVERAGE) / 2
-    low, high = np.percentile(deviations, [tail, 100 - tail], axis=0)
-    widened = math.sqrt(num_seeds / (num_seeds - 1))
-    return center + widened * np.minimum(low, 0.0), center + widened * np.maximum(high, 0.0)
+    weights = _weights(num_seeds, resamples)
+    deviations = weights @ (values - center)  # (resamples, points)
+    low, high = np.percentile(deviations, TAILS, axis=0)
+    widening = _widening(num_seeds)
+    lows = center + widening * np.minimum(low, 0.0)
+    highs = center + widening * np.maximum(high, 0.0)
+    return lows, highs
 
 
 @functools.lru_cache(maxsize=64)
 def _weights(num_seeds: int, resamples: int) -> np.ndarray:
     """Draw how much each seed counts in each resample, (resamples, seeds) float; rows sum to 1."""
     rng = np.random.default_rng(num_seeds)
-    draws = rng.multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), size=resamples)
+    chances = np.full(num_seeds, 1 / num_seeds)
+    draws = rng.multinomial(num_seeds, chances, size=resamples)
     return draws / num_seeds
 
 
@@ -148,7 +163,10 @@ def thinned(x: np.ndarray, rows: np.ndarray, points: int) -> tuple[np.ndarray, n
     starts = np.arange(0, size, width)
     measured = np.isfinite(rows)
     counts = np.add.reduceat(measured.astype(float), starts, axis=1)
-    sums = np.add.reduceat(np.where(measured, rows, 0.0), starts, axis=1)
-    means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+    known = np.where(measured, rows, 0.0)
+    sums = np.add.reduceat(known, starts, axis=1)
+    unknown = np.full_like(sums, np.nan)
+    means = np.divide(sums, counts, out=unknown, where=counts > 0)
     lengths = np.diff([*starts, size])
-    return np.add.reduceat(x.astype(float), starts) / lengths, means
+    places = np.add.reduceat(x.astype(float), starts) / lengths
+    return places, means

@@ -13,7 +13,7 @@ FILE_WIDTH = 160  # columns, where the output is no terminal
 LEAST_NAME = 32  # characters of an arm's name that are kept on one line
 SHOWN = {  # ids of the tables of each section that a terminal shows; a page shows all
     "overview": ("arms",),
-    "comparison": ("values-", "table-2-last"),
+    "comparison": ("values-", "table-2"),
     "speed": ("speed-table", "trainer-shares", "engine-shares"),
     "staleness": ("staleness-table",),
     "ledger": ("ledger-tokens",),
@@ -22,7 +22,7 @@ SHOWN = {  # ids of the tables of each section that a terminal shows; a page sho
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print every section in short."""
+    """Print every section without what is folded on a page."""
     if not console.is_terminal:
         console.width = max(console.width, FILE_WIDTH)
     for section in report.sections:

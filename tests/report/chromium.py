@@ -78,6 +78,12 @@ class Browser:
         """Wait until a condition holds."""
         return WebDriverWait(self.driver, WAIT_SECONDS, 0.05).until(lambda _: condition())
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of the page's main thread since it was opened, whatever else the machine does."""
+        self.driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+        metrics = self.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return float(next(metric["value"] for metric in metrics if metric["name"] == "ThreadTime"))
+
     def console(self) -> list[str]:
         """Return what the console has got since the last call."""
         entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]

@@ -24,24 +24,24 @@ def test_arms_are_named_by_what_differs_and_sorted_by_it_with_no_bound_last(tmp_
     write_run(tmp_path / "lagged", ["rollout.staleness=null", "rollout.lag=2", "objective.kind=ppo"])
     names = [arm.name for arm in arms_in(tmp_path).arms]
     assert names == [
-        "staleness=2, kind=decoupled_ppo",
-        "staleness=2, kind=ppo",
-        "staleness=16, kind=decoupled_ppo",
-        "staleness=16, kind=ppo",
-        "lag=2, kind=ppo",
+        "staleness=2, decoupled_ppo",
+        "staleness=2, ppo",
+        "staleness=16, decoupled_ppo",
+        "staleness=16, ppo",
+        "lag=2, ppo",
     ]
 
 
 def test_fields_that_follow_from_a_kind_do_not_name_an_arm(tmp_path: Path) -> None:
     write_run(tmp_path / "a", ["objective.kind=ppo"])
     write_run(tmp_path / "b", ["objective.kind=decoupled_ppo", "objective.behavior_weight_cap=2"])
-    assert [arm.name for arm in arms_in(tmp_path).arms] == ["kind=decoupled_ppo", "kind=ppo"]
+    assert [arm.name for arm in arms_in(tmp_path).arms] == ["decoupled_ppo", "ppo"]
     write_run(tmp_path / "c", ["objective.kind=decoupled_ppo", "objective.behavior_weight_cap=3"])
     names = [arm.name for arm in arms_in(tmp_path).arms]
     assert names == [
-        "kind=decoupled_ppo, behavior_weight_cap=2",
-        "kind=decoupled_ppo, behavior_weight_cap=3",
-        "kind=ppo",
+        "decoupled_ppo, behavior_weight_cap=2",
+        "decoupled_ppo, behavior_weight_cap=3",
+        "ppo",
     ]
 
 

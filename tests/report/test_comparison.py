@@ -12,13 +12,13 @@ from tests.report.synthetic_runs import evaluation, old_step, write_metrics, wri
 
 
 def table(report: Report, id: str) -> Table:
-    items = [item for section in report.sections for item in section.items]
+    items = [item for section in report.sections for item in section.all_items]
     (found,) = [item for item in items if isinstance(item, Table) and item.id == id]
     return found
 
 
 def figures(report: Report) -> dict[str, Figure]:
-    items = [item for section in report.sections for item in section.items]
+    items = [item for section in report.sections for item in section.all_items]
     return {item.id: item for item in items if isinstance(item, Figure)}
 
 
@@ -138,7 +138,7 @@ def test_the_papers_table_has_a_row_for_each_bound_and_a_column_for_each_objecti
 def test_without_an_axis_of_staleness_there_is_no_such_table(tmp_path: Path) -> None:
     write_run(tmp_path / "a", ["objective.kind=ppo"])
     write_run(tmp_path / "b")
-    ids = [item.id for section in build_report([tmp_path]).sections for item in section.items]
+    ids = [item.id for section in build_report([tmp_path]).sections for item in section.all_items]
     assert not [id for id in ids if id.startswith("table-2")]
 
 
@@ -171,14 +171,14 @@ def test_objectives_are_compared_whatever_their_own_fields_and_a_cap_in_the_plac
     report = build_report([tmp_path])
     names = [arm.name for arm in report.arms]
     assert names[:3] == [
-        "staleness=0, kind=decoupled_ppo, proximal=loglinear",
-        "staleness=0, kind=decoupled_ppo, proximal=recompute",
-        "staleness=0, kind=ppo",
+        "staleness=0, decoupled_ppo, loglinear",
+        "staleness=0, decoupled_ppo, recompute",
+        "staleness=0, ppo",
     ]
     sentences = report.comparison.sentences
     assert len(sentences) == 3 + 2 * 3
-    assert any(line.startswith("decoupled_ppo, proximal recompute at staleness 8 is 10.0") for line in sentences)
-    assert any(line.startswith("proximal loglinear at staleness 0 with decoupled_ppo is 10.0") for line in sentences)
+    assert any(line.startswith("decoupled_ppo, recompute at staleness 8 is 10.0") for line in sentences)
+    assert any(line.startswith("loglinear at staleness 0 with decoupled_ppo is 10.0") for line in sentences)
     shown = table(report, "table-2-last-0")
     assert [row[:4] for row in shown.rows] == [["0", "70.0", "60.0", "50.0"], ["8", "70.0", "60.0", "50.0"]]
 
@@ -188,3 +188,16 @@ def test_one_seed_on_which_two_arms_are_equal_puts_none_above_the_other(tmp_path
     scored_run(tmp_path / "p", {10: 0.5}, "objective.kind=ppo")
     (sentence,) = build_report([tmp_path]).comparison.sentences
     assert sentence == "ppo and decoupled_ppo: equal at step 10, accuracy on held_out, 1 seed."
+
+
+def test_of_many_pairs_the_largest_differences_are_said_and_the_others_counted(tmp_path: Path) -> None:
+    for bound in range(16):
+        loss = 0.03 * max(0, bound - 1)
+        for seed in range(2):
+            accuracy = 0.9 - loss + 0.001 * seed
+            scored_run(tmp_path / f"{bound}-{seed}", {10: accuracy}, f"rollout.staleness={bound}", seed=seed)
+    report = build_report([tmp_path])
+    sentences = report.comparison.sentences
+    assert len(report.comparison.sentences) == 13
+    assert sentences[0].startswith("staleness 0 is 42.0 points [42.0, 42.0] above staleness 15")
+    assert sentences[-1].startswith("Of 15 pairs, 2 more differ by less; 1 shows no difference.")

@@ -33,7 +33,7 @@ def steps(changed: Line, count: int = 4, age: int = 2) -> list[Line]:
 
 
 def prose(report: Report, id: str) -> str:
-    items = [item for section in report.sections for item in section.items]
+    items = [item for section in report.sections for item in section.all_items]
     (found,) = [item for item in items if isinstance(item, Prose) and item.id == id]
     return "\n".join(found.lines)
 
@@ -154,8 +154,21 @@ def test_every_figure_is_json_without_a_gap_drawn_as_zero_and_every_id_is_unique
     write_sweep(tmp_path, [0, 2], ["ppo", "decoupled_ppo"], seeds=2)
     report = build_report([tmp_path])
     assert b"NaN" not in msgspec.json.encode(report.sections)
-    ids = [item.id for section in report.sections for item in section.items]
+    ids = [item.id for section in report.sections for item in section.all_items]
     assert len(ids) == len(set(ids))
     for figure in figures(report).values():
         assert figure.traces
         assert figure.caption
+
+
+def test_no_share_of_the_time_is_minus_zero(tmp_path: Path) -> None:
+    arm_of(tmp_path / "run", steps({"time/train_s": 0.7500001}))  # so that the parts overlap by next to nothing
+    traces = figures(build_report([tmp_path]))["trainer-time"].traces
+    (unexplained,) = [trace["x"] for trace in traces if trace["name"] == UNEXPLAINED]
+    assert str(unexplained) == "[0.0]"
+
+
+def test_a_heat_map_has_ticks_at_whole_ages_alone(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", ["rollout.staleness=0"])
+    axis = figures(build_report([tmp_path]))["queue-age-0"].layout["yaxis"]
+    assert (axis["tick0"], axis["dtick"]) == (0, 1)

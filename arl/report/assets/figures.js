@@ -6,6 +6,7 @@ const figures = (() => {
   const isTouch = matchMedia("(pointer: coarse)").matches;
   const canHover = matchMedia("(hover: hover)").matches;
   const drawn = new Map(); // id -> the element that plotly drew into
+  const waiting = new Set(); // ids of figures that are near the screen and not drawn yet
   const hiddenArms = new Set(); // "arm:3": hidden in every figure
   const hiddenNames = new Map(); // id of a figure -> names of traces that are hidden in it alone
   const COORDINATES = new Set(["x", "y", "z", "base", "text", "customdata", "hovertext", "width"]);
@@ -19,7 +20,7 @@ const figures = (() => {
   // Copy a part of a figure with colors of the theme in place of placeholders. Numbers are shared, not copied.
   function themed(value, key = "") {
     if (typeof value === "string") {
-      return /^(arm|part|scale|theme):/.test(value) ? theme.color(value, key === "fillcolor" ? 0.16 : 1) : value;
+      return /^(arm|series|part|scale|theme):/.test(value) ? theme.color(value, key === "fillcolor" ? 0.16 : 1) : value;
     }
     if (value === null || typeof value !== "object") return value;
     if (Array.isArray(value)) return value.map((item) => themed(item, key));
@@ -168,14 +169,26 @@ const figures = (() => {
     list.hidden = seen.size < 2;
   }
 
+  // Draw one figure of those that are near the screen, then let the browser show it before the next one.
+  function drawNext() {
+    const [id] = waiting;
+    if (id === undefined) return; // scrolled away meanwhile
+    draw(id);
+    waiting.delete(id);
+    if (waiting.size > 0) setTimeout(drawNext);
+  }
+
   const near = new IntersectionObserver(
     (entries) => {
+      const isIdle = waiting.size === 0;
       for (const entry of entries) {
         const id = entry.target.dataset.figure;
-        if (entry.isIntersecting && !drawn.has(id)) draw(id);
+        if (entry.isIntersecting && !drawn.has(id)) waiting.add(id);
+        else waiting.delete(id);
       }
+      if (isIdle && waiting.size > 0) setTimeout(drawNext);
     },
-    { rootMargin: "500px" },
+    { rootMargin: "300px" },
   );
 
   for (const element of document.querySelectorAll("figure[data-figure]")) {

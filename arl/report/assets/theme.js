@@ -3,10 +3,12 @@
 // Theme: as the system says, until the reader chooses. Colors are those of theme.css.
 const theme = (() => {
   const CHOICES = ["auto", "light", "dark"];
+  const HUES = new Set(["arm", "series", "part"]);
   const root = document.documentElement;
   const button = document.getElementById("theme");
   const probe = document.createElement("span");
   const listeners = [];
+  const known = new Map(); // name of a variable -> its color in the theme that is shown
   let choice = 0;
 
   probe.hidden = true;
@@ -14,8 +16,16 @@ const theme = (() => {
 
   // Return what a CSS variable stands for in the theme that is shown, as "rgb(r, g, b)".
   function variable(name) {
-    probe.style.color = `var(--${name})`;
-    return getComputedStyle(probe).color;
+    if (!known.has(name)) {
+      probe.style.color = `var(--${name})`;
+      known.set(name, getComputedStyle(probe).color);
+    }
+    return known.get(name);
+  }
+
+  // Return the variable of "arm:3" or "part:2"; a series has the hues of arms.
+  function hue(kind, name) {
+    return `${kind === "part" ? "part" : "arm"}-${Number(name) % 8}`;
   }
 
   function channels(name) {
@@ -32,25 +42,26 @@ const theme = (() => {
     return `rgb(${mixed.join(", ")})`;
   }
 
-  // Replace "arm:3", "part:2", "scale:0.5" and "theme:muted" by a color; other values stay as they are.
+  // Replace "arm:3", "series:1", "part:2", "scale:0.5" and "theme:muted" by a color; other values stay as they are.
   function color(value, opacity = 1) {
     const [kind, name] = value.split(":");
     if (kind === "scale") return onScale(Number(name));
     if (kind === "theme") return variable(name);
-    if (kind !== "arm" && kind !== "part") return value;
-    const own = channels(`${kind}-${Number(name) % 8}`);
+    if (!HUES.has(kind)) return value;
+    const own = channels(hue(kind, name));
     return opacity === 1 ? `rgb(${own.join(", ")})` : `rgba(${own.join(", ")}, ${opacity})`;
   }
 
   // Return the CSS value of a placeholder, which follows the theme by itself.
   function cssColor(value) {
     const [kind, name] = value.split(":");
-    if (kind === "arm" || kind === "part") return `var(--${kind}-${Number(name) % 8})`;
+    if (HUES.has(kind)) return `var(--${hue(kind, name)})`;
     if (kind === "theme") return `var(--${name})`;
     return kind === "scale" ? `var(--scale-${Math.round(Number(name) * 7)})` : value;
   }
 
   function announce() {
+    known.clear();
     listeners.forEach((listener) => listener());
   }
 
