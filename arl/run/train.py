@@ -169,7 +169,7 @@ class SegmentRun:
             board = self._board(recorder)
             evaluations = NoEvaluations() if board is None else parts.make_evaluations(board)
             checkpoints = parts.make_checkpoints(self._cutter(recorder, before), evaluations)
-            observer = SteppedObserver(recorder, evaluations.stepped)
+            observer = SteppedObserver(recorder, lambda step: evaluations.stepped(step, controller.has_ended()))
             controller = Controller(make_segment(self.start, parts, self.until, observer, checkpoints))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(evaluations.run(), name="evaluations")
