@@ -109,7 +109,11 @@ METRICS: dict[str, Metric] = {
     "audit/tokens_trained": Metric("tokens", "of trained groups, tokens without loss included"),
     "audit/tokens_rejected": Metric("tokens", "of groups that the filter or the env rejected"),
     "audit/tokens_failed": Metric("tokens", "of groups that failed"),
-    "audit/tokens_dropped": Metric("tokens", "of groups that were lost otherwise, like those dropped as late"),
+    "audit/tokens_dropped": Metric(
+        "tokens",
+        "of groups that were lost otherwise, like those dropped as late, and of ended episodes that a resumed run had "
+        "to begin anew, with sync.interrupt false",
+    ),
     "audit/tokens_in_flight": Metric(
         "tokens", "of finished groups in the buffer, and of ended episodes of running ones"
     ),

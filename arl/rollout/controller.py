@@ -314,6 +314,7 @@ class Controller:
             trained=self.ledger.trained,
             tokens_trained=self._horizon.num_tokens,
             lost=dict(self.ledger.lost),
+            restarted_tokens=self.ledger.restarted_tokens,
             position=self._problems.position,
             num_problems=self._problems.num_problems,
             requeued=self._problems.waiting,
@@ -328,7 +329,12 @@ class Controller:
         """Go on from a checkpoint; the groups in flight begin to run in `run`."""
         self.version = state.version
         self._horizon.restore(state.version, state.tokens_trained)
-        self.ledger = Ledger(state.admitted, state.trained, Counter(state.lost))
+        self.ledger = Ledger(
+            admitted=state.admitted,
+            trained=state.trained,
+            lost=Counter(state.lost),
+            restarted_tokens=state.restarted_tokens,
+        )
         self._problems.restore(state.position, state.num_problems, state.requeued)
         self._limits.restore(state.failures)
         if self._tail is not None:
@@ -338,6 +344,8 @@ class Controller:
         keeps_tokens = self._interrupts or self._engine.loaded_version == state.loaded_version
         for running in state.running:
             self._running[running.group_id] = OpenGroup.restored(running, keeps_tokens)
+            if not keeps_tokens:
+                self.ledger.restarted_tokens += running.ended_tokens
         finished = [(group.dispatch_version, due) for due, group in state.buffered]
         unfinished = [(running.dispatch_version, running.deadline) for running in state.running]
         outstanding = finished + unfinished

@@ -158,6 +158,7 @@ class SegmentRun:
             meters=lambda: read_meters(parts),
             admitted=lambda: controller.ledger.admitted,
             open_tokens=lambda: controller.open_tokens,
+            restarted_tokens=lambda: controller.ledger.restarted_tokens,
             epochs=lambda: parts.problems.position / len(self.start.origin.plan.training),
             codec=parts.codec,
             samples=SamplePlan(recipe.output.samples_every, recipe.output.samples),
