@@ -110,12 +110,13 @@ class Selection(Struct, frozen=True):
         """Return how many groups will never be trained."""
         return self.rejected.groups + self.failed.groups + self.dropped.groups
 
-    def metrics(self, admitted: int, open_tokens: int) -> Record:
+    def metrics(self, admitted: int, open_tokens: int, restarted_tokens: int) -> Record:
         """Compute groups/… and audit/…; a mean without a sample is left out.
 
         Args:
             admitted: groups since the start of the run.
             open_tokens: sampled by the ended episodes of groups that still run.
+            restarted_tokens: of ended episodes that a resumed run began anew: dropped, although their groups go on.
         """
         lost_tokens = self.rejected.tokens + self.failed.tokens + self.dropped.tokens
         finished_tokens = self.generated.tokens - self.trained.tokens - lost_tokens  # in the buffer
@@ -127,7 +128,8 @@ class Selection(Struct, frozen=True):
         }
         for name, population in self.populations().items():
             record[f"audit/tokens_{name}"] = population.tokens
-        record["audit/tokens_generated"] = self.generated.tokens + open_tokens
+        record["audit/tokens_dropped"] = self.dropped.tokens + restarted_tokens
+        record["audit/tokens_generated"] = self.generated.tokens + open_tokens + restarted_tokens
         record["audit/tokens_in_flight"] = finished_tokens + open_tokens
         for name, population in self.populations().items():
             if population.length.count:

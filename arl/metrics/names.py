@@ -109,7 +109,11 @@ METRICS: dict[str, Metric] = {
     "audit/tokens_trained": Metric("tokens", "of trained groups, tokens without loss included"),
     "audit/tokens_rejected": Metric("tokens", "of groups that the filter or the env rejected"),
     "audit/tokens_failed": Metric("tokens", "of groups that failed"),
-    "audit/tokens_dropped": Metric("tokens", "of groups that were lost otherwise, like those dropped as late"),
+    "audit/tokens_dropped": Metric(
+        "tokens",
+        "of groups that were lost otherwise, like those dropped as late, and of ended episodes that a resumed run had "
+        "to begin anew, with sync.interrupt false",
+    ),
     "audit/tokens_in_flight": Metric(
         "tokens", "of finished groups in the buffer, and of ended episodes of running ones"
     ),
@@ -157,6 +161,9 @@ METRICS: dict[str, Metric] = {
     "behavior_weight/effective_sample_size": Metric("fraction", "(Σ w)² / (n Σ w²) over n computed loss tokens"),
     "kl/behavior_proximal": Metric("nats", "mean of w − 1 − log w over computed loss tokens: KL(π_behav ‖ π_prox)"),
     "kl/proximal_current": Metric("nats", "mean of u − 1 − log u over computed loss tokens: KL(π_prox ‖ π_θ)"),
+    "kl/behavior_current": Metric(
+        "nats", "mean of r − 1 − log r over computed loss tokens, r = π_θ/π_behav of each token: KL(π_behav ‖ π_θ)"
+    ),
     # ---- the same for the computed loss tokens of each age v − policy_version: one number for each of AGE_BUCKETS
     "by_age/tokens": Metric("tokens", "computed loss tokens"),
     "by_age/ratio": Metric("", "mean of u"),
@@ -166,6 +173,7 @@ METRICS: dict[str, Metric] = {
     "by_age/effective_sample_size": Metric("fraction", "(Σ w)² / (n Σ w²) over the n tokens, uncapped"),
     "by_age/kl_behavior_proximal": Metric("nats", "mean of w − 1 − log w"),
     "by_age/kl_proximal_current": Metric("nats", "mean of u − 1 − log u"),
+    "by_age/kl_behavior_current": Metric("nats", "mean of r − 1 − log r, r = π_θ/π_behav"),
     # ---- updates
     "entropy": Metric("nats", "mean entropy of π_θ at computed loss tokens"),
     "grad_norm": Metric("", "mean over minibatches of the gradient norm before clipping"),

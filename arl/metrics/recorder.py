@@ -65,6 +65,7 @@ class Recorder:
         meters: of this process; read at every step.
         admitted: groups, since the start of the run; read at every step.
         open_tokens: sampled by the ended episodes of groups that run; read at every step.
+        restarted_tokens: of ended episodes that a resumed run began anew; read at every step.
         epochs: over the training problems, since the start of the run; read at every step.
         codec: turns tokens into text, for trajectory files and trackers.
         samples: which episodes trackers are shown.
@@ -82,6 +83,7 @@ class Recorder:
         meters: Callable[[], Meters],
         admitted: Callable[[], int],
         open_tokens: Callable[[], int],
+        restarted_tokens: Callable[[], int],
         epochs: Callable[[], float],
         codec: TextCodec | None = None,
         samples: SamplePlan = NO_SAMPLES,
@@ -93,6 +95,7 @@ class Recorder:
         self._rates = Rates(meters, at.rates)
         self._admitted = admitted
         self._open_tokens = open_tokens
+        self._restarted_tokens = restarted_tokens
         self._epochs = epochs
         self._codec = codec
         self._samples = samples
@@ -211,7 +214,7 @@ class Recorder:
         record["sync/pause_seconds"] = self._last_swap.pause_seconds
         record["sync/swaps"] = self._num_swaps
         record["sync/paused_s"] = self._paused
-        record |= self.selection.metrics(self._admitted(), self._open_tokens())
+        record |= self.selection.metrics(self._admitted(), self._open_tokens(), self._restarted_tokens())
         generated = int(number(record, "audit/tokens_generated"))
         record |= self._rates.end_step(sum(ages.tokens), generated, waits)
         self._num_swaps = 0

@@ -43,6 +43,7 @@ DIVERGENCES = (
     Divergence("behavior_weight/effective_sample_size", "by_age/effective_sample_size", "Effective sample size"),
     Divergence("kl/behavior_proximal", KL, "KL(behavior‖proximal)"),
     Divergence("kl/proximal_current", "by_age/kl_proximal_current", "KL(proximal‖current)"),
+    Divergence("kl/behavior_current", "by_age/kl_behavior_current", "KL(behavior‖current)"),
 )
 
 

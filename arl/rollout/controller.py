@@ -10,12 +10,12 @@ Three loops run at once, _admit, _train and Swaps.run, beside one task for each 
 
     event      set by                                   waited for by
     room       a step, a swap, a lost group             _admit
-    finished   a finished or lost group, a swap         _train
+    finished   a finished or lost group, a swap         NextBatch.wait
     loadable   a step, a finished or lost group         Swaps.run
 
 The controller is the same in every world and mode, because it meets them only through the seams that a Segment holds,
 and through the clock of the running event loop. Its rules are elsewhere: what may start and what must be trained when
-in staleness.py and exact_lag.py, which failures end a run in failure_window.py.
+in staleness.py and exact_lag.py, when a step may start in next_batch.py, which failures end a run in failure_window.py.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ from arl.rollout.controller_state import ControllerState
 from arl.rollout.failure_window import FailureLimits
 from arl.rollout.horizon import Horizon
 from arl.rollout.ledger import Ledger
+from arl.rollout.next_batch import NextBatch
 from arl.rollout.open_group import OpenGroup
 from arl.rollout.problem_queue import Attempt, ProblemQueue
 from arl.rollout.segment import Segment
@@ -66,9 +67,16 @@ class Controller:
         self._buffer = GroupBuffer()
         self._running: dict[int, OpenGroup] = {}  # group_id -> group, in the order of admission
         self._room = asyncio.Event()
-        self._finished = asyncio.Event()
         self.version = 0  # steps finished by the trainer
         self.ledger = Ledger()
+        self._next_batch = NextBatch(
+            segment,
+            self._buffer,
+            abandon=self._abandon_one,
+            has_no_more=self._has_no_more_groups,
+            describe=self._counts,
+        )
+        self._finished = self._next_batch.finished
         self._swaps = Swaps(
             segment,
             self._horizon,
@@ -228,7 +236,7 @@ class Controller:
         """
         for version in range(self.version, self._until):
             timer = WaitTimer()
-            chosen = await self._next_batch(version, timer)
+            chosen = await self._next_batch.wait(version, timer)
             if chosen is None:
                 return
             with timer.waiting_for("device"):
@@ -246,44 +254,6 @@ class Controller:
             if self._checkpoints.due(self.version):
                 write = await self._copy_for_checkpoint()
                 tasks.create_task(write, name=f"checkpoint of version {self.version}")
-
-    async def _next_batch(self, version: int, timer: WaitTimer) -> Counter[int] | None:
-        """Wait until step `version` may start (docs/design.md §4); the deadline counts from the last group that ended.
-
-        Returns:
-            How many groups of each deadline it consumes; None: a recording has no more groups.
-        """
-        patience = self._deadlines.step
-        what = f"{self._rollout.problems_per_step} groups for step {version}"
-        async with deadline(patience, "trainer", lambda: f"{what}; {self._counts()}") as scope:
-            while True:
-                self._finished.clear()
-                chosen = self._choose_batch(version)
-                if chosen is not None:
-                    return chosen
-                if self._has_no_more_groups(version):
-                    return None
-                too_few = len(self._buffer) < self._rollout.problems_per_step
-                with timer.waiting_for("groups" if too_few else "bound"):
-                    await self._finished.wait()
-                scope.reschedule(now() + patience)
-
-    def _choose_batch(self, version: int) -> Counter[int] | None:
-        """Choose the groups that are due first, if step `version` may consume them now; else None.
-
-        With `rollout.late: drop`, unfinished groups that are in its way are abandoned, oldest first.
-        """
-        wanted = self._rollout.problems_per_step
-        if len(self._buffer) < wanted:
-            return None
-        if self._rollout.is_unbounded and version > self._engine.loaded_version + self._rollout.versions_ahead:
-            return None
-        chosen = self._buffer.earliest(wanted)
-        blocking = self._admission.first_blocking(version, chosen)
-        while blocking is not None and self._rollout.late == "drop":
-            self._abandon_one(blocking)
-            blocking = self._admission.first_blocking(version, chosen)
-        return chosen if blocking is None else None
 
     def _abandon_one(self, blocking: int) -> None:
         """Give up the oldest unfinished group due by version `blocking`; its problem may be tried again."""
@@ -344,6 +314,7 @@ class Controller:
             trained=self.ledger.trained,
             tokens_trained=self._horizon.num_tokens,
             lost=dict(self.ledger.lost),
+            restarted_tokens=self.ledger.restarted_tokens,
             position=self._problems.position,
             num_problems=self._problems.num_problems,
             requeued=self._problems.waiting,
@@ -358,7 +329,12 @@ class Controller:
         """Go on from a checkpoint; the groups in flight begin to run in `run`."""
         self.version = state.version
         self._horizon.restore(state.version, state.tokens_trained)
-        self.ledger = Ledger(state.admitted, state.trained, Counter(state.lost))
+        self.ledger = Ledger(
+            admitted=state.admitted,
+            trained=state.trained,
+            lost=Counter(state.lost),
+            restarted_tokens=state.restarted_tokens,
+        )
         self._problems.restore(state.position, state.num_problems, state.requeued)
         self._limits.restore(state.failures)
         if self._tail is not None:
@@ -368,6 +344,8 @@ class Controller:
         keeps_tokens = self._interrupts or self._engine.loaded_version == state.loaded_version
         for running in state.running:
             self._running[running.group_id] = OpenGroup.restored(running, keeps_tokens)
+            if not keeps_tokens:
+                self.ledger.restarted_tokens += running.ended_tokens
         finished = [(group.dispatch_version, due) for due, group in state.buffered]
         unfinished = [(running.dispatch_version, running.deadline) for running in state.running]
         outstanding = finished + unfinished

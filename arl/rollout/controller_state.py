@@ -16,6 +16,7 @@ class RunningGroup(Struct, frozen=True):
     dispatch_time: float  # clock seconds
     deadline: int  # the last version that may train it
     journals: tuple[tuple[Turn, ...], ...]  # (G,); none before its first token
+    ended_tokens: int = 0  # sampled by those of its episodes that have ended
 
 
 class ControllerState(Struct, frozen=True, kw_only=True):
@@ -27,6 +28,7 @@ class ControllerState(Struct, frozen=True, kw_only=True):
     trained: int = 0
     tokens_trained: int = 0  # loss tokens
     lost: dict[str, int] = {}  # fate -> groups
+    restarted_tokens: int = 0  # see Ledger
     position: int = 0  # in the order of problems
     num_problems: int = 0  # admitted so far
     requeued: tuple[Attempt, ...] = ()  # put back in line

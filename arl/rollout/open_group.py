@@ -21,6 +21,7 @@ class OpenGroup:
     dispatch_time: float  # clock seconds
     deadline: int  # the last version that may train it
     journals: Sequence[tuple[Turn, ...]] = ()  # of the run that is resumed
+    recorded_tokens: int = 0  # of the episodes that had ended there; counts until they are opened again
     sessions: Sequence[Session] = ()
     task: asyncio.Task[None] | None = None
 
@@ -38,6 +39,7 @@ class OpenGroup:
             dispatch_time=state.dispatch_time,
             deadline=state.deadline,
             journals=state.journals if keeps_tokens else (),
+            recorded_tokens=state.ended_tokens if keeps_tokens else 0,
         )
 
     @property
@@ -47,6 +49,8 @@ class OpenGroup:
     @property
     def ended_tokens(self) -> int:
         """Return how many tokens its ended episodes have sampled."""
+        if not self.sessions:
+            return self.recorded_tokens
         return sum(session.num_sampled for session in self.sessions if session.has_ended)
 
     def state(self) -> RunningGroup:
@@ -61,6 +65,7 @@ class OpenGroup:
             dispatch_time=self.dispatch_time,
             deadline=self.deadline,
             journals=journals,
+            ended_tokens=self.ended_tokens,
         )
 
     def partial(self) -> tuple[Trajectory, ...]:

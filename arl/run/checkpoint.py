@@ -142,7 +142,8 @@ class RunCheckpoints:
             await self._off_the_loop(self._cut.settle)
             final = self._directory / f"step_{version}"
             await self._off_the_loop(_write_state, self._partial(version), final, state)
-            self._evaluations.saved(version)
+            is_last = self._recipe.train.is_done(version, state.controller.tokens_trained)
+            self._evaluations.saved(version, is_last)
             await self.prune()
         self._idle.set()
 

@@ -158,6 +158,7 @@ class SegmentRun:
             meters=lambda: read_meters(parts),
             admitted=lambda: controller.ledger.admitted,
             open_tokens=lambda: controller.open_tokens,
+            restarted_tokens=lambda: controller.ledger.restarted_tokens,
             epochs=lambda: parts.problems.position / len(self.start.origin.plan.training),
             codec=parts.codec,
             samples=SamplePlan(recipe.output.samples_every, recipe.output.samples),
@@ -169,7 +170,7 @@ class SegmentRun:
             board = self._board(recorder)
             evaluations = NoEvaluations() if board is None else parts.make_evaluations(board)
             checkpoints = parts.make_checkpoints(self._cutter(recorder, before), evaluations)
-            observer = SteppedObserver(recorder, evaluations.stepped)
+            observer = SteppedObserver(recorder, lambda step: evaluations.stepped(step, controller.has_ended()))
             controller = Controller(make_segment(self.start, parts, self.until, observer, checkpoints))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(evaluations.run(), name="evaluations")

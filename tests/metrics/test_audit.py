@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 
 from arl import clock
 from arl.config.recipe import Rollout
+from arl.data import msgpack_arrays
 from arl.metrics.audit import Moments, Selection, p_value
 from arl.metrics.names import Record, number
+from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Session
 from arl.types import FAILED, FAILED_REQUEUED, LATE, REJECTED, Batch, Problem, StepResult, StepWaits, TrajectoryGroup
 from tests.examples import examples
 from tests.fakes import NullObserver
 from tests.metrics.test_recorder import idle_recorder, trajectory
-from tests.rollout.test_controller import World, failing, rules, scheduled, schedules
+from tests.rollout.test_controller import World, failing, heavy_tailed, rules, scheduled, schedules
 from tests.rollout.test_exact_lag import rejecting
 
 
@@ -103,6 +105,7 @@ class Books(NullObserver):
         self.selection = selection
         self.sampled = sampled  # by the envs themselves: episode -> tokens
         self.generated: list[float] = []
+        self.is_complete = True  # whether the envs count
 
     def group_finished(self, group: TrajectoryGroup) -> None:
         self.selection = self.selection.finished(group)
@@ -115,17 +118,20 @@ class Books(NullObserver):
         for trained in batch.groups:
             self.selection = self.selection.trained_on(trained)
         controller = self.world.controller
-        record = self.selection.metrics(controller.ledger.admitted, controller.open_tokens)
+        ledger = controller.ledger
+        record = self.selection.metrics(ledger.admitted, controller.open_tokens, ledger.restarted_tokens)
         assert_adds_up(record)
         self.generated.append(number(record, "audit/tokens_generated"))
-        if not self.selection.dropped.groups:
+        if self.is_complete and not self.selection.dropped.groups and not ledger.restarted_tokens:
             assert self.generated[-1] == self.sampled.total()
 
 
-@given(schedules, st.integers(1, 5))
+@given(schedules, st.integers(1, 5), st.booleans())
 @examples(4)
-def test_on_any_schedule_generated_tokens_are_the_sum_of_their_fates(s: dict[str, Any], cut: int) -> None:
-    """With failures, rejections and late drops, and through a checkpoint."""
+def test_on_any_schedule_generated_tokens_are_the_sum_of_their_fates(
+    s: dict[str, Any], cut: int, interrupt: bool
+) -> None:
+    """With failures, rejections and late drops, and through a checkpoint whose engines begin with its own version."""
     sampled: Counter[str] = Counter()
     fails = failing(s["fail_one_in"])
 
@@ -136,7 +142,7 @@ def test_on_any_schedule_generated_tokens_are_the_sum_of_their_fates(s: dict[str
             sampled[session._episode_id] = session.num_sampled
 
     def run(books: Books, **options: Any) -> World:
-        world = scheduled(s, rules(s), 6, keep=rejecting(s["reject_one_in"]), **options)
+        world = scheduled(s, rules(s), 6, keep=rejecting(s["reject_one_in"]), interrupt=interrupt, **options)
         world.observer = books
         world.env = counted
         books.world = world
@@ -149,8 +155,36 @@ def test_on_any_schedule_generated_tokens_are_the_sum_of_their_fates(s: dict[str
         for episode in range(2):
             sampled.pop(f"g{running.group_id}.{episode}", None)
     after = Books(before.selection, sampled)
-    run(after, restored=state)
+    run(after, restored=state, serves_newest=True)
     assert before.generated + after.generated == sorted(before.generated + after.generated)
+
+
+def test_what_a_resumed_run_begins_anew_is_dropped_and_no_generated_token_is_forgotten() -> None:
+    """Its engines begin with the checkpoint's version, and without interruptions no episode may go on with it."""
+    rollout = Rollout(problems_per_step=2, group_size=4, staleness=3)
+    settings: dict[str, Any] = {
+        "length_of": heavy_tailed(one_in=4, factor=60),
+        "step_seconds": 1.0,
+        "checkpoint_every": 1,
+        "interrupt": False,
+    }
+    books = Books(Selection(), Counter())
+    books.is_complete = False
+
+    def run(**options: Any) -> World:
+        world = World(rollout, 8, **settings, **options)
+        world.observer = books
+        books.world = world
+        return world.run()
+
+    _, data = run(until=2).checkpoints.states[2]
+    state = msgpack_arrays.decoder(ControllerState).decode(data)
+    ended = sum(running.ended_tokens for running in state.running)
+    assert ended > 0
+    assert state.loaded_version < state.version
+    resumed = run(restored=state, serves_newest=True)
+    assert resumed.controller.ledger.restarted_tokens == ended
+    assert books.generated == sorted(books.generated)
 
 
 def test_what_the_filter_intends_is_shown_apart_and_is_no_warning() -> None:
@@ -159,7 +193,7 @@ def test_what_the_filter_intends_is_shown_apart_and_is_no_warning() -> None:
     for i in range(20):
         selection = selection.finished(group(5 + i % 3, 1.0 + 0.01 * i)).trained_on(group(5 + i % 3, 1.0 + 0.01 * i))
         selection = selection.lost(group(50 + i % 3, 0.01 * i), REJECTED)
-    metrics = selection.metrics(admitted=40, open_tokens=3)
+    metrics = selection.metrics(admitted=40, open_tokens=3, restarted_tokens=0)
     assert not selection.warnings()
     assert (metrics["groups/rejected"], metrics["groups/dropped"], metrics["groups/failed"]) == (20, 0, 0)
     assert metrics["audit/length_rejected"] == pytest.approx(51, abs=0.1)

@@ -83,6 +83,7 @@ def idle_recorder(
     directory: Path,
     admitted: Callable[[], int],
     open_tokens: Callable[[], int] = lambda: 0,
+    restarted_tokens: Callable[[], int] = lambda: 0,
     trajectories: bool = True,
 ) -> Recorder:
     """Make a recorder of engines that are never busy and never lost."""
@@ -94,6 +95,7 @@ def idle_recorder(
         meters=lambda: Meters(busy_seconds=0.0, restarts=0),
         admitted=admitted,
         open_tokens=open_tokens,
+        restarted_tokens=restarted_tokens,
         epochs=lambda: 0.25,
     )
 
@@ -330,6 +332,7 @@ def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None
             meters=lambda: Meters(0.0, 0),
             admitted=lambda: 9,
             open_tokens=lambda: 0,
+            restarted_tokens=lambda: 0,
             epochs=lambda: 0.0,
             codec=NullCodec(),
             samples=SamplePlan(every=2, count=2),

@@ -49,6 +49,7 @@ class Process:
             meters=self._work.meters,
             admitted=lambda: 100,
             open_tokens=lambda: 3,
+            restarted_tokens=lambda: 0,
             epochs=lambda: self._work.tokens / 100,
             restored=restored,
         )

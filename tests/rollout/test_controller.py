@@ -95,12 +95,14 @@ class World:
         tokens: int | None = None,
         interrupt: bool = True,
         restored: ControllerState | None = None,
+        serves_newest: bool = False,
     ) -> None:
         self.keep, self.crash_at, self.lags, self.until = keep, crash_at, lags, until or steps
         self.tokens, self.interrupt = tokens, interrupt
         self.seconds_of, self.replicas, self.env = seconds_of, replicas, env
         self.rollout, self.steps, self.deadlines = rollout, steps, deadlines
         self.length_of, self.swap_seconds, self.score = length_of, swap_seconds, score
+        self.serves_newest = serves_newest  # after a resume on the wall clock
         self.restored, self.first = restored, restored.version if restored else 0
         self.trainer, self.observer = NullTrainer(step_seconds, self.first), NullObserver()
         self.checkpoints = NullCheckpoints(checkpoint_every, steps)
@@ -126,6 +128,8 @@ class World:
     def _make(self, restored: ControllerState | None) -> Controller:
         swaps = [self.swap_seconds * (i + 1) for i in range(self.replicas)]
         served = restored.loaded_version if restored else 0
+        if restored and self.serves_newest:
+            served = restored.version
         self.trainer.engine = self.engine = Router(
             [NullEngine(self.length_of, swap, self.seconds_of, served) for swap in swaps]
         )
@@ -360,6 +364,7 @@ def test_a_restored_controller_is_in_the_state_it_was_restored_from(late: Litera
     artificial = {
         "set_aside": (),
         "is_long_round": False,
+        "restarted_tokens": 5,
         "requeued": (Attempt(Problem("again"), 3, 1),),
         "failures": failures,
     }

@@ -90,12 +90,15 @@ class Beside:
             yield replica
 
         recipe = Recipe.model_validate(RECIPE)
-        self.evaluations = BackgroundEvaluations(directory, recipe, begins, opened, self.board, self.notes.append)
+        is_done = begins == recipe.train.steps
+        self.evaluations = BackgroundEvaluations(
+            directory, recipe, begins, is_done, opened, self.board, self.notes.append
+        )
 
-    def save(self, *versions: int) -> None:
+    def save(self, *versions: int, last: int = 60) -> None:
         for version in versions:
             (self.directory / "checkpoints" / f"step_{version}").mkdir(parents=True, exist_ok=True)
-            self.evaluations.saved(version)
+            self.evaluations.saved(version, is_last=version == last)
 
     async def end(self) -> None:
         self.evaluations.finish()
@@ -137,6 +140,19 @@ def test_each_due_version_is_measured_once_in_order_and_recorded_as_itself(tmp_p
         (20, 20, 0.5),
     ]
     assert replica.measured == [10, 20]
+
+
+@pytest.mark.parametrize("last", [60, 20])
+def test_the_last_version_is_left_to_the_run_whether_its_steps_or_its_tokens_end_it(tmp_path: Path, last: int) -> None:
+    replica = FakeReplica({10: 0.3})
+
+    async def body(recorder: Recorder) -> None:
+        beside = Beside(tmp_path, replica, recorder)
+        beside.save(10, last, last=last)
+        await beside.end()
+
+    in_run(tmp_path, body)
+    assert replica.measured == [10]
 
 
 def test_the_best_stays_the_best_until_another_one_is_better(tmp_path: Path) -> None:

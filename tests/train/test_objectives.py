@@ -49,7 +49,18 @@ def test_naive_ppo_clips_around_the_behavior_policy_and_has_no_weight() -> None:
     loss.backward()  # type: ignore[no-untyped-call]
     assert current.grad is not None
     torch.testing.assert_close(current.grad, torch.tensor([0.0, -1.1]))
-    assert set(stats) == {"ratio", "is_clipped", "is_clipped_up", "is_clipped_down"}
+    assert set(stats) == {"ratio", "is_clipped", "is_clipped_up", "is_clipped_down", "kl_behavior_current"}
+    drift = [1.5 - 1 - math.log(1.5), 1.1 - 1 - math.log(1.1)]
+    torch.testing.assert_close(stats["kl_behavior_current"], torch.tensor(drift))
+
+
+def test_the_drift_from_the_behavior_policy_is_the_same_under_every_objective() -> None:
+    current, proximal, behavior = logs(0.3, 0.2, 0.7), logs(0.25, 0.4, 0.1), logs(0.2, 0.2, 0.9)
+    tokens = token_columns(current, behavior, torch.tensor([1.0, -1.0, 0.5]), proximal=proximal)
+    drifts = [objective.loss(tokens)[1]["kl_behavior_current"] for objective in (PPO(), DecoupledPPO(), GSPO(**CLIP))]
+    for drift in drifts:
+        torch.testing.assert_close(drift, drifts[0])
+    assert drifts[0][1] == 0
 
 
 def test_both_agree_when_the_behavior_policy_is_the_proximal_one() -> None:

@@ -29,12 +29,15 @@ MAX_WAITING = 2  # beside the one that is measured; each holds the disk of one c
 MAX_RESTARTS = 1  # of the replica in a run
 
 
-def is_measured(recipe: Recipe, version: int) -> bool:
+def is_measured(recipe: Recipe, version: int, is_last: bool) -> bool:
     """Return whether a version is measured during training, which takes eval.every.
 
     The last one always is, unless the run itself measures all of it after training.
+
+    Args:
+        is_last: the run ends with it, by `train.steps` or earlier by `train.tokens`.
     """
-    if version == recipe.train.steps:
+    if is_last:
         return not recipe.eval.only_held_out
     return version % recipe.eval.every == 0
 
@@ -47,12 +50,12 @@ class Evaluations(Protocol):
         """Return the versions whose checkpoints are still needed."""
 
     def due(self, version: int) -> bool:
-        """Return whether a checkpoint of this version is wanted."""
+        """Return whether a checkpoint of this version, which is not the last one, is wanted."""
 
-    def stepped(self, version: int) -> None:
+    def stepped(self, version: int, is_last: bool) -> None:
         """Note that the trainer has finished a step; no other code runs until this returns."""
 
-    def saved(self, version: int) -> None:
+    def saved(self, version: int, is_last: bool) -> None:
         """Note that the checkpoint of a version is complete."""
 
     async def run(self) -> None:
@@ -87,10 +90,10 @@ class NoEvaluations:
         """See Evaluations."""
         return False
 
-    def stepped(self, version: int) -> None:
+    def stepped(self, version: int, is_last: bool) -> None:
         """See Evaluations."""
 
-    def saved(self, version: int) -> None:
+    def saved(self, version: int, is_last: bool) -> None:
         """See Evaluations."""
 
     async def run(self) -> None:
@@ -131,8 +134,9 @@ class BackgroundEvaluations:
 
     Args:
         run: directory of the run.
-        recipe: its `eval.every`, `train.steps` and deadlines count.
+        recipe: its `eval` and deadlines count.
         begins: the version that the run begins with; due checkpoints up to it that have no scores are evaluated first.
+        is_done: it is the last version as well: a run is resumed whose steps were all trained.
         replica: opens what measures; it is opened once, and closed at the end.
         board: keeps the scores.
         note: is called with one line about what is not measured.
@@ -143,6 +147,7 @@ class BackgroundEvaluations:
         run: Path,
         recipe: Recipe,
         begins: int,
+        is_done: bool,
         replica: Callable[[], AbstractAsyncContextManager[Measure]],
         board: Scoreboard,
         note: Callable[[str], None],
@@ -162,7 +167,7 @@ class BackgroundEvaluations:
         self.num_left_out = 0
         for version in range(1, begins + 1):
             if self._model(version).exists():
-                self.saved(version)
+                self.saved(version, is_last=is_done and version == begins)
 
     @property
     def waiting(self) -> Collection[int]:
@@ -171,14 +176,16 @@ class BackgroundEvaluations:
 
     def due(self, version: int) -> bool:
         """See Evaluations."""
-        return not self._gave_up and is_measured(self._recipe, version)
+        return not self._gave_up and is_measured(self._recipe, version, is_last=False)
 
-    def stepped(self, version: int) -> None:
+    def stepped(self, version: int, is_last: bool) -> None:
         """See Evaluations. Waits for the checkpoint instead."""
 
-    def saved(self, version: int) -> None:
+    def saved(self, version: int, is_last: bool) -> None:
         """See Evaluations. Of too many that wait, the oldest is left out, because the newest says most."""
-        if not self.due(version) or version in self.waiting or self._board.measured(version):
+        if self._gave_up or not is_measured(self._recipe, version, is_last):
+            return
+        if version in self.waiting or self._board.measured(version):
             return
         self._queue.append(version)
         if len(self.waiting) > 1 + MAX_WAITING:

@@ -58,9 +58,9 @@ class InPlaceEvaluations:
         """See Evaluations. No checkpoint is wanted, because it would change the schedule."""
         return False
 
-    def stepped(self, version: int) -> None:
+    def stepped(self, version: int, is_last: bool) -> None:
         """See Evaluations."""
-        if self._board.measured(version) or not is_measured(self._recipe, version):
+        if self._board.measured(version) or not is_measured(self._recipe, version, is_last):
             return
         self._checkpoints.mkdir(exist_ok=True)
         model = self._checkpoints / f"{PREFIX}{version}"
@@ -74,7 +74,7 @@ class InPlaceEvaluations:
             self._board.add(model, accuracies)
         self._remove_others()
 
-    def saved(self, version: int) -> None:
+    def saved(self, version: int, is_last: bool) -> None:
         """See Evaluations. The weights were saved when the step was finished."""
 
     async def run(self) -> None:

@@ -28,9 +28,11 @@ RATIO_METRICS: Mapping[str, Statistic] = {
     "ratio/clip_fraction": Statistic("is_clipped", "mean"),
     "ratio/clip_fraction_up": Statistic("is_clipped_up", "mean"),
     "ratio/clip_fraction_down": Statistic("is_clipped_down", "mean"),
+    "kl/behavior_current": Statistic("kl_behavior_current", "mean"),
     "by_age/ratio": Statistic("ratio", "mean", by_age=True),
     "by_age/clip_up": Statistic("is_clipped_up", "mean", by_age=True),
     "by_age/clip_down": Statistic("is_clipped_down", "mean", by_age=True),
+    "by_age/kl_behavior_current": Statistic("kl_behavior_current", "mean", by_age=True),
 }
 DUAL_CLIP_METRICS = {
     "ratio/dual_clip_fraction": Statistic("is_dual_clipped", "mean"),
@@ -66,12 +68,18 @@ class Clipped(Objective):
         found = super().statistics
         return found if self.dual_clip is None else found | DUAL_CLIP_METRICS
 
+    @staticmethod
+    def drift(tokens: "TokenColumns") -> "dict[str, Tensor]":
+        """Estimate KL(behavior ‖ current) at each token, (N,): it means the same under every objective."""
+        log_ratio = tokens.current_logprobs - tokens.behavior_logprobs
+        return {"kl_behavior_current": kl_estimate(log_ratio)}
+
 
 class ClippedGain(NamedTuple):
     """Holds the gain of each term, and which bound removed its gradient."""
 
     gain: "Tensor"  # (N,) min(u A, clip(u) A), carries the gradient
-    values: dict[str, "Tensor"]  # (N,) each, without gradient: what RATIO_METRICS and DUAL_CLIP_METRICS are made of
+    values: dict[str, "Tensor"]  # (N,) each, without gradient: of the ratio and its clips
 
 
 class BehaviorWeight(NamedTuple):

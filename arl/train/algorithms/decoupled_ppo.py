@@ -39,4 +39,4 @@ class DecoupledPPO(AroundProximal):
         clipped = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high, self.dual_clip)
         weighed = self.weigh(log_weight)
         loss = -(weighed.weight * clipped.gain).sum()
-        return loss, clipped.values | weighed.values | self.divergences(log_ratio, log_weight)
+        return loss, clipped.values | weighed.values | self.divergences(tokens, log_ratio, log_weight)

@@ -63,7 +63,7 @@ class GSPO(AroundProximal):
         loss = -(weighed.weight * clipped.gain).sum()
         of_sequences = clipped.values | weighed.values
         of_tokens = {name: value.index_select(0, sequences) for name, value in of_sequences.items()}
-        return loss, of_tokens | self.divergences(log_ratio, log_weight)
+        return loss, of_tokens | self.divergences(tokens, log_ratio, log_weight)
 
 
 def _sequence_means(column: "Tensor", sequences: "Tensor") -> "Tensor":

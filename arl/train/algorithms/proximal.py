@@ -85,10 +85,9 @@ class AroundProximal(Clipped):
         cap = DEFAULT_CAP if self.behavior_weight_cap is None else self.behavior_weight_cap
         return behavior_weight(log_weight, cap, self.behavior_weight)
 
-    @staticmethod
-    def divergences(log_ratio: "Tensor", log_weight: "Tensor") -> "dict[str, Tensor]":
-        """Estimate KL(behavior ‖ proximal) and KL(proximal ‖ current) at each token, (N,) each."""
-        return {
+    def divergences(self, tokens: "TokenColumns", log_ratio: "Tensor", log_weight: "Tensor") -> "dict[str, Tensor]":
+        """Estimate KL(behavior ‖ proximal), KL(proximal ‖ current) and the drift of both at each token, (N,) each."""
+        return self.drift(tokens) | {
             "kl_behavior_proximal": kl_estimate(log_weight),
             "kl_proximal_current": kl_estimate(log_ratio),
         }

@@ -53,6 +53,14 @@ def test_a_run_with_evaluations_equals_the_run_without_them_to_the_last_bit(reco
     assert sorted(path.name for path in link.parent.glob("model_*")) == [f"model_{-best}"] * (best != -6)
 
 
+def test_a_run_that_its_tokens_end_measures_its_last_version_on_every_suite(record: Record) -> None:
+    run = record("train.tokens=400", "eval.every=50", "eval.suites=[held_out, arithmetic]", "eval.problems=4")
+    last = run.summary.steps
+    assert last < 6
+    scores = [(r["policy_version"], r.keys()) for r in records(run, of_training=False)]
+    assert any(version == last and "eval/arithmetic/accuracy" in names for version, names in scores)
+
+
 def test_each_score_is_of_the_version_that_a_run_of_so_many_steps_ends_with(record: Record) -> None:
     """A run that ends there has a staleness gate that looks ahead, so only at staleness 0 are its weights the same."""
     run = record("rollout.staleness=0", "eval.every=2")

@@ -1,0 +1,88 @@
+"""Decide when a step may start, and which groups it consumes.
+
+finished groups ─► choose: P of the earliest deadlines ─► does that break the bound of a later step?
+                                                            │ yes: wait for the group in its way, or drop it
+                                                            └ no: the step starts
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from arl.clock import deadline, now
+from arl.rollout.buffer import GroupBuffer
+from arl.rollout.segment import Segment
+from arl.rollout.wait_timer import WaitTimer
+
+
+class NextBatch:
+    """Wait for the groups of one step after the other.
+
+    Args:
+        buffer: the finished groups.
+        abandon: gives up the oldest unfinished group that is due by a version.
+        has_no_more: returns whether nothing runs and nothing can start while the engines serve this version.
+        describe: returns the counts of this moment, for messages.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        buffer: GroupBuffer,
+        *,
+        abandon: Callable[[int], None],
+        has_no_more: Callable[[int], bool],
+        describe: Callable[[], str],
+    ) -> None:
+        self._rollout = segment.rollout
+        self._patience = segment.deadlines.step
+        self._engine = segment.engine
+        self._admission = segment.admission
+        self._buffer = buffer
+        self._abandon = abandon
+        self._has_no_more = has_no_more
+        self._describe = describe
+        self.finished = asyncio.Event()  # set by a finished or lost group, and by a swap
+
+    async def wait(self, version: int, timer: WaitTimer) -> Counter[int] | None:
+        """Wait until step `version` may start (docs/design.md §4); the deadline counts from the last group that ended.
+
+        Returns:
+            How many groups of each deadline it consumes; None: a recording has no more groups.
+        """
+        what = f"{self._rollout.problems_per_step} groups for step {version}"
+        async with deadline(self._patience, "trainer", lambda: f"{what}; {self._describe()}") as scope:
+            while True:
+                self.finished.clear()
+                chosen = self._choose(version)
+                if chosen is not None:
+                    return chosen
+                if self._has_no_more(version):
+                    return None
+                with timer.waiting_for("groups" if self._has_too_few else "bound"):
+                    await self.finished.wait()
+                scope.reschedule(now() + self._patience)
+
+    @property
+    def _has_too_few(self) -> bool:
+        return len(self._buffer) < self._rollout.problems_per_step
+
+    def _choose(self, version: int) -> Counter[int] | None:
+        """Choose the groups that are due first, if step `version` may consume them now; else None.
+
+        With `rollout.late: drop`, unfinished groups that are in its way are abandoned, oldest first.
+        """
+        if self._has_too_few or self._is_too_far_ahead(version):
+            return None
+        chosen = self._buffer.earliest(self._rollout.problems_per_step)
+        blocking = self._admission.first_blocking(version, chosen)
+        while blocking is not None and self._rollout.late == "drop":
+            self._abandon(blocking)
+            blocking = self._admission.first_blocking(version, chosen)
+        return chosen if blocking is None else None
+
+    def _is_too_far_ahead(self, version: int) -> bool:
+        """Return whether a run without a bound must wait for its engines, because published versions take memory."""
+        if not self._rollout.is_unbounded:
+            return False
+        return version > self._engine.loaded_version + self._rollout.versions_ahead
