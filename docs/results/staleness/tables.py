@@ -117,11 +117,11 @@ def accuracy(arm: Arm, budget: str) -> str:
     return "–"
 
 
-def percent(estimate: dict[str, float]) -> str:
-    mean, low, high = (100 * estimate[name] for name in ("mean", "low", "high"))
-    if estimate["seeds"] == 1:
+def percent(estimate: dict[str, Any]) -> str:
+    mean = 100 * estimate["mean"]
+    if estimate["low"] is None:  # one seed
         return f"{mean:.1f}"
-    return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+    return f"{mean:.1f} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
 
 
 def mean_of(arm: Arm, metric: str) -> str:
