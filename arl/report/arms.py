@@ -58,7 +58,7 @@ class Arm(Struct, frozen=True, kw_only=True):
     def own_settings(self) -> dict[str, Any]:
         """Return its settings without fields that its recipe does not have, because they belong to another kind."""
         recipe = self.runs[0].recipe
-        return {field: value for field, value in self.settings.items() if field in recipe}
+        return {field: value for field, value in self.settings.items() if field in recipe or value is not None}
 
     @property
     def seeds(self) -> list[int]:
@@ -82,7 +82,7 @@ def make_arms(runs: Sequence[LoadedRun]) -> Arms:
         values = tuple(field_value(run.recipe, field) for field in differing)
         groups.setdefault(values, []).append(run)
     fields = _telling(differing, recipes)
-    ordered = sorted(groups.values(), key=lambda group: [order(field, group[0].recipe.get(field)) for field in fields])
+    ordered = sorted(groups.values(), key=lambda group: _places(group[0].recipe, fields))
     notes = _unlike(fields)
     names = _short_names(fields)
     arms = []
@@ -90,7 +90,7 @@ def make_arms(runs: Sequence[LoadedRun]) -> Arms:
         arms.append(
             Arm(
                 number=number,
-                settings={field: group[0].recipe.get(field) for field in fields},
+                settings={field: _value_or_section(group[0].recipe, field) for field in fields},
                 names=names,
                 differing=tuple(differing),
                 runs=_one_of_each_seed(group, notes),
@@ -98,6 +98,19 @@ def make_arms(runs: Sequence[LoadedRun]) -> Arms:
             )
         )
     return Arms(arms, notes)
+
+
+def _places(recipe: dict[str, Any], fields: Sequence[str]) -> list[tuple[int, float, str]]:
+    """Return by what the arm of a recipe is sorted."""
+    return [order(field, _value_or_section(recipe, field)) for field in fields]
+
+
+def _value_or_section(recipe: dict[str, Any], field: str) -> Any:
+    """Return the value of a field, or its section as a mapping; None where the recipe has neither."""
+    if field in recipe:
+        return recipe[field]
+    section = {name.removeprefix(f"{field}."): value for name, value in recipe.items() if name.startswith(f"{field}.")}
+    return section or None
 
 
 def _own_name(group: Sequence[LoadedRun], groups: Sequence[Sequence[LoadedRun]]) -> str:
@@ -115,7 +128,10 @@ def show(field: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, float):
         return f"{value:g}"
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    if isinstance(value, dict):  # a section
+        text = " ".join(f"{name} {show(name, one)}" for name, one in value.items())
+    else:
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 

@@ -87,7 +87,7 @@ def _plain(value: object) -> object:
     """Turn numbers and arrays of NumPy into those of Python."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    raise NotImplementedError(f"a page cannot hold a {type(value).__name__}; give numbers, texts, lists or mappings")
+    raise TypeError(f"a page cannot hold a {type(value).__name__}; give numbers, texts, lists or mappings")
 
 
 def _page(title: str, contents: Sequence[tuple[str, str]], body: Sequence[str], data: Sequence[str]) -> str:

@@ -75,3 +75,10 @@ def test_runs_that_differ_in_too_much_are_called_by_their_own_names(tmp_path: Pa
     fields = ["train.learning_rate=1e-3", "train.weight_decay=0.5", "engine.slots=3", "train.clip_norm=3"]
     write_run(tmp_path / "b", [*fields, "rollout.temperature=0.5"])
     assert [arm.name for arm in arms_in(tmp_path).arms] == ["b", "a"]  # colder first
+
+
+def test_a_section_that_only_one_arm_has_names_it(tmp_path: Path) -> None:
+    write_run(tmp_path / "plain", ["rollout.staleness=0", "sync.interrupt=true"])
+    write_run(tmp_path / "batched", ["rollout.staleness=0", "rollout.tail_batching={oversample: 1.25}"])
+    names = {arm.name for arm in arms_in(tmp_path).arms}
+    assert names == {"tail_batching=none", "tail_batching=oversample 1.25"}

@@ -105,9 +105,9 @@ def objective_of(arm: Arm) -> str:
 
 def layout_of(arm: Arm) -> str:
     settings = arm["settings"]
-    if settings.get("rollout.tail_batching.oversample") or settings.get("rollout.tail_batching"):
+    if settings["rollout.tail_batching"]:
         return "tail-batched"
-    return "interruptible" if settings.get("sync.interrupt", True) else "drained"
+    return "interruptible" if settings["sync.interrupt"] else "drained"
 
 
 def accuracy(arm: Arm, budget: str) -> str:
