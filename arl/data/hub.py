@@ -36,8 +36,12 @@ def hub_refusal(url: str, method: str = "HEAD") -> Refusal | None:
         return Refusal("not asked, because HF_HUB_OFFLINE is set", answered=False)
     answers: list[Refusal | None] = []
     if not within(HUB_SECONDS, lambda: answers.append(_ask(url, method))):
-        return Refusal(f"no answer within {HUB_SECONDS:g} s", answered=False)
+        return _no_answer()
     return answers[0]
+
+
+def _no_answer() -> Refusal:
+    return Refusal(f"no answer within {HUB_SECONDS:g} s", answered=False)
 
 
 def go_offline() -> None:
@@ -70,5 +74,8 @@ def _ask(url: str, method: str) -> Refusal | None:
             cause = f"answers {error.code} {error.reason}"
         return Refusal(cause, answered=True)
     except (OSError, ValueError, http.client.HTTPException) as error:
+        cause_of_it = getattr(error, "reason", error)  # urllib wraps what went wrong before the request was sent
+        if isinstance(cause_of_it, TimeoutError):
+            return _no_answer()
         return Refusal(f"cannot be reached ({error})", answered=False)
     return None

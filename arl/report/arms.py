@@ -1,5 +1,6 @@
 """Group runs into arms: runs of one recipe, whatever their seed, name and output. What differs names the arm."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,13 +18,7 @@ NOT_OF_AN_ARM = ("seed", "name")
 NOT_OF_AN_ARM_SECTIONS = ("output.",)
 MOST_FIELDS = 4  # in the name of an arm
 LONGEST_VALUE = 40  # characters of a value in the name of an arm
-PROTOCOL = (
-    "data.",
-    "model.",
-    "warmup.",
-    "eval.",
-    "world.",
-)  # runs that differ there are compared only by what is common
+PROTOCOL = ("data.", "model.", "warmup.", "eval.", "world.")  # runs that differ there have only some measures in common
 DURING = ("eval.every", "eval.best", "eval.suites")  # these decide what is measured when, not how
 
 
@@ -42,7 +37,8 @@ class Arm(Struct, frozen=True, kw_only=True):
         """Return what sets the arm apart, as in `staleness=8, decoupled_ppo, loglinear`."""
         if self.own_name:
             return self.own_name
-        return ", ".join(self.setting(field, value) for field, value in shown(self.own_settings))
+        settings = [self.setting(field, value) for field, value in shown(self.own_settings)]
+        return ", ".join(settings)
 
     def setting(self, field: str, value: Any) -> str:
         """Write one setting, as in `staleness=8` or `ppo`."""
@@ -85,18 +81,19 @@ def make_arms(runs: Sequence[LoadedRun]) -> Arms:
     ordered = sorted(groups.values(), key=lambda group: _places(group[0].recipe, fields))
     notes = _unlike(fields)
     names = _short_names(fields)
+    has_own_names = len(fields) > MOST_FIELDS or not fields
     arms = []
     for number, group in enumerate(ordered):
-        arms.append(
-            Arm(
-                number=number,
-                settings={field: _value_or_section(group[0].recipe, field) for field in fields},
-                names=names,
-                differing=tuple(differing),
-                runs=_one_of_each_seed(group, notes),
-                own_name=_own_name(group, ordered) if len(fields) > MOST_FIELDS or not fields else "",
-            )
+        recipe = group[0].recipe
+        arm = Arm(
+            number=number,
+            settings={field: _value_or_section(recipe, field) for field in fields},
+            names=names,
+            differing=tuple(differing),
+            runs=_one_of_each_seed(group, notes),
+            own_name=_own_name(group, ordered) if has_own_names else "",
         )
+        arms.append(arm)
     return Arms(arms, notes)
 
 
@@ -109,7 +106,9 @@ def _value_or_section(recipe: dict[str, Any], field: str) -> Any:
     """Return the value of a field, or its section as a mapping; None where the recipe has neither."""
     if field in recipe:
         return recipe[field]
-    section = {name.removeprefix(f"{field}."): value for name, value in recipe.items() if name.startswith(f"{field}.")}
+    prefix = f"{field}."
+    inside = [name for name in recipe if name.startswith(prefix)]
+    section = {name.removeprefix(prefix): recipe[name] for name in inside}
     return section or None
 
 
@@ -130,23 +129,28 @@ def show(field: str, value: Any) -> str:
         return f"{value:g}"
     if isinstance(value, dict):  # a section
         text = " ".join(f"{name} {show(name, one)}" for name, one in value.items())
+    elif isinstance(value, str):
+        text = value
     else:
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+        text = msgspec.json.encode(value).decode()
+    if len(text) <= LONGEST_VALUE:
+        return text
+    return f"{text[: LONGEST_VALUE - 1]}…"
 
 
 def shown(settings: dict[str, Any]) -> list[tuple[str, Any]]:
     """Return the settings that say something: a bound and a lag take each other's place, so one of them is left out."""
-    left_out = set()
+    left_out = ""
     if STALENESS in settings and LAG in settings:
-        left_out.add(STALENESS if settings[LAG] is not None else LAG)
-    return [(field, value) for field, value in settings.items() if field not in left_out]
+        left_out = LAG if settings[LAG] is None else STALENESS
+    return [(field, value) for field, value in settings.items() if field != left_out]
 
 
 def order(field: str, value: Any) -> tuple[int, float, str]:
     """Return by what values of a field are sorted: numbers by size, then words; no bound comes after every bound."""
     if value is None:
-        return (2 if field == STALENESS else 0), 0.0, ""
+        rank = 2 if field == STALENESS else 0
+        return rank, 0.0, ""
     if isinstance(value, int | float):
         return 1, float(value), ""
     return 1, 0.0, show(field, value)
@@ -195,7 +199,9 @@ def _telling(differing: Sequence[str], recipes: Sequence[dict[str, Any]]) -> lis
 
 def field_value(recipe: dict[str, Any], field: str) -> bytes:
     """Return a value that can be compared; b"" for a field that the recipe lacks."""
-    return msgspec.json.encode(recipe[field], order="sorted") if field in recipe else b""
+    if field not in recipe:
+        return b""
+    return msgspec.json.encode(recipe[field], order="sorted")
 
 
 def _follows(field: str, differing: Sequence[str], recipes: Sequence[dict[str, Any]]) -> bool:
@@ -212,12 +218,14 @@ def _follows(field: str, differing: Sequence[str], recipes: Sequence[dict[str, A
 
 def _short_names(fields: Sequence[str]) -> dict[str, str]:
     """Call each field by its last part, or by its whole name if another one ends alike."""
-    last = [field.rpartition(".")[2] for field in fields]
-    return {field: name if last.count(name) == 1 else field for field, name in zip(fields, last, strict=True)}
+    last = {field: field.rpartition(".")[2] for field in fields}
+    uses = Counter(last.values())
+    return {field: name if uses[name] == 1 else field for field, name in last.items()}
 
 
 def _unlike(fields: Sequence[str]) -> list[str]:
-    unlike = [field for field in fields if f"{field}.".startswith(PROTOCOL) and field not in DURING]
+    of_protocol = [field for field in fields if f"{field}.".startswith(PROTOCOL)]
+    unlike = [field for field in of_protocol if field not in DURING]
     if not unlike:
         return []
     names = some(unlike, "", "")
@@ -230,7 +238,8 @@ def _unlike(fields: Sequence[str]) -> list[str]:
 def _one_of_each_seed(group: Sequence[LoadedRun], notes: list[str]) -> list[LoadedRun]:
     """Keep one run of each seed: a finished one before others, then the longest, then the first by name."""
     by_seed: dict[int, LoadedRun] = {}
-    for run in sorted(group, key=lambda run: (run.status != "finished", -run.last_step, run.name)):
+    best_first = sorted(group, key=lambda run: (run.status != "finished", -run.last_step, run.name))
+    for run in best_first:
         kept = by_seed.setdefault(run.seed, run)
         if kept is not run:
             notes.append(f"{run.name}: has the recipe and the seed ({run.seed}) of {kept.name}; only that one counts")

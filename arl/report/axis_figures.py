@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
 from arl.report.arms import LAG, STALENESS, Arm, is_number, order, show, shown
 from arl.report.differences import lines_along
+from arl.report.figures import numbers
 from arl.report.parts import Figure
 from arl.report.quantities import Budget, Quantity, estimate
 from arl.report.statistics import MeanOfSeeds
@@ -100,17 +102,16 @@ def _bounds(mean: MeanOfSeeds) -> tuple[float, float]:
     return low, high
 
 
-def _scale(quantity: Quantity) -> float:
-    return 100.0 if quantity.is_accuracy else 1.0
-
-
 def _range(lines: Sequence[AxisLine], quantity: Quantity) -> list[float]:
     """Return the heights that the figures of a quantity have in common, so that budgets can be compared."""
-    bounds = [bound for line in lines for point in line.points for bound in _bounds(point.mean)]
+    bounds: list[float] = []
+    for line in lines:
+        for point in line.points:
+            bounds += _bounds(point.mean)
     if not bounds:
         return []
-    lowest = _scale(quantity) * min(bounds)
-    highest = _scale(quantity) * max(bounds)
+    lowest = quantity.scale * min(bounds)
+    highest = quantity.scale * max(bounds)
     margin = MARGIN * (highest - lowest) or MARGIN
     return [lowest - margin, highest + margin]
 
@@ -124,7 +125,6 @@ def _figure(
     heights: Sequence[float],
 ) -> Figure:
     name = arms[0].names[field]
-    unit = ", percent" if quantity.is_accuracy else ""
     labels = [show(field, value) for value in _values(arms, field)]
     x_axis = {
         "title": {"text": TITLES.get(field, name)},
@@ -134,34 +134,38 @@ def _figure(
         "range": [-0.4, len(labels) - 0.6],
         "showgrid": False,
     }
+    y_axis = {
+        "title": {"text": quantity.axis_title},
+        "range": list(heights),
+    }
     return Figure(
         id=f"against-{name}-{quantity.key}-{budget.title}".replace(" ", "-").replace(",", ""),
         title=f"{quantity.title[0].upper()}{quantity.title[1:]} against {SHORT.get(field, name)}, {budget.title}",
         caption="Mean over seeds with its 95 % bootstrap interval. Heights are the same at every budget.",
         traces=list(_traces(lines, quantity)),
-        layout={"xaxis": x_axis, "yaxis": {"title": {"text": f"{quantity.title}{unit}"}, "range": list(heights)}},
+        layout={"xaxis": x_axis, "yaxis": y_axis},
     )
 
 
 def _traces(lines: Sequence[AxisLine], quantity: Quantity) -> Iterator[dict[str, Any]]:
-    scale = _scale(quantity)
     for number, line in enumerate(lines):
         paint = f"series:{number}"
         shift = APART * (number - (len(lines) - 1) / 2)
-        means = [point.mean for point in line.points]
+        means = quantity.scale * np.array([point.mean.mean for point in line.points])
+        bounds = quantity.scale * np.array([_bounds(point.mean) for point in line.points])
         yield {
             "type": "scatter",
             "mode": "lines+markers",
             "name": line.name,
             "x": [point.place + shift for point in line.points],
-            "y": [round(scale * mean.mean, 4) for mean in means],
+            "y": numbers(means),
             "text": [point.label for point in line.points],
             "hovertemplate": "%{text}: %{y}",
             "error_y": {
                 "type": "data",
                 "symmetric": False,
-                "array": [round(scale * (_bounds(mean)[1] - mean.mean), 4) for mean in means],
-                "arrayminus": [round(scale * (mean.mean - _bounds(mean)[0]), 4) for mean in means],
+                "array": numbers(bounds[:, 1] - means),
+                "arrayminus": numbers(means - bounds[:, 0]),
                 "color": paint,
                 "thickness": 1.3,
                 "width": 3,

@@ -135,14 +135,14 @@ def _figure(arms: Sequence[Arm], quantity: Quantity, axis: Axis) -> Figure:
     seeds = []
     for arm in arms:
         found = [curve(run, quantity, axis) for run in arm.runs]
-        seeds.append(SeedCurves(arm, [(one.x, one.y) for one in found]))
+        seeds.append(SeedCurves(arm, [(one.x, quantity.scale * one.y) for one in found]))
     return curves_figure(
         name=f"curve-{quantity.key}-{axis}",
         title=f"{quantity.title[0].upper()}{quantity.title[1:]} over {AXES[axis]}",
         caption=f"Mean over seeds with its 95 % interval. Where a run ends early, the mean is of the others. {THINNED}",
         arms=seeds,
         x_title=AXES[axis],
-        y_title=quantity.title,
+        y_title=quantity.axis_title,
     )
 
 

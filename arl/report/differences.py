@@ -24,12 +24,19 @@ class ArmPair(Struct, frozen=True):
         """Return what both have in common, as in ` at staleness 8 with ppo`; nothing if no setting says it."""
         if self.one.own_name:
             return ""
-        rest = {field: value for field, value in self.one.own_settings.items() if field not in self.differ}
-        kinds = [show(field, value) for field, value in rest.items() if field.endswith(KIND)]
-        others = {field: value for field, value in rest.items() if not field.endswith(KIND)}
-        words = [_words(self.one, field, value) for field, value in shown(others)]
-        at = f" at {', '.join(words)}" if words else ""
-        return at + (f" with {', '.join(kinds)}" if kinds else "")
+        kinds = []
+        others = {}
+        for field, setting in self.one.own_settings.items():
+            if field in self.differ:
+                continue
+            if field.endswith(KIND):
+                kinds.append(show(field, setting))
+            else:
+                others[field] = setting
+        words = [_words(self.one, field, setting) for field, setting in shown(others)]
+        at_words = f" at {', '.join(words)}" if words else ""
+        with_kinds = f" with {', '.join(kinds)}" if kinds else ""
+        return at_words + with_kinds
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -54,10 +61,13 @@ def pairs(arms: Sequence[Arm]) -> list[ArmPair]:
     each. Two arms without such a partner are compared with the first arm, whatever sets them apart.
     """
     found = list(_neighbors(arms))
-    compared = {arm.number for pair in found for arm in (pair.one, pair.other)}
+    compared: set[int] = set()
+    for pair in found:
+        compared |= {pair.one.number, pair.other.number}
+    first = arms[0]
     for arm in arms[1:]:
         if arm.number not in compared:
-            found.append(ArmPair(arm, arms[0], _differing(arm, arms[0])))
+            found.append(_pair(arm, first))
     return found
 
 
@@ -65,11 +75,11 @@ def _neighbors(arms: Sequence[Arm]) -> Iterator[ArmPair]:
     for axis in _axes(arms[0]):
         for line in lines_along(arms, axis):
             line.sort(key=lambda arm: [order(field, arm.settings[field]) for field in axis])
-            partners = list(itertools.combinations(line, 2))
-            if any(is_number(arm.settings[axis[0]]) for arm in line):
-                partners = [(line[0], other) for other in line[1:]]
-            for first, second in partners:
-                yield ArmPair(second, first, _differing(second, first))
+            has_numbers = any(is_number(arm.settings[axis[0]]) for arm in line)
+            if has_numbers:
+                yield from (_pair(arm, line[0]) for arm in line[1:])
+            else:
+                yield from (_pair(second, first) for first, second in itertools.combinations(line, 2))
 
 
 def _axes(arm: Arm) -> list[tuple[str, ...]]:
@@ -91,8 +101,9 @@ def lines_along(arms: Sequence[Arm], axis: Sequence[str]) -> list[list[Arm]]:
     return list(lines.values())
 
 
-def _differing(one: Arm, other: Arm) -> tuple[str, ...]:
-    return tuple(field for field in one.settings if one.settings[field] != other.settings[field])
+def _pair(one: Arm, other: Arm) -> ArmPair:
+    differ = [field for field in one.settings if one.settings[field] != other.settings[field]]
+    return ArmPair(one, other, tuple(differ))
 
 
 def difference(pair: ArmPair, quantity: Quantity, budget: Budget) -> Difference | None:
@@ -109,26 +120,30 @@ def difference(pair: ArmPair, quantity: Quantity, budget: Budget) -> Difference 
     other = {run.seed: value(run, quantity, budget) for run in pair.other.runs}
     by_seed = [one[seed] - other[seed] for seed in one if seed in other]
     is_paired = any(map(math.isfinite, by_seed))
-    estimate = mean_of_seeds(by_seed) if is_paired else difference_of_means([*one.values()], [*other.values()])
+    estimate = mean_of_seeds(by_seed)
+    if not is_paired:
+        estimate = difference_of_means([*one.values()], [*other.values()])
     if estimate is None:
         return None
-    return Difference(pair=pair, quantity=quantity, budget=budget, estimate=estimate, is_paired=is_paired)
+    return Difference(
+        pair=pair,
+        quantity=quantity,
+        budget=budget,
+        estimate=estimate,
+        is_paired=is_paired,
+    )
 
 
 def _sentence(found: Difference) -> str:
     """Write the arm that is above first. An interval that holds 0 is no difference."""
     estimate = found.estimate
-    higher = found.pair.one
-    lower = found.pair.other
-    sign = 1.0
-    if estimate.mean < 0:
-        higher, lower = lower, higher
-        sign = -1.0
-    a = _side(higher, found.pair)
-    b = _side(lower, found.pair)
+    pair = found.pair
+    is_above = estimate.mean >= 0
+    a = _side(pair.one if is_above else pair.other, pair)
+    b = _side(pair.other if is_above else pair.one, pair)
     where = f"at {found.budget.title}, {found.quantity.title}, {_seeds(found)}"
-    size = _size(found.quantity, estimate, sign)
-    common = found.pair.common
+    size = _size(found.quantity, estimate, sign=1.0 if is_above else -1.0)
+    common = pair.common
     if estimate.low is None and not estimate.mean:
         return f"{a} and {b}{common}: equal {where}."
     if estimate.low is None:
@@ -142,7 +157,8 @@ def _side(arm: Arm, pair: ArmPair) -> str:
     if arm.own_name:
         return arm.own_name
     settings = {field: value for field, value in arm.own_settings.items() if field in pair.differ}
-    return ", ".join(_words(arm, field, value) for field, value in shown(settings))
+    words = [_words(arm, field, value) for field, value in shown(settings)]
+    return ", ".join(words)
 
 
 def _words(arm: Arm, field: str, value: Any) -> str:
@@ -163,5 +179,7 @@ def _size(quantity: Quantity, estimate: MeanOfSeeds, sign: float) -> str:
 
 def _seeds(found: Difference) -> str:
     count = found.estimate.seeds
-    seeds = f"{count} seed{'s' if count != 1 else ''}"
-    return seeds if found.is_paired else f"{seeds} each at least, not the same ones"
+    seeds = "1 seed" if count == 1 else f"{count} seeds"
+    if found.is_paired:
+        return seeds
+    return f"{seeds} each at least, not the same ones"

@@ -1,6 +1,7 @@
 """Turn the records of metrics.jsonl into columns of numbers. What was not recorded is NaN, never 0."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,19 +31,23 @@ class MetricColumns(Struct, frozen=True):
 
     def number(self, name: str) -> np.ndarray:
         """Return a metric, (steps,) float; all NaN if it was never recorded."""
-        found = self.numbers.get(name)
-        return np.full(len(self.steps), np.nan) if found is None else found
+        if name in self.numbers:
+            return self.numbers[name]
+        return np.full(len(self.steps), np.nan)
 
     def table(self, name: str) -> np.ndarray:
         """Return a list metric, (steps, width) float; of width 0 if it was never recorded."""
-        found = self.tables.get(name)
-        return np.full((len(self.steps), 0), np.nan) if found is None else found
+        if name in self.tables:
+            return self.tables[name]
+        return np.empty((len(self.steps), 0))
 
     def last(self, name: str) -> float:
         """Return the last number that was recorded under a name; NaN if none was."""
         values = self.number(name)
         measured = values[~np.isnan(values)]
-        return float(measured[-1]) if len(measured) else float("nan")
+        if not len(measured):
+            return math.nan
+        return float(measured[-1])
 
 
 def make_columns(rows: Sequence[Row]) -> MetricColumns:
@@ -68,8 +73,12 @@ def _step(row: Row) -> int:
 def _table(name: str, values: Sequence[Value]) -> np.ndarray:
     """Make one row of each list. A histogram counts 0 beyond its end; a list by age bucket says nothing there."""
     lists = [value if isinstance(value, list) else None for value in values]
-    width = max(len(entries) for entries in lists if entries is not None)
-    beyond = [np.nan if name.startswith(BY_AGE) else 0.0] * width
-    nothing = [np.nan] * width
-    rows = [nothing if entries is None else [*entries, *beyond[len(entries) :]] for entries in lists]
-    return np.array(rows, dtype=np.float64)
+    widths = [len(entries) for entries in lists if entries is not None]
+    beyond = math.nan if name.startswith(BY_AGE) else 0.0
+    table = np.full((len(values), max(widths)), beyond)
+    for row, entries in zip(table, lists, strict=True):
+        if entries is None:
+            row[:] = math.nan
+        else:
+            row[: len(entries)] = entries
+    return table

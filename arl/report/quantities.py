@@ -23,7 +23,6 @@ AXES: dict[Axis, str] = {
 GENERATED = "reward/generated_mean"
 TRAINED = "reward/trained_mean"
 
-
 ACCURACY_FIELDS = ("data.", "eval.", "reward.function.")  # what decides what an accuracy means
 REWARD_FIELDS = ("data.", "reward.")  # likewise a reward
 LEAST_EVALUATIONS = 3  # of a run, for a value between them
@@ -50,11 +49,22 @@ class Quantity(Struct, frozen=True):
         """Return a name that may stand in an id."""
         return re.sub(r"[^A-Za-z0-9_]+", "-", self.title).strip("-")
 
+    @property
+    def scale(self) -> float:
+        """Return by what values are multiplied where they are shown: accuracies are shown in percent."""
+        return 100.0 if self.is_accuracy else 1.0
+
+    @property
+    def axis_title(self) -> str:
+        """Return its name beside an axis, with the unit."""
+        return f"{self.title}, percent" if self.is_accuracy else self.title
+
     def text(self, value: float, signed: bool = False) -> str:
         """Write a value: an accuracy in percent, anything else as it is."""
+        places = 1 if self.is_accuracy else 3
+        rounded = round(self.scale * value, places) + 0.0  # + 0.0: no minus before a zero
         sign = "+" if signed else ""
-        scaled = round(100 * value, 1) if self.is_accuracy else round(value, 3)
-        return f"{scaled + 0.0:{sign}.{1 if self.is_accuracy else 3}f}"  # + 0.0: no minus before a zero
+        return f"{rounded:{sign}.{places}f}"
 
     def estimate(self, estimate: MeanOfSeeds | None, signed: bool = False) -> str:
         """Write a mean with its interval, as in `41.2 [39.0, 43.1]`; a dash where nothing was measured."""
@@ -63,7 +73,9 @@ class Quantity(Struct, frozen=True):
         mean = self.text(estimate.mean, signed)
         if estimate.low is None or estimate.high is None:
             return mean
-        return f"{mean} [{self.text(estimate.low, signed)}, {self.text(estimate.high, signed)}]"
+        low = self.text(estimate.low, signed)
+        high = self.text(estimate.high, signed)
+        return f"{mean} [{low}, {high}]"
 
 
 class Budget(Struct, frozen=True):
@@ -83,7 +95,7 @@ class Budget(Struct, frozen=True):
 
 
 LAST = Budget("steps")
-USUAL = (Budget("steps", 20), Budget("steps", 30))
+USUAL_STEPS = (20, 30)
 
 
 class Curve(Struct, frozen=True):
@@ -93,14 +105,20 @@ class Curve(Struct, frozen=True):
     y: np.ndarray
 
 
+NO_CURVE = Curve(np.empty(0), np.empty(0))
+
+
 def quantities(arms: Sequence[Arm]) -> list[Quantity]:
     """Return every suite that some run was measured on, and the rewards that some run has recorded.
 
     What was measured under unlike protocols is never put side by side: each protocol has a quantity of its own.
     """
-    suites = sorted({suite for arm in arms for run in arm.runs for suite in run.scores})
+    suites: set[str] = set()
+    for arm in arms:
+        for run in arm.runs:
+            suites |= run.scores.keys()
     found: list[Quantity] = []
-    for suite in suites:
+    for suite in sorted(suites):
         accuracy = Quantity(suite, f"accuracy on {suite}", is_accuracy=True)
         found += _by_protocol(arms, accuracy)
     for name, title in ((GENERATED, "generated reward"), (TRAINED, "trained reward")):
@@ -111,16 +129,19 @@ def quantities(arms: Sequence[Arm]) -> list[Quantity]:
 def _by_protocol(arms: Sequence[Arm], quantity: Quantity) -> list[Quantity]:
     """Return the quantity once for each protocol under which some run has measured it."""
     prefixes = ACCURACY_FIELDS if quantity.is_accuracy else REWARD_FIELDS
-    fields = [field for field in arms[0].differing if f"{field}.".startswith(prefixes) and field not in ANY_VALUE]
+    decisive = [field for field in arms[0].differing if f"{field}.".startswith(prefixes)]
+    fields = [field for field in decisive if field not in ANY_VALUE]
     protocols: dict[Protocol, None] = {}  # in the order of arms
     for arm in arms:
         if any(_has(run, quantity) for run in arm.runs):
-            protocols[protocol_of(arm.runs[0], fields)] = None
+            protocol = protocol_of(arm.runs[0], fields)
+            protocols[protocol] = None
     if len(protocols) == 1:
         return [quantity]
     found = []
     for number, protocol in enumerate(protocols):
-        found.append(msgspec.structs.replace(quantity, letter=_letter(number), protocol=protocol))
+        lettered = msgspec.structs.replace(quantity, letter=_letter(number), protocol=protocol)
+        found.append(lettered)
     return found
 
 
@@ -143,12 +164,13 @@ def _has(run: LoadedRun, quantity: Quantity) -> bool:
 
 def curve(run: LoadedRun, quantity: Quantity, axis: Axis) -> Curve:
     """Return a quantity of one run over an axis, where it was measured under the quantity's protocol."""
-    if quantity.protocol != protocol_of(run, [field for field, _ in quantity.protocol]):
-        return Curve(np.empty(0), np.empty(0))
+    fields = [field for field, _ in quantity.protocol]
+    if quantity.protocol != protocol_of(run, fields):
+        return NO_CURVE
     if quantity.is_accuracy:
         scores = run.scores.get(quantity.name)
         if scores is None:
-            return Curve(np.empty(0), np.empty(0))
+            return NO_CURVE
         x = _at_versions(run, scores.steps.astype(float), axis)
         y = scores.accuracy
     else:
@@ -167,17 +189,21 @@ def places(run: LoadedRun, axis: Axis) -> np.ndarray:
         return columns.number("time_s")
     if "tokens/trained_total" in columns.numbers:
         return columns.number("tokens/trained_total")
-    is_whole = bool((columns.steps == np.arange(1, len(columns.steps) + 1)).all())
+    every_step = np.arange(1, len(columns.steps) + 1)
+    if not np.array_equal(columns.steps, every_step):
+        return np.full(len(every_step), np.nan)
     total: np.ndarray = np.cumsum(columns.number("tokens/trained"))
-    return total if is_whole else np.full(len(columns.steps), np.nan)
+    return total
 
 
 def _at_versions(run: LoadedRun, versions: np.ndarray, axis: Axis) -> np.ndarray:
     """Return where policy versions were made on an axis; version 0 is at its beginning."""
     if axis == "steps":
         return versions
-    steps = np.concatenate([[0.0], run.columns.steps])
-    return at_each(steps, np.concatenate([[0.0], places(run, axis)]), versions)
+    beginning = [0.0]
+    steps = np.concatenate([beginning, run.columns.steps])
+    ends = np.concatenate([beginning, places(run, axis)])
+    return at_each(steps, ends, versions)
 
 
 def value(run: LoadedRun, quantity: Quantity, budget: Budget) -> float:
@@ -217,7 +243,8 @@ def possible_budgets(arms: Sequence[Arm], asked: Sequence[Budget]) -> list[Budge
     if asked:
         return [*asked, LAST]
     last = max(run.last_step for arm in arms for run in arm.runs)
-    return [*(budget for budget in USUAL if budget.at is not None and budget.at < last), LAST]
+    passed = [Budget("steps", step) for step in USUAL_STEPS if step < last]
+    return [*passed, LAST]
 
 
 def last_common(runs: Iterable[LoadedRun], quantity: Quantity) -> Budget | None:
@@ -225,4 +252,5 @@ def last_common(runs: Iterable[LoadedRun], quantity: Quantity) -> Budget | None:
     curves = [curve(run, quantity, "steps") for run in runs]
     if not curves or not all(len(found.x) for found in curves):
         return None
-    return Budget("steps", min(float(found.x[-1]) for found in curves))
+    last_steps = [float(found.x[-1]) for found in curves]
+    return Budget("steps", min(last_steps))

@@ -1,5 +1,6 @@
 """Average what the runs of an arm recorded: metrics over all steps, tables by age, curves over steps."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -7,19 +8,24 @@ import numpy as np
 from arl.report.arms import Arm
 from arl.report.figures import SeedCurves
 from arl.report.read_runs import LoadedRun, some
-from arl.report.statistics import MeanOfSeeds, mean_of_seeds
+from arl.report.statistics import MeanOfSeeds, mean_of_seeds, quotients
+
+RunNumber = Callable[[LoadedRun], float]
 
 
 def mean_of_steps(run: LoadedRun, metric: str) -> float:
     """Return the mean of a metric over the steps that recorded it; NaN if none did."""
     values = run.columns.number(metric)
     measured = values[np.isfinite(values)]
-    return float(measured.mean()) if len(measured) else float("nan")
+    if not len(measured):
+        return math.nan
+    return float(measured.mean())
 
 
-def over_seeds(arm: Arm, number: Callable[[LoadedRun], float]) -> MeanOfSeeds | None:
+def over_seeds(arm: Arm, number: RunNumber) -> MeanOfSeeds | None:
     """Return the mean of a number over the seeds of an arm; None where no run has it."""
-    return mean_of_seeds([number(run) for run in arm.runs])
+    of_runs = [number(run) for run in arm.runs]
+    return mean_of_seeds(of_runs)
 
 
 def metric_of(arm: Arm, metric: str) -> MeanOfSeeds | None:
@@ -37,8 +43,9 @@ def curves_of(arm: Arm, metric: str) -> SeedCurves:
     curves = []
     for run in arm.runs:
         values = run.columns.number(metric)
+        steps = run.columns.steps.astype(float)
         if np.isfinite(values).any():
-            curves.append((run.columns.steps.astype(float), values))
+            curves.append((steps, values))
     return SeedCurves(arm, curves)
 
 
@@ -50,20 +57,23 @@ def weighted_rows(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
         weights: (steps, width) float, ≥ 0.
     """
     measured = np.isfinite(values) & np.isfinite(weights)
-    kept = np.where(measured, weights, 0.0)
-    sums = (kept * np.where(measured, values, 0.0)).sum(axis=0)
-    totals = kept.sum(axis=0)
-    means: np.ndarray = np.divide(sums, totals, out=np.full(values.shape[1], np.nan), where=totals > 0)
-    return means
+    known_values = np.where(measured, values, 0.0)
+    known_weights = np.where(measured, weights, 0.0)
+    weighted = known_weights * known_values
+    return quotients(weighted.sum(axis=0), known_weights.sum(axis=0))
 
 
 def not_recorded(arms: Sequence[Arm], metrics: Iterable[str]) -> list[str]:
     """Say in a sentence which metrics no run recorded; nothing if there are none."""
-    names = {name for arm in arms for run in arm.runs for name in run.columns.names}
-    missing = [metric for metric in metrics if metric not in names]
+    recorded: set[str] = set()
+    for arm in arms:
+        for run in arm.runs:
+            recorded |= run.columns.names
+    missing = [metric for metric in metrics if metric not in recorded]
     if not missing:
         return []
-    return [f"Not recorded by any of these runs, and left out: {some(missing, '', '')}."]
+    listed = some(missing, "", "")
+    return [f"Not recorded by any of these runs, and left out: {listed}."]
 
 
 def by_arm(arms: Sequence[Arm], lines_of: Callable[[Arm], Iterable[str]]) -> list[str]:
@@ -75,10 +85,13 @@ def by_arm(arms: Sequence[Arm], lines_of: Callable[[Arm], Iterable[str]]) -> lis
     written = []
     for line, names in about.items():
         is_of_all = len(names) == len(arms) > 1
-        written.append(f"{'all arms' if is_of_all else '; '.join(names)}: {line}")
+        whose = "all arms" if is_of_all else "; ".join(names)
+        written.append(f"{whose}: {line}")
     return written
 
 
 def text(estimate: MeanOfSeeds | None, form: str = ".3g") -> str:
     """Write a mean with the given format; a dash where nothing was measured."""
-    return "–" if estimate is None else format(estimate.mean, form)
+    if estimate is None:
+        return "–"
+    return format(estimate.mean, form)

@@ -12,8 +12,16 @@ from arl.report.arms import Arm
 from arl.report.figures import MOST_POINTS, THINNED, curves_figure, layout, numbers
 from arl.report.mean_age import mean_age_table
 from arl.report.parts import Figure, Item, Prose, ReportSection, Table
-from arl.report.seed_means import by_arm, curves_of, metric_of, not_recorded, over_seeds, text, weighted_rows
-from arl.report.statistics import thinned
+from arl.report.seed_means import (
+    by_arm,
+    curves_of,
+    metric_of,
+    not_recorded,
+    over_seeds,
+    text,
+    weighted_rows,
+)
+from arl.report.statistics import quotients, thinned
 
 AGES = {
     "token_age/histogram": "Token age: versions between a token and the step that trains it",
@@ -73,10 +81,8 @@ def by_age(arm: Arm, metric: str) -> np.ndarray:
     if not rows:
         return np.full(len(AGE_BUCKETS), np.nan)
     measured = np.isfinite(rows)
-    counts = measured.sum(axis=0)
-    sums = np.where(measured, rows, 0.0).sum(axis=0)
-    means: np.ndarray = np.divide(sums, counts, out=np.full(len(AGE_BUCKETS), np.nan), where=counts > 0)
-    return means
+    known = np.where(measured, rows, 0.0)
+    return quotients(known.sum(axis=0), measured.sum(axis=0))
 
 
 def _sentences(arms: Sequence[Arm]) -> list[str]:
@@ -242,5 +248,5 @@ def age_shares(arm: Arm, metric: str) -> tuple[np.ndarray, np.ndarray]:
         seeds[places] += 1
     if not seeds.any():
         return np.empty(0), np.empty((0, 0))
-    shares = np.divide(sums, seeds, out=np.full_like(sums, np.nan), where=seeds > 0)
-    return thinned(np.arange(1, last + 1), shares, MOST_POINTS)
+    steps = np.arange(1, last + 1)
+    return thinned(steps, quotients(sums, seeds), MOST_POINTS)

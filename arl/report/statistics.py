@@ -35,13 +35,14 @@ class MeanOfSeeds(Struct, frozen=True):
 def mean_of_seeds(values: Sequence[float]) -> MeanOfSeeds | None:
     """Compute the mean of the numbers that were measured, with its interval; None if none was."""
     measured = _measured(values)
-    if not len(measured):
+    seeds = len(measured)
+    if seeds == 0:
         return None
     mean = float(measured.mean())
-    if len(measured) == 1:
+    if seeds == 1:
         return MeanOfSeeds(mean, None, None, 1)
     low, high = _interval(measured[:, None], RESAMPLES)
-    return MeanOfSeeds(mean, float(low[0]), float(high[0]), len(measured))
+    return MeanOfSeeds(mean, low.item(), high.item(), seeds)
 
 
 def difference_of_means(ones: Sequence[float], others: Sequence[float]) -> MeanOfSeeds | None:
@@ -55,14 +56,13 @@ def difference_of_means(ones: Sequence[float], others: Sequence[float]) -> MeanO
     if seeds == 1:
         return MeanOfSeeds(mean, None, None, 1)
     drawn = _drawn_means(one, seed=0) - _drawn_means(other, seed=1)
-    bounds = np.percentile(drawn, TAILS)
-    low = min(float(bounds[0]), mean)
-    high = max(float(bounds[1]), mean)
-    return MeanOfSeeds(mean, low, high, seeds)
+    low, high = np.percentile(drawn, TAILS).tolist()
+    return MeanOfSeeds(mean, min(low, mean), max(high, mean), seeds)
 
 
 def _measured(values: Sequence[float]) -> np.ndarray:
-    return np.array([value for value in values if math.isfinite(value)])
+    finite = [value for value in values if math.isfinite(value)]
+    return np.array(finite)
 
 
 def _drawn_means(values: np.ndarray, seed: int) -> np.ndarray:
@@ -90,15 +90,16 @@ def curve_of_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     Returns:
         Three arrays (points,) float; NaN without any seed, and bounds NaN with fewer than two.
     """
-    num_points = values.shape[1]
-    mean = np.full(num_points, np.nan)
-    low = np.full(num_points, np.nan)
-    high = np.full(num_points, np.nan)
+    nothing = np.full(values.shape[1], np.nan)
+    mean = nothing.copy()
+    low = nothing.copy()
+    high = nothing.copy()
     measured = np.isfinite(values)
-    for pattern in np.unique(measured, axis=1).T:  # points at which the same seeds were measured are computed together
+    patterns = np.unique(measured, axis=1).T  # points at which the same seeds were measured are computed together
+    for pattern in patterns:
         points = (measured == pattern[:, None]).all(axis=0)
         there = values[pattern][:, points]
-        if len(there):
+        if len(there) > 0:
             mean[points] = there.mean(axis=0)
         if len(there) > 1:
             low[points], high[points] = _interval(there, RESAMPLES_OF_CURVES)
@@ -162,11 +163,17 @@ def thinned(x: np.ndarray, rows: np.ndarray, points: int) -> tuple[np.ndarray, n
     width = math.ceil(size / points)
     starts = np.arange(0, size, width)
     measured = np.isfinite(rows)
-    counts = np.add.reduceat(measured.astype(float), starts, axis=1)
     known = np.where(measured, rows, 0.0)
+    counts = np.add.reduceat(measured.astype(float), starts, axis=1)
     sums = np.add.reduceat(known, starts, axis=1)
-    unknown = np.full_like(sums, np.nan)
-    means = np.divide(sums, counts, out=unknown, where=counts > 0)
+    means = quotients(sums, counts)
     lengths = np.diff([*starts, size])
     places = np.add.reduceat(x.astype(float), starts) / lengths
     return places, means
+
+
+def quotients(sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    """Return sums / totals, elementwise; NaN where the total is 0. Shapes are those that numpy broadcasts."""
+    undefined = np.full_like(sums, np.nan, dtype=np.float64)
+    found: np.ndarray = np.divide(sums, totals, out=undefined, where=totals > 0)
+    return found

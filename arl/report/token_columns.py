@@ -24,23 +24,18 @@ class PackedTokens(Struct, frozen=True, kw_only=True, rename="camel"):
     advantages: str | None  # None: the trajectory has one advantage, or none
     num_tokens: int  # that are here
 
-    @property
-    def num_bytes(self) -> int:
-        """Estimate what the tokens take in a page."""
-        arrays = (self.ids, self.behavior_logprobs, self.proximal_logprobs, self.current_logprobs, self.advantages)
-        lists = len(self.versions) + len(self.mask)
-        return sum(len(array) for array in arrays if array is not None) + 8 * lists
-
 
 def pack_tokens(row: Mapping[str, Any]) -> PackedTokens:
     """Pack the tokens of a row of a trajectory file."""
-    own = slice(row["prompt_length"], row["prompt_length"] + MOST_TOKENS)
+    start = row["prompt_length"]
+    own = slice(start, start + MOST_TOKENS)
     ids = row["token_ids"][own]
+    marks = [int(marked) for marked in row["loss_mask"][own]]
     arrays = {name: pack_floats(row[name], own) for name in COLUMNS}
     return PackedTokens(
         ids=_base64(np.asarray(ids, "<u4")),
         versions=run_lengths(row["policy_versions"][own]),
-        mask=run_lengths([int(marked) for marked in row["loss_mask"][own]]),
+        mask=run_lengths(marks),
         num_tokens=len(ids),
         **arrays,
     )

@@ -66,12 +66,15 @@ def open_files(directory: Path, columns: Sequence[str]) -> FoundFiles:
 
 def _opened(path: Path, columns: Sequence[str]) -> TrajectoryFile:
     metadata = _read(path, pq.read_metadata)
-    missing = set(columns) - set(metadata.schema.to_arrow_schema().names)
+    there = metadata.schema.to_arrow_schema().names
+    missing = set(columns).difference(there)
     if missing:
-        raise DataError(f"{path}: lacks {', '.join(sorted(missing))}; an older arl wrote it, so it is left out")
-    num_bytes = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    share = min(1.0, LARGE_FILE / max(num_bytes, 1))
-    return TrajectoryFile(path, metadata.num_rows, int(metadata.num_rows * share))
+        listed = ", ".join(sorted(missing))
+        raise DataError(f"{path}: lacks {listed}; an older arl wrote it, so it is left out")
+    sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
+    share = min(1.0, LARGE_FILE / max(sum(sizes), 1))
+    num_readable = int(metadata.num_rows * share)
+    return TrajectoryFile(path, metadata.num_rows, num_readable)
 
 
 def read_scalars(file: TrajectoryFile, columns: Sequence[str]) -> pa.Table:
@@ -91,7 +94,9 @@ def read_rows(file: TrajectoryFile, rows: Sequence[int], columns: Sequence[str])
         DataError: the file is damaged.
     """
     wanted = sorted(set(rows))
-    return _read(file.path, lambda path: _scan(path, wanted, columns)) if wanted else []
+    if not wanted:
+        return []
+    return _read(file.path, lambda path: _scan(path, wanted, columns))
 
 
 def _scan(path: Path, wanted: list[int], columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -99,9 +104,11 @@ def _scan(path: Path, wanted: list[int], columns: Sequence[str]) -> list[dict[st
     start = 0
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
-            here = [row - start for row in wanted[len(found) :] if row < start + batch.num_rows]
-            found += batch.take(pa.array(here, pa.int64())).to_pylist()
-            start += batch.num_rows
+            end = start + batch.num_rows
+            here = [row - start for row in wanted if start <= row < end]
+            places = pa.array(here, pa.int64())
+            found += batch.take(places).to_pylist()
+            start = end
             if len(found) == len(wanted):
                 return found
     raise DataError(f"{path}: has {start} rows, fewer than its footer says; it is left out")
@@ -123,7 +130,9 @@ def spread(candidates: Sequence[T], count: int) -> list[T]:
     """
     if len(candidates) <= count:
         return list(candidates)
-    if count <= 1:
-        return [candidates[len(candidates) // 2]] if count else []
-    last = len(candidates) - 1
-    return [candidates[round(i * last / (count - 1))] for i in range(count)]
+    if count == 0:
+        return []
+    if count == 1:
+        return [candidates[len(candidates) // 2]]
+    distance = (len(candidates) - 1) / (count - 1)
+    return [candidates[round(number * distance)] for number in range(count)]

@@ -4,6 +4,8 @@ AReaL's Algorithm 1 (arXiv 2505.24298) packs lengths, the longest first, and loo
 packing puts equally many sequences into each micro-batch, as systems without dynamic batching do.
 """
 
+import math
+
 import numpy as np
 
 from arl.errors import InputError
@@ -21,16 +23,17 @@ def algorithm_1(lengths: np.ndarray, capacity: int, k_min: int) -> Bins:
     """
     bins: Bins = []
     rooms: list[int] = []
-    for item in np.argsort(-lengths, kind="stable").tolist():
+    longest_first = np.argsort(-lengths, kind="stable").tolist()
+    for item in longest_first:
         length = int(lengths[item])
-        fitting = [b for b, room in enumerate(rooms) if room >= length]
+        fitting = [number for number, room in enumerate(rooms) if room >= length]
         if len(bins) < k_min or not fitting:
             bins.append([item])
             rooms.append(capacity - length)
-            continue
-        chosen = min(fitting, key=lambda b: len(bins[b]))
-        bins[chosen].append(item)
-        rooms[chosen] -= length
+        else:
+            chosen = min(fitting, key=lambda number: len(bins[number]))
+            bins[chosen].append(item)
+            rooms[chosen] -= length
     return bins
 
 
@@ -41,7 +44,8 @@ def fixed_count(lengths: np.ndarray, capacity: int, count: int) -> Bins:
         InputError: so many sequences do not fit.
     """
     items = list(range(len(lengths)))
-    bins = [items[start : start + count] for start in range(0, len(items), count)]
+    starts = range(0, len(items), count)
+    bins = [items[start : start + count] for start in starts]
     for members in bins:
         tokens = int(lengths[members].sum())
         if tokens > capacity:
@@ -54,6 +58,7 @@ def fixed_count(lengths: np.ndarray, capacity: int, count: int) -> Bins:
 
 def deal_evenly(bins: Bins, work: np.ndarray, ranks: int) -> list[Bins]:
     """Deal bins to ranks, equally many to each, at least one: [rank][micro-batch][item]. Some may be empty."""
-    missing = ranks - len(bins) if len(bins) < ranks else -len(bins) % ranks
-    padded = [*bins, *([] for _ in range(missing))]
-    return deal(padded, work.tolist(), ranks)
+    of_each_rank = max(1, math.ceil(len(bins) / ranks))
+    missing = ranks * of_each_rank - len(bins)
+    empty: Bins = [[] for _ in range(missing)]
+    return deal(bins + empty, work.tolist(), ranks)

@@ -23,7 +23,8 @@ class Half(NamedTuple):
 
     def only(self, logprobs: Tensor, ages: Tensor) -> Tensor:
         """Return log-probabilities (N,) through which no gradient flows but at the tokens of this half."""
-        is_own = (ages > self.oldest_fresh) == self.is_stale
+        is_older = ages > self.oldest_fresh
+        is_own = is_older == self.is_stale
         return logprobs.where(is_own, logprobs.detach())
 
 
@@ -37,15 +38,25 @@ def halves(batches: Sequence[MicroBatch], version: int, device: torch.device) ->
         version: v, the trainer's version before the step.
     """
     ages = np.concatenate([version - batch.policy_versions for batch in batches])
-    oldest = torch.tensor(ages.max(initial=0), device=device)
-    if dist.get_world_size() > 1:
-        dist.all_reduce(oldest, dist.ReduceOp.MAX)
-    counts = torch.from_numpy(np.bincount(ages, minlength=int(oldest) + 1)).to(device)
-    if dist.get_world_size() > 1:
-        dist.all_reduce(counts)
-    *fresh_tokens, num_tokens = counts.cumsum(0).tolist()  # if the cut comes after age 0, 1, …
+    tokens = _tokens_of_age(ages, device)
+    *fresh_tokens, num_tokens = np.cumsum(tokens).tolist()  # if the cut comes after age 0, 1, …
     cuts = [age for age, fresh in enumerate(fresh_tokens) if fresh]
     if not cuts:
         return None
     most_even = min(cuts, key=lambda age: abs(num_tokens - 2 * fresh_tokens[age]))
-    return Half(most_even, is_stale=True), Half(most_even, is_stale=False)
+    stale = Half(most_even, is_stale=True)
+    fresh = Half(most_even, is_stale=False)
+    return stale, fresh
+
+
+def _tokens_of_age(ages: np.ndarray, device: torch.device) -> np.ndarray:
+    """Count the tokens of age 0, 1, … of all ranks, (oldest + 1,) int64. Collective."""
+    is_alone = dist.get_world_size() == 1
+    oldest = torch.tensor(ages.max(initial=0), device=device)
+    if not is_alone:
+        dist.all_reduce(oldest, dist.ReduceOp.MAX)
+    of_rank = np.bincount(ages, minlength=int(oldest) + 1)
+    counts = torch.from_numpy(of_rank).to(device)
+    if not is_alone:
+        dist.all_reduce(counts)
+    return counts.cpu().numpy()

@@ -98,7 +98,9 @@ class Rank:
 
     def serve(self) -> None:
         """Consumes the controller's messages; waits for the next; unblocked by it, or by the controller's death."""
+        ready = Ready(self.learner.tensors())
         self._log("ready")
+        self._link.send(ready)
         while True:
             message = self._link.receive()
             self._log(f"{type(message).__name__} received")
@@ -181,7 +183,6 @@ def main() -> NoReturn:
         if not isinstance(init, Init):
             raise PermissionError(f"the controller answered {init}")
         rank = Rank(link, init)
-        link.send(Ready(rank.learner.tensors()))
         rank.serve()
     except Exception:
         trace = traceback.format_exc()

@@ -8,6 +8,7 @@ squares where a metric needs them), a column for each age bucket. Every metric b
 """
 
 from collections.abc import Iterable, Mapping
+from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -65,21 +66,21 @@ class StepTotals:
         """
         if not len(ages):
             return
-        used = {name: per_token[name].double() for name in _unique((*self._summed, *self._maxima))}
-        rows = torch.stack(
-            [
-                used[ENTROPY].new_ones(len(ages)),
-                *(used[name] for name in self._summed),
-                *(used[name].square() for name in self._squared),
-            ]
-        )
+        names = _unique((*self._summed, *self._maxima))
+        used = {name: per_token[name].double() for name in names}
+        ones = torch.ones(len(ages), dtype=torch.float64, device=self._device)
+        summed = [used[name] for name in self._summed]
+        squared = [used[name].square() for name in self._squared]
+        rows = torch.stack([ones, *summed, *squared])
         is_old_enough = ages[:, None] >= self._first_ages
         is_young_enough = ages[:, None] < self._end_ages
-        in_bucket = (is_old_enough & is_young_enough).double()  # (N, B)
+        in_bucket = is_old_enough & is_young_enough  # (N, B)
         maxima = self._total.maxima
         if self._maxima:
-            maxima = torch.stack([used[name].max() for name in self._maxima])
-        self._open.append(_Sums(rows @ in_bucket, maxima))
+            largest = [used[name].max() for name in self._maxima]
+            maxima = torch.stack(largest)
+        added = _Sums(rows @ in_bucket.double(), maxima)
+        self._open.append(added)
 
     def close_update(self, update: Update, learning_rate: float) -> None:
         """Count the tokens added since the last update, unless this one was skipped."""
@@ -87,9 +88,7 @@ class StepTotals:
         if update.is_finite:
             self._updates.append(update)
             for added in self._open:
-                sums = self._total.sums + added.sums
-                maxima = self._total.maxima.maximum(added.maxima)
-                self._total = _Sums(sums, maxima)
+                self._total = _joined(self._total, added)
         else:
             self._num_skipped += 1
         self._open = []
@@ -106,12 +105,11 @@ class StepTotals:
             "train/skipped_updates": float(self._num_skipped),
         }
         if self._updates:
-            num_updates = len(self._updates)
-            metrics["loss"] = sum(update.loss for update in self._updates) / num_updates
-            metrics["grad_norm"] = sum(update.grad_norm for update in self._updates) / num_updates
+            metrics["loss"] = fmean(update.loss for update in self._updates)
+            metrics["grad_norm"] = fmean(update.grad_norm for update in self._updates)
         cosines = [update.cosine for update in self._updates if update.cosine is not None]
         if cosines:
-            metrics["grad_cosine/previous"] = sum(cosines) / len(cosines)
+            metrics["grad_cosine/previous"] = fmean(cosines)
         return metrics | self._token_metrics()
 
     def _token_metrics(self) -> dict[str, MetricValue]:
@@ -121,8 +119,9 @@ class StepTotals:
         tokens, *rows = by_age
         if not sum(tokens):
             return {}
-        sums = dict(zip(self._summed, rows, strict=False))
-        squares = dict(zip(self._squared, rows[len(self._summed) :], strict=True))
+        num_sums = len(self._summed)
+        sums = dict(zip(self._summed, rows[:num_sums], strict=True))
+        squares = dict(zip(self._squared, rows[num_sums:], strict=True))
         maxima = dict(zip(self._maxima, total.maxima.tolist(), strict=True))
         metrics: dict[str, MetricValue] = {TOKENS_BY_AGE: list(tokens)}
         for name, statistic in self._statistics.items():
@@ -130,7 +129,8 @@ class StepTotals:
             if statistic.reduction == "max":
                 metrics[name] = maxima[value]
                 continue
-            own_squares = squares[value] if statistic.reduction == "effective_sample_size" else None
+            is_sample_size = statistic.reduction == "effective_sample_size"
+            own_squares = squares[value] if is_sample_size else None
             computed = _reduced(tokens, sums[value], own_squares, statistic.by_age)
             if computed is not None:
                 metrics[name] = computed
@@ -144,10 +144,22 @@ class StepTotals:
         sums, maxima = self._total
         places = maxima.new_zeros(world_size, len(maxima))
         places[dist.get_rank()] = maxima
-        joined = torch.cat([sums.flatten(), places.flatten()])
-        dist.all_reduce(joined)
-        of_ranks = joined[sums.numel() :].view_as(places)
-        return _Sums(joined[: sums.numel()].view_as(sums), of_ranks.amax(0))
+        both = torch.cat([sums.flatten(), places.flatten()])
+        dist.all_reduce(both)
+        all_sums = both[: sums.numel()]
+        all_maxima = both[sums.numel() :]
+        return _Sums(
+            all_sums.view_as(sums),
+            all_maxima.view_as(places).amax(0),
+        )
+
+
+def _joined(one: _Sums, other: _Sums) -> _Sums:
+    """Return the sums and maxima over the tokens of both."""
+    return _Sums(
+        one.sums + other.sums,
+        one.maxima.maximum(other.maxima),
+    )
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:
@@ -162,14 +174,18 @@ def _reduced(
     by_age: bool,
 ) -> MetricValue | None:
     """Compute a mean, or with squares an effective sample size, of each age bucket or of all tokens."""
-    squares_or_none = squares if squares is not None else [None] * len(tokens)
-    if by_age:
-        return [_quotient(*bucket) for bucket in zip(tokens, sums, squares_or_none, strict=True)]
-    return _quotient(sum(tokens), sum(sums), None if squares is None else sum(squares))
+    if not by_age:
+        of_all = None if squares is None else sum(squares)
+        return _quotient(sum(tokens), sum(sums), of_all)
+    of_buckets = [None] * len(tokens) if squares is None else squares
+    buckets = zip(tokens, sums, of_buckets, strict=True)
+    return [_quotient(*bucket) for bucket in buckets]
 
 
 def _quotient(tokens: float, total: float, squares: float | None) -> float | None:
     """Return Σ x / n, or with squares (Σ x)² / (n Σ x²); None if it is undefined."""
     if not tokens or squares == 0:
         return None
-    return total / tokens if squares is None else total**2 / (tokens * squares)
+    if squares is None:
+        return total / tokens
+    return total**2 / (tokens * squares)
