@@ -147,7 +147,7 @@ def test_curves_hold_what_was_measured_and_a_band_for_the_seeds(tmp_path: Path) 
         scored_run(tmp_path / f"{seed}", {0: 0.1, 5: 0.5 + seed / 10, 10: 0.7}, seed=seed)
     band, line = figures(build_report([tmp_path]))["curve-accuracy-on-held_out-steps"].traces
     assert line["x"] == [0, 5, 10]
-    assert line["y"] == pytest.approx([0.1, 0.55, 0.7])
+    assert line["y"] == pytest.approx([10.0, 55.0, 70.0])
     assert line["line"] == {"color": "arm:0"}
     assert band["x"] == [0, 5, 10, 10, 5, 0]
     assert max(band["y"]) <= 0.7
