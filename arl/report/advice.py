@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from arl.report.arms import LAG, STALENESS, Arm, show
+from arl.report.ledger_section import groups_trained
 from arl.report.parts import Prose, ReportSection
-from arl.report.read_runs import LoadedRun
-from arl.report.seed_means import by_arm, last_of, metric_of
+from arl.report.seed_means import by_arm, last_of, metric_of, over_seeds
 from arl.report.speed import mean_shares
 from arl.report.speed_numbers import (
     BUSY,
@@ -58,10 +58,10 @@ def _bottleneck(arm: Arm) -> list[str]:
     if waits >= MUCH:
         return [f"generation is the bottleneck: {sides}. More engine replicas, threads or slots."]
     gated = engine.get(GATED)
-    cause = f", {gated:.0%} because of the staleness bound" if gated else ""
+    cause = f", {gated:.0%} because admission was held back" if gated else ""
     return [
-        f"training is the bottleneck: {sides}{cause}. More train.ranks or threads, or a cheaper objective; a larger "
-        "rollout.staleness would only let data grow older."
+        f"training is the bottleneck: {sides}{cause}. More train.ranks or threads, or a cheaper objective. Whatever "
+        f"engines do, no more than the {waits:.0%} that the trainer waits can be gained."
     ]
 
 
@@ -71,7 +71,11 @@ def _looser(arm: Arm, gated: float | None) -> str:
         return "An exact lag makes them take turns; that is its price."
     if recipe.get("mode") == "collocated":
         return "They share their devices by turns; mode disaggregated gives each its own."
+    if _is_tail_batched(arm):
+        return "rollout.tail_batching keeps every step fresh, so they take turns; that is its price."
     bound = recipe.get(STALENESS)
+    if bound is None:
+        return "Without a bound rollout.max_groups holds engines back; a larger one lets more of both happen at once."
     if bound == 0:
         return "rollout.staleness is 0, which is synchronous; 1 or more lets both work at once."
     waited = metric_of(arm, "queue_age/mean")
@@ -145,25 +149,26 @@ def _lengths(arm: Arm) -> list[str]:
 
 
 def _losses(arm: Arm) -> list[str]:
+    remedies = {"failed": "logs say why; their problems are missing from training"}
+    if arm.runs[0].recipe.get("rollout.late") == "drop":
+        remedies["dropped"] = "that selects quick answers; rollout.late=wait selects nothing"
+    elif _is_tail_batched(arm):
+        remedies["dropped"] = "rollout.tail_batching starts more than it trains; a smaller oversample wastes less"
     lines = []
-    for fate, remedy in (
-        ("failed", "logs say why; their problems are missing from training"),
-        ("dropped", "that selects quick answers; rollout.late=wait selects nothing"),
-    ):
+    for fate, remedy in remedies.items():
         share = _share(arm, f"groups/{fate}")
         if share > LITTLE:
             lines.append(f"{share:.0%} of groups were {fate}: {remedy}.")
     return lines
 
 
+def _is_tail_batched(arm: Arm) -> bool:
+    return any(field.startswith("rollout.tail_batching.") for field in arm.runs[0].recipe)
+
+
 def _share(arm: Arm, metric: str) -> float:
     lost = last_of(arm, metric)
-    trained = sum(_groups(run) for run in arm.runs) / len(arm.runs)
-    if lost is None or not trained:
+    trained = over_seeds(arm, groups_trained)
+    if lost is None or trained is None:
         return 0.0
-    return lost.mean / (lost.mean + trained)
-
-
-def _groups(run: LoadedRun) -> float:
-    per_step = run.recipe.get("rollout.problems_per_step")
-    return float(per_step) * run.last_step if isinstance(per_step, int) else 0.0
+    return lost.mean / (lost.mean + trained.mean)

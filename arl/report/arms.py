@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from arl.report.read_runs import LoadedRun, some
+from arl.report.read_runs import LoadedRun
 
 STALENESS = "rollout.staleness"
 INFINITY = "∞"
@@ -18,8 +18,6 @@ NOT_OF_AN_ARM = ("seed", "name")
 NOT_OF_AN_ARM_SECTIONS = ("output.",)
 MOST_FIELDS = 4  # in the name of an arm
 LONGEST_VALUE = 40  # characters of a value in the name of an arm
-PROTOCOL = ("data.", "model.", "warmup.", "eval.", "world.")  # runs that differ there have only some measures in common
-DURING = ("eval.every", "eval.best", "eval.suites")  # these decide what is measured when, not how
 
 
 class Arm(Struct, frozen=True, kw_only=True):
@@ -79,9 +77,8 @@ def make_arms(runs: Sequence[LoadedRun]) -> Arms:
         groups.setdefault(values, []).append(run)
     fields = _telling(differing, recipes)
     ordered = sorted(groups.values(), key=lambda group: _places(group[0].recipe, fields))
-    notes = _unlike(fields)
+    notes: list[str] = []
     names = _short_names(fields)
-    has_own_names = len(fields) > MOST_FIELDS or not fields
     arms = []
     for number, group in enumerate(ordered):
         recipe = group[0].recipe
@@ -91,9 +88,12 @@ def make_arms(runs: Sequence[LoadedRun]) -> Arms:
             names=names,
             differing=tuple(differing),
             runs=_one_of_each_seed(group, notes),
-            own_name=_own_name(group, ordered) if has_own_names else "",
         )
         arms.append(arm)
+    told_apart = len({arm.name for arm in arms}) == len(arms)
+    if len(fields) > MOST_FIELDS or not fields or not told_apart:
+        named = zip(arms, ordered, strict=True)
+        arms = [msgspec.structs.replace(arm, own_name=_own_name(group, ordered)) for arm, group in named]
     return Arms(arms, notes)
 
 
@@ -135,7 +135,8 @@ def show(field: str, value: Any) -> str:
         text = msgspec.json.encode(value).decode()
     if len(text) <= LONGEST_VALUE:
         return text
-    return f"{text[: LONGEST_VALUE - 1]}…"
+    half = LONGEST_VALUE // 2
+    return f"{text[: half - 1]}…{text[-half:]}"
 
 
 def shown(settings: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -199,9 +200,12 @@ def _telling(differing: Sequence[str], recipes: Sequence[dict[str, Any]]) -> lis
 
 def field_value(recipe: dict[str, Any], field: str) -> bytes:
     """Return a value that can be compared; b"" for a field that the recipe lacks."""
-    if field not in recipe:
-        return b""
-    return msgspec.json.encode(recipe[field], order="sorted")
+    return exact(recipe[field]) if field in recipe else b""
+
+
+def exact(value: Any) -> bytes:
+    """Return a value that can be compared and hashed."""
+    return msgspec.json.encode(value, order="sorted")
 
 
 def _follows(field: str, differing: Sequence[str], recipes: Sequence[dict[str, Any]]) -> bool:
@@ -221,18 +225,6 @@ def _short_names(fields: Sequence[str]) -> dict[str, str]:
     last = {field: field.rpartition(".")[2] for field in fields}
     uses = Counter(last.values())
     return {field: name if uses[name] == 1 else field for field, name in last.items()}
-
-
-def _unlike(fields: Sequence[str]) -> list[str]:
-    of_protocol = [field for field in fields if f"{field}.".startswith(PROTOCOL)]
-    unlike = [field for field in of_protocol if field not in DURING]
-    if not unlike:
-        return []
-    names = some(unlike, "", "")
-    return [
-        f"The runs differ in {names}. Accuracies and rewards are compared only between runs that measured them alike; "
-        "speed and staleness are compared between all."
-    ]
 
 
 def _one_of_each_seed(group: Sequence[LoadedRun], notes: list[str]) -> list[LoadedRun]:

@@ -13,7 +13,7 @@ from arl.report.quantities import AXES, GENERATED, Axis, Budget, Quantity, cell,
 from arl.report.staleness_table import staleness_tables
 from arl.report.statistics import MeanOfSeeds
 
-INTERVALS = "In brackets: 95 % of bootstrap means over seeds. With one seed there is no interval."
+INTERVALS = "In brackets: the 95 % bootstrap interval over seeds. With one seed there is none."
 MOST_SENTENCES = 12
 
 
@@ -46,7 +46,7 @@ class Comparison(Struct, frozen=True):
     def sentences(self) -> list[str]:
         """Return what differs at the last measurement, in the quantities that decide."""
         decisive = _decisive(self.quantities)
-        last = [found for found in self.differences if found.quantity in decisive and found.budget not in self.budgets]
+        last = [found for found in self.differences if found.is_last and found.quantity in decisive]
         return _at_most(last)
 
 
@@ -118,17 +118,17 @@ def _decisive(compared: Sequence[Quantity]) -> list[Quantity]:
 
 
 def _at_most(found: Sequence[Difference]) -> list[str]:
-    """Say every difference if they are few; else the largest of those that the seeds show, and count the others."""
+    """Say every difference if they are few; else the largest of those that seeds do not deny, and count the others."""
     if len(found) <= MOST_SENTENCES:
         return [one.sentence for one in found]
-    certain = [one for one in found if not one.estimate.holds_zero]
-    certain.sort(key=lambda one: abs(one.estimate.mean), reverse=True)
-    rest = len(certain[MOST_SENTENCES:])
-    unclear = len(found) - len(certain)
+    largest_first = sorted(found, key=lambda one: abs(one.estimate.mean), reverse=True)
+    clear = [one for one in largest_first if not one.is_unclear]
+    rest = len(clear[MOST_SENTENCES:])
+    unclear = len(found) - len(clear)
     smaller = f"{rest} more differ by less; " if rest else ""
     verb = "shows" if unclear == 1 else "show"
     counted = f"Of {len(found)} pairs, {smaller}{unclear} {verb} no difference. The table of differences has them all."
-    return [*(one.sentence for one in certain[:MOST_SENTENCES]), counted]
+    return [*(one.sentence for one in clear[:MOST_SENTENCES]), counted]
 
 
 def _figure(arms: Sequence[Arm], quantity: Quantity, axis: Axis) -> Figure:

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from arl.report.arms import KIND, Arm, is_number, order, show, shown
-from arl.report.quantities import Budget, Quantity, last_common, value
+from arl.report.arms import KIND, Arm, exact, is_number, order, show, shown
+from arl.report.quantities import Budget, Quantity, value
 from arl.report.statistics import MeanOfSeeds, difference_of_means, mean_of_seeds
 
 
@@ -47,11 +47,17 @@ class Difference(Struct, frozen=True, kw_only=True):
     budget: Budget
     estimate: MeanOfSeeds  # of one − other
     is_paired: bool  # by seed
+    is_last: bool  # the last measurement was wanted, and `budget` is where both arms have one
 
     @property
     def sentence(self) -> str:
         """Return the difference in words."""
         return _sentence(self)
+
+    @property
+    def is_unclear(self) -> bool:
+        """Return whether several seeds show no difference. One seed alone says nothing either way."""
+        return self.estimate.low is not None and self.estimate.holds_zero
 
 
 def pairs(arms: Sequence[Arm]) -> list[ArmPair]:
@@ -94,10 +100,10 @@ def _axes(arm: Arm) -> list[tuple[str, ...]]:
 
 def lines_along(arms: Sequence[Arm], axis: Sequence[str]) -> list[list[Arm]]:
     """Group arms that differ along one axis alone."""
-    lines: dict[str, list[Arm]] = {}
+    lines: dict[bytes, list[Arm]] = {}
     for arm in arms:
-        rest = [(field, show(field, value)) for field, value in arm.settings.items() if field not in axis]
-        lines.setdefault(repr(rest), []).append(arm)
+        rest = {field: value for field, value in arm.settings.items() if field not in axis}
+        lines.setdefault(exact(rest), []).append(arm)
     return list(lines.values())
 
 
@@ -109,29 +115,34 @@ def _pair(one: Arm, other: Arm) -> ArmPair:
 def difference(pair: ArmPair, quantity: Quantity, budget: Budget) -> Difference | None:
     """Compute how far an arm is above another; None if no seed of one of them was measured there.
 
-    The last measurement is the last that both arms have, so that both are compared at one step.
+    The last measurement is the last that both arms have, so that both are compared at one step. Arms are compared seed
+    by seed where two seeds or more have both, or where there is no more than one to compare.
     """
-    if budget.at is None:
-        common = last_common([*pair.one.runs, *pair.other.runs], quantity)
-        if common is None:
-            return None
-        budget = common
-    one = {run.seed: value(run, quantity, budget) for run in pair.one.runs}
-    other = {run.seed: value(run, quantity, budget) for run in pair.other.runs}
+    place = budget.place_in(pair.one.runs, pair.other.runs, quantity=quantity)
+    if place is None:
+        return None
+    one = _measured(pair.one, quantity, place)
+    other = _measured(pair.other, quantity, place)
     by_seed = [one[seed] - other[seed] for seed in one if seed in other]
-    is_paired = any(map(math.isfinite, by_seed))
-    estimate = mean_of_seeds(by_seed)
-    if not is_paired:
-        estimate = difference_of_means([*one.values()], [*other.values()])
+    is_paired = len(by_seed) > 1 or (len(by_seed) == 1 and min(len(one), len(other)) == 1)
+    unpaired = difference_of_means(list(one.values()), list(other.values()))
+    estimate = mean_of_seeds(by_seed) if is_paired else unpaired
     if estimate is None:
         return None
     return Difference(
         pair=pair,
         quantity=quantity,
-        budget=budget,
+        budget=place,
         estimate=estimate,
         is_paired=is_paired,
+        is_last=budget.at is None,
     )
+
+
+def _measured(arm: Arm, quantity: Quantity, place: Budget) -> dict[int, float]:
+    """Map the seeds of an arm to their values at a place, as far as they were measured there."""
+    values = {run.seed: value(run, quantity, place) for run in arm.runs}
+    return {seed: found for seed, found in values.items() if math.isfinite(found)}
 
 
 def _sentence(found: Difference) -> str:

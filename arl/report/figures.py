@@ -1,4 +1,4 @@
-"""Draw curves of arms over an axis, as plotly's JSON. A gap in a curve is a place that was not measured."""
+"""Draw curves of arms over an axis, as plotly's JSON. Between two measurements of a run a curve is a straight line."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -6,7 +6,8 @@ for each batch, and no version comes of that. The token's age is the number of v
 
     A = (x + δ − (1 − u) T) / T + ½
 
-where the ½ is the mean of rounding up, because tokens are sampled at any time between two loads. By Little's law the
+where the ½ is the mean of rounding up, because tokens are sampled at any time between two loads. δ is read from the
+swap alone, so where weights take long to be published, the formula is too low by that. By Little's law the
 mean number of groups in a place is P / T times the mean time in it. So with Q groups that wait, C groups that generate,
 and half of C's time left for a mean token,
 
@@ -33,7 +34,7 @@ class Flow(Struct, frozen=True, kw_only=True):
     step_seconds: float  # T > 0, from the end of a step to the end of the next
     generation_seconds: float  # of a group, from its admission to the end of its last episode
     queue_seconds: float  # of a group, from the end of its last episode to the step that trains it
-    swap_seconds: float  # δ, from the end of a step to the load of its weights
+    swap_seconds: float  # δ, from the call of a swap to the load of its weights
     utilization: float  # u, the share of T in which the trainer did not wait for its batch
     most_running: float  # groups that the engines' slots can decode at once; others wait before their first token
     bound: int | None  # η; None: no bound

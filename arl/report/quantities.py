@@ -4,14 +4,14 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from string import ascii_uppercase
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
 from arl.report.arms import Arm, field_value
-from arl.report.read_runs import LoadedRun
+from arl.report.read_runs import LoadedRun, some
 from arl.report.statistics import MeanOfSeeds, at, at_each, mean_of_seeds
 
 Axis = Literal["steps", "tokens", "seconds"]
@@ -25,8 +25,9 @@ TRAINED = "reward/trained_mean"
 
 ACCURACY_FIELDS = ("data.", "eval.", "reward.function.")  # what decides what an accuracy means
 REWARD_FIELDS = ("data.", "reward.")  # likewise a reward
-LEAST_EVALUATIONS = 3  # of a run, for a value between them
 ANY_VALUE = ("eval.every", "eval.best", "eval.suites", "reward.workers", "reward.memory_gb", "reward.environment")
+STANDS_FOR = {"eval.max_new_tokens": "rollout.max_new_tokens"}  # null in the first is the value of the second
+LEAST_EVALUATIONS = 3  # of a run, for a value between them
 Protocol = tuple[tuple[str, bytes], ...]  # fields in which the runs of a report differ, and their values
 
 
@@ -84,6 +85,15 @@ class Budget(Struct, frozen=True):
     axis: Axis
     at: float | None = None  # None: the last measurement
 
+    def place_in(self, *arms: Sequence[LoadedRun], quantity: Quantity) -> "Budget | None":
+        """Return where arms can be compared: here, or the last step that all of them have; None: there is none."""
+        if self.at is not None:
+            return self
+        lasts = [last_step(runs, quantity) for runs in arms]
+        if not all(map(math.isfinite, lasts)):
+            return None
+        return Budget("steps", min(lasts))
+
     @property
     def title(self) -> str:
         """Return how the place is called, as in `step 20`."""
@@ -129,7 +139,8 @@ def quantities(arms: Sequence[Arm]) -> list[Quantity]:
 def _by_protocol(arms: Sequence[Arm], quantity: Quantity) -> list[Quantity]:
     """Return the quantity once for each protocol under which some run has measured it."""
     prefixes = ACCURACY_FIELDS if quantity.is_accuracy else REWARD_FIELDS
-    decisive = [field for field in arms[0].differing if f"{field}.".startswith(prefixes)]
+    differing = [*arms[0].differing, *_inheriting(arms[0].differing)]
+    decisive = [field for field in differing if f"{field}.".startswith(prefixes)]
     fields = [field for field in decisive if field not in ANY_VALUE]
     protocols: dict[Protocol, None] = {}  # in the order of arms
     for arm in arms:
@@ -145,6 +156,23 @@ def _by_protocol(arms: Sequence[Arm], quantity: Quantity) -> list[Quantity]:
     return found
 
 
+def _inheriting(differing: Iterable[str]) -> list[str]:
+    """Return fields that may be null in every recipe and yet differ, because the field that they stand for does."""
+    return [field for field, other in STANDS_FOR.items() if other in differing and field not in differing]
+
+
+def unlike_protocols(compared: Sequence[Quantity]) -> list[str]:
+    """Say in a sentence in which fields runs measured unlike things; nothing if they did not."""
+    fields = dict.fromkeys(field for quantity in compared for field, _ in quantity.protocol)
+    if not fields:
+        return []
+    names = some(list(fields), "", "")
+    return [
+        f"The runs differ in {names}. Accuracies and rewards are compared only between runs that measured them alike; "
+        "speed and staleness are compared between all."
+    ]
+
+
 def _letter(number: int) -> str:
     """Return A, B, …, Z, A1, B1, …"""
     round_, place = divmod(number, len(ascii_uppercase))
@@ -153,7 +181,14 @@ def _letter(number: int) -> str:
 
 def protocol_of(run: LoadedRun, fields: Iterable[str]) -> Protocol:
     """Return the values of the fields in a run's recipe."""
-    return tuple((field, field_value(run.recipe, field)) for field in fields)
+    return tuple((field, _meaning(run.recipe, field)) for field in fields)
+
+
+def _meaning(recipe: dict[str, Any], field: str) -> bytes:
+    """Return the value of a field, or of the field that its null stands for."""
+    if field in STANDS_FOR and recipe.get(field) is None:
+        return field_value(recipe, STANDS_FOR[field])
+    return field_value(recipe, field)
 
 
 def _has(run: LoadedRun, quantity: Quantity) -> bool:
@@ -211,9 +246,8 @@ def value(run: LoadedRun, quantity: Quantity, budget: Budget) -> float:
 
     Between two measurements it is on the line between them. A line from before to after training is no measurement.
     """
+    assert budget.at is not None, "Budget.place_in says where the last measurement is"
     found = curve(run, quantity, budget.axis)
-    if budget.at is None:
-        return float(found.y[-1]) if len(found.y) else math.nan
     if _is_between(found, quantity, budget) and len(found.x) < LEAST_EVALUATIONS:
         return math.nan
     return at(found.x, found.y, budget.at)
@@ -221,36 +255,46 @@ def value(run: LoadedRun, quantity: Quantity, budget: Budget) -> float:
 
 def _is_between(found: Curve, quantity: Quantity, budget: Budget) -> bool:
     """Return whether an accuracy is wanted where there was no evaluation. Rewards are known at every step."""
-    return quantity.is_accuracy and budget.at is not None and budget.at not in found.x
+    return quantity.is_accuracy and budget.at not in found.x
 
 
 def cell(arm: Arm, quantity: Quantity, budget: Budget) -> str:
     """Write a quantity of an arm at a budget as in a table; ≈ where it lies between two evaluations."""
     found = estimate(arm, quantity, budget)
-    curves = [curve(run, quantity, budget.axis) for run in arm.runs]
-    is_between = any(_is_between(one, quantity, budget) for one in curves)
     text = quantity.estimate(found)
-    return f"≈ {text}" if found is not None and is_between else text
+    place = budget.place_in(arm.runs, quantity=quantity)
+    if found is None or place is None:
+        return text
+    measured = [run for run in arm.runs if math.isfinite(value(run, quantity, place))]
+    curves = [curve(run, quantity, place.axis) for run in measured]
+    is_between = any(_is_between(one, quantity, place) for one in curves)
+    return f"≈ {text}" if is_between else text
 
 
 def estimate(arm: Arm, quantity: Quantity, budget: Budget) -> MeanOfSeeds | None:
-    """Return the mean of a quantity over the seeds of an arm."""
-    return mean_of_seeds([value(run, quantity, budget) for run in arm.runs])
+    """Return the mean of a quantity over the seeds of an arm that were measured there; None if none was."""
+    place = budget.place_in(arm.runs, quantity=quantity)
+    if place is None:
+        return None
+    return mean_of_seeds([value(run, quantity, place) for run in arm.runs])
 
 
 def possible_budgets(arms: Sequence[Arm], asked: Sequence[Budget]) -> list[Budget]:
     """Return those asked for, or else the usual ones that some run has passed; and the last measurement."""
     if asked:
-        return [*asked, LAST]
+        return [*dict.fromkeys(asked), LAST]
     last = max(run.last_step for arm in arms for run in arm.runs)
     passed = [Budget("steps", step) for step in USUAL_STEPS if step < last]
     return [*passed, LAST]
 
 
-def last_common(runs: Iterable[LoadedRun], quantity: Quantity) -> Budget | None:
-    """Return the last step at which a quantity of every one of the runs is known; None if there is none."""
+def last_step(runs: Iterable[LoadedRun], quantity: Quantity) -> float:
+    """Return the last step at which at least half of the runs that have a quantity have it; NaN: none has it.
+
+    So a run that has crashed or has just begun does not hold the others back.
+    """
     curves = [curve(run, quantity, "steps") for run in runs]
-    if not curves or not all(len(found.x) for found in curves):
-        return None
-    last_steps = [float(found.x[-1]) for found in curves]
-    return Budget("steps", min(last_steps))
+    ends = sorted(float(found.x[-1]) for found in curves if len(found.x))
+    if not ends:
+        return math.nan
+    return ends[len(ends) // 2]

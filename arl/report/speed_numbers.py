@@ -1,7 +1,7 @@
 """Compute how fast runs were, and what each side's time went to, with the share that nothing explains.
 
 Trainer: seconds of a step = waits for its batch, by cause + packing + proximal pass + training + snapshot + the rest.
-Engines: their time = busy + held back by the bound + paused for swaps + the rest.
+Engines: their time = busy + admission held back + paused for swaps + the rest.
 """
 
 import math
@@ -25,7 +25,7 @@ WAITS = ("wait/groups_s", "wait/bound_s", "wait/device_s")
 CAUSE_UNKNOWN = "waits: cause not recorded"
 UNEXPLAINED = "unexplained"
 BUSY = "generates"
-GATED = "held back by the staleness bound"
+GATED = "admission held back"  # by the staleness bound, an exact lag or rollout.max_groups
 PAUSED = "paused for swaps"
 IDLE = "idle, cause not recorded"
 

@@ -8,6 +8,7 @@ import pytest
 from arl.report.assemble import build_report
 from arl.report.parts import Figure, ReportSection
 from arl.report.quantities import Budget
+from arl.report.statistics import widening
 from tests.report.synthetic_runs import evaluation, old_step, write_metrics, write_recipe, write_run
 
 
@@ -45,7 +46,7 @@ def test_accuracy_is_drawn_against_the_bound_before_anything_else_at_each_budget
     assert drawn["ppo"]["text"] == ["0", "16", "∞"]
     assert drawn["ppo"]["y"] == pytest.approx([45, 45, 45])
     assert drawn["decoupled_ppo"]["y"] == pytest.approx([85, 85, 85])
-    assert drawn["ppo"]["error_y"]["array"][0] == pytest.approx(5 * 2**0.5, abs=0.01)  # widened, as every interval
+    assert drawn["ppo"]["error_y"]["array"][0] == pytest.approx(5 * widening(2), abs=0.01)  # as every interval
     assert lines(at_5)["ppo"]["y"] == pytest.approx([22.5, 22.5, 22.5])
 
 

@@ -7,7 +7,7 @@ import pytest
 from arl.report.assemble import Report, build_report
 from arl.report.parts import Figure, Table
 from arl.report.quantities import LAST, Budget
-from arl.report.statistics import MeanOfSeeds
+from arl.report.statistics import MeanOfSeeds, widening
 from tests.report.synthetic_runs import evaluation, old_step, write_metrics, write_recipe, write_run, write_sweep
 
 
@@ -81,6 +81,57 @@ def test_arms_without_a_common_seed_are_compared_and_it_is_said(tmp_path: Path) 
     assert "not the same ones" in sentence
 
 
+def test_one_seed_in_common_does_not_hide_all_others(tmp_path: Path) -> None:
+    for seed in range(3):
+        scored_run(tmp_path / f"d{seed}", {10: 0.8 + seed / 100}, "objective.kind=decoupled_ppo", seed=seed)
+        scored_run(tmp_path / f"p{seed}", {10: 0.5 + seed / 100}, "objective.kind=ppo", seed=2 + seed)
+    (sentence,) = build_report([tmp_path]).comparison.sentences
+    assert "3 seeds each at least" in sentence
+
+
+def test_a_seed_that_crashed_early_and_one_without_an_evaluation_hold_no_other_back(tmp_path: Path) -> None:
+    for seed in range(3):
+        scored_run(tmp_path / f"d{seed}", {0: 0.1, 10: 0.8}, "objective.kind=decoupled_ppo", seed=seed)
+        scored_run(tmp_path / f"p{seed}", {0: 0.1, 10: 0.5}, "objective.kind=ppo", seed=seed)
+    scored_run(tmp_path / "crashed", {0: 0.1}, "objective.kind=ppo", seed=3)
+    scored_run(tmp_path / "unmeasured", {}, "objective.kind=ppo", seed=4)
+    report = build_report([tmp_path])
+    (sentence,) = report.comparison.sentences
+    assert sentence.startswith("decoupled_ppo is 30.0 points [30.0, 30.0] above ppo at step 10,")
+    assert "3 seeds" in sentence
+    value = last_value(report, 1)
+    assert value is not None
+    assert (value.mean, value.seeds) == (0.5, 3)
+
+
+def test_a_budget_at_the_last_step_takes_no_sentence_away(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [8], ["ppo", "decoupled_ppo"], seeds=1)
+    sentences = build_report([tmp_path]).comparison.sentences
+    last = build_report([tmp_path]).arms[0].runs[0].last_step
+    budgets = [Budget("steps", last), Budget("steps", last)]
+    report = build_report([tmp_path], budgets)
+    assert report.comparison.sentences == sentences != []
+    assert report.comparison.budgets == [budgets[0], LAST]
+
+
+def test_an_answer_budget_that_stands_for_another_one_separates_accuracies(tmp_path: Path) -> None:
+    scored_run(tmp_path / "short", {10: 0.7}, "rollout.max_new_tokens=64")
+    scored_run(tmp_path / "long", {10: 0.9}, "rollout.max_new_tokens=128")
+    report = build_report([tmp_path])
+    assert {quantity.letter for quantity in report.comparison.quantities if quantity.is_accuracy} == {"A", "B"}
+    assert not [found for found in report.comparison.differences if found.quantity.is_accuracy]
+    assert any("The runs differ in eval.max_new_tokens" in note for note in report.notes)
+
+
+def test_of_many_pairs_of_one_seed_the_largest_are_said_to_be_of_one_seed(tmp_path: Path) -> None:
+    for bound in range(16):
+        scored_run(tmp_path / f"{bound}", {10: 0.9 - 0.03 * bound}, f"rollout.staleness={bound}")
+    sentences = build_report([tmp_path]).comparison.sentences
+    assert sentences[0].startswith("staleness 0 is 45.0 points above staleness 15 at step 10")
+    assert "one seed has no interval" in sentences[0]
+    assert sentences[-1].startswith("Of 15 pairs, 3 more differ by less; 0 show no difference.")
+
+
 def test_arms_are_compared_at_the_last_step_that_both_have(tmp_path: Path) -> None:
     scored_run(tmp_path / "d", {0: 0.1, 5: 0.5, 10: 0.9}, "objective.kind=decoupled_ppo")
     scored_run(tmp_path / "p", {0: 0.1, 5: 0.3}, "objective.kind=ppo")
@@ -113,6 +164,7 @@ def test_accuracies_of_unlike_tasks_are_never_compared_and_their_speed_is(tmp_pa
     scored_run(tmp_path / "other", {10: 0.2}, "data.task=arithmetic")
     report = build_report([tmp_path])
     assert report.comparison.differences == []
+    assert any("The runs differ in data.task" in note for note in report.notes)
     assert {quantity.letter for quantity in report.comparison.quantities} == {"A", "B"}
     assert {row[3][:4] for row in table(report, "arms").rows} == {"70.0", "20.0"}
     assert {row[3][5:] for row in table(report, "arms").rows} == {"A", "B"}
@@ -150,7 +202,7 @@ def test_curves_hold_what_was_measured_and_a_band_for_the_seeds(tmp_path: Path) 
     assert line["y"] == pytest.approx([10.0, 55.0, 70.0])
     assert line["line"] == {"color": "arm:0"}
     assert band["x"] == [0, 5, 10, 10, 5, 0]
-    assert max(band["y"]) <= 70.0
+    assert max(band["y"]) == pytest.approx(55 + 5 * widening(2), abs=0.01)
     tokens = figures(build_report([tmp_path]))["curve-accuracy-on-held_out-tokens"].traces[1]
     assert tokens["x"] == [0, 5000, 10000]
 

@@ -137,11 +137,35 @@ GOOD |= {"time/train_s": 1.7}
         ({"ratio/clip_fraction": 0.4}, "40% of tokens are clipped"),
         ({"groups/equal_rewards": 0.7}, "70% of groups have equal rewards"),
         ({"truncated": 0.3}, "30% of answers are cut off"),
-        ({"groups/dropped": 4}, "20% of groups were dropped"),
     ],
 )
 def test_advice_follows_from_the_numbers_and_names_them(tmp_path: Path, changed: Line, said: str) -> None:
     (line,) = advice(arm_of(tmp_path / "run", steps(GOOD | changed)))
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("changed", "settings", "said"),
+    [
+        ({"groups/dropped": 4}, ["rollout.late=drop"], "that selects quick answers"),
+        ({"groups/dropped": 4}, ["rollout.staleness=0", "rollout.tail_batching={}"], "a smaller oversample"),
+        (
+            {"wait/groups_s": 1.0, "idle/engine": 0.5},
+            ["rollout.staleness=0", "rollout.tail_batching={}"],
+            "keeps every step fresh",
+        ),
+        (
+            {"wait/groups_s": 1.0, "idle/engine": 0.5},
+            ["rollout.staleness=null", "rollout.max_groups=64"],
+            "rollout.max_groups holds engines back",
+        ),
+        ({"wait/groups_s": 1.0, "idle/engine": 0.5}, ["rollout.staleness=0"], "1 or more lets both work at once"),
+    ],
+)
+def test_advice_names_only_what_the_recipe_can_change(
+    tmp_path: Path, changed: Line, settings: list[str], said: str
+) -> None:
+    (line,) = advice(arm_of(tmp_path / "run", steps(GOOD | changed), *settings))
     assert said in line
 
 

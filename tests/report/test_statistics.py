@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.report.statistics import at, at_each, curve_of_seeds, difference_of_means, mean_of_seeds, thinned
+from arl.report.statistics import at, at_each, curve_of_seeds, difference_of_means, mean_of_seeds, thinned, widening
 from tests.examples import examples
 
 NUMBERS = st.floats(-100, 100)
@@ -20,7 +20,7 @@ def test_an_interval_holds_its_mean(values: list[float]) -> None:
     found = mean_of_seeds(values)
     assert found is not None and found.low is not None and found.high is not None
     assert found.low <= found.mean <= found.high
-    assert min(values) - 100 <= found.low
+    assert found.mean - found.low <= widening(len(values)) * (max(values) - min(values)) + 1e-9
 
 
 @examples(1)
@@ -48,14 +48,31 @@ def test_the_paired_difference_of_equal_arms_is_zero(values: list[float]) -> Non
     assert found.holds_zero
 
 
-def test_intervals_of_normal_numbers_hold_the_true_mean_about_as_often_as_they_say() -> None:
+@pytest.mark.parametrize("num_seeds", [2, 3, 5, 10])
+def test_intervals_of_normal_numbers_hold_the_true_mean_about_as_often_as_they_say(num_seeds: int) -> None:
+    values = np.random.default_rng(0).normal(size=(num_seeds, 4000))
+    _, low, high = curve_of_seeds(values)
+    held = ((low <= 0) & (high >= 0)).mean()
+    assert 0.92 <= held <= 0.97
+
+
+@pytest.mark.parametrize("num_seeds", [2, 3, 5, 10])
+def test_intervals_of_differences_of_unlike_seeds_hold_the_true_one_as_often_as_they_say(num_seeds: int) -> None:
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(300):
-        found = mean_of_seeds(rng.normal(size=10).tolist())
+        found = difference_of_means(rng.normal(size=num_seeds).tolist(), rng.normal(size=num_seeds).tolist())
         assert found is not None and found.low is not None and found.high is not None
         held += found.low <= 0 <= found.high
-    assert 0.88 <= held / 300 <= 0.98
+    assert held / 300 >= 0.92
+
+
+def test_intervals_widen_as_students_t_does() -> None:
+    t_of_30_degrees = 2.0423
+    assert widening(31) == pytest.approx(math.sqrt(31 / 30) * t_of_30_degrees / 1.96, rel=1e-4)
+    factors = [widening(num_seeds) for num_seeds in range(2, 200)]
+    assert factors == sorted(factors, reverse=True)
+    assert factors[-1] == pytest.approx(1, abs=0.01)
 
 
 def test_one_seed_has_no_interval_and_no_seed_has_no_mean() -> None:
