@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tables import bound_of, objective_of  # the file beside this one
+
 WIDTH, HEIGHT, LEFT, TOP, GAP = 250, 210, 44, 52, 26  # of a panel, and around it
 BUDGETS = ("step 20", "step 30", "last")
 TITLES = ("after 20 steps", "after 30 steps", "after all 60 steps")
-LINES = {"naive PPO": "#b5442e", "decoupled, recompute": "#2166ac", "decoupled, loglinear": "#1b8a5a"}
+LINES = {"naive": "#b5442e", "decoupled, recompute": "#2166ac", "decoupled, loglinear": "#1b8a5a"}
 LOWEST = 30.0  # percent, at the bottom of a panel
 
 Point = tuple[float, float, float]  # mean, low, high, percent
@@ -33,22 +35,10 @@ def svg(arms: list[dict[str, Any]]) -> list[str]:
         left = LEFT + number * (WIDTH + GAP)
         lines += axes(left, title, bounds)
         for name, color in LINES.items():
-            points = {bound_of(arm): value_at(arm, budget) for arm in arms if line_of(arm) == name}
+            points = {bound_of(arm): value_at(arm, budget) for arm in arms if objective_of(arm) == name}
             places = [(left + place(bounds.index(bound), len(bounds)), points[bound]) for bound in sorted(points)]
             lines += curve(places, color)
     return [*lines, "</svg>"]
-
-
-def bound_of(arm: dict[str, Any]) -> float:
-    bound = arm["settings"]["rollout.staleness"]
-    return float("inf") if bound is None else float(bound)
-
-
-def line_of(arm: dict[str, Any]) -> str:
-    settings = arm["settings"]
-    if settings["objective.kind"] == "ppo":
-        return "naive PPO"
-    return f"decoupled, {settings['objective.proximal']}"
 
 
 def value_at(arm: dict[str, Any], budget: str) -> Point:

@@ -7,7 +7,7 @@ from typing import Any
 
 Arm = dict[str, Any]
 
-BUDGETS = ("step 20", "step 30", "last")
+BUDGETS = ("step 20", "step 30", "last", "90,000 tokens")
 PAPER_KTOKENS = {0: 27.1, 1: 47.8, 2: 47.8, 4: 49.0, 8: 51.5, 16: 52.0}  # arXiv 2505.24298, 8 GPUs
 OBJECTIVES = {"ppo": "naive", "recompute": "decoupled, recompute", "loglinear": "decoupled, loglinear"}
 
@@ -15,8 +15,6 @@ OBJECTIVES = {"ppo": "naive", "recompute": "decoupled, recompute", "loglinear": 
 def main(directory: Path) -> None:
     print("## Accuracy\n")
     print("\n".join(accuracy_table(arms_of(directory / "staleness.json"))))
-    print("\n## Lag and learning rate\n")
-    print("\n".join(phase_table(arms_of(directory / "lag-and-learning-rate.json"))))
     print("\n## One recording, every objective\n")
     print("\n".join(replay_table(arms_of(directory / "replays.json"))))
     print("\n## Speed\n")
