@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import DataError
+from arl.metrics.run_files import SWEEP_MANIFEST as MANIFEST_FILE
 
 FORMAT = 1
-MANIFEST_FILE = "sweep.json"
 
 
 class ManifestArm(Struct, frozen=True, kw_only=True):
