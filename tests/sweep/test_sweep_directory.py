@@ -57,7 +57,7 @@ def test_a_sweep_that_would_compute_something_else_is_refused_with_every_differe
 
 def test_new_arms_of_another_recipe_are_refused(recipe: Path) -> None:
     begin(recipe, "rollout.staleness=0,2")
-    with pytest.raises(InputError, match="the recipe of all arms: train.steps = 7: the sweep has 6"):
+    with pytest.raises(InputError, match=r"the recipe of all arms: train.steps = 7: the sweep has 6"):
         begin(recipe, "rollout.staleness=8", "2", "train.steps=7")
 
 
@@ -76,7 +76,7 @@ def test_an_arm_of_the_same_name_and_other_settings_is_refused(recipe: Path) -> 
         pass
     file.write_text("recipe: small.yaml\narms: {stale: {rollout.staleness: 4}}")
     changed = check_arms(read_request(file, SweepOptions()), note)
-    with pytest.raises(InputError, match="arm stale: rollout.staleness = 4: the sweep has 2"):
+    with pytest.raises(InputError, match=r"arm stale: rollout.staleness = 4: the sweep has 2"):
         check_directory(sweep_path(request, checked), changed)
 
 
