@@ -22,9 +22,10 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import InputError
 from arl.launch.file_lock import try_lock
+from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.run.resume import FREE, FREE_ON_THE_WALL, SUMMARY
 from arl.sweep.check_arms import CheckedArm, CheckedSweep
-from arl.sweep.manifest import MANIFEST_FILE, ManifestArm, SweepManifest, read_manifest, write_manifest
+from arl.sweep.manifest import ManifestArm, SweepManifest, read_manifest, write_manifest
 from arl.sweep.request import SweepRequest
 
 SWEEP_LOCK = "sweep.lock"
@@ -100,7 +101,7 @@ def check_directory(directory: Path, checked: CheckedSweep) -> SweepManifest | N
         if arm.name in (RECIPES, LOGS):
             raise InputError(f"arms: {arm.name}: the sweep keeps files in a directory of this name; choose another")
     _refuse_foreign(directory)
-    if not (directory / MANIFEST_FILE).exists():
+    if not (directory / SWEEP_MANIFEST).exists():
         return None
     manifest = read_manifest(directory)
     known = {arm.name for arm in manifest.arms}

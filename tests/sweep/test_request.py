@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from arl.errors import InputError
+from arl.config.recipe_file import load_recipe
+from arl.errors import InputError, RecipeError
 from arl.sweep.combinations import combine
 from arl.sweep.request import SweepOptions, SweepRequest, read_request
 from tests.forks import ROOT
@@ -137,6 +138,13 @@ def test_a_field_that_is_paired_twice_is_refused(recipe: Path) -> None:
 def test_seeds_are_a_number_or_a_list(recipe: Path, seeds: str) -> None:
     with pytest.raises(InputError, match="give a number of seeds, or a list like 0,3,5"):
         read_request(recipe, SweepOptions(seeds=seeds))
+
+
+def test_a_sweep_file_is_no_recipe_of_one_run(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(FILE)
+    with pytest.raises(RecipeError, match=r"study.yaml: is a sweep file.*; start them by `arl sweep .*study.yaml`"):
+        load_recipe(file)
 
 
 def test_the_sweep_file_of_the_guide_is_one(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from arl.errors import DataError, InputError
+from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.sweep.check_arms import check_arms
-from arl.sweep.manifest import MANIFEST_FILE, SweepManifest, read_manifest
+from arl.sweep.manifest import SweepManifest, read_manifest
 from arl.sweep.request import SweepOptions, read_request
 from arl.sweep.sweep_directory import check_directory, list_runs, open_directory, sweep_path
 
@@ -107,7 +108,7 @@ def test_a_sweep_that_was_killed_before_its_lock_begins_anew(recipe: Path) -> No
 
 def test_a_sweep_that_was_killed_before_its_manifest_begins_anew(recipe: Path) -> None:
     begin(recipe, "rollout.staleness=0,2")
-    file = recipe.parent / "runs" / "study" / MANIFEST_FILE
+    file = recipe.parent / "runs" / "study" / SWEEP_MANIFEST
     file.unlink()
     assert len(begin(recipe, "rollout.staleness=0,2").arms) == 2
 
@@ -115,7 +116,7 @@ def test_a_sweep_that_was_killed_before_its_manifest_begins_anew(recipe: Path) -
 @pytest.mark.parametrize("text", ["", "{", '{"format": 1}'])
 def test_a_torn_manifest_is_named(recipe: Path, text: str) -> None:
     begin(recipe, "rollout.staleness=0,2")
-    (recipe.parent / "runs" / "study" / MANIFEST_FILE).write_text(text)
+    (recipe.parent / "runs" / "study" / SWEEP_MANIFEST).write_text(text)
     with pytest.raises(DataError, match=r"sweep.json: is not a sweep's manifest"):
         begin(recipe, "rollout.staleness=0,2")
 
