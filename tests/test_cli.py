@@ -69,6 +69,7 @@ def test_a_verbose_dry_run_also_prints_the_whole_recipe(tmp_path: Path) -> None:
         ("reward.function=nowhere:score", "cannot import nowhere"),
         ("reward.function=json:score", "json has no attribute score"),
         ("rollout.env=json", "write it as module:attribute"),
+        ("train={packing: fixed, packing_count: 300}", "to 22200 or more, or lower train.packing_count to 221"),
         ("train.capacity=20", "rollout.max_new_tokens 48, 74 in all: raise train.capacity to 74 or more"),
     ],
 )

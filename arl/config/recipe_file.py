@@ -19,6 +19,7 @@ from arl.config.section import inner_sections
 from arl.errors import RecipeError
 
 Key = tuple[str | int, ...]
+ALIKE = 0.8  # of 1: how much a field of another section must be written alike to be suggested
 
 ALTERNATIVES: list[tuple[Key, ...]] = [
     (("rollout", "staleness"), ("rollout", "lag")),
@@ -38,6 +39,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         RecipeError: naming file, line, field, value, rule and the nearest valid name, for every mistake found.
     """
     values, places = read_with_places(path)
+    if isinstance(values.get("recipe"), str):
+        raise RecipeError(f"{path}: is a sweep file, which stands for many runs; start them by `arl sweep {path}`")
     return make_recipe(values, overrides, path, places)
 
 
@@ -235,9 +238,27 @@ def _nearest(key: Key, values: dict[str, Any]) -> str:
     """Suggest the valid name that is nearest to the last part of `key`, or all of them."""
     names = _valid_names(key[:-1], values)
     close = difflib.get_close_matches(str(key[-1]), names, n=1)
+    if not close:
+        close = _alike_elsewhere(str(key[-1]))
     if close:
-        return f"; did you mean {close[0]}?"
+        return f"; did you mean {' or '.join(close)}?"
     return f"; valid: {', '.join(names) or 'none'}"
+
+
+def _alike_elsewhere(name: str) -> list[str]:
+    """List the fields of other sections with this name, or else with the name that is nearest to it."""
+    fields: dict[str, list[str]] = {}
+    for field in _all_fields(Recipe):
+        fields.setdefault(field.rpartition(".")[2], []).append(field)
+    nearest = difflib.get_close_matches(name, fields, n=1, cutoff=ALIKE)
+    return fields[nearest[0]] if nearest else []
+
+
+def _all_fields(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield f"{prefix}{name}"
+        for inner in inner_sections(field.annotation):
+            yield from _all_fields(inner, f"{prefix}{name}.")
 
 
 def _valid_names(section: Key, values: dict[str, Any]) -> list[str]:

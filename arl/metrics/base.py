@@ -13,7 +13,7 @@ from arl.metrics.sampled_episode import SampledEpisode
 class TrackedRun(Struct, frozen=True):
     """Describe the run that is tracked."""
 
-    name: str  # of the run directory, like quickstart-2
+    name: str  # of the run directory, like quickstart-2; in a sweep with that of its arm, like staleness=8/seed-0
     directory: Path  # a tracker may write below it
     config: dict[str, Any]  # the whole recipe, as JSON; values of environment variables are left out
     note: Callable[[str], None]  # shows one line to the user

@@ -76,6 +76,7 @@ METRICS: dict[str, Metric] = {
     "idle/trainer": Metric("fraction", "time the trainer waited for its batch / Δ time"),
     "idle/engine": Metric("fraction", "1 − time with a request open and no pause / Δ time"),
     "time/proximal_s": Metric("s", "proximal pass of the step"),
+    "time/halves_s": Metric("s", "the passes of grad_cosine/stale_fresh, in steps that measure it"),
     "time/train_s": Metric("s", "minibatches of the step: forward, backward, optimizer"),
     "hardware/mfu": Metric(
         "fraction", "hardware/tflops / the peak of the device's data sheet; absent where that is unknown, as on CPUs"
@@ -130,7 +131,9 @@ METRICS: dict[str, Metric] = {
     ),
     "wait/device_s": Metric("s", "the trainer waited for its turn of the device, in mode collocated, Δ"),
     "wait/gate_s": Metric(
-        "s", "no request was open and no group might start, by the staleness gate, the lag or max_groups, Δ"
+        "s",
+        "no request was open and no group might start, by the staleness gate, the lag or max_groups, Δ; with "
+        "sync.interrupt false also while episodes wait for a swap, which sync/paused_s counts as well",
     ),
     # ---- weight movement
     "sync/swaps": Metric("swaps", "swaps that ended, Δ"),
@@ -214,11 +217,14 @@ ONCE_LOST = frozenset(  # each is logged from the first such group on
     f"audit/{quantity}_{loss}" for quantity in ("length", "reward") for loss in ("rejected", "failed", "dropped")
 )
 ON_KNOWN_DEVICES = frozenset({"hardware/mfu"})
-ON_DEMAND = frozenset({"ratio/dual_clip_fraction", "grad_cosine/stale_fresh"})  # of settings that are off by default
+ON_DEMAND = frozenset(  # of settings that are off by default
+    {"ratio/dual_clip_fraction", "grad_cosine/stale_fresh", "time/halves_s"}
+)
 MEASURED = frozenset(
     {
         "time/pack_s",
         "time/proximal_s",
+        "time/halves_s",
         "time/train_s",
         "hardware/mfu",
         "hardware/tflops",

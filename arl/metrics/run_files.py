@@ -15,6 +15,7 @@ TRACE_FILE = "trace.json"
 RECIPE = "recipe.yaml"
 LOCK = "run.lock"
 SUMMARY = "summary.json"
+SWEEP_MANIFEST = "sweep.json"  # in the directory of a sweep, whose runs are at <arm>/<run>
 
 
 def _open_at(path: Path, size: int) -> TextIO:

@@ -34,7 +34,7 @@ def require_tensorboard() -> None:
     if importlib.util.find_spec("tensorboard") is None:
         raise RecipeError(
             "output.trackers 'tensorboard': the package is not installed; run "
-            "`pip install 'tensorboard>=2.18,<3'`, or leave it out"
+            "`pip install -e '.[tensorboard]'` in arl's source directory, or leave it out"
         )
 
 

@@ -18,6 +18,7 @@ from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 from arl.metrics.base import SampleTracker, TrackedRun, Tracker, TrackerFactory, TrackerMaker
 from arl.metrics.names import Record
+from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.metrics.run_labels import redacted
 from arl.metrics.tensorboard_tracker import require_tensorboard
 from arl.metrics.tracker_thread import takes_samples
@@ -49,7 +50,7 @@ def make_trackers(recipe: Recipe, directory: Path, note: Callable[[str], None]) 
         note: shows one line to the user.
     """
     run = TrackedRun(
-        name=directory.name,
+        name=_name(directory),
         directory=directory,
         config=redacted(recipe.model_dump(mode="json")),
         note=note,
@@ -58,6 +59,13 @@ def make_trackers(recipe: Recipe, directory: Path, note: Callable[[str], None]) 
     if recipe.output.wandb != "off":
         makers.append(_maker("wandb", WandbTracker, run))
     return makers
+
+
+def _name(directory: Path) -> str:
+    """Name a run by its directory. All arms of a sweep have a seed-0, so there the arm's directory comes first."""
+    arm = directory.absolute().parent
+    is_of_sweep = (arm.parent / SWEEP_MANIFEST).exists()
+    return f"{arm.name}/{directory.name}" if is_of_sweep else directory.name
 
 
 def _maker(name: str, factory: TrackerFactory, run: TrackedRun) -> TrackerMaker:

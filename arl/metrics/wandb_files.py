@@ -3,7 +3,7 @@
     <run>/wandb/arl-run-id             the run's id at wandb, whatever becomes of the directory's path
     <run>/wandb/offline-run-*-<id>/    a part that ran offline ─► set aside, removed when its rows are in the new part
                           …/*.synced   and was synced: its rows are at the server, so the new part leaves them out
-    <run>/wandb/run-*-<id>/            a part that ran online: likewise
+    <run>/wandb/run-*-<id>/            a part that ran online: likewise, also rows that it could not send
 
 wandb does not join parts: it uploads the rows of each, also those of steps that were cut back and trained again. Of a
 killed run it has not even written the last 32 KiB of rows. So a resumed offline run is written whole, from
@@ -50,7 +50,8 @@ class EarlierParts:
             if part not in synced:
                 part.rename(part.with_name(f"{ASIDE}{part.name}"))  # the new part may get its name, which is the second
         self._replaced = sorted(home.glob(f"{ASIDE}*-{run}"))
-        self._uploaded = [*synced, *home.glob(f"run-*-{run}")]
+        self.online = sorted(home.glob(f"run-*-{run}"))  # parts, whose last rows may be on this disk alone
+        self._uploaded = [*synced, *self.online]
 
     @property
     def were_uploaded(self) -> bool:

@@ -10,6 +10,7 @@ online ─► does its server answer? ─► online: a resumed run adds the rows
                                        A resumed run is written whole, but for rows that were uploaded before
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ COLUMNS = (  # of the table of samples
 
 
 class WandbTracker:
-    """Implement Tracker. The run's name at wandb is that of the run directory; a resumed run is the same run there."""
+    """Implement Tracker. The run's name at wandb is TrackedRun.name; a resumed run is the same run there."""
 
     def __init__(self, run: TrackedRun) -> None:
         import wandb  # importing it takes a second, so only this path does
@@ -71,8 +72,9 @@ class WandbTracker:
             except self._wandb.Error as error:
                 why = f"{url} refuses the run ({error})"
         offline = self._go_offline(run)
-        files = Path(offline.dir).parent
-        run.note(f"{why}: wandb runs offline; sync later with `wandb sync {files}`")
+        parts = [*self._earlier.online, Path(offline.dir).parent]
+        folders = " ".join(shlex.quote(str(part)) for part in parts)
+        run.note(f"{why}: wandb runs offline; sync later with `wandb sync {folders}`")
         return offline
 
     def _go_offline(self, run: TrackedRun) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from arl.config.imports import import_seam
-from arl.config.recipe import Recipe
+from arl.config.recipe import Recipe, Train
 from arl.data.model_limits import Limits
 from arl.data.model_source import check_model_source
 from arl.data.prompt_format import recipe_format
@@ -216,7 +216,7 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
     the start. Text that an env adds is not; a session leaves out what does not fit, and the episode ends as truncated.
 
     Raises:
-        InputError: the longest prompt with a full response is too long, or has tokens that the model lacks.
+        InputError: the longest prompts with full responses are too long, or one has tokens that the model lacks.
     """
     vocab_size, context = limits
     capacity = recipe.train.capacity
@@ -243,4 +243,25 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
             f"train.capacity {capacity}: a micro-batch must hold the longest trajectory, {what}: raise train.capacity "
             f"to {prompt + sampled} or more, or lower rollout.max_new_tokens"
         )
+    if recipe.train.packing == "fixed":
+        _check_packing_count(recipe.train, prompt + sampled, what)
     return min(capacity, context)
+
+
+def _check_packing_count(train: Train, longest: int, what: str) -> None:
+    """Check that a micro-batch of `packing: fixed` holds the longest trajectories. Text that an env adds may be more.
+
+    Args:
+        longest: tokens of the longest trajectory that is known before the start.
+        what: it consists of.
+
+    Raises:
+        InputError: it does not.
+    """
+    tokens = train.packing_count * longest
+    if tokens > train.capacity:
+        raise InputError(
+            f"train.packing_count {train.packing_count}: with train.packing fixed a micro-batch must hold so many "
+            f"trajectories, also of the longest, {what}: raise train.capacity from {train.capacity} to {tokens} or "
+            f"more, or lower train.packing_count to {train.capacity // longest}"
+        )

@@ -7,7 +7,6 @@ Everything that can be refused is refused here, before anything is started or wr
 """
 
 import contextlib
-import fcntl
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 from arl.config.recipe import Recipe, Train
 from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import DataError, InputError
+from arl.launch.file_lock import try_lock
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import LOCK as LOCK
 from arl.metrics.run_files import RECIPE as RECIPE
@@ -253,8 +253,6 @@ def _locked(directory: Path) -> Iterator[None]:
         InputError: another process runs in it.
     """
     with (directory / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go of when this process ends, however it ends
-        except BlockingIOError as error:
-            raise InputError(f"--resume: {directory} is still running; wait for it, or end it") from error
+        if not try_lock(file):
+            raise InputError(f"--resume: {directory} is still running; wait for it, or end it")
         yield

@@ -6,7 +6,6 @@ A trajectory file has its name only when it is complete, so a living run is read
 trained since its last file is not there yet.
 """
 
-import fcntl
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from arl.errors import DataError, InputError
+from arl.launch.file_lock import try_lock
 from arl.metrics.run_files import METRICS_FILE, TRAJECTORIES
 from arl.metrics.sampled_episode import SampledEpisode
 from arl.run.resume import LOCK, RECIPE, SUMMARY
@@ -181,8 +181,4 @@ def _last_step(run: Path) -> int:
 def _is_running(run: Path) -> bool:
     """Return whether a process holds the lock of the run."""
     with (run / LOCK).open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return not try_lock(file, shared=True)

@@ -6,7 +6,6 @@ tiny shape + task and its options + warm-up section + seed ─► hash ─► ca
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import inspect
 import json
@@ -14,7 +13,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -27,6 +26,7 @@ from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import RecipeError
 from arl.launch.base import Command, Launcher, Resources
 from arl.launch.devices import visible_cores
+from arl.launch.file_lock import try_lock
 from arl.metrics.console import ConsoleDisplay
 from arl.models.characters import character_tokenizer
 from arl.models.model_files import local_copy
@@ -147,17 +147,9 @@ async def _alone_with(cached: Path) -> AsyncIterator[None]:
     cached.parent.mkdir(parents=True, exist_ok=True)
     with cached.with_suffix(".lock").open("w") as lock:
         async with deadline(WARMUP_SECONDS, "run", f"another run's warm-up of {cached}"):
-            while not _try_lock(lock):  # noqa: ASYNC110 - the lock of another process has no event
+            while not try_lock(lock):  # noqa: ASYNC110 - the lock of another process has no event
                 await asyncio.sleep(1.0)
         yield
-
-
-def _try_lock(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 async def _warm_up(

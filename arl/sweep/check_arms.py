@@ -16,7 +16,6 @@ from arl.run.preflight import preflight
 from arl.run.world import make_world
 from arl.sweep.axes import write_override
 from arl.sweep.combinations import SweepArm, combine, flatten
-from arl.sweep.known_fields import check_fields
 from arl.sweep.request import SweepRequest
 
 LISTED = 4  # arms that a message names
@@ -35,21 +34,20 @@ class CheckedArm(Struct, frozen=True):
 
 
 class CheckedSweep(Struct, frozen=True):
-    """Hold the recipe of a sweep without any arm's settings, and its arms."""
+    """Hold the recipe of a sweep without any arm's settings, its arms, and the seeds of each."""
 
     base: Recipe
     arms: list[CheckedArm]
+    seeds: list[int]
 
 
 def check_arms(request: SweepRequest, note: Callable[[str], None]) -> CheckedSweep:
     """Make the recipe of each arm, and check that each can start. Nothing is started or written.
 
     Raises:
-        InputError: an axis names no field, or arms cannot run; with arm, value, rule and remedy of all of them.
+        InputError: the recipe is wrong, or arms cannot run; with arm, value, rule and remedy of all of them.
     """
-    check_fields([field for axis in request.axes for field in axis.fields])
-    check_fields([field for settings in request.named.values() for field in settings])
-    base = load_recipe(request.recipe, request.overrides)
+    base = _make_base(request)
     arms = combine(
         request.axes,
         request.named,
@@ -65,11 +63,27 @@ def check_arms(request: SweepRequest, note: Callable[[str], None]) -> CheckedSwe
             checked.append(_check_arm(request, arm))
         except InputError as error:
             for complaint in str(error).splitlines():
-                complaints.setdefault(complaint, []).append(arm.name)
+                complaints.setdefault(_without_value(complaint, arm), []).append(arm.name)
     if complaints:
         raise InputError(_explain(complaints, num_wrong=len(arms) - len(checked), num_arms=len(arms)))
     _refuse_equal_arms(checked)
-    return CheckedSweep(base, checked)
+    seeds = [base.seed] if request.seeds is None else request.seeds
+    return CheckedSweep(base, checked, seeds)
+
+
+def _make_base(request: SweepRequest) -> Recipe:
+    """Make the recipe without any arm's settings.
+
+    Raises:
+        InputError: it is not valid.
+    """
+    try:
+        return load_recipe(request.recipe, request.overrides)
+    except InputError as error:
+        raise InputError(
+            f"{error}\n{request.recipe}: must be a valid recipe also without the settings of an arm; correct it there, "
+            "or by --set, which every arm begins with"
+        ) from error
 
 
 def _check_arm(request: SweepRequest, arm: SweepArm) -> CheckedArm:
@@ -77,6 +91,15 @@ def _check_arm(request: SweepRequest, arm: SweepArm) -> CheckedArm:
     make_world(recipe.world)
     preflight(recipe)
     return CheckedArm(arm, recipe)
+
+
+def _without_value(complaint: str, arm: SweepArm) -> str:
+    """Leave out the value of an unknown field, so that the arms of an axis make one complaint and not one each."""
+    for field, value in arm.given.items():
+        place = f"--set {write_override(field, value)}: "
+        if complaint.startswith(f"{place}{field}: unknown key"):
+            return complaint.removeprefix(place)
+    return complaint
 
 
 def _make_recipe(request: SweepRequest, arm: SweepArm) -> Recipe:

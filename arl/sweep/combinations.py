@@ -77,7 +77,7 @@ def combine(
     only: Sequence[Rule] = (),
     base: Settings | None = None,
 ) -> list[SweepArm]:
-    """Make the arms of a sweep.
+    """Make the arms of a sweep; without axes and named arms it is one, which sets nothing and is named `base`.
 
     Args:
         named: arms with a name of their own, each of which is combined with every point of the axes.
@@ -96,7 +96,7 @@ def combine(
     if only:
         kept = [combination for combination in kept if any(map(combination.matches, only))]
     if not kept:
-        raise InputError("the sweep has no arm: give --axis section.field=value,value, or exclude less")
+        raise InputError("the sweep has no arm: exclude less")
     return _name(kept, base or {})
 
 
@@ -104,8 +104,7 @@ def _combinations(axes: Sequence[SweepAxis], named: Mapping[str, Settings]) -> I
     for name, settings in (named or {"": {}}).items():
         for points in itertools.product(*(axis.points for axis in axes)):
             point = {field: value for part in points for field, value in part.items()}
-            if point or name:
-                yield _Combination(name, settings, point)
+            yield _Combination(name, settings, point)
 
 
 def _refuse_fields_set_twice(axes: Sequence[SweepAxis], named: Mapping[str, Settings]) -> None:

@@ -8,20 +8,24 @@ import typer
 
 
 def sweep(
-    recipe: Annotated[Path, typer.Argument(help="Recipe, or a sweep file: docs/sweeps.md.", metavar="RECIPE")],
+    recipe: Annotated[Path, typer.Argument(help="Give a recipe, or a sweep file: docs/sweeps.md.", metavar="RECIPE")],
     axis: Annotated[
         list[str] | None,
-        typer.Option(help="Field and values, as in rollout.staleness=0,4. Repeatable.", metavar="A.B=X,Y"),
+        typer.Option(help="Vary a field, as in rollout.staleness=0,4. Repeatable.", metavar="A.B=X,Y"),
     ] = None,
     paired: Annotated[
-        list[str] | None, typer.Option(help="Fields that change together. Repeatable.", metavar="A.B=X,Y")
+        list[str] | None, typer.Option(help="Change fields together. Repeatable.", metavar="A.B=X,Y")
     ] = None,
-    seeds: Annotated[str | None, typer.Option(help="A number of them, or a list: 0,3,5. [1]")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Give a number of seeds, or a list: 0,3,5. [the recipe's seed]")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Set a field in every arm. Repeatable.", metavar="A.B=X")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Of its directory. [RECIPE-sweep, or the sweep file's]")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time. [1; world virtual: one a core]")] = None,
+    name: Annotated[str | None, typer.Option(help="Name the directory. [RECIPE-sweep, or the sweep file's]")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Run so many at a time. [1; world virtual: one a core]")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the arms, start nothing.")] = False,
 ) -> None:
     """Train every combination of settings; resumable."""

@@ -16,6 +16,7 @@ from arl.run.resume import RECIPE, SUMMARY
 from arl.sweep.sweep_directory import LOGS, SweepRun
 
 TIMES = "times.jsonl"
+GROWING = ("checkpoints/step_*", "evaluations/*", "trajectories/*")  # what a run adds to its directory as it goes on
 NEWEST = 20  # runs in the output directory that are compared with the recipe
 
 
@@ -66,11 +67,18 @@ def _like_a_run_beside(directory: Path, base: Recipe) -> TimeEstimate | None:
     wanted = base.model_dump(mode="json")
     for summary in summaries[:NEWEST]:
         file = summary.with_name(RECIPE)
-        if not file.exists() or not _is_same(yaml.safe_load(file.read_text()), wanted):
+        if not file.exists() or _was_resumed(file) or not _is_same(yaml.safe_load(file.read_text()), wanted):
             continue
         seconds = summary.stat().st_mtime - file.stat().st_mtime  # written at its end, and at its beginning
         return TimeEstimate(seconds, f"the run {summary.parent}")
     return None
+
+
+def _was_resumed(recipe: Path) -> bool:
+    """Return whether a run was resumed: each process of a run writes its recipe, and the first one before all else."""
+    written = recipe.stat().st_mtime
+    added = (file for pattern in GROWING for file in recipe.parent.glob(pattern))
+    return any(file.stat().st_mtime < written for file in added)
 
 
 def _is_same(recorded: object, wanted: dict[str, object]) -> bool:

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import DataError
+from arl.metrics.run_files import SWEEP_MANIFEST
 
 FORMAT = 1
-MANIFEST_FILE = "sweep.json"
 
 
 class ManifestArm(Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ def read_manifest(directory: Path) -> SweepManifest:
     Raises:
         DataError: there is none, or it is none of this format.
     """
-    file = directory / MANIFEST_FILE
+    file = directory / SWEEP_MANIFEST
     try:
         manifest = msgspec.json.decode(file.read_bytes(), type=SweepManifest)
     except OSError as error:
@@ -67,6 +67,6 @@ def read_manifest(directory: Path) -> SweepManifest:
 
 def write_manifest(directory: Path, manifest: SweepManifest) -> None:
     """Write the manifest. A reader finds the old one or the new one, never a part."""
-    partial = directory / f".{MANIFEST_FILE}"
+    partial = directory / f".{SWEEP_MANIFEST}"
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
-    partial.rename(directory / MANIFEST_FILE)
+    partial.rename(directory / SWEEP_MANIFEST)

@@ -23,6 +23,8 @@ from arl.config.recipe_file import Key, place_of, read_with_places
 from arl.config.section import NonNegative, Positive, Section
 from arl.errors import InputError
 from arl.sweep.axes import SweepAxis, make_axis, parse_axis, write_override
+from arl.sweep.combinations import flatten
+from arl.sweep.reserved_fields import field_of, fields_of_arms, refuse_other_budgets, refuse_reserved_fields
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]*$"
 NAME_RULE = "a name consists of letters, digits and ._=+,- and begins with a letter or a digit"
@@ -30,7 +32,7 @@ Name = Annotated[str, Field(pattern=NAME)]
 
 
 class MatchedBudget(Section):
-    """Give every arm the same budget. Give one of the two fields."""
+    """Give every arm the same budget, which nothing else may set. Give one of the two fields."""
 
     tokens: Positive | None = None
     """Sets train.tokens."""
@@ -47,7 +49,7 @@ class SweepFile(Section):
     """Describe a sweep in a file of its own."""
 
     name: Name | None = None
-    """Of the sweep's directory; left out: that of the file."""
+    """Names the sweep's directory; left out: the name of the file does."""
     recipe: str
     """Path of the recipe, relative to this file."""
     set: dict[str, Any] = Field(default_factory=dict)
@@ -60,8 +62,8 @@ class SweepFile(Section):
     """Combinations to leave out: field -> value or list of values. `arm` stands for the name of a named arm."""
     only: tuple[dict[str, Any], ...] = ()
     """Combinations to keep, likewise; none: all."""
-    seeds: Positive | tuple[NonNegative, ...] = 1
-    """A number of seeds, from 0 on, or a list of them."""
+    seeds: Positive | tuple[NonNegative, ...] | None = None
+    """A number of seeds, from 0 on, or a list of them; left out: the recipe's own seed."""
     match: MatchedBudget = MatchedBudget()
     """A budget that all arms have in common."""
     jobs: Positive | None = None
@@ -76,7 +78,8 @@ class SweepRequest(Struct, frozen=True, kw_only=True):
         recipe: file of the recipe.
         overrides: `a.b=x`, in every arm.
         named: arms with a name of their own.
-        jobs: runs at a time; None: as many as fit.
+        seeds: of every arm; None: the recipe's own.
+        jobs: runs at a time; None: one for each core if all runs are of one process each, otherwise one.
     """
 
     name: str
@@ -86,12 +89,12 @@ class SweepRequest(Struct, frozen=True, kw_only=True):
     named: Mapping[str, Mapping[str, Any]]
     exclude: Sequence[Mapping[str, Any]] = ()
     only: Sequence[Mapping[str, Any]] = ()
-    seeds: list[int]
+    seeds: list[int] | None = None
     jobs: int | None = None
 
 
 class SweepOptions(Struct, frozen=True, kw_only=True):
-    """Hold the options of `arl sweep`. Each of them goes before what a sweep file says."""
+    """Hold the options of `arl sweep`. Each of them overrides what a sweep file says."""
 
     name: str | None = None
     overrides: Sequence[str] = ()
@@ -116,20 +119,42 @@ def read_request(path: Path, options: SweepOptions) -> SweepRequest:
         file = SweepFile(recipe=str(path))
         recipe = path
         name = f"{values.get('name', path.stem)}-sweep"
-    if options.name is not None and not re.fullmatch(NAME, options.name):
-        raise InputError(f"--name {options.name}: {NAME_RULE}")
+    axes = _axes(file, options, path)
     of_file = [write_override(field, value) for field, value in file.set.items()]
+    refuse_reserved_fields(axes, file.arms, [*of_file, *options.overrides])
+    budget = file.match.overrides()
+    if budget:
+        set_ = [*flatten(file.set), *map(field_of, options.overrides)]
+        refuse_other_budgets([*fields_of_arms(axes, file.arms), *set_], budget[0])
     return SweepRequest(
-        name=options.name or name,
+        name=_name(options.name, name, path),
         recipe=recipe,
-        overrides=[*of_file, *file.match.overrides(), *options.overrides],
-        axes=_axes(file, options, path),
+        overrides=[*of_file, *budget, *options.overrides],
+        axes=axes,
         named=file.arms,
         exclude=file.exclude,
         only=file.only,
         seeds=_seeds(file, options, f"{path}: seeds:"),
         jobs=options.jobs or file.jobs,
     )
+
+
+def _name(option: str | None, default: str, path: Path) -> str:
+    """Return the name of the sweep.
+
+    Args:
+        default: the name where the option gives none.
+
+    Raises:
+        InputError: it cannot be the name of a directory.
+    """
+    if option is not None:
+        if not re.fullmatch(NAME, option):
+            raise InputError(f"--name {option}: {NAME_RULE}")
+        return option
+    if not re.fullmatch(NAME, default):
+        raise InputError(f"{path}: the sweep would be named {default}: {NAME_RULE}; give another name by --name")
+    return default
 
 
 def _check_file(values: dict[str, Any], places: Mapping[Key, str], path: Path) -> SweepFile:
@@ -184,8 +209,8 @@ def _paired_axis(texts: Sequence[str]) -> SweepAxis:
     return make_axis(together, f"--paired {' --paired '.join(texts)}")
 
 
-def _seeds(file: SweepFile, options: SweepOptions, place: str) -> list[int]:
-    """Read a number of seeds, or a list of them.
+def _seeds(file: SweepFile, options: SweepOptions, place: str) -> list[int] | None:
+    """Read a number of seeds, or a list of them; None: neither the file nor an option gives any.
 
     Args:
         place: of the file's seeds, for messages.
@@ -193,6 +218,8 @@ def _seeds(file: SweepFile, options: SweepOptions, place: str) -> list[int]:
     Raises:
         InputError: it is neither, or a seed is given twice.
     """
+    if file.seeds is None and options.seeds is None:
+        return None
     seeds: Any = list(file.seeds) if isinstance(file.seeds, tuple) else file.seeds
     if options.seeds is not None:
         place = "--seeds"

@@ -7,7 +7,6 @@ runs that are not finished ─► a worker for each share of the machine ─► 
 
 import asyncio
 import contextlib
-import fcntl
 import shutil
 import statistics
 import sys
@@ -19,14 +18,16 @@ from typing import TextIO
 from msgspec import Struct
 
 from arl.clock import deadline, in_thread, now
-from arl.errors import ArlError, RunError
+from arl.config.eval_section import HELD_OUT
+from arl.errors import ArlError
 from arl.launch.base import Command
+from arl.launch.file_lock import try_lock
 from arl.launch.process import LocalProcess, start_process
 from arl.launch.shares import Share
 from arl.metrics.run_files import METRICS_FILE
-from arl.run.checkpoint import newest_intact
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.resume import LOCK
+from arl.sweep.axes import write_override
 from arl.sweep.estimate import TimeEstimate, record_time
 from arl.sweep.run_progress import RunProgress
 from arl.sweep.sweep_directory import SweepRun
@@ -87,17 +88,14 @@ class ArmRunner:
     async def _run(self, run: SweepRun, share: Share) -> None:
         is_resumed = await _prepare(run)
         began = now()
-        train = run.arm.recipe.train.model_dump()
-        progress = RunProgress(run.directory / METRICS_FILE, train["steps"], began, train.get("tokens"))
+        progress = _progress(run, began)
         last_line = _LastLine()
         self._display.started(run, progress)
         async with self._counted(), _started(run, share, is_resumed, last_line) as process:
-            ending = asyncio.create_task(process.ended(), name=f"end of {run}")
-            while not ending.done():
-                await asyncio.wait({ending}, timeout=POLL_SECONDS)
-                self._show(run, progress)
+            end = await self._follow(run, process, progress)
         if process.exit_code != 0 or run.state != "finished":
-            self._fail(run, f"{ending.result()}: {last_line.text}; log {run.log}")
+            remedy = f"; to run it anew, remove {run.directory}" if is_resumed else ""
+            self._fail(run, f"{end}: {last_line.text}; log {run.log}{remedy}")
             return
         seconds = now() - began
         if not is_resumed:
@@ -105,6 +103,17 @@ class ArmRunner:
             record_time(run, seconds)
         self._show(run, progress)
         self._display.finished(run, seconds)
+
+    async def _follow(self, run: SweepRun, process: LocalProcess, progress: RunProgress) -> str:
+        """Show the run until its process has ended; return how it ended."""
+        ending = asyncio.create_task(process.ended(), name=f"end of {run}")
+        try:
+            while not ending.done():
+                await asyncio.wait({ending}, timeout=POLL_SECONDS)
+                self._show(run, progress)
+            return ending.result()
+        finally:
+            ending.cancel()
 
     @contextlib.asynccontextmanager
     async def _counted(self) -> AsyncIterator[None]:
@@ -121,11 +130,24 @@ class ArmRunner:
 
     def _seconds_left(self) -> float | None:
         """Estimate the seconds until the end of the sweep; runs that are open count as half done."""
-        runs_left = len(self._waiting) + self._num_open / 2
-        if not self._times or not runs_left:
+        num_left = len(self._waiting) + self._num_open
+        if not self._times or not num_left:
             return None
-        mean = statistics.fmean(self._times)
-        return mean * runs_left / len(self._shares)
+        work_left = len(self._waiting) + self._num_open / 2
+        side_by_side = min(len(self._shares), num_left)
+        return statistics.fmean(self._times) * work_left / side_by_side
+
+
+def _progress(run: SweepRun, now: float) -> RunProgress:
+    """Follow a run from `now`; the accuracy shown is that of the suite by which its versions are compared."""
+    recipe = run.arm.recipe
+    return RunProgress(
+        run.directory / METRICS_FILE,
+        steps=recipe.train.steps,
+        suite=recipe.eval.decides if recipe.eval.every else HELD_OUT,
+        now=now,
+        tokens=recipe.train.tokens,
+    )
 
 
 class _LastLine:
@@ -156,9 +178,9 @@ def _argv(run: SweepRun, is_resumed: bool) -> tuple[str, ...]:
     settings = {
         "name": run.name,
         "seed": run.seed,
-        "output.directory": run.directory.parent,
+        "output.directory": str(run.directory.parent),
     }
-    overrides = [part for field, value in settings.items() for part in ("--set", f"{field}={value}")]
+    overrides = [part for field, value in settings.items() for part in ("--set", write_override(field, value))]
     resume = ["--resume"] if is_resumed else []
     return (*PROGRAM, "train", str(run.recipe_file), *overrides, *resume)
 
@@ -169,7 +191,7 @@ async def _prepare(run: SweepRun) -> bool:
     A run that was killed before its first checkpoint has nothing to go on from, so its directory is removed.
 
     Raises:
-        RunError: it still runs, or none of its checkpoints is intact.
+        DeadlineError: it still runs.
     """
     if run.state == "new":
         return False
@@ -178,10 +200,6 @@ async def _prepare(run: SweepRun) -> bool:
     if not list(checkpoints.glob("step_*")):
         await in_thread(shutil.rmtree, run.directory)
         return False
-    try:
-        await in_thread(newest_intact, checkpoints, lambda text: None)
-    except ArlError as error:
-        raise RunError(f"{error}: to run it anew, remove {run.directory}") from error
     return True
 
 
@@ -196,7 +214,7 @@ async def _wait_until_gone(lock: Path) -> None:
         return
     with file:
         async with deadline(GONE_SECONDS, "sweep", f"the process that runs {lock.parent} to end"):
-            while not _try_lock(file.fileno()):  # noqa: ASYNC110 - the lock of another process has no event
+            while not try_lock(file):  # noqa: ASYNC110 - the lock of another process has no event
                 await asyncio.sleep(POLL_SECONDS)
 
 
@@ -206,11 +224,3 @@ def _open(lock: Path) -> TextIO | None:
         return lock.open()
     except FileNotFoundError:
         return None
-
-
-def _try_lock(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

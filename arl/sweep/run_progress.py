@@ -18,6 +18,7 @@ class MetricsTail:
         self._path = path
         self._offset = 0
         self._unfinished = b""
+        self.was_cut = False  # when it was last read: it is read from its beginning again
 
     def read(self) -> Iterator[Record]:
         """Yield the records of lines that are complete.
@@ -25,6 +26,7 @@ class MetricsTail:
         A file that was cut back is read from its beginning. If it has grown past the old place since the last look, the
         first line found is the end of one, which is left out.
         """
+        self.was_cut = False
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
@@ -33,6 +35,7 @@ class MetricsTail:
             if self._path.stat().st_size < self._offset:
                 self._offset = 0
                 self._unfinished = b""
+                self.was_cut = True
             file.seek(self._offset)
             while piece := file.read(PIECE):
                 self._offset += len(piece)
@@ -48,12 +51,14 @@ class RunProgress:
     Args:
         metrics: its metrics.jsonl, which may not exist yet.
         steps: that the run has at most.
+        suite: whose accuracy is shown.
         tokens: after which it ends; None: it trains all steps.
         now: seconds of the clock.
     """
 
-    def __init__(self, metrics: Path, steps: int, now: float, tokens: int | None = None) -> None:
+    def __init__(self, metrics: Path, steps: int, suite: str, now: float, tokens: int | None = None) -> None:
         self.steps = steps
+        self._accuracy_name = f"{OF_EVALUATION}{suite}/accuracy"
         self._tokens = tokens
         self._tokens_trained = 0.0
         self.step = 0
@@ -65,21 +70,26 @@ class RunProgress:
         self._began = None  # what an earlier process trained says nothing about the time
 
     def refresh(self, now: float) -> bool:
-        """Read what is new; return whether an evaluation is among it."""
+        """Read what is new; return whether an evaluation of the suite is among it."""
         evaluated = False
         for record in self._tail.read():
-            accuracies = [name for name in record if name.startswith(OF_EVALUATION) and name.endswith("/accuracy")]
-            if accuracies:
-                self.accuracy = number(record, accuracies[0])
+            if self._accuracy_name in record:
+                self.accuracy = number(record, self._accuracy_name)
                 evaluated = True
+            if any(name.startswith(OF_EVALUATION) for name in record):
                 continue
-            self.step = int(number(record, "step"))
-            self._tokens_trained = number(record, TRAINED) if TRAINED in record else 0.0
-            if "reward/trained_mean" in record:
-                self.reward = number(record, "reward/trained_mean")
+            self._take_step(record)
             if self._began is None:
                 self._began = (now, self.share)
+        if self._tail.was_cut:  # by the process that goes on with the run: an earlier one trained what is left
+            self._began = (now, self.share)
         return evaluated
+
+    def _take_step(self, record: Record) -> None:
+        self.step = int(number(record, "step"))
+        self._tokens_trained = number(record, TRAINED) if TRAINED in record else 0.0
+        if "reward/trained_mean" in record:
+            self.reward = number(record, "reward/trained_mean")
 
     @property
     def share(self) -> float:

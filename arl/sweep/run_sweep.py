@@ -38,7 +38,7 @@ class PlannedSweep:
         self.console = console
         self.checked = check_arms(request, self.note)
         self.directory = sweep_path(request, self.checked)
-        self.runs: list[SweepRun] = list_runs(self.directory, self.checked.arms, request.seeds)
+        self.runs: list[SweepRun] = list_runs(self.directory, self.checked)
         self.shares = _shares(request, self.checked, len(self.runs))
         check_directory(self.directory, self.checked)
 

@@ -11,19 +11,21 @@ Only what is under logs/ depends on the clock of the machine.
 """
 
 import contextlib
-import fcntl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from msgspec import Struct
 
+from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import InputError
+from arl.launch.file_lock import try_lock
+from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.run.resume import FREE, FREE_ON_THE_WALL, SUMMARY
 from arl.sweep.check_arms import CheckedArm, CheckedSweep
-from arl.sweep.manifest import MANIFEST_FILE, ManifestArm, SweepManifest, read_manifest, write_manifest
+from arl.sweep.manifest import ManifestArm, SweepManifest, read_manifest, write_manifest
 from arl.sweep.request import SweepRequest
 
 SWEEP_LOCK = "sweep.lock"
@@ -81,32 +83,34 @@ def sweep_path(request: SweepRequest, checked: CheckedSweep) -> Path:
     return Path(checked.base.output.directory) / request.name
 
 
-def list_runs(directory: Path, arms: Sequence[CheckedArm], seeds: Sequence[int]) -> list[SweepRun]:
+def list_runs(directory: Path, checked: CheckedSweep) -> list[SweepRun]:
     """List the runs in the order in which they start: all arms with one seed, then all with the next.
 
     So a sweep that is not finished yet has equally many seeds of every arm.
     """
-    return [SweepRun(arm, seed, directory) for seed in seeds for arm in arms]
+    return [SweepRun(arm, seed, directory) for seed in checked.seeds for arm in checked.arms]
 
 
 def check_directory(directory: Path, checked: CheckedSweep) -> SweepManifest | None:
     """Check that the sweep can go on in `directory`; return what it holds, None if it holds nothing.
 
     Raises:
-        InputError: it is no sweep's, or an arm of it computed something else.
+        InputError: it is no sweep's, or its recipe or an arm of it computed something else.
     """
     for arm in checked.arms:
         if arm.name in (RECIPES, LOGS):
             raise InputError(f"arms: {arm.name}: the sweep keeps files in a directory of this name; choose another")
-    if not directory.exists():
-        return None
-    if not (directory / SWEEP_LOCK).exists():
-        raise InputError(f"{directory}: exists and is no sweep; give the sweep another name by --name")
-    if not (directory / MANIFEST_FILE).exists():
+    _refuse_foreign(directory)
+    if not (directory / SWEEP_MANIFEST).exists():
         return None
     manifest = read_manifest(directory)
     known = {arm.name for arm in manifest.arms}
-    lines = [line for arm in checked.arms if arm.name in known for line in _changes(directory, arm)]
+    of_recipe = _changes_of_recipe(manifest, checked)
+    lines = list(of_recipe.values())
+    for arm in checked.arms:
+        if arm.name in known:
+            changes = _changes_of_arm(directory, arm)
+            lines += [line for field, line in changes if field not in of_recipe]
     if lines:
         raise InputError(
             "\n".join(lines) + f"\n{directory} was made with other recipes: give what it was made with, or start "
@@ -115,18 +119,47 @@ def check_directory(directory: Path, checked: CheckedSweep) -> SweepManifest | N
     return manifest
 
 
-def _changes(directory: Path, arm: CheckedArm) -> Iterator[str]:
-    """Write every difference between what the arm computed and what it would compute."""
+def _refuse_foreign(directory: Path) -> None:
+    """Refuse a directory of something else. An empty one is a sweep's that was killed before it had its lock.
+
+    Raises:
+        InputError: it has files, and no lock of a sweep.
+    """
+    if not directory.exists() or (directory / SWEEP_LOCK).exists():
+        return
+    if not directory.is_dir() or any(directory.iterdir()):
+        raise InputError(f"{directory}: exists and is no sweep; give the sweep another name by --name")
+
+
+def _changes_of_recipe(manifest: SweepManifest, checked: CheckedSweep) -> dict[str, str]:
+    """Write for each field what the recipe of all arms had and has now, without fields that every arm sets."""
+    settings = [arm.settings for arm in manifest.arms]
+    settings += [arm.arm.settings for arm in checked.arms]
+    set_by_all = set.intersection(*(set(fields) for fields in settings))
+    lines = {}
+    for field, before, now in differences(manifest.recipe, checked.base.model_dump(mode="json")):
+        if not field.startswith(_free(checked.base)) and field not in set_by_all:
+            lines[field] = f"the recipe of all arms: {field} = {now!r}: the sweep has {before!r}"
+    return lines
+
+
+def _free(recipe: Recipe) -> tuple[str, ...]:
+    """Return the beginnings of the fields that may change when a sweep goes on."""
+    if recipe.world_traits.restarts_at_checkpoints:
+        return NOT_COMPUTED
+    return NOT_COMPUTED + FREE_ON_THE_WALL
+
+
+def _changes_of_arm(directory: Path, arm: CheckedArm) -> Iterator[tuple[str, str]]:
+    """Yield each field in which the arm would compute something else, and the difference in words."""
     file = directory / RECIPES / f"{arm.name}.yaml"
     try:
         recorded: dict[str, Any] = yaml.safe_load(file.read_text())
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror}); restore it, or start another sweep") from error
-    traits = arm.recipe.world_traits
-    free = NOT_COMPUTED if traits.restarts_at_checkpoints else NOT_COMPUTED + FREE_ON_THE_WALL
     for field, before, now in differences(recorded, arm.recipe.model_dump(mode="json")):
-        if not field.startswith(free):
-            yield f"arm {arm.name}: {field} = {now!r}: the sweep has {before!r}"
+        if not field.startswith(_free(arm.recipe)):
+            yield field, f"arm {arm.name}: {field} = {now!r}: the sweep has {before!r}"
 
 
 @contextlib.contextmanager
@@ -136,16 +169,14 @@ def open_directory(directory: Path, request: SweepRequest, checked: CheckedSweep
     Raises:
         InputError: another process runs the sweep, or the directory cannot be written or is another sweep's.
     """
-    check_directory(directory, checked)
+    _refuse_foreign(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"output.directory {directory.parent}: cannot be written ({error.strerror})") from error
     with (directory / SWEEP_LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go of when this process ends, however it ends
-        except BlockingIOError as error:
-            raise InputError(f"{directory}: another process runs this sweep; wait for it, or end it") from error
+        if not try_lock(lock):
+            raise InputError(f"{directory}: another process runs this sweep; wait for it, or end it")
         before = check_directory(directory, checked)
         _write(directory, request, checked, before)
         yield
@@ -163,7 +194,7 @@ def _write(directory: Path, request: SweepRequest, checked: CheckedSweep, before
 
 
 def _manifest(directory: Path, request: SweepRequest, checked: CheckedSweep) -> SweepManifest:
-    runs = list_runs(directory, checked.arms, request.seeds)
+    runs = list_runs(directory, checked)
     base = checked.base.model_dump(mode="json")
     arms = [
         ManifestArm(
@@ -174,7 +205,7 @@ def _manifest(directory: Path, request: SweepRequest, checked: CheckedSweep) -> 
         for arm in checked.arms
     ]
     axes = {field: axis.values(field) for axis in request.axes for field in axis.fields}
-    return SweepManifest(name=request.name, recipe=base, axes=axes, seeds=list(request.seeds), arms=arms)
+    return SweepManifest(name=request.name, recipe=base, axes=axes, seeds=checked.seeds, arms=arms)
 
 
 def _merge(before: SweepManifest, now: SweepManifest) -> SweepManifest:

@@ -4,7 +4,6 @@ shared memory, else the run directory ─► directory of this run, locked while
 """
 
 import contextlib
-import fcntl
 import math
 import os
 import shutil
@@ -17,6 +16,7 @@ from safetensors import safe_open
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError
+from arl.launch.file_lock import try_lock
 from arl.launch.host_memory import free_memory
 from arl.sync.published_versions import kept_versions
 from arl.types import Transport
@@ -82,7 +82,7 @@ def _remove_abandoned(place: Path) -> None:
 def abandoned_directories(place: Path) -> Iterator[Path]:
     """Yield the directories of weights in `place` whose run is gone, each locked while the caller looks at it."""
     for directory in place.glob(f"{PREFIX}-*"):
-        lock = _try_lock(directory)
+        lock = _open_locked(directory)
         if lock is None:
             continue
         try:
@@ -98,21 +98,19 @@ def make_locked_directory(place: Path) -> tuple[Path, int]:
     """
     while True:  # another run may take it for an abandoned one, lock it first and remove it
         directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-", dir=place))
-        lock = _try_lock(directory)
+        lock = _open_locked(directory)
         if lock is not None:
             return directory, lock
 
 
-def _try_lock(directory: Path) -> int | None:
+def _open_locked(directory: Path) -> int | None:
     """Return an open file descriptor that locks `directory`; None: it is another run's, another user's, or gone."""
     try:
         descriptor = os.open(directory, os.O_RDONLY)
     except (FileNotFoundError, PermissionError):
         return None
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if directory.exists():
-            return descriptor
+    if try_lock(descriptor) and directory.exists():
+        return descriptor
     os.close(descriptor)
     return None
 

@@ -41,7 +41,7 @@ def fixed_count(lengths: np.ndarray, capacity: int, count: int) -> Bins:
     """Put `count` sequences into each bin, in their order; the last one may have fewer.
 
     Raises:
-        InputError: so many sequences do not fit.
+        InputError: so many sequences do not fit, because an env has added text; all else is refused before the start.
     """
     items = list(range(len(lengths)))
     starts = range(0, len(items), count)

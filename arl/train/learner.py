@@ -107,6 +107,7 @@ class Learner:
         metrics["time/train_s"] = seconds
         if stale_fresh is not None:
             metrics["grad_cosine/stale_fresh"] = stale_fresh
+            metrics["time/halves_s"] = begin - middle
         return metrics | self._hardware(shard, seconds)
 
     def _hardware(self, shard: Shard, seconds: float) -> dict[str, float]:

@@ -93,6 +93,6 @@ def test_without_the_package_the_run_is_refused_with_the_command_that_installs_i
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *of: None if name == "tensorboard" else find(name, *of)
     )
-    with pytest.raises(RecipeError, match=r"not installed; run `pip install 'tensorboard>=2\.18,<3'`"):
+    with pytest.raises(RecipeError, match=r"not installed; run `pip install -e '\.\[tensorboard\]'`"):
         run.train()
     assert not (tmp_path / "runs").exists()

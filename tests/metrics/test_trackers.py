@@ -19,9 +19,11 @@ from arl.errors import InputError, RecipeError
 from arl.metrics import wandb_tracker
 from arl.metrics.base import TrackedRun, TrackerMaker
 from arl.metrics.names import AXES, METRICS, Record
+from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.metrics.sampled_episode import SampledEpisode
 from arl.metrics.tracker_thread import TrackerThread
 from arl.metrics.trackers import check_trackers, make_trackers
+from arl.metrics.wandb_files import ID_FILE
 from arl.metrics.wandb_tracker import WandbTracker
 from tests.metrics import wandb_file
 
@@ -237,6 +239,15 @@ def test_the_wandb_run_has_the_name_of_the_run_directory(inits: list[dict[str, A
     assert (inits[0]["name"], inits[0]["mode"], inits[0]["project"]) == ("quickstart-2", "offline", "arl")
 
 
+def test_a_run_of_a_sweep_is_named_by_its_arm_as_well(inits: list[dict[str, Any]], tmp_path: Path) -> None:
+    directory = tmp_path / "staleness=8" / "seed-0"
+    directory.mkdir(parents=True)
+    (tmp_path / SWEEP_MANIFEST).touch()
+    (maker,) = make_trackers(recipe(wandb="offline"), directory, lambda _: None)
+    maker.make([])
+    assert inits[0]["name"] == "staleness=8/seed-0"
+
+
 def test_without_a_network_wandb_goes_offline_and_says_so_in_one_line(
     inits: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +273,18 @@ def test_a_server_that_refuses_the_run_leaves_it_offline(
     WandbTracker(tracked(tmp_path, "online", notes.append))
     assert [call["mode"] for call in inits] == ["online", "offline"]
     assert "refuses the run (permission denied): wandb runs offline" in notes[0]
+
+
+def test_a_run_that_goes_offline_names_the_folder_with_the_rows_that_an_online_part_could_not_send(
+    inits: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wandb_tracker, "is_reachable", lambda url: True)
+    home = tmp_path / "wandb"
+    (home / "run-1-mine").mkdir(parents=True)
+    (home / ID_FILE).write_text("mine")
+    notes: list[str] = []
+    WandbTracker(tracked(tmp_path, "online", notes.append))
+    assert f"sync later with `wandb sync {home}/run-1-mine {home}/offline-run-1`" in notes[0]
 
 
 def test_online_without_a_key_is_refused_before_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ def check(recipe: Path, *axes: str) -> CheckedSweep:
 @pytest.mark.parametrize(
     ("axis", "complaint"),
     [
-        ("rollout.stalenes=1,2", "axis rollout.stalenes: a recipe has no such field; did you mean rollout.staleness?"),
-        ("staleness=1,2", "axis staleness: a recipe has no such field; did you mean rollout.staleness?"),
-        ("learning_rat=1", "did you mean train.learning_rate?"),
-        ("xxxxxx=1", "axis xxxxxx: a recipe has no such field; docs/reference.md lists all of them"),
+        ("rollout.stalenes=1,2", "rollout.stalenes: unknown key; did you mean staleness?"),
+        ("staleness=1,2", "staleness: unknown key; did you mean rollout.staleness?"),
+        ("learning_rat=1", "arm learning_rat=1: learning_rat: unknown key; did you mean train.learning_rate?"),
+        ("xxxxxx=1", "xxxxxx: unknown key; valid: name, seed, mode, launcher, world, "),
         ("seed=1,2", "axis seed: every arm runs with each of the seeds; give them by --seeds"),
         ("name=a,b", "name the sweep by --name"),
         ("output.samples=1,2", "no report could tell its arms apart; give it by --set"),
@@ -32,6 +32,43 @@ def check(recipe: Path, *axes: str) -> CheckedSweep:
 def test_an_axis_that_is_no_field_is_refused_with_the_nearest_one(recipe: Path, axis: str, complaint: str) -> None:
     with pytest.raises(InputError, match=re.escape(complaint)):
         check(recipe, axis)
+
+
+def test_an_unknown_field_is_complained_of_once_for_all_of_its_values(recipe: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        check(recipe, "rollout.stalenes=1,2,{a: 3}")
+    complaint, _ = str(refused.value).splitlines()
+    assert complaint.startswith("3 arms (stalenes=1; stalenes=2; a=3): rollout.stalenes: unknown key")
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("seed=5", "--set seed=5: every arm runs with each of the seeds; give them by --seeds"),
+        ("name=x", "--set name=x: the sweep names its runs; name the sweep by --name"),
+    ],
+)
+def test_what_the_sweep_sets_cannot_be_set_in_every_arm(recipe: Path, override: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=re.escape(complaint)):
+        read_request(recipe, SweepOptions(overrides=[override]))
+
+
+def test_without_seeds_the_arms_have_the_seed_of_the_recipe(recipe: Path) -> None:
+    recipe.write_text(f"seed: 7\n{recipe.read_text()}")
+    assert check(recipe, "rollout.staleness=0,1").seeds == [7]
+
+
+def test_a_recipe_that_is_swept_by_seeds_alone_is_one_arm(recipe: Path) -> None:
+    notes: list[str] = []
+    checked = check_arms(read_request(recipe, SweepOptions(seeds="5")), notes.append)
+    assert [arm.name for arm in checked.arms] == ["base"]
+    assert checked.seeds == [0, 1, 2, 3, 4]
+
+
+def test_a_recipe_that_only_its_arms_complete_is_refused_with_the_remedy(recipe: Path) -> None:
+    recipe.write_text(recipe.read_text().replace("hidden_size: 32", "hidden_size: 0"))
+    with pytest.raises(InputError, match=r"(?s)small.yaml:4: .*small.yaml: must be a valid recipe also without"):
+        check(recipe, "model.tiny.hidden_size=32,64")
 
 
 def test_all_arms_that_cannot_run_are_named_with_value_rule_and_remedy(recipe: Path) -> None:
@@ -44,8 +81,9 @@ def test_all_arms_that_cannot_run_are_named_with_value_rule_and_remedy(recipe: P
         check(recipe, *axes)
     message = str(refused.value)
     assert (
-        "2 arms (kind=ppo,proximal=loglinear,max_new_tokens=24; kind=ppo,proximal=loglinear,max_new_tokens=5000): "
-        "--set objective.proximal=loglinear: objective.proximal: unknown key; valid: kind, "
+        "4 arms (kind=ppo,proximal=recompute,max_new_tokens=24; kind=ppo,proximal=recompute,max_new_tokens=5000; "
+        "kind=ppo,proximal=loglinear,max_new_tokens=24; kind=ppo,proximal=loglinear,max_new_tokens=5000): "
+        "objective.proximal: unknown key; valid: kind, "
     ) in message
     assert "2 arms (kind=decoupled_ppo,proximal=recompute,max_new_tokens=5000; " in message
     assert "exceed the model's context of 512: lower rollout.max_new_tokens to" in message
@@ -90,4 +128,4 @@ def test_the_study_of_staleness_has_every_objective_under_every_bound() -> None:
     names = [arm.name for arm in combine(request.axes, request.named, base=base)]
     assert len(names) == 21
     assert {"naive,staleness=0", "recompute,staleness=16", "loglinear,staleness=null,max_groups=1024"} < set(names)
-    assert len(request.seeds) == 5
+    assert request.seeds == [0, 1, 2, 3, 4]

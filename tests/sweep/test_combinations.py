@@ -99,5 +99,8 @@ def test_a_field_belongs_to_one_axis() -> None:
     ]:
         with pytest.raises(InputError, match="two axes set it"):
             combine(axes, named)
-    with pytest.raises(InputError, match="the sweep has no arm"):
-        combine([], {})
+
+
+def test_without_axes_and_named_arms_there_is_one_arm() -> None:
+    (arm,) = combine([], {})
+    assert (arm.name, arm.given) == ("base", {})

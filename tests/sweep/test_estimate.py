@@ -28,7 +28,12 @@ def test_a_run_of_the_same_recipe_beside_the_sweep_serves_as_well(recipe: Path, 
         (runs / name / "summary.json").touch()
         os.utime(runs / name / "recipe.yaml", (1000.0, 1000.0))
         os.utime(runs / name / "summary.json", (1060.0, 1060.0))
+    checkpoint = runs / "same" / "checkpoints" / "step_000002"
+    checkpoint.mkdir(parents=True)
+    os.utime(checkpoint, (1030.0, 1030.0))
     assert estimate(runs / "study", base) == TimeEstimate(60.0, f"the run {runs / 'same'}")
+    os.utime(checkpoint, (990.0, 990.0))
+    assert estimate(runs / "study", base) is None, "its last process has resumed it, and took a part of its time"
     assert estimate(tmp_path / "nowhere" / "study", base) is None
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from arl.errors import InputError
+from arl.config.recipe_file import load_recipe
+from arl.errors import InputError, RecipeError
 from arl.sweep.combinations import combine
 from arl.sweep.request import SweepOptions, SweepRequest, read_request
 from tests.forks import ROOT
@@ -43,10 +44,10 @@ def test_a_sweep_file_says_everything(tmp_path: Path) -> None:
     assert request.jobs == 2
 
 
-def test_options_go_before_what_the_file_says(tmp_path: Path) -> None:
+def test_options_override_what_the_file_says(tmp_path: Path) -> None:
     options = SweepOptions(
         name="other",
-        overrides=["train.steps=9"],
+        overrides=["train.learning_rate=2.0e-4"],
         axes=["rollout.staleness=8,16"],
         paired=["rollout.group_size=2,4", "rollout.problems_per_step=8,4"],
         seeds="2",
@@ -54,7 +55,7 @@ def test_options_go_before_what_the_file_says(tmp_path: Path) -> None:
     )
     request = ask(tmp_path / "sweeps", FILE, options)
     assert request.name == "other"
-    assert request.overrides[-2:] == ["train.steps=7", "train.steps=9"]
+    assert request.overrides[-2:] == ["train.steps=7", "train.learning_rate=2.0e-4"]
     fields = [axis.fields for axis in request.axes]
     assert fields == [
         ("train.minibatches", "train.ranks"),
@@ -71,7 +72,7 @@ def test_a_recipe_is_swept_by_options_alone(recipe: Path) -> None:
     assert request.name == "small-sweep"
     assert request.recipe == recipe
     assert request.seeds == [0, 3]
-    assert read_request(recipe, SweepOptions()).seeds == [0]
+    assert read_request(recipe, SweepOptions(axes=["rollout.staleness=0,4"])).seeds is None, "the recipe's own"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,7 @@ def test_a_recipe_is_swept_by_options_alone(recipe: Path) -> None:
         ("recipe: a.yaml\naxes: [{a.b: 3}]", r"study.yaml:2: axes.0.a.b = 3: .*list"),
         ("recipe: a.yaml\njobs: 0", r"study.yaml:2: jobs = 0: .*greater than 0"),
         ("recipe: a.yaml\nmatch: {steps: 1, tokens: 2}", "match: give tokens or steps, not both"),
+        ("recipe: a.yaml\nset: {seed: 3}", "--set seed=3: every arm runs with each of the seeds"),
         ("recipe: a.yaml\nseeds: [1, 1]", r"study.yaml: seeds: .1, 1.: .*each once"),
         ("recipe: a.yaml\naxes: {a.b: [1]}", r"study.yaml:2: axes = .*: must be a list, as in \[\{'a.b': \[1\]\}\]"),
         ("recipe: a.yaml\narms: {a/b: {}}", r"study.yaml:2: arms.a/b = 'a/b': a name consists of letters, digits"),
@@ -98,6 +100,34 @@ def test_a_name_that_is_no_directory_beside_the_runs_is_refused(recipe: Path, na
         read_request(recipe, SweepOptions(name=name))
 
 
+@pytest.mark.parametrize("line", ["name: of two words", 'name: ""', "name: a/b"])
+def test_a_recipe_whose_name_is_no_directory_is_swept_under_another(recipe: Path, line: str) -> None:
+    recipe.write_text(recipe.read_text().replace("name: small", line))
+    with pytest.raises(InputError, match=r"small.yaml: the sweep would be named .*give another name by --name"):
+        read_request(recipe, SweepOptions())
+    assert read_request(recipe, SweepOptions(name="study")).name == "study"
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "set: {train.steps: 9}",
+        "set: {train: {tokens: 9}}",
+        "axes: [{train.steps: [1, 2]}]",
+        "axes: [{train: [{tokens: 1}, {tokens: 2}]}]",
+        "arms: {long: {train.tokens: 9}}",
+    ],
+)
+def test_nothing_beside_match_says_how_long_the_arms_train(tmp_path: Path, beside: str) -> None:
+    with pytest.raises(InputError, match=r"match: sets train.steps=7 in every arm, and train.(steps|tokens) is set"):
+        ask(tmp_path, f"recipe: a.yaml\nmatch: {{steps: 7}}\n{beside}")
+
+
+def test_an_option_beside_match_cannot_set_another_budget(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"match: sets train.tokens=9 in every arm, and train.steps is set as well"):
+        ask(tmp_path, "recipe: a.yaml\nmatch: {tokens: 9}", SweepOptions(overrides=["train.steps=7"]))
+
+
 def test_a_field_that_is_paired_twice_is_refused(recipe: Path) -> None:
     paired = ["rollout.staleness=0,1", "train.minibatches=1,2", "rollout.staleness=2,3"]
     with pytest.raises(InputError, match=r"--paired rollout.staleness=2,3: rollout.staleness is given twice"):
@@ -108,6 +138,13 @@ def test_a_field_that_is_paired_twice_is_refused(recipe: Path) -> None:
 def test_seeds_are_a_number_or_a_list(recipe: Path, seeds: str) -> None:
     with pytest.raises(InputError, match="give a number of seeds, or a list like 0,3,5"):
         read_request(recipe, SweepOptions(seeds=seeds))
+
+
+def test_a_sweep_file_is_no_recipe_of_one_run(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(FILE)
+    with pytest.raises(RecipeError, match=r"study.yaml: is a sweep file.*; start them by `arl sweep .*study.yaml`"):
+        load_recipe(file)
 
 
 def test_the_sweep_file_of_the_guide_is_one(tmp_path: Path) -> None:

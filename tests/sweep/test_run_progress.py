@@ -18,6 +18,10 @@ def lines(steps: int) -> list[str]:
     ]
 
 
+def follow(file: Path, steps: int, tokens: int | None = None) -> RunProgress:
+    return RunProgress(file, steps, suite="held_out", now=0.0, tokens=tokens)
+
+
 @given(cuts=st.lists(st.integers(0, 400), max_size=8))
 def test_every_record_is_read_once_wherever_the_writer_was_interrupted(tmp_path_factory: Any, cuts: list[int]) -> None:
     file = tmp_path_factory.mktemp("run") / "metrics.jsonl"
@@ -53,7 +57,7 @@ def test_a_file_that_was_cut_back_and_has_grown_since_is_read_on_at_the_next_who
 def test_the_time_that_is_left_follows_from_what_this_process_has_trained(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text("\n".join(lines(4)) + "\n")
-    progress = RunProgress(file, steps=10, now=0.0)
+    progress = follow(file, steps=10)
     assert progress.step == 4
     assert progress.seconds_left(0.0) is None, "an earlier process has trained these steps"
     file.write_text("\n".join(lines(5)) + "\n")
@@ -65,8 +69,28 @@ def test_the_time_that_is_left_follows_from_what_this_process_has_trained(tmp_pa
     assert progress.seconds_left(9.0) == pytest.approx(3.0)
 
 
+def test_what_a_resumed_run_has_kept_of_its_metrics_says_nothing_about_its_time(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("\n".join(lines(6)) + "\n")
+    progress = follow(file, steps=10)
+    file.write_text("\n".join(lines(4)) + "\n")
+    progress.refresh(now=100.0)
+    assert progress.step == 4
+    assert progress.seconds_left(100.0) is None, "an earlier process has trained these steps"
+    file.write_text("\n".join(lines(6)) + "\n")
+    progress.refresh(now=104.0)
+    assert progress.seconds_left(104.0) == pytest.approx(8.0)
+
+
+def test_the_accuracy_is_that_of_one_suite(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    evaluations = [{"step": 1, "eval/held_out/accuracy": 0.25}, {"step": 1, "eval/other/accuracy": 0.75}]
+    file.write_text("\n".join(map(json.dumps, evaluations)) + "\n")
+    assert follow(file, steps=10).accuracy == 0.25
+
+
 def test_a_run_that_ends_with_its_tokens_is_done_by_tokens(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text("\n".join(lines(5)) + "\n")
-    assert RunProgress(file, steps=1000, now=0.0, tokens=1000).share == 0.5
-    assert RunProgress(tmp_path / "none", steps=1000, now=0.0).share == 0.0
+    assert follow(file, steps=1000, tokens=1000).share == 0.5
+    assert follow(tmp_path / "none", steps=1000).share == 0.0

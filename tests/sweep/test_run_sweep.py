@@ -1,18 +1,25 @@
 """A sweep that is killed and started again ends as one that nothing interrupted; a failing arm stops no other."""
 
+import contextlib
+import io
 import json
 import os
 import select
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from arl.errors import RunError
 from arl.launch.child import CORES
+from arl.sweep import run_arms
 from arl.sweep.request import SweepOptions, read_request
-from arl.sweep.run_sweep import PlannedSweep
+from arl.sweep.run_arms import PROGRAM, _argv
+from arl.sweep.run_sweep import PlannedSweep, dry_run, run_sweep
+from arl.sweep.sweep_directory import open_directory
 from tests.forks import ROOT, ForkedCommand, arl
 from tests.processes import MARK, left_behind
 from tests.sweep.rewards import HOLD
@@ -36,19 +43,39 @@ class Sweeps:
         self.directory = file.parent / "runs" / file.stem
         self.environment = {**os.environ, MARK: mark}
 
+    def plan(self) -> PlannedSweep:
+        return PlannedSweep(read_request(self.file, SweepOptions()), Console(quiet=True))
+
     def start_held(self, call: int) -> ForkedCommand:
         """Start it, and wait until both runs stay at their reward's `call`."""
+        with self.wait_until_held(call) as environment:
+            return ForkedCommand(["sweep", str(self.file)], ROOT, environment)
+
+    def kill_runs(self, call: int) -> None:
+        """Start its runs alone, as it does, and kill them when both stay at their reward's `call`."""
+        planned = self.plan()
+        with open_directory(planned.directory, planned.request, planned.checked):
+            pass
+        with self.wait_until_held(call) as environment:
+            arguments = [_argv(run, is_resumed=False)[len(PROGRAM) :] for run in planned.runs]
+            commands = [ForkedCommand(list(of_run), ROOT, environment) for of_run in arguments]
+        for command in commands:
+            command.kill()
+            assert command.wait(SECONDS) == -signal.SIGKILL
+
+    @contextlib.contextmanager
+    def wait_until_held(self, call: int) -> Iterator[dict[str, str]]:
+        """Yield the environment of two runs; at its end wait until both stay at their reward's `call`."""
         fifo = self.file.parent / f"held-{call}"
         os.mkfifo(fifo)
         held = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
-        command = ForkedCommand(["sweep", str(self.file)], ROOT, {**self.environment, HOLD: f"{fifo}:{call}"})
+        yield {**self.environment, HOLD: f"{fifo}:{call}"}
         num_held = 0
         while num_held < 2:
             ready, _, _ = select.select([held], [], [], SECONDS)
             assert ready, "a run did not come to where it is held"
             num_held += len(os.read(held, 2))
         os.close(held)
-        return command
 
     def end(self) -> str:
         """Run it to its end; return what it printed."""
@@ -56,10 +83,12 @@ class Sweeps:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def dry_run(self) -> str:
-        done = arl("sweep", str(self.file), "--dry-run", env=self.environment)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def states(self) -> dict[str, str]:
+        """Return the state of each arm's run."""
+        return {run.arm.name: run.state for run in self.plan().runs}
+
+    def num_checkpoints(self, arm: str) -> int:
+        return len(list((self.directory / arm).glob("*/checkpoints/step_*")))
 
 
 def contents(run: Path) -> dict[str, bytes]:
@@ -80,6 +109,21 @@ def sweeps(recipe: Path, request: pytest.FixtureRequest) -> Iterator[Sweeps]:
     assert not left_behind(mark)
 
 
+def test_runs_that_were_killed_end_as_those_that_nothing_interrupted(sweeps: Sweeps) -> None:
+    sweeps.kill_runs(50)
+    assert sweeps.states() == {"stale": "begun", "fresh": "begun"}
+    assert sweeps.num_checkpoints("stale") == 0, "it is to start anew"
+    assert sweeps.num_checkpoints("fresh") > 0, "it is to go on"
+    output = sweeps.end()
+    assert output.count("goes on after step") == 1
+    assert output.splitlines()[-1] == f"arl report {sweeps.directory}"
+    for arm in ("stale", "fresh"):
+        expected = contents(train_alone(sweeps, arm))
+        assert len(expected) > 8
+        assert contents(sweeps.directory / arm / "seed-0") == expected
+
+
+@pytest.mark.slow  # its six runs are processes that import everything, 10 s of CPU time each
 def test_a_sweep_that_is_killed_twice_ends_as_one_that_nothing_interrupted(sweeps: Sweeps) -> None:
     command = sweeps.start_held(50)
     refused = arl("sweep", str(sweeps.file), env=sweeps.environment)
@@ -87,11 +131,9 @@ def test_a_sweep_that_is_killed_twice_ends_as_one_that_nothing_interrupted(sweep
     assert "another process runs this sweep" in refused.stderr
     command.kill()
     assert command.wait(SECONDS) == -signal.SIGKILL
-    plan = sweeps.dry_run()
-    assert plan.count("1 begun") == 2, plan
-    checkpoints = {arm: len(list((sweeps.directory / arm).glob("*/checkpoints/step_*"))) for arm in ("stale", "fresh")}
-    assert checkpoints["stale"] == 0, "it is to start anew"
-    assert checkpoints["fresh"] > 0, "it is to go on"
+    assert sweeps.states() == {"stale": "begun", "fresh": "begun"}
+    assert sweeps.num_checkpoints("stale") == 0, "it is to start anew"
+    assert sweeps.num_checkpoints("fresh") > 0, "it is to go on"
 
     command = sweeps.start_held(60)
     command.send_signal(signal.SIGTERM)
@@ -129,19 +171,41 @@ def train_alone(sweeps: Sweeps, arm: str) -> Path:
     return directory / arm
 
 
-def test_an_arm_that_fails_is_reported_and_stops_no_other(recipe: Path) -> None:
-    arguments = ["sweep", str(recipe), "--axis", "reward.function=tests.sweep.rewards:broken,tests.sweep.rewards:held"]
-    done = arl(*arguments, "--jobs", "1", "--set", "train.steps=2")
-    assert done.returncode == 3
+BREAKS = """\
+import pathlib, sys
+settings = dict(argument.split("=", 1) for argument in sys.argv if "=" in argument)
+if "rewards:broken" in pathlib.Path(sys.argv[2]).read_text():
+    print("this reward has had enough")
+    sys.exit(7)
+directory = pathlib.Path(settings["output.directory"], settings["name"])
+directory.mkdir(parents=True)
+(directory / "summary.json").write_text({summary!r})
+"""
+SUMMARY = """{
+"directory": "", "accuracy_before": null, "accuracy_after": 0.5, "eval_problems": 4, "seconds": 1, "steps": 2,
+"training_seconds": 1, "tokens_trained": 9, "token_ages": {}, "trajectories_spanning_versions": 0, "groups": {},
+"selection": {}, "selection_bias": [], "idle_trainer": 0, "idle_engine": 0, "weights_sha256": ""}
+"""
+
+
+def test_an_arm_that_fails_is_reported_and_stops_no_other(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = (sys.executable, "-c", BREAKS.format(summary=SUMMARY))
+    monkeypatch.setattr(run_arms, "PROGRAM", program)
+    axis = "reward.function=tests.sweep.rewards:broken,tests.sweep.rewards:held"
+    request = read_request(recipe, SweepOptions(axes=[axis], jobs=1))
+    printed = io.StringIO()
+    console = Console(file=printed, width=200)
+    with pytest.raises(RunError) as failed:
+        run_sweep(request, console)
     directory = recipe.parent / "runs" / "small-sweep"
     arm = "function=tests.sweep.rewards-broken"
     log = directory / "logs" / arm / "seed-0.log"
-    failure = f"{arm} seed 0: arl train (pid "
-    assert "1 of 2 runs failed; the same command tries them again:" in done.stderr
-    assert failure in done.stderr
-    assert f"exited with code 7: this reward has had enough; log {log}" in done.stderr
-    assert "this reward has had enough" in log.read_text()
+    message = str(failed.value)
+    assert "1 of 2 runs failed; the same command tries them again:" in message
+    assert f"{arm} seed 0: arl train (pid " in message
+    assert message.endswith(f"exited with code 7: this reward has had enough; log {log}")
+    assert log.read_text() == "this reward has had enough\n"
     assert (directory / "function=tests.sweep.rewards-held" / "seed-0" / "summary.json").exists()
-    assert "0/1" in done.stdout
-    estimated = arl(*arguments, "--set", "train.steps=2", "--dry-run")
-    assert "1 finished runs of this sweep" in estimated.stdout
+    assert "0/1" in printed.getvalue()
+    dry_run(request, console)
+    assert "1 finished runs of this sweep" in printed.getvalue()

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from arl.errors import DataError, InputError
+from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.sweep.check_arms import check_arms
-from arl.sweep.manifest import MANIFEST_FILE, SweepManifest, read_manifest
+from arl.sweep.manifest import SweepManifest, read_manifest
 from arl.sweep.request import SweepOptions, read_request
 from arl.sweep.sweep_directory import check_directory, list_runs, open_directory, sweep_path
 
@@ -48,16 +49,41 @@ def test_a_sweep_that_would_compute_something_else_is_refused_with_every_differe
     with pytest.raises(InputError) as refused:
         begin(recipe, "rollout.staleness=2,4", "2", "train.steps=7", "train.learning_rate=0.1")
     message = str(refused.value)
-    assert "arm staleness=2: train.steps = 7: the sweep has 6" in message
-    assert "arm staleness=2: train.learning_rate = 0.1: the sweep has 0.00015" in message
-    assert "staleness=4" not in message, "it is new"
+    assert "the recipe of all arms: train.steps = 7: the sweep has 6" in message
+    assert "the recipe of all arms: train.learning_rate = 0.1: the sweep has 0.00015" in message
+    assert message.count("train.steps") == 1, "no arm repeats it"
     assert "start another sweep by --name" in message
     assert len(begin(recipe, "rollout.staleness=2", "2", "deadlines.step=5").arms) == 2
 
 
+def test_new_arms_of_another_recipe_are_refused(recipe: Path) -> None:
+    begin(recipe, "rollout.staleness=0,2")
+    with pytest.raises(InputError, match=r"the recipe of all arms: train.steps = 7: the sweep has 6"):
+        begin(recipe, "rollout.staleness=8", "2", "train.steps=7")
+
+
+def test_a_field_that_every_arm_sets_may_have_another_value_in_the_recipe(recipe: Path) -> None:
+    begin(recipe, "rollout.staleness=0,2")
+    manifest = begin(recipe, "rollout.staleness=8", "2", "rollout.staleness=3")
+    assert [arm.name for arm in manifest.arms] == ["staleness=0", "staleness=2", "staleness=8"]
+
+
+def test_an_arm_of_the_same_name_and_other_settings_is_refused(recipe: Path) -> None:
+    file = recipe.with_name("study.yaml")
+    file.write_text("recipe: small.yaml\narms: {stale: {rollout.staleness: 2}}")
+    request = read_request(file, SweepOptions())
+    checked = check_arms(request, note)
+    with open_directory(sweep_path(request, checked), request, checked):
+        pass
+    file.write_text("recipe: small.yaml\narms: {stale: {rollout.staleness: 4}}")
+    changed = check_arms(read_request(file, SweepOptions()), note)
+    with pytest.raises(InputError, match=r"arm stale: rollout.staleness = 4: the sweep has 2"):
+        check_directory(sweep_path(request, checked), changed)
+
+
 def test_all_arms_have_a_seed_before_the_next_one_begins(recipe: Path) -> None:
     request = read_request(recipe, SweepOptions(axes=["rollout.staleness=0,2"], seeds="2"))
-    runs = list_runs(recipe.parent, check_arms(request, note).arms, request.seeds)
+    runs = list_runs(recipe.parent, check_arms(request, note))
     assert [str(run) for run in runs] == [
         "staleness=0 seed 0",
         "staleness=2 seed 0",
@@ -68,14 +94,21 @@ def test_all_arms_have_a_seed_before_the_next_one_begins(recipe: Path) -> None:
 
 
 def test_a_directory_of_something_else_is_left_alone(recipe: Path) -> None:
-    (recipe.parent / "runs" / "study").mkdir(parents=True)
+    directory = recipe.parent / "runs" / "study"
+    directory.mkdir(parents=True)
+    (directory / "notes.txt").touch()
     with pytest.raises(InputError, match=r"study: exists and is no sweep; give the sweep another name by --name"):
         begin(recipe, "rollout.staleness=0,2")
 
 
+def test_a_sweep_that_was_killed_before_its_lock_begins_anew(recipe: Path) -> None:
+    (recipe.parent / "runs" / "study").mkdir(parents=True)
+    assert len(begin(recipe, "rollout.staleness=0,2").arms) == 2
+
+
 def test_a_sweep_that_was_killed_before_its_manifest_begins_anew(recipe: Path) -> None:
     begin(recipe, "rollout.staleness=0,2")
-    file = recipe.parent / "runs" / "study" / MANIFEST_FILE
+    file = recipe.parent / "runs" / "study" / SWEEP_MANIFEST
     file.unlink()
     assert len(begin(recipe, "rollout.staleness=0,2").arms) == 2
 
@@ -83,7 +116,7 @@ def test_a_sweep_that_was_killed_before_its_manifest_begins_anew(recipe: Path) -
 @pytest.mark.parametrize("text", ["", "{", '{"format": 1}'])
 def test_a_torn_manifest_is_named(recipe: Path, text: str) -> None:
     begin(recipe, "rollout.staleness=0,2")
-    (recipe.parent / "runs" / "study" / MANIFEST_FILE).write_text(text)
+    (recipe.parent / "runs" / "study" / SWEEP_MANIFEST).write_text(text)
     with pytest.raises(DataError, match=r"sweep.json: is not a sweep's manifest"):
         begin(recipe, "rollout.staleness=0,2")
 
@@ -92,6 +125,6 @@ def test_an_arm_cannot_take_the_place_of_the_logs(recipe: Path) -> None:
     request = read_request(recipe, SweepOptions(axes=["rollout.staleness=0"]))
     checked = check_arms(request, note)
     (arm,) = checked.arms
-    renamed = type(checked)(checked.base, [type(arm)(type(arm.arm)("logs", arm.arm.given), arm.recipe)])
+    renamed = type(checked)(checked.base, [type(arm)(type(arm.arm)("logs", arm.arm.given), arm.recipe)], [0])
     with pytest.raises(InputError, match="arms: logs: the sweep keeps files in a directory of this name"):
         check_directory(recipe.parent / "runs" / "study", renamed)

@@ -107,7 +107,8 @@ def test_measuring_the_halves_leaves_weights_optimizer_and_metrics_as_they_are_t
         ours, theirs = plain.step(shard_of(version)), measured.step(shard_of(version))
         is_measured = (version + 1) % 2 == 0
         assert ("grad_cosine/stale_fresh" in theirs) == is_measured
-        timed = {name for name in ours if name.startswith(("time/", "hardware/"))}
+        assert ("time/halves_s" in theirs) == is_measured
+        timed = {name for name in theirs if name.startswith(("time/", "hardware/"))}
         assert {n: ours[n] for n in ours.keys() - timed} == {
             n: theirs[n] for n in theirs.keys() - timed - {"grad_cosine/stale_fresh"}
         }

@@ -6,7 +6,6 @@ scores.json        the scores of every finished suite, for machines
 """
 
 import contextlib
-import fcntl
 import os
 import re
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import DataError, InputError
+from arl.launch.file_lock import try_lock
 from arl.run.evaluation.model_identity import ModelIdentity
 from arl.run.evaluation.protocol import Protocol, differing_fields
 from arl.run.evaluation.sample import SuiteScore
@@ -129,12 +129,8 @@ def locked(directory: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"--output {directory}: cannot be written ({error.strerror})") from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go of when this process ends, however it ends
-        except BlockingIOError as error:
-            raise InputError(
-                f"--output {directory}: another evaluation writes there; wait for it, or end it"
-            ) from error
+        if not try_lock(file):
+            raise InputError(f"--output {directory}: another evaluation writes there; wait for it, or end it")
         yield
 
 

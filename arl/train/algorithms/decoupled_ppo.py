@@ -1,4 +1,4 @@
-"""Decoupled PPO: clip around the proximal policy, weigh by proximal / behavior; AReaL, arXiv 2505.24298, eq. 5.
+"""Compute decoupled PPO: clip around the proximal policy, weigh by proximal / behavior; arXiv 2505.24298, eq. 5.
 
 u = exp(current − proximal)
 w = min(exp(proximal − behavior), cap); or masked above the cap, or 1

@@ -1,4 +1,4 @@
-"""Naive PPO, which clips around the behavior policy; arXiv 1707.06347, eq. 7.
+"""Compute naive PPO, which clips around the behavior policy; arXiv 1707.06347, eq. 7.
 
     u = exp(current − behavior)
     loss = −Σ min(u A, clip(u) A) over tokens

@@ -1,0 +1,101 @@
+"""Each run of a sweep is a process of its own, with its share of the machine."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from rich.console import Console
+
+from arl import clock
+from arl.config.recipe_file import load_recipe
+from arl.launch.file_lock import try_lock
+from arl.launch.shares import Share
+from arl.sweep import run_arms
+from arl.sweep.check_arms import CheckedArm
+from arl.sweep.combinations import SweepArm
+from arl.sweep.estimate import TimeEstimate
+from arl.sweep.run_arms import ArmRunner, FailedRun
+from arl.sweep.sweep_directory import SweepRun
+from arl.sweep.sweep_display import SweepDisplay
+
+TRAIN = """\
+import os, pathlib, sys
+import yaml
+settings = dict(argument.split("=", 1) for argument in sys.argv if "=" in argument)
+directory = pathlib.Path(yaml.safe_load(settings["output.directory"]), yaml.safe_load(settings["name"]))
+directory.mkdir(parents=True)
+(directory / "summary.json").touch()
+print("cores", sorted(os.sched_getaffinity(0)))
+"""
+
+
+def runs_of(recipe: Path, sweep: Path, seeds: int = 1) -> list[SweepRun]:
+    arm = CheckedArm(SweepArm("base", {}), load_recipe(recipe, ["world=wall"]))
+    return [SweepRun(arm, seed, sweep) for seed in range(seeds)]
+
+
+def runner_of(runs: list[SweepRun], shares: list[Share], known: TimeEstimate | None = None) -> ArmRunner:
+    return ArmRunner(runs, shares, SweepDisplay(Console(quiet=True), len(runs), 0), known)
+
+
+def run_with(program: str, runs: list[SweepRun], share: Share, monkeypatch: pytest.MonkeyPatch) -> list[FailedRun]:
+    """Run the runs with another program in the place of `arl`."""
+    monkeypatch.setattr(run_arms, "PROGRAM", (sys.executable, "-c", program))
+    return clock.run(runner_of(runs, [share]).run)
+
+
+def test_a_run_keeps_to_the_cores_of_its_share(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = runs_of(recipe, recipe.parent / "study")
+    core = max(os.sched_getaffinity(0))
+    assert not run_with(TRAIN, [run], Share(cores=(core,)), monkeypatch)
+    assert run.log.read_text() == f"cores [{core}]\n"
+
+
+def test_a_run_goes_to_its_directory_whatever_that_is_called(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = runs_of(recipe, recipe.parent / "a #b: c" / "study")
+    assert not run_with(TRAIN, [run], Share(), monkeypatch)
+    assert run.state == "finished"
+
+
+def test_a_resumed_run_that_fails_is_reported_with_the_directory_to_remove(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = runs_of(recipe, recipe.parent / "study")
+    (run.directory / "checkpoints" / "step_000002").mkdir(parents=True)
+    (failure,) = run_with("print('no checkpoint is intact'); exit(2)", [run], Share(), monkeypatch)
+    assert f"exited with code 2: no checkpoint is intact; log {run.log}" in failure.why
+    assert failure.why.endswith(f"; to run it anew, remove {run.directory}")
+
+
+def test_a_run_waits_until_the_process_of_a_killed_sweep_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "run.lock"
+    has_waited = asyncio.Event()
+
+    def try_and_tell(file: IO[Any]) -> bool:
+        is_locked = try_lock(file)
+        if not is_locked:
+            has_waited.set()
+        return is_locked
+
+    async def let_go() -> None:
+        with lock.open("w") as held:
+            assert try_lock(held)
+            waiting = asyncio.create_task(run_arms._wait_until_gone(lock))
+            await has_waited.wait()
+            assert not waiting.done()
+        await waiting
+
+    monkeypatch.setattr(run_arms, "try_lock", try_and_tell)
+    monkeypatch.setattr(run_arms, "POLL_SECONDS", 0.01)
+    clock.run(let_go)
+
+
+def test_shares_without_a_run_do_not_shorten_the_time_that_is_left(recipe: Path) -> None:
+    runs = runs_of(recipe, recipe.parent / "study", seeds=2)
+    runner = runner_of(runs, [Share()] * 8, TimeEstimate(60.0, "a run"))
+    assert runner._seconds_left() == 60.0
