@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from arl.config.chosen_section import ChosenSection
 from arl.config.data_section import OF_FILES, task_options
+from arl.config.leaves import leaves
 from arl.config.recipe import Recipe
 from arl.config.section import inner_sections
 from arl.errors import RecipeError
@@ -91,8 +92,8 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield (section.field, its value in one, in the other) for every field in which two dumped recipes differ."""
-    one = dict(_leaves(theirs))
-    other = dict(_leaves(ours))
+    one = _fields(theirs)
+    other = _fields(ours)
     for field in sorted(one.keys() | other.keys()):
         a = one.get(field)
         b = other.get(field)
@@ -100,13 +101,9 @@ def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[
             yield field, a, b
 
 
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the value of everything in `tree` that is no section."""
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def _fields(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return the value of every section.field; an empty section has none."""
+    return {field: value for field, value in leaves(recipe) if value != {}}
 
 
 def _read(path: Path) -> tuple[yaml.MappingNode, dict[str, Any]]:

@@ -33,12 +33,32 @@ def report(
     if not runs and wandb is None:
         raise InputError("give directories of runs or of a sweep, like runs/quickstart, or --wandb GROUP")
     if runs:
+        _refuse_directory(out)
         at = [*_budgets("--at-steps", at_steps, "steps"), *_budgets("--at-tokens", at_tokens, "tokens")]
         _report_runs(runs, out, at, json)
+    else:
+        _refuse_without_runs(out=out is not None, at_steps=bool(at_steps), at_tokens=bool(at_tokens), json=json)
     if wandb is not None:
         from arl.report.wandb_view import wandb_view
 
         typer.echo(wandb_view(wandb, wandb_project).text)
+
+
+def _refuse_directory(out: Path | None) -> None:
+    """Refuse a directory as the page, before runs are read."""
+    from arl.errors import InputError
+
+    if out is not None and out.is_dir():
+        raise InputError(f"--out {out}: is a directory; name a file in it, like {out / 'report.html'}")
+
+
+def _refuse_without_runs(**given: bool) -> None:
+    """Refuse options that are about runs where only --wandb is given."""
+    from arl.errors import InputError
+
+    names = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
+    if names:
+        raise InputError(f"{', '.join(names)}: needs runs to report on; name their directories beside --wandb")
 
 
 def _report_runs(runs: "Sequence[Path]", out: Path | None, budgets: "Sequence[Budget]", json: bool) -> None:

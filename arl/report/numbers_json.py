@@ -9,6 +9,7 @@ from arl.metrics.names import AGE_BUCKETS
 from arl.report.advice import advice
 from arl.report.arms import Arm
 from arl.report.assemble import Report
+from arl.report.encoded import encode
 from arl.report.seed_means import last_of, metric_of, over_seeds
 from arl.report.speed import mean_shares
 from arl.report.speed_numbers import engine_shares, tokens_per_second, trainer_shares
@@ -84,7 +85,7 @@ def numbers_of(report: Report) -> str:
         age_buckets=list(AGE_BUCKETS),
         notes=report.notes,
     )
-    return msgspec.json.format(msgspec.json.encode(numbers)).decode()
+    return msgspec.json.format(encode(numbers)).decode()
 
 
 def _arm(report: Report, arm: Arm) -> ArmNumbers:

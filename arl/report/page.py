@@ -13,9 +13,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-import msgspec
-import numpy as np
-
+from arl.report.encoded import encode, whole_characters
 from arl.report.packed_numbers import pack_numbers
 from arl.report.page_parts import section_html, swimlane_html, viewer_html
 from arl.report.parts import Figure, ReportSection
@@ -50,7 +48,7 @@ def render_page(
             data.append(data_block("viewer-data", viewer))
     data.append(data_block("figures-data", _figure_data(figures)))
     page = _page(title, contents, body, data)
-    whole: str = _whole_characters(page)
+    whole: str = whole_characters(page)
     return whole
 
 
@@ -60,34 +58,10 @@ def _figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
 
 def data_block(id: str, data: object) -> str:
     """Return data as an element that no parser of HTML takes for anything else; NaN is null."""
-    text = _encode(data).decode("utf-8")
+    text = encode(data).decode("utf-8")
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return f'<script type="application/json" id="{id}">{text}</script>'
-
-
-def _encode(data: object) -> bytes:
-    try:
-        return msgspec.json.encode(data, enc_hook=_plain)
-    except UnicodeEncodeError:  # half of a character, as paths hold that are no UTF-8
-        return msgspec.json.encode(_whole_characters(msgspec.to_builtins(data, enc_hook=_plain)))
-
-
-def _whole_characters(data: Any) -> Any:
-    if isinstance(data, str):
-        return data.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(data, list):
-        return [_whole_characters(item) for item in data]
-    if isinstance(data, dict):
-        return {_whole_characters(name): _whole_characters(item) for name, item in data.items()}
-    return data
-
-
-def _plain(value: object) -> object:
-    """Turn numbers and arrays of NumPy into those of Python."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    raise TypeError(f"a page cannot hold a {type(value).__name__}; give numbers, texts, lists or mappings")
 
 
 def _page(title: str, contents: Sequence[tuple[str, str]], body: Sequence[str], data: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 
-class Figure(Struct, frozen=True, kw_only=True, tag="figure"):
+class Figure(Struct, frozen=True, kw_only=True):
     """Hold one plot as plotly's JSON.
 
     A trace that belongs to an arm has the color "arm:<k>", k being the arm's number; one of several arms, "series:<k>";
@@ -22,7 +22,7 @@ class Figure(Struct, frozen=True, kw_only=True, tag="figure"):
     layout: dict[str, Any] = {}
 
 
-class Table(Struct, frozen=True, kw_only=True, tag="table"):
+class Table(Struct, frozen=True, kw_only=True):
     """Hold one table of texts."""
 
     id: str
@@ -33,7 +33,7 @@ class Table(Struct, frozen=True, kw_only=True, tag="table"):
     numeric: list[bool] = []  # of each column; empty: none is
 
 
-class Prose(Struct, frozen=True, kw_only=True, tag="prose"):
+class Prose(Struct, frozen=True, kw_only=True):
     """Hold plain sentences."""
 
     id: str
@@ -43,7 +43,7 @@ class Prose(Struct, frozen=True, kw_only=True, tag="prose"):
 Item = Figure | Table | Prose
 
 
-class ReportSection(Struct, frozen=True, kw_only=True, tag="section"):
+class ReportSection(Struct, frozen=True, kw_only=True):
     """Answer one question of a reader."""
 
     id: str
@@ -55,6 +55,3 @@ class ReportSection(Struct, frozen=True, kw_only=True, tag="section"):
     def all_items(self) -> list[Item]:
         """Return the items and those that are folded."""
         return [*self.items, *self.more]
-
-
-Section = ReportSection

@@ -1,13 +1,9 @@
 """Read runs from their directories, whether they are finished, running or dead. Nothing is locked and nothing written.
 
-    paths ─► run directories ─► recipe.yaml, metrics.jsonl ─► LoadedRun, and a line for everything that is left out
-
-A run directory is recognized by recipe.yaml or metrics.jsonl. A directory above runs, such as a sweep's, stands for all
-of them.
+paths ─► run directories ─► recipe.yaml, metrics.jsonl ─► LoadedRun, and a line for everything that is left out
 """
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +12,11 @@ import numpy as np
 import yaml
 from msgspec import Struct
 
+from arl.config.leaves import leaves
 from arl.errors import InputError
 from arl.metrics.names import OF_EVALUATION, is_defined
 from arl.metrics.run_files import LOCK, METRICS_FILE, RECIPE, SUMMARY
+from arl.report.find_runs import find_runs
 from arl.report.metric_columns import MetricColumns, Row, make_columns
 
 RunStatus = Literal["finished", "running", "stopped"]
@@ -73,7 +71,7 @@ def load_runs(paths: Sequence[Path]) -> LoadedRuns:
     """
     notes: list[str] = []
     runs = []
-    for name, directory in _named(paths):
+    for name, directory in find_runs(paths, notes):
         run = _load(name, directory, notes)
         if run is not None:
             runs.append(run)
@@ -81,43 +79,6 @@ def load_runs(paths: Sequence[Path]) -> LoadedRuns:
         raise InputError("\n".join(notes))
     notes += _unknown_metrics(runs)
     return LoadedRuns(runs, notes)
-
-
-def _named(paths: Sequence[Path]) -> list[tuple[str, Path]]:
-    """Return each run directory once, with a name that says which it is."""
-    found: dict[Path, str] = {}
-    for path in paths:
-        directories = sorted(_run_directories(path))
-        if not directories:
-            rule = "no run in it or below" if path.is_dir() else "no such directory"
-            raise InputError(f"{path}: {rule}; give directories of runs or of a sweep, like runs/quickstart")
-        for directory in directories:
-            below = directory.resolve().relative_to(path.resolve())
-            name = (Path(path.resolve().name) / below).as_posix()
-            found.setdefault(directory.resolve(), name)
-    by_name: dict[str, list[Path]] = {}
-    for directory, name in found.items():
-        by_name.setdefault(name, []).append(directory)
-    return [(_unique(directory, name, by_name[name]), directory) for directory, name in found.items()]
-
-
-def _unique(directory: Path, name: str, namesakes: Sequence[Path]) -> str:
-    """Put parents in front of a name until no other run has it."""
-    length = len(Path(name).parts)
-    while len(namesakes) > 1 and length < len(directory.parts) - 1:
-        length += 1
-        tails = {path.parts[-length:] for path in namesakes}
-        if len(tails) == len(namesakes):
-            break
-    return "/".join(directory.parts[-length:])
-
-
-def _run_directories(path: Path) -> Iterator[Path]:
-    """Find runs; nothing inside a run is searched."""
-    for directory, folders, files in os.walk(path):
-        if RECIPE in files or METRICS_FILE in files:
-            folders.clear()
-            yield Path(directory)
 
 
 def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
@@ -156,16 +117,7 @@ def _read_recipe(name: str, directory: Path, notes: list[str]) -> dict[str, Any]
     if not isinstance(tree, dict):
         notes.append(f"{name}: {RECIPE} holds no recipe; it is left out")
         return None
-    return dict(_leaves(tree))
-
-
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the value of everything that is no section; an empty section is a value."""
-    for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    return dict(leaves(tree))
 
 
 def _read_rows(name: str, directory: Path, notes: list[str]) -> list[Row]:
@@ -257,7 +209,8 @@ def _status(directory: Path) -> RunStatus:
     """Say whether a run is finished, is running, or has ended without a summary.
 
     A running one holds a lock, which the system lists. The lock itself is not tried, because a run that starts at
-    that moment would find it taken.
+    that moment would find it taken. The list names an inode and a device; the inode alone decides, because btrfs gives
+    its files another device than the list does. A lock of another file system with the same inode is rare.
     """
     if (directory / SUMMARY).exists():
         return "finished"
@@ -274,4 +227,4 @@ def _unknown_metrics(runs: Sequence[LoadedRun]) -> list[str]:
     unknown = sorted({name for run in runs for name in run.columns.names if not is_defined(name)})
     if not unknown:
         return []
-    return [f"{some(unknown, 'metric', 'metrics')}: unknown to this version of arl, and left out"]
+    return [f"{some(unknown, 'metric', 'metrics')}: unknown to this version of arl; only the JSON has them"]

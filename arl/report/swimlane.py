@@ -16,20 +16,18 @@ from arl.report.parts import Figure
 from arl.report.swimlane_traces import swimlane_layout, swimlane_traces
 from arl.report.trace_spans import RunSpans, read_spans
 from arl.report.trajectory_source import (
-    FoundFiles,
     TrajectoryFile,
     TrajectorySource,
-    open_files,
     read_rows,
     read_scalars,
+    rows_by_file,
     spread,
 )
 
 STEPS = 6  # of a window
 MOST_BARS = 360
 SCALARS = ("fate", "trained_at", "group_id", "sample", "dispatch_version", "dispatch_time", "arrival_time")
-VERSIONS = ("policy_versions",)
-
+COLUMNS = (*SCALARS, "policy_versions")
 
 EXPLANATION = (
     "A line reaches from the admission of a group to the step that trained it, and shows one of its episodes. The "
@@ -59,14 +57,12 @@ class _Place(Struct, frozen=True):
 
 
 def draw_swimlanes(sources: Sequence[TrajectorySource]) -> Swimlanes:
-    """Draw a window of each run."""
+    """Draw a window of each run; notes are on what was damaged beside what the sources note."""
     figures = []
     notes: list[str] = []
     for number, source in enumerate(sources):
-        found = open_files(source.directory, [*SCALARS, *VERSIONS])
-        notes += found.notes
         try:
-            figure = _draw(source, found, f"swimlane-{number}")
+            figure = _draw(source, f"swimlane-{number}")
         except DataError as error:
             notes.append(str(error))
             continue
@@ -75,8 +71,8 @@ def draw_swimlanes(sources: Sequence[TrajectorySource]) -> Swimlanes:
     return Swimlanes(figures, notes)
 
 
-def _draw(source: TrajectorySource, found: FoundFiles, id: str) -> Figure | None:
-    places = _places(_middle_files(found.files))
+def _draw(source: TrajectorySource, id: str) -> Figure | None:
+    places = _places(_middle_files(source.files))
     steps = sorted({place.trained_at for place in places if place.trained_at is not None})
     if not steps:
         return None
@@ -89,7 +85,7 @@ def _draw(source: TrajectorySource, found: FoundFiles, id: str) -> Figure | None
     return Figure(
         id=id,
         title=source.label,
-        caption=_caption(len(bars), within, found.num_rows, window),
+        caption=_caption(len(bars), within, source.num_rows, window),
         traces=swimlane_traces(bars, spans, (begin, end)),
         layout=swimlane_layout(bars, spans, (begin, end)),
     )
@@ -138,10 +134,9 @@ def _one_of_each_group(places: Iterable[_Place]) -> list[_Place]:
 
 def _bars(places: Sequence[_Place], spans: RunSpans) -> list[EpisodeBar]:
     bars = []
-    for file in {place.file.path: place.file for place in places}.values():
-        own = sorted((place for place in places if place.file.path == file.path), key=lambda place: place.row)
-        rows = read_rows(file, [place.row for place in own], [*SCALARS, *VERSIONS])
-        bars += [EpisodeBar.from_row(row, spans) for row in rows]
+    by_file = rows_by_file((place.file, place.row) for place in places)
+    for file, rows in by_file.items():
+        bars += [EpisodeBar.from_row(row, spans) for row in read_rows(file, rows, COLUMNS)]
     return assign_lanes(bars)
 
 

@@ -1,10 +1,14 @@
-"""Print a report in a terminal: a compact table for each question, sentences and warnings."""
+"""Print a report in a terminal: a compact table for each question, sentences and warnings.
+
+Names are those of directories and settings, so nothing is read as rich's markup: `[lr3]` and `:bug:` stay as they are.
+"""
 
 from collections.abc import Sequence
 
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from arl.report.assemble import Report
 from arl.report.parts import Prose, ReportSection, Table
@@ -30,7 +34,7 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def _print_section(section: ReportSection, console: Console) -> None:
-    console.print(section.title, style="bold", markup=False)
+    console.print(section.title, style="bold", markup=False, emoji=False)
     shown = SHOWN[section.id]
     for item in section.items:
         if isinstance(item, Prose):
@@ -41,21 +45,21 @@ def _print_section(section: ReportSection, console: Console) -> None:
 
 def _print_lines(lines: Sequence[str], console: Console) -> None:
     for line in lines:
-        console.print(f"  {line}", markup=False, soft_wrap=True)
+        console.print(f"  {line}", markup=False, emoji=False, soft_wrap=True)
     console.print()
 
 
 def _table(table: Table) -> RichTable:
-    drawn = RichTable(box=SIMPLE, title=table.title, title_justify="left")
+    drawn = RichTable(box=SIMPLE, title=Text(table.title, "table.title"), title_justify="left")
     longest = max((len(row[0]) for row in table.rows), default=0)
     for i, name in enumerate(table.header):
         is_numeric = bool(table.numeric) and table.numeric[i]
         drawn.add_column(
-            name,
+            Text(name),
             justify="right" if is_numeric else "left",
             overflow="fold",
             min_width=min(longest, LEAST_NAME) if i == 0 else None,
         )
     for row in table.rows:
-        drawn.add_row(*row)
+        drawn.add_row(*map(Text, row))
     return drawn

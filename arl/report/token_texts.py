@@ -1,9 +1,9 @@
-"""Find the tokenizer of a run and turn token ids into text, without importing torch or transformers."""
+"""Find the tokenizer of a run, which may be living, and turn token ids into text without torch or transformers."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import yaml
 from tokenizers import Tokenizer
 
 TOKENIZER = "tokenizer.json"
@@ -18,9 +18,13 @@ class TokenTexts:
         self._tokenizers: list[Tokenizer] = []
         self.tables: list[dict[int, str]] = []
 
-    def load(self, run: Path) -> tuple[int | None, str]:
-        """Return the place of a run's table, or None and a note that says why there is none."""
-        path = find_tokenizer(run)
+    def load(self, run: Path, model: Path | None) -> tuple[int | None, str]:
+        """Return the place of a run's table, or None and a note that says why there is none.
+
+        Args:
+            model: that the run's recipe names; None: it names none.
+        """
+        path = find_tokenizer(run, model)
         if path is None:
             return None, f"{run}: no {TOKENIZER} in its checkpoints or model, so its tokens are shown as ids"
         try:
@@ -40,25 +44,23 @@ class TokenTexts:
         table.update(zip(new, token_texts(self._tokenizers[place], new), strict=True))
 
 
-def find_tokenizer(run: Path) -> Path | None:
+def find_tokenizer(run: Path, model: Path | None) -> Path | None:
     """Return the tokenizer of a run's newest checkpoint, or of the model that its recipe names; None: it has none."""
-    in_checkpoints = (run / "checkpoints").glob(f"*/{TOKENIZER}")
-    newest = max(in_checkpoints, key=lambda path: path.stat().st_mtime_ns, default=None)
-    if newest is not None:
-        return newest
-    model = _model_of_recipe(run / "recipe.yaml")
+    in_checkpoints = newest((run / "checkpoints").glob(f"*/{TOKENIZER}"))
+    if in_checkpoints is not None:
+        return in_checkpoints
     if model is None or not (model / TOKENIZER).exists():
         return None
     return model / TOKENIZER
 
 
-def _model_of_recipe(recipe: Path) -> Path | None:
-    if not recipe.exists():
-        return None
-    settings = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-    model = settings.get("model") if isinstance(settings, dict) else None
-    path = model.get("path") if isinstance(model, dict) else None
-    return Path(path) if isinstance(path, str) else None
+def newest(paths: Iterable[Path]) -> Path | None:
+    """Return the file that was written last; None: there is none. A living run removes checkpoints at any moment."""
+    written = {}
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            written[path] = path.stat().st_mtime_ns
+    return max(written, key=written.__getitem__, default=None)
 
 
 def token_texts(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str]:

@@ -1,11 +1,11 @@
 """Read a few rows of a run's trajectory files, however many and however large the files are.
 
-    TrajectorySource ─► open_files: footers ─► read_scalars ─► choose rows ─► read_rows
+    open_source: footers ─► TrajectorySource ─► read_scalars ─► choose rows ─► rows_by_file ─► read_rows
 
 A file that is torn, damaged or of an older arl is named in a note, and the others are read.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,14 +22,6 @@ LARGE_FILE = 64 * 2**20  # bytes, uncompressed; of a larger file only the first 
 BATCH_ROWS = 256  # decoded at a time
 
 
-class TrajectorySource(Struct, frozen=True, kw_only=True):
-    """Name a run whose trajectories are shown, and the arm whose color it has."""
-
-    directory: Path  # of the run
-    label: str
-    arm: int = 0
-
-
 class TrajectoryFile(Struct, frozen=True):
     """Hold what the footer of a trajectory file says."""
 
@@ -38,11 +30,15 @@ class TrajectoryFile(Struct, frozen=True):
     num_readable: int  # rows that are read at most, from the first on
 
 
-class FoundFiles(Struct, frozen=True):
-    """Hold the intact files of a run in order, and a note on each of the others."""
+class TrajectorySource(Struct, frozen=True, kw_only=True):
+    """Name a run whose trajectories are shown and the arm whose color it has, and hold its files."""
 
-    files: list[TrajectoryFile]
-    notes: list[str]
+    directory: Path  # of the run
+    label: str
+    arm: int
+    model: Path | None  # that its recipe names; None: none
+    files: list[TrajectoryFile]  # the intact ones, in order
+    notes: list[str]  # on each of the others
 
     @property
     def num_rows(self) -> int:
@@ -50,7 +46,13 @@ class FoundFiles(Struct, frozen=True):
         return sum(file.num_rows for file in self.files)
 
 
-def open_files(directory: Path, columns: Sequence[str]) -> FoundFiles:
+def open_source(
+    directory: Path,
+    label: str,
+    columns: Sequence[str],
+    arm: int = 0,
+    model: Path | None = None,
+) -> TrajectorySource:
     """Read the footers of a run's trajectory files, which must have these columns."""
     files = []
     notes = []
@@ -61,7 +63,14 @@ def open_files(directory: Path, columns: Sequence[str]) -> FoundFiles:
             notes.append(str(error))
     if not files and not notes:
         notes.append(f"{directory}: no complete trajectory file; none is shown")
-    return FoundFiles(files, notes)
+    return TrajectorySource(
+        directory=directory,
+        label=label,
+        arm=arm,
+        model=model,
+        files=files,
+        notes=notes,
+    )
 
 
 def _opened(path: Path, columns: Sequence[str]) -> TrajectoryFile:
@@ -85,6 +94,14 @@ def read_scalars(file: TrajectoryFile, columns: Sequence[str]) -> pa.Table:
     """
     table = _read(file.path, lambda path: pq.read_table(path, columns=list(columns)))
     return table.slice(0, file.num_readable)
+
+
+def rows_by_file(places: Iterable[tuple[TrajectoryFile, int]]) -> dict[TrajectoryFile, list[int]]:
+    """Map each file to its rows among these places, so that each file is read once."""
+    by_file: dict[TrajectoryFile, list[int]] = {}
+    for file, row in places:
+        by_file.setdefault(file, []).append(row)
+    return by_file
 
 
 def read_rows(file: TrajectoryFile, rows: Sequence[int], columns: Sequence[str]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from arl.report.token_columns import COLUMNS as PACKED
 from arl.report.token_columns import MOST_TOKENS, PackedTokens, pack_tokens
 from arl.report.token_texts import TokenTexts
 from arl.report.trajectory_choice import ChosenRow, choose_rows, rightness
-from arl.report.trajectory_source import TrajectorySource, open_files, read_rows
+from arl.report.trajectory_source import TrajectorySource, read_rows, rows_by_file
 from arl.types import NOT_SAMPLED
 
 MOST_TRAJECTORIES = 400
@@ -85,12 +85,11 @@ def choose_trajectories(
     of_runs = []
     num_episodes = 0
     for number, source in enumerate(sources):
-        found = open_files(source.directory, COLUMNS)
-        notes += found.notes
-        num_episodes += found.num_rows
+        notes += source.notes
+        num_episodes += source.num_rows
         quota = most // len(sources) + (number < most % len(sources))
-        rows = _read(choose_rows(found.files, quota, notes), notes)
-        table, note = texts.load(source.directory) if rows else (None, "")
+        rows = _read(choose_rows(source.files, quota, notes), notes)
+        table, note = texts.load(source.directory, source.model) if rows else (None, "")
         notes += [note] if note else []
         runs.append(ShownRun(source.label, source.arm, table))
         of_runs.append([(number, row) for row in rows])
@@ -113,8 +112,8 @@ def choose_trajectories(
 def _read(chosen: Sequence[ChosenRow], notes: list[str]) -> list[dict[str, Any]]:
     """Read whole rows, each file once; a damaged file is noted."""
     rows: list[dict[str, Any]] = []
-    for file in {place.file.path: place.file for place in chosen}.values():
-        own = [place.row for place in chosen if place.file.path == file.path]
+    by_file = rows_by_file((place.file, place.row) for place in chosen)
+    for file, own in by_file.items():
         try:
             rows += read_rows(file, own, COLUMNS)
         except DataError as error:

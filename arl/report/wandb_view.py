@@ -6,7 +6,9 @@
 It never prompts: without a key it says so.
 """
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from arl.errors import InputError
@@ -28,13 +30,16 @@ class WandbView(NamedTuple):
     text: str
 
 
-def wandb_view(group: str, project: str, entity: str | None = None) -> WandbView:
-    """Make a saved view of the runs of `group`, or describe it.
+class _NotSavedError(Exception):
+    """Say why the service did not save a view."""
+
+
+def wandb_view(group: str, project: str) -> WandbView:
+    """Make a saved view of the runs of `group`, or describe it. They belong to WANDB_ENTITY, or else to the key's user.
 
     Args:
         group: `output.wandb_group` of the runs, which is the name of their sweep or recipe.
         project: `output.wandb_project`.
-        entity: user or team at wandb; None: WANDB_ENTITY, or that of the key.
     """
     import wandb
     from wandb.util import app_url
@@ -42,14 +47,13 @@ def wandb_view(group: str, project: str, entity: str | None = None) -> WandbView
     quiet = wandb.Settings(silent=True)  # without it wandb would prompt in a terminal, if it finds no key
     settings = wandb.setup(quiet).settings
     base_url = str(settings.base_url)
-    entity = entity or settings.entity
-    page = f"{app_url(base_url)}/{entity or '<your user or team>'}/{project}"
+    page = f"{app_url(base_url)}/{settings.entity or '<your user or team>'}/{project}"
     reason = _why_not(base_url)
     if reason is None:
         try:
-            url = _save(group, project, entity or str(wandb.Api().default_entity))
-        except Exception as error:  # a service may refuse in any way; the filter helps all the same
-            reason = f"{base_url} refuses the view ({type(error).__name__}: {error})"
+            url = _save(group, project, settings.entity)
+        except _NotSavedError as error:
+            reason = f"{base_url} does not save it ({error})"
         else:
             return WandbView(url, f"saved view of group {group}: {url}")
     return WandbView(None, f"no view was saved: {reason}.\n\n{instructions(group, page)}")
@@ -70,11 +74,32 @@ def _why_not(base_url: str) -> str | None:
     return None
 
 
-def _save(group: str, project: str, entity: str) -> str:
-    """Save the view, and return its address."""
-    view = workspace(group, project, entity)
-    view.save_as_new_view()
-    return str(view.url)
+def _save(group: str, project: str, entity: str | None) -> str:
+    """Save the view, and return its address.
+
+    Raises:
+        _NotSavedError: the service does not save it.
+    """
+    import wandb
+
+    with _asking_the_service():
+        owner = entity or str(wandb.Api().default_entity)
+    view = workspace(group, project, owner)
+    with _asking_the_service():
+        view.save_as_new_view()
+        return str(view.url)
+
+
+@contextlib.contextmanager
+def _asking_the_service() -> Iterator[None]:
+    """Turn whatever a request to wandb raises into one error. Code of ours stays outside, so that its errors are seen.
+
+    Versions of wandb raise `wandb.Error`, errors of requests, an error of a private module, or a plain Exception.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise _NotSavedError(f"{type(error).__name__}: {error}") from error
 
 
 def workspace(group: str, project: str, entity: str) -> Any:

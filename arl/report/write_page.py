@@ -1,5 +1,6 @@
 """Write a report as one HTML page, with episodes over time and trajectories of its runs."""
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,11 +10,14 @@ from arl.errors import InputError
 from arl.report.arms import Arm
 from arl.report.assemble import Report
 from arl.report.page import render_page
+from arl.report.swimlane import COLUMNS as OF_BARS
 from arl.report.swimlane import draw_swimlanes
-from arl.report.trajectory_source import TrajectorySource
+from arl.report.trajectory_source import TrajectorySource, open_source
+from arl.report.viewer import COLUMNS as OF_VIEWER
 from arl.report.viewer import choose_trajectories
 
 MOST_SWIMLANES = 8
+COLUMNS = (*OF_BARS, *OF_VIEWER)
 FIRST_SEEDS = "Shown for the first seed of each arm"
 
 
@@ -30,6 +34,9 @@ def write_page(report: Report, path: Path) -> None:
         partial.replace(path)
     except OSError as error:
         raise InputError(f"--out {path}: cannot be written ({error.strerror}); name a file in a directory") from error
+    finally:
+        with contextlib.suppress(OSError):  # it has its name, or was never written
+            partial.unlink()
 
 
 def _page(report: Report) -> str:
@@ -46,7 +53,14 @@ def _page(report: Report) -> str:
 
 def _first_seed(arm: Arm) -> TrajectorySource:
     run = arm.runs[0]
-    return TrajectorySource(directory=run.directory, label=f"{arm.name}, seed {run.seed}", arm=arm.number)
+    model = run.recipe.get("model.path")
+    return open_source(
+        run.directory,
+        label=f"{arm.name}, seed {run.seed}",
+        columns=COLUMNS,
+        arm=arm.number,
+        model=Path(model) if isinstance(model, str) else None,
+    )
 
 
 def _at_most(num_arms: int) -> str:

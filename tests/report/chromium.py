@@ -49,10 +49,10 @@ class Browser:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
-    def prefer(self, scheme: str) -> None:
-        """Choose the system's color scheme."""
+    def prefer(self, scheme: str, media: str = "screen") -> None:
+        """Choose the system's color scheme, and what the page is shown on: screen or print."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
     def run(self, script: str, *args: Any) -> Any:
         """Run a script in the page and return what it returns."""

@@ -59,7 +59,7 @@ def text_of(page: Browser, id: str) -> str:
 
 def test_every_plot_is_drawn_with_all_its_traces(page: Browser) -> None:
     figures = draw_all(page)
-    assert len(figures) == 6
+    assert len(figures) == 7
     for id in figures:
         expected = page.run("return figures.parts[arguments[0]].traces.length", id)
         assert page.run(NUM_TRACES, id) == expected, id
@@ -98,6 +98,14 @@ def test_arms_beyond_the_eighth_are_dashed(page: Browser) -> None:
     assert page.run(dashes) == ["solid", "solid", "dash"]
 
 
+def test_series_beyond_the_eighth_are_dashed(page: Browser) -> None:
+    draw_all(page)
+    dashes = "return document.getElementById('axis-plot').data.map((trace) => trace.line.dash)"
+    assert page.run(dashes) == ["solid", "dash"]
+    swatches = "return [...document.querySelectorAll('#axis-legend .swatch')].map((own) => own.className)"
+    assert page.run(swatches) == ["swatch solid", "swatch dash"]
+
+
 def test_a_table_is_sorted_by_number_with_the_keyboard(page: Browser) -> None:
     header = page.all("#scores th button")[1]
     column = "return [...document.querySelectorAll('#scores tbody td:first-child')].map((cell) => cell.textContent)"
@@ -119,6 +127,27 @@ def test_the_theme_follows_the_system_until_the_reader_chooses(page: Browser) ->
     assert toggle.text == "Theme: light"
     assert page.run(BACKGROUND) == light
     page.until(lambda: page.run(font) == light_font)
+
+
+def test_a_dark_page_is_printed_in_light_colors(page: Browser) -> None:
+    draw_all(page)
+    font = "return document.getElementById('reward-plot')._fullLayout.font.color"
+    light = page.run(font)
+    page.prefer("dark")
+    page.until(lambda: page.run(font) != light)
+    page.prefer("dark", "print")
+    page.until(lambda: page.run(font) == light)
+    page.prefer("dark")
+    page.until(lambda: page.run(font) != light)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "name"),
+    [("0.5", "div-0"), ("1", "div-4"), ("Infinity", "div-8"), ("NaN", "no-value"), ("null", "no-value")],
+)
+def test_every_ratio_has_a_class(page: Browser, ratio: str, name: str) -> None:
+    page_class = f"const own = {{ratio: {ratio}}}; return tokens.scale('ratio', [own]).classOf(own)"
+    assert page.run(page_class) == name
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,9 +1,11 @@
 """Runs are read whatever state they are in, and nothing about them is guessed."""
 
+import errno
 import fcntl
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -108,6 +110,23 @@ def test_a_path_without_a_run_is_refused(tmp_path: Path, name: str) -> None:
         load_runs([tmp_path / name])
 
 
+def test_a_directory_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "study" / "open")
+    closed = tmp_path / "study" / "closed"
+    closed.mkdir()
+    scan = os.scandir
+
+    def refuse(path: str) -> Any:
+        if Path(path) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert "study/closed: cannot be read (Permission denied); runs in it are left out" in notes_of(tmp_path / "study")
+    with pytest.raises(InputError, match=r"(?s)closed: cannot be read \(Permission denied\).*no run in it"):
+        load_runs([closed])
+
+
 def test_a_step_that_is_recorded_twice_counts_once_by_its_later_record(tmp_path: Path) -> None:
     run = tmp_path / "twice"
     run.mkdir()
@@ -124,7 +143,7 @@ def test_metrics_that_this_arl_does_not_know_are_named(tmp_path: Path) -> None:
     run.mkdir()
     write_recipe(run, [], seed=0)
     write_metrics(run, [old_step(1, 0) | {"staleness/median": 1.0}])
-    assert "metric staleness/median: unknown to this version of arl" in notes_of(run)
+    assert "metric staleness/median: unknown to this version of arl; only the JSON has them" in notes_of(run)
 
 
 def test_what_was_not_measured_is_nan_and_never_zero(tmp_path: Path) -> None:

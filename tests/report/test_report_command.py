@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import os
 from pathlib import Path
 
 import msgspec
@@ -12,8 +13,13 @@ from typer.testing import CliRunner, Result
 
 from arl.cli import app
 from arl.config.recipe_file import load_recipe
+from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.report.assemble import build_report
+from arl.report.numbers_json import numbers_of
+from arl.report.parts import Prose, ReportSection, Table
+from arl.report.terminal import print_report
+from arl.report.write_page import write_page
 from arl.run.train import train
 from tests.report.synthetic_runs import old_step, write_metrics, write_recipe, write_run, write_sweep
 from tests.run.virtual.test_virtual import RECIPE
@@ -126,3 +132,49 @@ def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     refused = report(str(tmp_path / "run"), "--out", str(tmp_path / "nowhere" / "page.html"))
     assert refused.exit_code == 2
     assert "cannot be written (No such file or directory)" in refused.output.replace("\n", "")
+
+
+def test_a_directory_is_refused_as_the_page_before_runs_are_read(tmp_path: Path) -> None:
+    refused = report(str(tmp_path / "nowhere"), "--out", str(tmp_path))
+    assert refused.exit_code == 2
+    assert f"--out {tmp_path}: is a directory; name a file in it" in refused.output.replace("\n", "")
+
+
+def test_a_page_that_does_not_get_its_name_leaves_nothing_behind(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    built = build_report([tmp_path / "run"])
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(InputError, match="cannot be written"):
+        write_page(built, tmp_path / "taken")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "taken"]
+
+
+def test_options_about_runs_are_refused_where_no_run_is_named() -> None:
+    refused = report("--wandb", "study", "--out", "page.html", "--at-steps", "5", "--json")
+    assert refused.exit_code == 2
+    assert "--out, --at-steps, --json: needs runs to report on" in refused.output.replace("\n", "")
+
+
+def test_a_torn_trajectory_file_is_named_once_on_the_page(tmp_path: Path) -> None:
+    torn = write_run(tmp_path / "run") / "trajectories" / "000000.parquet"
+    torn.parent.mkdir()
+    torn.write_bytes(b"PAR1")
+    write_page(build_report([tmp_path / "run"]), tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text().count("run/trajectories/000000.parquet: cannot be read") == 1
+
+
+@pytest.mark.parametrize("name", ["exp[lr3]", "exp[/x]", ":bug:"])
+def test_a_name_is_printed_as_it_is_and_never_as_markup(tmp_path: Path, name: str) -> None:
+    write_run(tmp_path / "run")
+    table = Table(id="arms", title=name, caption="", header=[name], rows=[[name]])
+    section = ReportSection(id="overview", title=name, items=[table, Prose(id="words", lines=[name])])
+    built = msgspec.structs.replace(build_report([tmp_path / "run"]), sections=[section])
+    output = io.StringIO()
+    print_report(built, Console(file=output))
+    assert output.getvalue().count(name) == 5
+
+
+def test_a_run_whose_path_is_not_utf8_is_reported(tmp_path: Path) -> None:
+    write_run(tmp_path / "run").rename(tmp_path / os.fsdecode(b"run-\xff"))
+    (arm,) = json.loads(numbers_of(build_report([tmp_path])))["arms"]
+    assert arm["runs"] == [f"{tmp_path.name}/run-?"]

@@ -11,8 +11,7 @@ from arl.metrics.run_files import TRACE_FILE
 from arl.report.episode_bars import EpisodeBar, VersionSegment, assign_lanes, cut_segments
 from arl.report.swimlane import MOST_BARS, draw_swimlanes
 from arl.report.trace_spans import RunSpans, read_spans
-from arl.report.trajectory_source import TrajectorySource
-from tests.report.written_runs import episode, steps, write_file, write_run, write_trace
+from tests.report.written_runs import episode, opened, steps, write_file, write_run, write_trace
 
 times = st.floats(0, 100, allow_subnormal=False)
 
@@ -77,7 +76,7 @@ def test_a_bar_begins_when_its_first_version_was_loaded_and_waits_until_then() -
 
 def test_swimlane_shows_one_episode_of_each_group_of_its_window(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 30)
-    drawn = draw_swimlanes([TrajectorySource(directory=run, label="an arm")])
+    drawn = draw_swimlanes([opened(run, "an arm")])
     assert drawn.notes == []
     [figure] = drawn.figures
     assert figure.title == "an arm"
@@ -93,7 +92,7 @@ def test_swimlane_shows_one_episode_of_each_group_of_its_window(tmp_path: Path) 
 def test_swimlane_is_bounded_whatever_the_number_of_episodes(tmp_path: Path) -> None:
     rows = [episode(group=group, trained_at=group // 1000) for group in range(3000)]
     write_file(tmp_path, 0, rows)
-    [figure] = draw_swimlanes([TrajectorySource(directory=tmp_path, label="many")]).figures
+    [figure] = draw_swimlanes([opened(tmp_path, "many")]).figures
     assert sum(len(trace["x"]) for trace in figure.traces if trace["name"].startswith("v")) <= MOST_BARS
     assert "3,000" in figure.caption
 
@@ -103,16 +102,16 @@ def test_a_torn_file_is_named_and_the_rest_is_drawn(tmp_path: Path, left_over: i
     run = write_run(tmp_path / "run", 30)
     torn = run / "trajectories" / "000002.parquet"
     torn.write_bytes(torn.read_bytes()[:left_over])
-    drawn = draw_swimlanes([TrajectorySource(directory=run, label="an arm")])
-    assert len(drawn.figures) == 1
-    assert len(drawn.notes) == 1
-    assert str(torn) in drawn.notes[0]
+    source = opened(run)
+    assert len(draw_swimlanes([source]).figures) == 1
+    assert len(source.notes) == 1
+    assert str(torn) in source.notes[0]
 
 
 def test_a_run_without_files_is_named(tmp_path: Path) -> None:
-    drawn = draw_swimlanes([TrajectorySource(directory=tmp_path, label="empty")])
-    assert drawn.figures == []
-    assert drawn.notes == [f"{tmp_path}: no complete trajectory file; none is shown"]
+    source = opened(tmp_path)
+    assert draw_swimlanes([source]).figures == []
+    assert source.notes == [f"{tmp_path}: no complete trajectory file; none is shown"]
 
 
 def test_a_trace_that_is_torn_is_read_up_to_the_tear(tmp_path: Path) -> None:
@@ -131,6 +130,6 @@ def test_a_trace_that_is_torn_is_read_up_to_the_tear(tmp_path: Path) -> None:
 
 def test_a_run_without_a_trace_is_cut_by_tokens(tmp_path: Path) -> None:
     write_file(tmp_path, 0, steps(0, 10))
-    [figure] = draw_swimlanes([TrajectorySource(directory=tmp_path, label="no trace")]).figures
+    [figure] = draw_swimlanes([opened(tmp_path, "no trace")]).figures
     assert figure.layout["shapes"] == []
     assert all(width >= 0 for trace in figure.traces if trace["name"].startswith("v") for width in trace["x"])

@@ -11,16 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.report.token_columns import MOST_TOKENS, pack_tokens, run_lengths
-from arl.report.token_texts import find_tokenizer
+from arl.report.token_texts import find_tokenizer, newest
 from arl.report.trajectory_choice import share_out
-from arl.report.trajectory_source import TrajectorySource, spread
+from arl.report.trajectory_source import spread
 from arl.report.viewer import MOST_CHARACTERS, choose_trajectories
 from arl.types import TRAINED
-from tests.report.written_runs import episode, write_file, write_run, write_tokenizer
-
-
-def source(run: Path) -> TrajectorySource:
-    return TrajectorySource(directory=run, label=run.name)
+from tests.report.written_runs import episode, opened, write_file, write_run, write_tokenizer
 
 
 @given(st.integers(0, 50), st.dictionaries(st.sampled_from("abcd"), st.integers(0, 40)))
@@ -49,7 +45,7 @@ def test_run_lengths_are_the_values_again(values: list[int]) -> None:
 
 def test_sample_is_spread_over_runs_steps_and_outcomes(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, 40) for name in ("one", "two")]
-    data = choose_trajectories([source(run) for run in runs], most=60)
+    data = choose_trajectories([opened(run) for run in runs], most=60)
     assert data.notes == []
     assert data.num_episodes == 2 * 40 * 8
     for run in (0, 1):
@@ -65,14 +61,14 @@ def test_sample_is_spread_over_runs_steps_and_outcomes(tmp_path: Path) -> None:
 
 def test_the_same_files_give_the_same_sample(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 20)
-    first = msgspec.json.encode(choose_trajectories([source(run)], most=20))
-    assert first == msgspec.json.encode(choose_trajectories([source(run)], most=20))
+    first = msgspec.json.encode(choose_trajectories([opened(run)], most=20))
+    assert first == msgspec.json.encode(choose_trajectories([opened(run)], most=20))
 
 
 def test_sample_stays_within_its_bytes(tmp_path: Path) -> None:
     rows = [episode(group=i, response="x" * 5_000, token_ids=[1] * 2_000) for i in range(60)]
     write_file(tmp_path / "run", 0, rows)
-    data = choose_trajectories([source(tmp_path / "run")], most_bytes=400_000)
+    data = choose_trajectories([opened(tmp_path / "run")], most_bytes=400_000)
     assert 0 < len(data.trajectories) < 60
     assert len(msgspec.json.encode(data.trajectories)) <= 400_000
 
@@ -80,7 +76,7 @@ def test_sample_stays_within_its_bytes(tmp_path: Path) -> None:
 def test_a_long_trajectory_is_cut_and_says_so(tmp_path: Path) -> None:
     row = episode(response="x" * (MOST_CHARACTERS + 5), token_ids=[1] * (MOST_TOKENS + 7))
     write_file(tmp_path / "run", 0, [row])
-    [shown] = choose_trajectories([source(tmp_path / "run")]).trajectories
+    [shown] = choose_trajectories([opened(tmp_path / "run")]).trajectories
     assert shown.response.endswith("… 5 more characters are left out")
     assert shown.num_tokens == MOST_TOKENS + 7
     assert shown.tokens.num_tokens == MOST_TOKENS
@@ -101,7 +97,7 @@ def test_numbers_of_tokens_arrive_as_they_were_written() -> None:
 
 def test_tokens_have_the_text_of_the_runs_own_tokenizer(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 3)
-    data = choose_trajectories([source(run)])
+    data = choose_trajectories([opened(run)])
     place = data.runs[0].vocabulary
     assert place is not None
     assert data.vocabularies[place][10] == "+"
@@ -110,13 +106,13 @@ def test_tokens_have_the_text_of_the_runs_own_tokenizer(tmp_path: Path) -> None:
 
 def test_runs_of_one_tokenizer_share_its_table(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, 3) for name in ("one", "two")]
-    data = choose_trajectories([source(run) for run in runs])
+    data = choose_trajectories([opened(run) for run in runs])
     assert [run.vocabulary for run in data.runs] == [0, 0]
 
 
 def test_without_a_tokenizer_tokens_are_ids_and_a_note_says_why(tmp_path: Path) -> None:
     write_file(tmp_path / "run", 0, [episode()])
-    data = choose_trajectories([source(tmp_path / "run")])
+    data = choose_trajectories([opened(tmp_path / "run")])
     assert data.runs[0].vocabulary is None
     assert any("tokenizer.json" in note for note in data.notes)
 
@@ -124,10 +120,10 @@ def test_without_a_tokenizer_tokens_are_ids_and_a_note_says_why(tmp_path: Path) 
 def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
     write_file(tmp_path / "run", 0, [episode()])
     write_tokenizer(tmp_path / "run")
-    path = find_tokenizer(tmp_path / "run")
+    path = find_tokenizer(tmp_path / "run", None)
     assert path is not None
     path.write_text("{")
-    data = choose_trajectories([source(tmp_path / "run")])
+    data = choose_trajectories([opened(tmp_path / "run")])
     assert len(data.trajectories) == 1
     assert any(str(path) in note for note in data.notes)
 
@@ -135,10 +131,15 @@ def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
 def test_the_tokenizer_of_the_recipes_model_is_found(tmp_path: Path) -> None:
     write_tokenizer(tmp_path / "base")
     model = tmp_path / "base" / "checkpoints" / "step_1"
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "recipe.yaml").write_text(f"model: {{path: {model}}}\n")
-    assert find_tokenizer(run) == model / "tokenizer.json"
+    assert find_tokenizer(tmp_path / "run", model) == model / "tokenizer.json"
+    assert find_tokenizer(tmp_path / "run", tmp_path / "removed") is None
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_looked_at_is_passed_over(tmp_path: Path) -> None:
+    there = tmp_path / "tokenizer.json"
+    there.touch()
+    assert newest([tmp_path / "removed" / "tokenizer.json", there]) == there
+    assert newest([tmp_path / "removed" / "tokenizer.json"]) is None
 
 
 def test_torn_and_older_files_are_named_and_the_others_are_read(tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_torn_and_older_files_are_named_and_the_others_are_read(tmp_path: Path) 
     torn.write_bytes(torn.read_bytes()[:-9])
     older = run / "trajectories" / "000003.parquet"
     pq.write_table(pa.table({"fate": ["trained"]}), older)
-    data = choose_trajectories([source(run)])
+    data = choose_trajectories([opened(run)])
     assert len(data.trajectories) == 2 * 10 * 8
     assert len(data.notes) == 2
     assert str(torn) in data.notes[0]
@@ -160,6 +161,6 @@ def test_a_page_that_is_damaged_inside_an_intact_file_is_named(tmp_path: Path) -
     content = bytearray(damaged.read_bytes())
     content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
     damaged.write_bytes(content)
-    data = choose_trajectories([source(run)])
+    data = choose_trajectories([opened(run)])
     assert len(data.trajectories) == 10 * 8
     assert any(str(damaged) in note for note in data.notes)

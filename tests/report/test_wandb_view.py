@@ -72,8 +72,9 @@ def test_without_the_package_it_says_how_to_install_it_and_what_to_click(
 
 def test_an_account_that_may_not_is_given_what_to_click(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    _, text = wandb_view("study", "arl", "team")
-    assert text.startswith(f"no view was saved: {server} refuses the view (")
+    monkeypatch.setenv("WANDB_ENTITY", "team")
+    _, text = wandb_view("study", "arl")
+    assert text.startswith(f"no view was saved: {server} does not save it (")
     assert "/team/arl" in text
     check_clickable(text)
 
@@ -87,6 +88,14 @@ def test_the_team_of_the_environment_is_the_one_whose_runs_are_shown(
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setattr(views, "_save", lambda group, project, entity: f"view of {entity}")
     assert wandb_view("study", "arl").url == "view of team"
+
+
+def test_a_mistake_in_building_the_view_is_no_refusal(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_ENTITY", "team")
+    monkeypatch.setattr(views, "_panels", lambda: {"a section": [("no axis", "reward")]})
+    with pytest.raises(KeyError, match="no axis"):
+        wandb_view("study", "arl")
 
 
 def test_without_a_network_it_says_what_to_click(server: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 from arl.report.page import render_page
 from arl.report.parts import Figure, Prose, ReportSection, Table
 from arl.report.swimlane import draw_swimlanes
-from arl.report.trajectory_source import TrajectorySource
 from arl.report.viewer import choose_trajectories
-from tests.report.written_runs import episode, write_file, write_run
+from tests.report.written_runs import episode, opened, write_file, write_run
 
 MARKUP = "</script><img src=x onerror=\"document.title='broken'\"><!--<script>document.title='broken'</script>"
 HOSTILE = {
@@ -21,15 +20,15 @@ HOSTILE = {
 }
 
 
-def curve(arm: int, points: int = 60) -> dict[str, Any]:
-    """Draw one arm as a line."""
+def curve(arm: int, points: int = 60, kind: str = "arm") -> dict[str, Any]:
+    """Draw one arm, or one series, as a line."""
     return {
         "type": "scatter",
         "mode": "lines",
         "name": f"staleness={arm}",
         "x": list(range(points)),
         "y": [0.5 + 0.1 * arm + 0.001 * x for x in range(points)],
-        "line": {"color": f"arm:{arm}"},
+        "line": {"color": f"{kind}:{arm}"},
     }
 
 
@@ -57,6 +56,7 @@ def sections() -> list[ReportSection]:
                 Prose(id="words", lines=["One arm is 3.1 points above another.", MARKUP]),
                 figure("reward", [curve(0), curve(1)]),
                 figure("accuracy", [curve(0), curve(1), curve(9)]),
+                figure("axis", [curve(0, kind="series"), curve(8, kind="series")]),
                 table,
                 wide,
             ],
@@ -77,8 +77,8 @@ def write_page(directory: Path) -> Path:
     ]
     write_file(hostile, 0, rows)
     sources = [
-        TrajectorySource(directory=plain, label="staleness=0", arm=0),
-        TrajectorySource(directory=hostile, label=MARKUP, arm=1),
+        opened(plain, "staleness=0", arm=0),
+        opened(hostile, MARKUP, arm=1),
     ]
     page = directory / "report.html"
     viewer = choose_trajectories(sources)

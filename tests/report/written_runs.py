@@ -11,6 +11,8 @@ from tokenizers.decoders import Fuse
 
 from arl.metrics.episode_table import SCHEMA
 from arl.metrics.run_files import TRACE_FILE, TRAJECTORIES, TraceFile
+from arl.report.trajectory_source import TrajectorySource, open_source
+from arl.report.write_page import COLUMNS
 from arl.types import LATE, NOT_SAMPLED, TRAINED
 
 CHARACTERS = "0123456789+= "
@@ -130,3 +132,8 @@ def write_run(run: Path, num_steps: int = 12) -> Path:
     write_trace(run, num_steps)
     write_tokenizer(run)
     return run
+
+
+def opened(run: Path, label: str = "", arm: int = 0) -> TrajectorySource:
+    """Open the trajectory files of a run as the page does."""
+    return open_source(run, label or run.name, COLUMNS, arm)

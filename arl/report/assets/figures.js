@@ -29,16 +29,22 @@ const figures = (() => {
     return copy;
   }
 
-  // Return the arm that a trace belongs to, as in "arm:3"; null: none.
-  function armOf(trace) {
+  function colorsOf(trace) {
     const colors = [trace.line?.color, trace.marker?.color, trace.fillcolor, trace.error_y?.color];
-    return colors.find((color) => typeof color === "string" && color.startsWith("arm:")) ?? null;
+    return colors.filter((color) => typeof color === "string");
   }
 
+  // Return the arm that a trace belongs to, as in "arm:3"; null: none.
+  function armOf(trace) {
+    return colorsOf(trace).find((color) => color.startsWith("arm:")) ?? null;
+  }
+
+  // Dash what belongs to the ninth arm or series and later ones, which have the hues of the first eight.
   function dashOf(trace) {
-    const arm = armOf(trace);
-    if (trace.line?.dash !== undefined || arm === null) return trace.line?.dash;
-    return ["solid", "dash", "dot"][Math.floor(Number(arm.slice(4)) / 8) % 3];
+    const color = colorsOf(trace).find((own) => /^(arm|series):/.test(own));
+    if (trace.line?.dash !== undefined || color === undefined) return trace.line?.dash;
+    const number = Number(color.split(":")[1]);
+    return ["solid", "dash", "dot"][Math.floor(number / 8) % 3];
   }
 
   function isShown(id, trace) {
@@ -72,7 +78,6 @@ const figures = (() => {
         plot_bgcolor: "rgba(0,0,0,0)",
         colorway: steps.map((i) => theme.variable(`part-${i}`)),
         colorscale: { sequential },
-        coloraxis: { colorbar },
         hoverlabel: {
           align: "left",
           bgcolor: paper,
@@ -90,14 +95,13 @@ const figures = (() => {
   }
 
   function layoutOf(part) {
-    const { title, showlegend, ...own } = themed(part.layout);
     const layout = {
       autosize: true,
       height: 320,
       margin: { l: 48, r: 12, t: 14, b: 42 },
-      template: template(),
-      ...own,
       showlegend: false,
+      template: template(),
+      ...themed(part.layout),
     };
     if (isTouch) layout.dragmode = false; // so that a finger scrolls the page
     return layout;
@@ -199,8 +203,7 @@ const figures = (() => {
     near.observe(element);
   }
   theme.onChange(redraw);
-  matchMedia("print").addEventListener("change", redraw);
   addEventListener("beforeprint", () => Object.keys(parts).forEach((id) => drawn.has(id) || draw(id)));
 
-  return { draw, parts };
+  return { parts };
 })();

@@ -75,7 +75,7 @@ const theme = (() => {
   }
 
   button.addEventListener("click", () => choose((choice + 1) % CHOICES.length));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", announce);
+  for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", announce);
 
   return { color, cssColor, variable, onChange: (listener) => listeners.push(listener) };
 })();

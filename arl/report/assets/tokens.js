@@ -71,12 +71,14 @@ const tokens = (() => {
   }
 
   function scaleOfBins(table, key, own) {
-    const classOf = (token) => (token[key] === null ? NONE : table.find(([edge]) => inBin(key, token[key], edge))[2]);
+    const hasNone = (token) => token[key] === null || Number.isNaN(token[key]);
+    const classOf = (token) => (hasNone(token) ? NONE : table.find(([edge]) => inBin(key, token[key], edge))[2]);
     return finish(own, classOf, table.map(([, label, name]) => [label, name]));
   }
 
+  // A bin ends before its edge, but one of ages with it, and the last one holds a ratio that is infinite.
   function inBin(key, value, edge) {
-    return key === "age" ? value <= edge : value < edge;
+    return key === "age" || edge === Infinity ? value <= edge : value < edge;
   }
 
   function versionScale(own) {

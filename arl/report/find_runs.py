@@ -1,0 +1,72 @@
+"""Find the directories of runs, and give each a name.
+
+A run directory is recognized by recipe.yaml or metrics.jsonl. A directory above runs, such as a sweep's, stands for all
+of them.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from arl.errors import InputError
+from arl.metrics.run_files import METRICS_FILE, RECIPE
+
+
+def find_runs(paths: Sequence[Path], notes: list[str]) -> list[tuple[str, Path]]:
+    """Return each run directory once, with a name that says which it is.
+
+    Args:
+        notes: gets a line for each directory that cannot be read.
+
+    Raises:
+        InputError: a path does not exist, or has no run below it.
+    """
+    found: dict[Path, str] = {}
+    for path in paths:
+        unreadable: list[OSError] = []
+        directories = sorted(_run_directories(path, unreadable))
+        closed = [f"{_below(path, error.filename)}: cannot be read ({error.strerror})" for error in unreadable]
+        if not directories:
+            raise InputError("\n".join([*closed, _no_run(path)]))
+        notes += [f"{line}; runs in it are left out" for line in closed]
+        for directory in directories:
+            found.setdefault(directory.resolve(), _below(path, directory))
+    by_name: dict[str, list[Path]] = {}
+    for directory, name in found.items():
+        by_name.setdefault(name, []).append(directory)
+    return [(_unique(directory, name, by_name[name]), directory) for directory, name in found.items()]
+
+
+def _unique(directory: Path, name: str, namesakes: Sequence[Path]) -> str:
+    """Put parents in front of a name until no other run has it."""
+    length = len(Path(name).parts)
+    while len(namesakes) > 1 and length < len(directory.parts) - 1:
+        length += 1
+        tails = {path.parts[-length:] for path in namesakes}
+        if len(tails) == len(namesakes):
+            break
+    return "/".join(directory.parts[-length:])
+
+
+def _below(path: Path, directory: str | Path) -> str:
+    """Name a directory by its path from the last part of `path` on."""
+    below = Path(directory).resolve().relative_to(path.resolve())
+    return (Path(path.resolve().name) / below).as_posix()
+
+
+def _no_run(path: Path) -> str:
+    rule = "no run in it or below" if path.is_dir() else "no such directory"
+    return f"{path}: {rule}; give directories of runs or of a sweep, like runs/quickstart"
+
+
+def _run_directories(path: Path, unreadable: list[OSError]) -> Iterator[Path]:
+    """Find runs; nothing inside a run is searched. `unreadable` gets an error for each directory that is closed."""
+
+    def note(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # such a path holds no runs
+            unreadable.append(error)
+
+    for directory, folders, files in os.walk(path, onerror=note):
+        if RECIPE in files or METRICS_FILE in files:
+            folders.clear()
+            yield Path(directory)
