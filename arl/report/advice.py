@@ -14,6 +14,7 @@ from arl.report.speed_numbers import (
     PAUSED,
     TRAINER_PARTS,
     UNEXPLAINED,
+    Shares,
     engine_shares,
     trainer_shares,
 )
@@ -21,7 +22,6 @@ from arl.report.speed_numbers import (
 NOTHING = "nothing to change: no number of these runs asks for it."
 MUCH = 0.2  # of a side's time
 LITTLE = 0.05
-Shares = dict[str, float]
 
 
 def advice_section(arms: Sequence[Arm]) -> ReportSection:

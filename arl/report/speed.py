@@ -45,10 +45,10 @@ def speed_section(arms: Sequence[Arm]) -> ReportSection:
 def mean_shares(arm: Arm, shares_of: SharesOf) -> dict[str, float]:
     """Return the mean over seeds of each part of a side's time; of those that recorded it."""
     found = [shares for run in arm.runs if (shares := shares_of(run)) is not None]
-    names = dict.fromkeys(name for shares in found for name in shares.parts)
+    names = dict.fromkeys(name for shares in found for name in shares)
     means = {}
     for name in names:
-        values = [shares.parts[name] for shares in found if name in shares.parts]
+        values = [shares[name] for shares in found if name in shares]
         means[name] = float(np.mean(values))
     return means
 

@@ -7,7 +7,6 @@ Engines: their time = busy + admission held back + paused for swaps + the rest.
 import math
 
 import numpy as np
-from msgspec import Struct
 
 from arl.report.quantities import places
 from arl.report.read_runs import LoadedRun
@@ -19,6 +18,7 @@ TRAINER_PARTS = {  # metric -> what the trainer did in that time
     "time/pack_s": "packs",
     "time/proximal_s": "proximal pass",
     "time/train_s": "trains",
+    "time/halves_s": "measures the gradients of halves",
     "sync/blocking_seconds": "copies weights",
 }
 WAITS = ("wait/groups_s", "wait/bound_s", "wait/device_s")
@@ -30,11 +30,7 @@ PAUSED = "paused for swaps"
 IDLE = "idle, cause not recorded"
 
 
-class Shares(Struct, frozen=True):
-    """Say what a side's time went to."""
-
-    parts: dict[str, float]  # name -> share of the time
-    missing: list[str]  # metrics that the run did not record
+Shares = dict[str, float]  # what a side's time went to -> its share
 
 
 def tokens_per_second(run: LoadedRun) -> float:
@@ -66,18 +62,15 @@ def trainer_shares(run: LoadedRun) -> Shares | None:
     if not total:
         return None
     parts = {}
-    missing = []
     for metric, name in TRAINER_PARTS.items():
         spent = _sum(run, metric, seconds)
-        if math.isnan(spent):
-            missing.append(metric)
-        else:
+        if not math.isnan(spent):
             parts[name] = spent / total
     if not any(TRAINER_PARTS[metric] in parts for metric in WAITS):
         waited = float(np.nansum(run.columns.number("idle/trainer") * seconds))
         parts = {CAUSE_UNKNOWN: waited / total, **parts}
     parts[UNEXPLAINED] = 1.0 - sum(parts.values())
-    return Shares(parts, missing)
+    return parts
 
 
 def engine_shares(run: LoadedRun) -> Shares | None:
@@ -89,15 +82,15 @@ def engine_shares(run: LoadedRun) -> Shares | None:
         return None
     share_idle = float(np.nansum(idle)) / total
     parts = {BUSY: 1.0 - share_idle}
-    missing = []
-    for metric, name in (("wait/gate_s", GATED), ("sync/paused_s", PAUSED)):
+    causes = {"wait/gate_s": GATED, "sync/paused_s": PAUSED}
+    for metric, name in causes.items():
         spent = _sum(run, metric, seconds)
-        if math.isnan(spent):
-            missing.append(metric)
-        else:
+        if not math.isnan(spent):
             parts[name] = spent / total
-    parts[UNEXPLAINED if not missing else IDLE] = 1.0 - sum(parts.values())
-    return Shares(parts, missing)
+    knows_all_causes = all(name in parts for name in causes.values())
+    rest = UNEXPLAINED if knows_all_causes else IDLE
+    parts[rest] = 1.0 - sum(parts.values())
+    return parts
 
 
 def _sum(run: LoadedRun, metric: str, seconds: np.ndarray) -> float:

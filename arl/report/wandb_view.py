@@ -64,7 +64,7 @@ def _why_not(base_url: str) -> str | None:
     try:
         import wandb_workspaces  # noqa: F401 - an optional package
     except ImportError:
-        return "the package wandb-workspaces is not installed; run `pip install 'wandb-workspaces>=0.4,<1'`"
+        return "the package wandb-workspaces is not installed; run `pip install -e '.[wandb-views]'` in arl's checkout"
     try:
         refuse_without_key()
     except InputError:

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(INTERPRETED, reason="runs the interpreter itself
 ROWS = ("logits", "targets", "stride", "vocab")  # divisible by 16 in every real model
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     triton.__version__.startswith("3.6.") and np.lib.NumpyVersion(np.__version__) >= "2.4.0",
     reason="the interpreter of Triton 3.6 wants numpy < 2.4",

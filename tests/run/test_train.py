@@ -277,9 +277,9 @@ def assert_everything_was_trained_once(command: Command, steps: int) -> None:
 
 
 def test_a_run_whose_engine_is_killed_goes_on_with_another_one(start: Callable[..., Command]) -> None:
-    gate = 8 + 16 * 20  # not passed before the kill
-    command = start("train.steps=30", "eval.problems=8", gates=[gate])
-    command.read_until("step    8")
+    gate = 8 + 16 * 10  # not passed before the kill
+    command = start("train.steps=14", "eval.problems=8", gates=[gate])
+    command.read_until("step    4")
     server = command.children()["arl.engine.embedded.server"]
     server.kill()
     command.open_gate(gate)
@@ -287,10 +287,10 @@ def test_a_run_whose_engine_is_killed_goes_on_with_another_one(start: Callable[.
     assert "Traceback" not in command.output
     how = r"was killed by SIGKILL; restarted in \d+\.\d s at version \d+; \d+ requests resumed"
     assert re.search(rf"engine-0 \(pid {server.pid}\) {how}", command.output), command.output
-    assert [r["engines/restarts"] for r in command.metrics() if "loss" in r][::29] == [0, 1]
-    assert json.loads((command.run / "summary.json").read_text())["groups"] == {"trained": 120, "in flight": 0}
+    assert [r["engines/restarts"] for r in command.metrics() if "loss" in r][::13] == [0, 1]
+    assert json.loads((command.run / "summary.json").read_text())["groups"] == {"trained": 56, "in flight": 0}
     assert (command.run / "logs" / "engine-0.log").read_text().count("ready http://") == 2
-    assert_everything_was_trained_once(command, steps=30)
+    assert_everything_was_trained_once(command, steps=14)
     assert not command.weights_left()
 
 
