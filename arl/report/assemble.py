@@ -19,7 +19,8 @@ from arl.report.comparison import Comparison, compare, comparison_section
 from arl.report.ledger_section import ledger_section
 from arl.report.overview import overview_section
 from arl.report.parts import ReportSection
-from arl.report.quantities import Budget, possible_budgets, unlike_protocols
+from arl.report.protocols import unlike_fields
+from arl.report.quantities import Budget, possible_budgets
 from arl.report.read_runs import LoadedRun, load_runs
 from arl.report.speed import speed_section
 from arl.report.staleness_section import staleness_section
@@ -53,7 +54,7 @@ def build_report(paths: Sequence[Path], budgets: Sequence[Budget] = ()) -> Repor
     grouped = make_arms(loaded.runs)
     arms = grouped.arms
     comparison = compare(arms, possible_budgets(arms, budgets))
-    notes = [*loaded.notes, *grouped.notes, *unlike_protocols(comparison.quantities)]
+    notes = [*loaded.notes, *grouped.notes, *unlike_fields(quantity.protocol for quantity in comparison.quantities)]
     sections = [
         comparison_section(comparison, notes),
         overview_section(comparison),

@@ -4,14 +4,15 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from string import ascii_uppercase
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
-from arl.report.arms import Arm, field_value
-from arl.report.read_runs import LoadedRun, some
+from arl.report.arms import Arm
+from arl.report.protocols import Protocol, deciding_fields, protocol_of
+from arl.report.read_runs import LoadedRun
 from arl.report.statistics import MeanOfSeeds, at, at_each, mean_of_seeds
 
 Axis = Literal["steps", "tokens", "seconds"]
@@ -23,12 +24,7 @@ AXES: dict[Axis, str] = {
 GENERATED = "reward/generated_mean"
 TRAINED = "reward/trained_mean"
 
-ACCURACY_FIELDS = ("data.", "eval.", "reward.function.")  # what decides what an accuracy means
-REWARD_FIELDS = ("data.", "reward.")  # likewise a reward
-ANY_VALUE = ("eval.every", "eval.best", "eval.suites", "reward.workers", "reward.memory_gb", "reward.environment")
-STANDS_FOR = {"eval.max_new_tokens": "rollout.max_new_tokens"}  # null in the first is the value of the second
 LEAST_EVALUATIONS = 3  # of a run, for a value between them
-Protocol = tuple[tuple[str, bytes], ...]  # fields in which the runs of a report differ, and their values
 
 
 class Quantity(Struct, frozen=True):
@@ -138,10 +134,7 @@ def quantities(arms: Sequence[Arm]) -> list[Quantity]:
 
 def _by_protocol(arms: Sequence[Arm], quantity: Quantity) -> list[Quantity]:
     """Return the quantity once for each protocol under which some run has measured it."""
-    prefixes = ACCURACY_FIELDS if quantity.is_accuracy else REWARD_FIELDS
-    differing = [*arms[0].differing, *_inheriting(arms[0].differing)]
-    decisive = [field for field in differing if f"{field}.".startswith(prefixes)]
-    fields = [field for field in decisive if field not in ANY_VALUE]
+    fields = deciding_fields(arms[0].differing, quantity.is_accuracy)
     protocols: dict[Protocol, None] = {}  # in the order of arms
     for arm in arms:
         if any(_has(run, quantity) for run in arm.runs):
@@ -156,39 +149,10 @@ def _by_protocol(arms: Sequence[Arm], quantity: Quantity) -> list[Quantity]:
     return found
 
 
-def _inheriting(differing: Iterable[str]) -> list[str]:
-    """Return fields that may be null in every recipe and yet differ, because the field that they stand for does."""
-    return [field for field, other in STANDS_FOR.items() if other in differing and field not in differing]
-
-
-def unlike_protocols(compared: Sequence[Quantity]) -> list[str]:
-    """Say in a sentence in which fields runs measured unlike things; nothing if they did not."""
-    fields = dict.fromkeys(field for quantity in compared for field, _ in quantity.protocol)
-    if not fields:
-        return []
-    names = some(list(fields), "", "")
-    return [
-        f"The runs differ in {names}. Accuracies and rewards are compared only between runs that measured them alike; "
-        "speed and staleness are compared between all."
-    ]
-
-
 def _letter(number: int) -> str:
     """Return A, B, …, Z, A1, B1, …"""
     round_, place = divmod(number, len(ascii_uppercase))
     return f"{ascii_uppercase[place]}{round_ or ''}"
-
-
-def protocol_of(run: LoadedRun, fields: Iterable[str]) -> Protocol:
-    """Return the values of the fields in a run's recipe."""
-    return tuple((field, _meaning(run.recipe, field)) for field in fields)
-
-
-def _meaning(recipe: dict[str, Any], field: str) -> bytes:
-    """Return the value of a field, or of the field that its null stands for."""
-    if field in STANDS_FOR and recipe.get(field) is None:
-        return field_value(recipe, STANDS_FOR[field])
-    return field_value(recipe, field)
 
 
 def _has(run: LoadedRun, quantity: Quantity) -> bool:
