@@ -7,7 +7,7 @@ the recipe as JSON ─► tags: decoupled_ppo, staleness=8, disaggregated, wall,
 from typing import Any
 
 MAX_TAG = 64  # characters that wandb accepts
-GROUPED_BY = ("objective", "staleness", "lag")  # of `comparable`, in a comparison of staleness
+GROUPED_BY = ("objective", "proximal", "staleness", "lag")  # of `comparable`, in a comparison of staleness
 REDACTED = "(left out)"
 
 
@@ -36,6 +36,7 @@ def comparable(config: dict[str, Any]) -> dict[str, str | int | float]:
     train = config["train"]
     flat = {
         "objective": config["objective"]["kind"],
+        "proximal": config["objective"].get("proximal", "none"),
         "advantage": config["advantage"]["kind"],
         "backend": config["engine"]["kind"],
         "mode": config["mode"],

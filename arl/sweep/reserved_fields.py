@@ -12,7 +12,7 @@ OF_THE_SWEEP = {
     "name": "the sweep names its runs; name the sweep by --name",
 }
 NOT_COMPUTED = {
-    "output": "it changes nothing that is computed, so no report could tell its arms apart; give it by --set",
+    "output": "it says what is written and how often, which is not what arms are compared by; give it by --set",
 }
 BUDGET = ("train", "train.steps", "train.tokens")
 

@@ -50,7 +50,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
 def check_clickable(text: str) -> None:
     assert "filter     Group = study" in text
     assert json.dumps({"group": "study"}) in text
-    assert "compare.objective, compare.staleness, compare.lag" in text
+    assert "compare.objective, compare.proximal, compare.staleness, compare.lag" in text
     assert "axis/step, axis/tokens, axis/time_s" in text
 
 
