@@ -66,7 +66,7 @@ def test_without_the_package_it_says_how_to_install_it_and_what_to_click(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
     _, text = wandb_view("study", "arl")
-    assert "run `pip install 'wandb-workspaces>=0.4,<1'`" in text
+    assert "run `pip install -e '.[wandb-views]'`" in text
     check_clickable(text)
 
 
@@ -112,7 +112,7 @@ def test_the_view_filters_by_the_group_and_groups_by_what_is_compared() -> None:
     (shown,) = runs["filters"]["filters"]
     assert (shown["key"]["name"], shown["value"]) == ("group", "study")
     keys = [key["name"] for key in runs["grouping"]]
-    assert keys == [f"compare.value.{field}" for field in ("objective", "staleness", "lag")]
+    assert keys == [f"compare.value.{field}" for field in ("objective", "proximal", "staleness", "lag")]
     sections = view["spec"]["section"]["panelBankConfig"]["sections"]
     charts = [panel["config"] for section in sections for panel in section["panels"]]
     assert ("axis/tokens", ["eval/held_out/accuracy"]) in [(chart["xAxis"], chart["metrics"]) for chart in charts]
