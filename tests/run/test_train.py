@@ -276,6 +276,7 @@ def assert_everything_was_trained_once(command: Command, steps: int) -> None:
     assert sorted(groups.values()) == sorted(next(order).id for _ in range(steps * 4))
 
 
+@pytest.mark.slow
 def test_a_run_whose_engine_is_killed_goes_on_with_another_one(start: Callable[..., Command]) -> None:
     gate = 8 + 16 * 10  # not passed before the kill
     command = start("train.steps=14", "eval.problems=8", gates=[gate])
