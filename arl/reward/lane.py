@@ -159,9 +159,11 @@ class Lane:
             self._start_clock()
             yield call, answer.verdict, seconds
 
-    def _decode(self, data: bytes) -> list[Answer]:
+    def _decode(self, data: bytes) -> Iterator[Answer]:
+        """Yield each answer before the next one is looked at: what a later call has written spoils none before it."""
         try:
-            return [msgspec.msgpack.decode(body, type=Answer) for body in self._frames.feed(data)]
+            for body in self._frames.feed(data):
+                yield msgspec.msgpack.decode(body, type=Answer)
         except FrameError as error:
             raise LaneError(f"too long an answer: {error}, and {LONGEST_ANSWER} are allowed") from error
         except msgspec.MsgspecError as error:
