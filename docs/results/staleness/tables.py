@@ -15,6 +15,8 @@ OBJECTIVES = {"ppo": "naive", "recompute": "decoupled, recompute", "loglinear": 
 def main(directory: Path) -> None:
     print("## Accuracy\n")
     print("\n".join(accuracy_table(arms_of(directory / "staleness.json"))))
+    print("\n## Lag and learning rate\n")
+    print("\n".join(phase_table(arms_of(directory / "lag-and-learning-rate.json"))))
     print("\n## One recording, every objective\n")
     print("\n".join(replay_table(arms_of(directory / "replays.json"))))
     print("\n## Speed\n")
