@@ -25,7 +25,7 @@ def find_runs(paths: Sequence[Path], notes: list[str]) -> list[tuple[str, Path]]
     for path in paths:
         unreadable: list[OSError] = []
         directories = sorted(_run_directories(path, unreadable))
-        closed = [f"{_below(path, error.filename)}: cannot be read ({error.strerror})" for error in unreadable]
+        closed = [_cannot_be_read(path, error) for error in unreadable]
         if not directories:
             raise InputError("\n".join([*closed, _no_run(path)]))
         notes += [f"{line}; runs in it are left out" for line in closed]
@@ -34,7 +34,11 @@ def find_runs(paths: Sequence[Path], notes: list[str]) -> list[tuple[str, Path]]
     by_name: dict[str, list[Path]] = {}
     for directory, name in found.items():
         by_name.setdefault(name, []).append(directory)
-    return [(_unique(directory, name, by_name[name]), directory) for directory, name in found.items()]
+    named = []
+    for directory, name in found.items():
+        unique = _unique(directory, name, by_name[name])
+        named.append((unique, directory))
+    return named
 
 
 def _unique(directory: Path, name: str, namesakes: Sequence[Path]) -> str:
@@ -50,8 +54,14 @@ def _unique(directory: Path, name: str, namesakes: Sequence[Path]) -> str:
 
 def _below(path: Path, directory: str | Path) -> str:
     """Name a directory by its path from the last part of `path` on."""
-    below = Path(directory).resolve().relative_to(path.resolve())
-    return (Path(path.resolve().name) / below).as_posix()
+    top = path.resolve()
+    below = Path(directory).resolve().relative_to(top)
+    return (Path(top.name) / below).as_posix()
+
+
+def _cannot_be_read(path: Path, error: OSError) -> str:
+    place = _below(path, error.filename)
+    return f"{place}: cannot be read ({error.strerror})"
 
 
 def _no_run(path: Path) -> str:

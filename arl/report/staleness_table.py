@@ -20,19 +20,20 @@ CAPTION = (
 def staleness_tables(arms: Sequence[Arm], compared: Sequence[Quantity], budgets: Sequence[Budget]) -> list[Table]:
     """Write one table at each budget and for each setting of what else differs; none without both axes."""
     fields = list(arms[0].settings)
-    if STALENESS not in fields or not any(field.startswith(OBJECTIVE) for field in fields):
+    of_objective = [field for field in fields if field.startswith(OBJECTIVE)]
+    if STALENESS not in fields or not of_objective:
         return []
-    others = [field for field in fields if field != STALENESS and not field.startswith(OBJECTIVE)]
+    others = [field for field in fields if field not in (STALENESS, *of_objective)]
     groups: dict[bytes, list[Arm]] = {}
     for arm in arms:
-        groups.setdefault(exact(_setting(arm, others)), []).append(arm)
+        setting = exact(_setting(arm, others))
+        groups.setdefault(setting, []).append(arm)
     suites = [quantity for quantity in compared if quantity.is_accuracy] or list(compared)
     tables = []
     for number, group in enumerate(groups.values()):
-        grid = _Grid(group)
+        grid = _Grid(group, of_objective)
         header = grid.header(suites)
-        setting = _setting(group[0], others)
-        rest = "".join(f", {group[0].names[field]} {show(field, value)}" for field, value in setting.items())
+        rest = _in_words(group[0], others)
         for budget in budgets:
             table = Table(
                 id=f"table-2-{budget.title}-{number}".replace(" ", "-").replace(",", ""),
@@ -51,21 +52,28 @@ def _setting(arm: Arm, fields: Sequence[str]) -> dict[str, Any]:
     return {field: settings[field] for field in fields if field in settings}
 
 
+def _in_words(arm: Arm, fields: Sequence[str]) -> str:
+    """Write settings behind a title, as in `, learning_rate 0.0003`."""
+    settings = _setting(arm, fields)
+    words = [f", {arm.names[field]} {show(field, value)}" for field, value in settings.items()]
+    return "".join(words)
+
+
 class _Grid:
     """Place arms by bound and objective. A column of the table is a suite, or the speed, under one objective."""
 
-    def __init__(self, arms: Sequence[Arm]) -> None:
-        fields = [field for field in arms[0].settings if field.startswith(OBJECTIVE)]
+    def __init__(self, arms: Sequence[Arm], of_objective: Sequence[str]) -> None:
         self._arms: dict[Place, Arm] = {}
         self._bounds: dict[bytes, Any] = {}
         self._objectives: dict[bytes, str] = {}  # and what it is called
         for arm in sorted(arms, key=lambda arm: order(STALENESS, arm.settings[STALENESS])):
             bound = arm.settings[STALENESS]
-            objective = _setting(arm, fields)
+            objective = _setting(arm, of_objective)
             place = (exact(bound), exact(objective))
             self._arms[place] = arm
             self._bounds[place[0]] = bound
-            self._objectives[place[1]] = ", ".join(show(field, value) for field, value in objective.items())
+            words = [show(field, value) for field, value in objective.items()]
+            self._objectives[place[1]] = ", ".join(words)
 
     def header(self, suites: Sequence[Quantity]) -> list[str]:
         """Name the columns."""
