@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from arl.metrics.names import AGE_BUCKETS
@@ -85,7 +84,7 @@ def numbers_of(report: Report) -> str:
         age_buckets=list(AGE_BUCKETS),
         notes=report.notes,
     )
-    return msgspec.json.format(encode(numbers)).decode()
+    return encode(numbers).decode()
 
 
 def _arm(report: Report, arm: Arm) -> ArmNumbers:

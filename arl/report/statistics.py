@@ -62,25 +62,14 @@ def difference_of_means(ones: Sequence[float], others: Sequence[float]) -> MeanO
     mean = float(one.mean() - other.mean())
     if seeds == 1:
         return MeanOfSeeds(mean, None, None, 1)
-    drawn = _drawn_means(one, seed=0) - _drawn_means(other, seed=1)
-    low, high = np.percentile(drawn, TAILS).tolist()
-    return MeanOfSeeds(mean, min(low, mean), max(high, mean), seeds)
+    deviations = _deviations(one, RESAMPLES) - _deviations(other, RESAMPLES, is_other=True)
+    low, high = np.percentile(deviations, TAILS).tolist()
+    return MeanOfSeeds(mean, mean + min(low, 0.0), mean + max(high, 0.0), seeds)
 
 
 def _measured(values: Sequence[float]) -> np.ndarray:
     finite = [value for value in values if math.isfinite(value)]
     return np.array(finite)
-
-
-def _drawn_means(values: np.ndarray, seed: int) -> np.ndarray:
-    """Draw means of resampled seeds, widened like every interval, (RESAMPLES,) float."""
-    size = len(values)
-    rng = np.random.default_rng(seed)
-    draws = rng.integers(size, size=(RESAMPLES, size))
-    center = values.mean()
-    deviations = values[draws].mean(axis=1) - center
-    means: np.ndarray = center + widening(size) * deviations
-    return means
 
 
 def widening(num_seeds: int) -> float:
@@ -124,21 +113,30 @@ def curve_of_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 def _interval(values: np.ndarray, resamples: int) -> tuple[np.ndarray, np.ndarray]:
     """Compute the bounds of the mean over rows of (seeds, points), two or more seeds."""
-    num_seeds = len(values)
     center = values.mean(axis=0)
-    weights = _weights(num_seeds, resamples)
-    deviations = weights @ (values - center)  # (resamples, points)
+    deviations = _deviations(values, resamples)
     low, high = np.percentile(deviations, TAILS, axis=0)
-    factor = widening(num_seeds)
-    lows = center + factor * np.minimum(low, 0.0)
-    highs = center + factor * np.maximum(high, 0.0)
+    lows = center + np.minimum(low, 0.0)
+    highs = center + np.maximum(high, 0.0)
     return lows, highs
 
 
+def _deviations(values: np.ndarray, resamples: int, is_other: bool = False) -> np.ndarray:
+    """Draw how far means of resampled seeds are from the mean, widened: (resamples, …) for values of (seeds, …).
+
+    Args:
+        is_other: draw independently of the values that these are compared with.
+    """
+    num_seeds = len(values)
+    weights = _weights(num_seeds, resamples, is_other)
+    drawn: np.ndarray = weights @ (values - values.mean(axis=0))
+    return widening(num_seeds) * drawn
+
+
 @functools.lru_cache(maxsize=64)
-def _weights(num_seeds: int, resamples: int) -> np.ndarray:
+def _weights(num_seeds: int, resamples: int, is_other: bool) -> np.ndarray:
     """Draw how much each seed counts in each resample, (resamples, seeds) float; rows sum to 1."""
-    rng = np.random.default_rng(num_seeds)
+    rng = np.random.default_rng([num_seeds, 1] if is_other else num_seeds)
     chances = np.full(num_seeds, 1 / num_seeds)
     draws = rng.multinomial(num_seeds, chances, size=resamples)
     return draws / num_seeds
