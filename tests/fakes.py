@@ -110,6 +110,7 @@ class NullObserver:
         self.finished: list[TrajectoryGroup] = []
         self.lost: list[tuple[TrajectoryGroup, str]] = []
         self.swaps: list[SwapReport] = []
+        self.swap_times: list[float] = []  # clock seconds
         self.waits: list[float] = []
 
     def group_finished(self, group: TrajectoryGroup) -> None:
@@ -120,6 +121,7 @@ class NullObserver:
 
     def swapped(self, report: SwapReport) -> None:
         self.swaps.append(report)
+        self.swap_times.append(now())
 
     def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
         self.waits.append(waits.total)

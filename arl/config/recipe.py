@@ -118,6 +118,11 @@ class Recipe(Section):
         if self.mode == "collocated" and self.engine.kv_policy == "keep":
             raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
         self._possible_with_the_backend()
+        self.sync.refuse_impossible_pace(
+            collocated=self.mode == "collocated",
+            has_lag=self.rollout.lag is not None,
+            versions_ahead=self.rollout.versions_ahead,
+        )
         if self.rollout.lag is not None:
             self._possible_with_a_lag()
         cap = self.rollout.max_groups

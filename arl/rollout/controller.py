@@ -11,7 +11,8 @@ Three loops run at once, _admit, _train and Swaps.run, beside one task for each 
     event      set by                                   waited for by
     room       a step, a swap, a lost group             _admit
     finished   a finished or lost group, a swap         NextBatch.wait
-    loadable   a step, a finished or lost group         Swaps.run
+    loadable   a step, a finished or lost group,        Swaps.run
+               the end of a round of admissions
 
 The controller is the same in every world and mode, because it meets them only through the seams that a Segment holds,
 and through the clock of the running event loop. Its rules are elsewhere: what may start and what must be trained when
@@ -130,6 +131,7 @@ class Controller:
                 waiting_long = self._tail.next() if self._tail is not None else None
                 self._start(waiting_long or self._problems.next(), tasks)
             self._gate_meter.hold(self._needs_more())
+            self._loadable.set()  # a load that was put off is due, if the gate has closed
             async with deadline(patience, "admission", lambda: f"room (version {self.version}, {self._counts()})"):
                 await self._room.wait()
 

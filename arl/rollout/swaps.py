@@ -1,9 +1,13 @@
 """Have the engines load new versions while a run goes on, the last one included.
 
 trainer's version ─► Admission.next_version ─► Trainer.weights ─► Engine.update_weights ─► lease ends ─► `on_swap`
+                       ▲ not yet, while SwapPace puts it off and groups may start
+
+The last version of a run is loaded at once.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 
 from arl.clock import deadline, now
@@ -39,12 +43,15 @@ class Swaps:
         self._drain = segment.drain
         self._observer = segment.observer
         self._deadlines = segment.deadlines
+        self._pace = segment.pace
+        self._versions_ahead = segment.rollout.versions_ahead
+        self._last_swap = now()
         self._horizon = horizon
         self._trained = trained
         self._running = running
         self._on_swap = on_swap
         self._describe = describe
-        self.loadable = asyncio.Event()  # set by a step, a finished or a lost group
+        self.loadable = asyncio.Event()  # set by a step, a finished or a lost group, and when the gate may have closed
 
     async def run(self) -> None:
         """Have the engines load new versions, until they serve the last one.
@@ -60,6 +67,7 @@ class Swaps:
             async with deadline(patience, "publisher", f"weights of version {version} in engines"):
                 update = await self._trainer.weights(version)
                 report = await self._engine.update_weights(update)
+            self._last_swap = now()
             self._observer.swapped(report)
             if self._drain is not None:
                 self._drain.reopen()  # before the next turn of the trainer, which closes it again
@@ -78,13 +86,29 @@ class Swaps:
                 version = self._choose(loaded)
                 if version is not None:
                     break
-                await self.loadable.wait()
+                await self._wait_for_a_change()
                 scope.reschedule(now() + patience)
         return version
+
+    async def _wait_for_a_change(self) -> None:
+        """Wait until `loadable` is set, or until sync.min_seconds have passed since the last load."""
+        left = self._last_swap + self._pace.min_seconds - now()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left if left > 0 else None):
+                await self.loadable.wait()
 
     def _choose(self, loaded: int) -> int | None:
         """Return the next version to load, if there is one. The run's last one waits for no group."""
         trained = self._trained()
         if trained == self._horizon.steps:
             return trained
+        if self._is_put_off(loaded, trained):
+            return None
         return self._admission.next_version(loaded, trained, running=self._running())
+
+    def _is_put_off(self, loaded: int, trained: int) -> bool:
+        """Return whether the recipe wants the next load later, and neither admission nor the trainer waits for it."""
+        if not self._pace.is_early(trained - loaded, now() - self._last_swap):
+            return False
+        trainer_may_start = trained <= loaded + self._versions_ahead
+        return trainer_may_start and self._admission.is_open(loaded)

@@ -33,6 +33,7 @@ from arl.rollout.filters import Filter, keep_all
 from arl.rollout.problem_queue import Attempt
 from arl.rollout.segment import Segment
 from arl.rollout.staleness import StalenessGate
+from arl.rollout.swap_pace import AT_ONCE, SwapPace
 from arl.rollout.tail_rounds import TailGate, TailRounds
 from arl.types import FAILED, FAILED_REQUEUED, LATE_REQUEUED, REJECTED, SET_ASIDE, Completion, Problem, Trajectory
 from tests.examples import examples
@@ -96,7 +97,9 @@ class World:
         interrupt: bool = True,
         restored: ControllerState | None = None,
         serves_newest: bool = False,
+        pace: SwapPace = AT_ONCE,
     ) -> None:
+        self.pace = pace
         self.keep, self.crash_at, self.lags, self.until = keep, crash_at, lags, until or steps
         self.tokens, self.interrupt = tokens, interrupt
         self.seconds_of, self.replicas, self.env = seconds_of, replicas, env
@@ -151,6 +154,7 @@ class World:
                 groups=self.episodes,
                 gate_meter=self.episodes.gate_meter,
                 tail=self.tail,
+                pace=self.pace,
                 drain=None if self.interrupt else self.episodes.drain,
                 keep=self.keep,
                 lease=NullLease(),
@@ -417,6 +421,42 @@ def test_on_any_schedule_a_run_ends_with_the_first_step_that_reaches_its_tokens(
     state = msgpack_arrays.decoder(ControllerState).decode(world.checkpoints.states[last + 1][1])
     longer = scheduled(s, rules(s), 6, tokens=tokens + 50, restored=state).run()
     assert longer.controller.version == 6 or longer.controller.state().tokens_trained >= tokens + 50
+
+
+@given(schedules, st.integers(1, 7), st.sampled_from([0.0, 3.0, 1e9]))
+@examples(5)
+def test_on_any_schedule_and_at_any_pace_of_swaps_the_bound_holds_and_every_step_is_trained(
+    s: dict[str, Any], every: int, min_seconds: float
+) -> None:
+    rollout = rules(s)
+    cuts = {"checkpoint_every": s["checkpoint_every"], "crash_at": s["crash_at"]}
+    world = scheduled(s, rollout, 6, pace=SwapPace(every, min_seconds), **cuts).run()
+    assert max(world.ages()) <= rollout.max_age
+    assert max(world.trainer.versions_ahead) <= rollout.versions_ahead
+    assert [len(batch.groups) for batch in world.trainer.batches] == [s["problems"]] * 6
+    assert world.engine.loaded_version == 6
+
+
+@pytest.mark.parametrize("staleness", [6, None])
+def test_engines_load_every_third_version_where_nothing_waits_for_one(staleness: int | None) -> None:
+    rollout = Rollout(problems_per_step=2, group_size=2, staleness=staleness, max_groups=4)
+    world = World(rollout, 13, step_seconds=30.0, pace=SwapPace(every=3)).run()
+    assert [swap.version for swap in world.observer.swaps] == [3, 6, 9, 12, 13]
+
+
+def test_engines_load_no_version_before_the_seconds_between_two_loads_have_passed() -> None:
+    rollout = Rollout(problems_per_step=2, group_size=2, staleness=9, max_groups=4)
+    world = World(rollout, 20, step_seconds=30.0, swap_seconds=0.0, pace=SwapPace(min_seconds=100.0)).run()
+    *gaps, _ = [later - earlier for earlier, later in itertools.pairwise(world.observer.swap_times)]  # the run's end
+    assert min(gaps) >= 100.0
+    assert max(gaps) <= 130.0  # then at once: the next step at the latest
+
+
+def test_a_load_is_not_put_off_once_no_group_may_start_without_it() -> None:
+    rollout = Rollout(problems_per_step=2, group_size=2, staleness=1)
+    slow_trainer = World(rollout, 8, step_seconds=60.0, pace=SwapPace(min_seconds=1e6)).run()
+    at_once = World(rollout, 8, step_seconds=60.0).run()
+    assert slow_trainer.seconds == at_once.seconds
 
 
 def test_staleness_zero_is_synchronous() -> None:
