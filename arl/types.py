@@ -217,6 +217,7 @@ class SwapReport(Struct, frozen=True):
     version: int
     pause_seconds: float  # no token was generated for this long
     seconds: float  # from the request to the last replica's answer
+    recomputed_tokens: int = 0  # of interrupted requests, prompts included: their cache was dropped
 
 
 class Accuracy(Struct, frozen=True):

@@ -174,7 +174,8 @@ class Router:
                 reports = await self._each(load)
             if reports and self.loaded_version >= update.version:  # some may have loaded it and then been lost
                 longest_pause = max(report.pause_seconds for report in reports)
-                return SwapReport(update.version, longest_pause, now() - start)
+                recomputed = sum(report.recomputed_tokens for report in reports)
+                return SwapReport(update.version, longest_pause, now() - start, recomputed)
             await self._any_live.wait()
 
     # ---- losses

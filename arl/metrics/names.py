@@ -138,6 +138,10 @@ METRICS: dict[str, Metric] = {
     # ---- weight movement
     "sync/swaps": Metric("swaps", "swaps that ended, Δ"),
     "sync/paused_s": Metric("s", "sum of their pauses, Δ"),
+    "sync/recomputed_tokens": Metric(
+        "tokens", "prompts and answers so far of requests that swaps interrupted, under engine.kv_policy recompute, Δ"
+    ),
+    "sync/versions_behind": Metric("versions", "mean over time of the trainer's version − the engines', Δ"),
     "sync/blocking_seconds": Metric(
         "s", "the trainer's snapshot copy after the step; with rollout.lag, and its wait for a place in line"
     ),

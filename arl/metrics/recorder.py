@@ -29,6 +29,7 @@ from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES, Metric
 from arl.metrics.sampled_episode import choose_samples
 from arl.metrics.tracker_thread import TrackerThread
 from arl.metrics.trajectory_files import TrajectoryFiles
+from arl.metrics.versions_behind import VersionsBehind
 from arl.types import REJECTED, TRAINED, Accuracy, Batch, StepResult, StepWaits, SwapReport, TrajectoryGroup
 
 
@@ -63,6 +64,7 @@ class Recorder:
         trajectories: whether to write them.
         trackers: see arl.metrics.base; each one runs in a thread of its own.
         meters: of this process; read at every step.
+        loaded_version: of the engines; read at every step and swap.
         admitted: groups, since the start of the run; read at every step.
         open_tokens: sampled by the ended episodes of groups that run; read at every step.
         restarted_tokens: of ended episodes that a resumed run began anew; read at every step.
@@ -81,6 +83,7 @@ class Recorder:
         display: Display,
         *,
         meters: Callable[[], Meters],
+        loaded_version: Callable[[], int],
         admitted: Callable[[], int],
         open_tokens: Callable[[], int],
         restarted_tokens: Callable[[], int],
@@ -101,8 +104,10 @@ class Recorder:
         self._samples = samples
         self._equal_rewards = EqualRewards(str(directory))
         self._last_swap = at.last_swap
-        self._num_swaps = at.num_swaps  # since the last step, like the next two
+        self._num_swaps = at.num_swaps  # since the last step, like the next three
         self._paused = at.paused  # seconds
+        self._recomputed = at.recomputed  # tokens
+        self._behind = VersionsBehind(loaded_version, at.behind)
         self._ended = at.ended
         self.selection = at.selection
         self.token_ages = Counter(at.token_ages)  # age -> trained tokens of that age
@@ -152,6 +157,8 @@ class Recorder:
             last_swap=self._last_swap,
             num_swaps=self._num_swaps,
             paused=self._paused,
+            recomputed=self._recomputed,
+            behind=self._behind.state(),
             ended=self._ended,
             selection=self.selection,
             token_ages=dict(self.token_ages),
@@ -191,6 +198,8 @@ class Recorder:
         self._last_swap = report
         self._num_swaps += 1
         self._paused += report.pause_seconds
+        self._recomputed += report.recomputed_tokens
+        self._behind.count()
         self._trace.span("engines", f"swap to {report.version}", now() - report.seconds, now())
 
     def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
@@ -214,11 +223,14 @@ class Recorder:
         record["sync/pause_seconds"] = self._last_swap.pause_seconds
         record["sync/swaps"] = self._num_swaps
         record["sync/paused_s"] = self._paused
+        record["sync/recomputed_tokens"] = self._recomputed
+        record["sync/versions_behind"] = self._behind.end_step(result.version, now() - self._rates.last_step)
         record |= self.selection.metrics(self._admitted(), self._open_tokens(), self._restarted_tokens())
         generated = int(number(record, "audit/tokens_generated"))
         record |= self._rates.end_step(sum(ages.tokens), generated, waits)
         self._num_swaps = 0
         self._paused = 0.0
+        self._recomputed = 0
         self._ended = EndedGroups()
         self._write(record)
         self._show_samples(batch, result)

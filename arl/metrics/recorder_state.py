@@ -5,6 +5,7 @@ from msgspec import Struct
 from arl.metrics.audit import Selection
 from arl.metrics.ended_groups import EndedGroups
 from arl.metrics.rates import RatesState
+from arl.metrics.versions_behind import BehindState
 from arl.types import SwapReport
 
 
@@ -17,8 +18,10 @@ class RecorderState(Struct, frozen=True):
     trace_bytes: int = 0  # size of trace.json, its array still open
     num_files: int = 0  # trajectory files
     last_swap: SwapReport = SwapReport(0, 0.0, 0.0)
-    num_swaps: int = 0  # since the last step, like the next two
+    num_swaps: int = 0  # since the last step, like the next three
     paused: float = 0.0  # seconds of these swaps
+    recomputed: int = 0  # tokens, because of these swaps
+    behind: BehindState = BehindState()
     ended: EndedGroups = EndedGroups()
     selection: Selection = Selection()
     token_ages: dict[int, int] = {}  # age -> trained tokens

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from arl.metrics.summary import MUCH_RECOMPUTED, recomputation_advice
 from arl.report.arms import LAG, STALENESS, Arm, show
 from arl.report.ledger_section import groups_trained
 from arl.report.parts import Prose, ReportSection
@@ -32,7 +33,16 @@ def advice_section(arms: Sequence[Arm]) -> ReportSection:
 
 def advice(arm: Arm) -> list[str]:
     """Return what the numbers of an arm suggest; nothing if they suggest nothing."""
-    rules: tuple[Callable[[Arm], list[str]], ...] = (_bottleneck, _swaps, _queue, _weights, _rewards, _lengths, _losses)
+    rules: tuple[Callable[[Arm], list[str]], ...] = (
+        _bottleneck,
+        _swaps,
+        _recomputation,
+        _queue,
+        _weights,
+        _rewards,
+        _lengths,
+        _losses,
+    )
     return [line for rule in rules for line in rule(arm)]
 
 
@@ -98,6 +108,16 @@ def _swaps(arm: Arm) -> list[str]:
     if paused < LITTLE:
         return []
     return [f"engines are paused for swaps {paused:.0%} of their time: a faster sync.transport, or larger steps."]
+
+
+def _recomputation(arm: Arm) -> list[str]:
+    recomputed = metric_of(arm, "sync/recomputed_tokens")
+    generated = metric_of(arm, "tokens/generated")
+    if recomputed is None or generated is None or recomputed.mean <= MUCH_RECOMPUTED * generated.mean:
+        return []
+    every = arm.runs[0].recipe.get("sync.every", 1)
+    advised = recomputation_advice(recomputed.mean / generated.mean, every)
+    return [f"{advised}."]
 
 
 def _queue(arm: Arm) -> list[str]:

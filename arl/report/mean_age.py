@@ -1,17 +1,17 @@
 """Predict the mean age of trained tokens from how long groups queue, how many run, and how busy the trainer is.
 
 A token is sampled, its group runs on, waits for its grades and in the buffer, and is trained x seconds after the token
-was sampled. A step ends every T seconds, and δ seconds later the engines serve its version. The trainer waits (1 − u) T
-for each batch, and no version comes of that. The token's age is the number of versions between the two:
+was sampled. A step ends every T seconds, and the engines are B versions behind the trainer in the mean over time. The
+trainer waits (1 − u) T for each batch, and no version comes of that. The token's age is the number of versions between
+the two:
 
-    A = (x + δ − (1 − u) T) / T + ½
+    A = (x − (1 − u) T) / T + B + ½
 
-where the ½ is the mean of rounding up, because tokens are sampled at any time between two loads. δ is read from the
-swap alone, so where weights take long to be published, the formula is too low by that. By Little's law the
+where the ½ is the mean of rounding up, because tokens are sampled at any time between two steps. By Little's law the
 mean number of groups in a place is P / T times the mean time in it. So with Q groups that wait, C groups that generate,
 and half of C's time left for a mean token,
 
-    A = (Q + C / 2) / P + δ / T + u − ½,    0 ≤ A ≤ η
+    A = (Q + C / 2) / P + B + u − ½,    0 ≤ A ≤ η
 
 J. D. C. Little, "A proof for the queuing formula L = λW", Operations Research 9(3), 1961.
 """
@@ -34,7 +34,7 @@ class Flow(Struct, frozen=True, kw_only=True):
     step_seconds: float  # T > 0, from the end of a step to the end of the next
     generation_seconds: float  # of a group, from its admission to the end of its last episode
     queue_seconds: float  # of a group, from the end of its last episode to the step that trains it
-    swap_seconds: float  # δ, from the call of a swap to the load of its weights
+    versions_behind: float  # B, the mean over time of the trainer's version − the engines'
     utilization: float  # u, the share of T in which the trainer did not wait for its batch
     most_running: float  # groups that the engines' slots can decode at once; others wait before their first token
     bound: int | None  # η; None: no bound
@@ -54,8 +54,7 @@ class Flow(Struct, frozen=True, kw_only=True):
 def predicted_mean_age(flow: Flow) -> float:
     """Return A, versions: the mean age of trained tokens that the formula at the top predicts."""
     in_groups = (flow.waiting_groups + flow.running_groups / 2) / flow.problems_per_step
-    in_transit = flow.swap_seconds / flow.step_seconds
-    age = in_groups + in_transit + flow.utilization - 0.5
+    age = in_groups + flow.versions_behind + flow.utilization - 0.5
     if flow.bound is not None:
         age = min(age, flow.bound)
     return max(age, 0.0)
@@ -76,8 +75,8 @@ def mean_age_table(arms: Sequence[Arm]) -> Table | None:
     return Table(
         id="mean-age",
         title="Mean age of trained tokens, and what a formula says",
-        caption="A = (Q + C/2)/P + δ/T + u − ½ within 0 and the bound: groups that wait and that generate, steps for a "
-        "swap, and how busy the trainer is (docs/staleness.md). Over the second half of the steps.",
+        caption="A = (Q + C/2)/P + B + u − ½ within 0 and the bound: groups that wait and that generate, versions that "
+        "engines are behind, and how busy the trainer is (docs/staleness.md). Over the second half of the steps.",
         header=["arm", "measured", "formula", "difference"],
         rows=rows,
         numeric=[False, True, True, True],
@@ -97,7 +96,7 @@ def flow_of(run: LoadedRun) -> Flow:
         step_seconds=_late_mean(run, "time/step_s"),
         generation_seconds=max(_late_mean(run, "groups/generation_s") - grading, 0.0),
         queue_seconds=_late_mean(run, "groups/queue_s") + grading,
-        swap_seconds=_late_mean(run, "sync/seconds"),
+        versions_behind=_late_mean(run, "sync/versions_behind"),
         utilization=1.0 - _late_mean(run, "idle/trainer"),
         most_running=_decoded_groups(run),
         bound=run.recipe.get("rollout.staleness"),

@@ -46,6 +46,8 @@ def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float)
         training_seconds=outcome.training_seconds,
         steps=len(steps),
         tokens_trained=int(sum(number(record, "tokens/trained") for record in steps)),
+        tokens_generated=int(sum(number(record, "tokens/generated") for record in steps)),
+        tokens_recomputed=int(sum(number(record, "sync/recomputed_tokens") for record in steps)),
         token_ages=dict(sorted(recorder.token_ages.items())),
         trajectories_spanning_versions=recorder.num_spanning,
         groups={"trained": ledger.trained, **ledger.lost, "in flight": ledger.in_flight},

@@ -156,6 +156,7 @@ class SegmentRun:
             make_trackers(recipe, directory, self.start.display.note),
             parts.display,
             meters=lambda: read_meters(parts),
+            loaded_version=lambda: parts.engine.loaded_version,
             admitted=lambda: controller.ledger.admitted,
             open_tokens=lambda: controller.open_tokens,
             restarted_tokens=lambda: controller.ledger.restarted_tokens,

@@ -174,8 +174,10 @@ def test_an_engine_that_releases_its_memory_between_pause_and_resume_goes_on_as_
     assert_close(after.logprobs, new.logprobs((1, 2, 3), after.token_ids))
 
 
-async def _swap_midway(engine: Engine, update: WeightUpdate, request: GenerateRequest) -> list[Increment]:
-    """Swap after the request's first increment."""
+async def _swap_midway(
+    engine: Engine, update: WeightUpdate, request: GenerateRequest, kv_policy: KvPolicy
+) -> list[Increment]:
+    """Swap after the request's first increment, which costs a cache of all that was computed, unless it is kept."""
     increments: list[Increment] = []
     async for increment in engine.generate(request):
         increments.append(increment)
@@ -183,6 +185,8 @@ async def _swap_midway(engine: Engine, update: WeightUpdate, request: GenerateRe
             report = await engine.update_weights(update)
             assert report.version == engine.loaded_version == update.version
             assert 0 <= report.pause_seconds <= report.seconds
+            known = len(request.input_ids) + len(increments[0].token_ids)
+            assert (report.recomputed_tokens >= known) if kv_policy == "recompute" else report.recomputed_tokens == 0
     return increments
 
 
@@ -195,7 +199,7 @@ def test_a_swap_midway_spans_two_versions(opened: Opened, old: Weights, new: Wei
         async with opened(kv_policy) as engine:
             version = engine.loaded_version + 1
             request = ask("swapped", prompt, 450)
-            return await _swap_midway(engine, WeightUpdate(version, new.path), request), version
+            return await _swap_midway(engine, WeightUpdate(version, new.path), request, kv_policy), version
 
     increments, version = within(scenario)
     ids = tuple(t for i in increments for t in i.token_ids)

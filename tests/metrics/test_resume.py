@@ -28,6 +28,7 @@ class Work:
     wait_seconds = 0.0
     graded_groups = 0
     gate_seconds = 0.0
+    loaded_version = 0
 
     def meters(self) -> Meters:
         return Meters(self.busy_seconds, self.restarts, self.wait_seconds, self.graded_groups, self.gate_seconds)
@@ -41,12 +42,15 @@ class Process:
 
     def __init__(self, directory: Path, restored: RecorderState | None) -> None:
         self._work = Work()
+        if restored is not None:
+            self._work.loaded_version = restored.last_swap.version
         self.recorder = Recorder(
             directory,
             True,
             [],
             Silent(),
             meters=self._work.meters,
+            loaded_version=lambda: self._work.loaded_version,
             admitted=lambda: 100,
             open_tokens=lambda: 3,
             restarted_tokens=lambda: 0,
@@ -63,7 +67,8 @@ class Process:
         self._work.graded_groups += 1
         self._work.gate_seconds += 0.5
         self.recorder.group_finished(BATCH.groups[0])
-        self.recorder.swapped(SwapReport(version, 0.125, 0.25))
+        self._work.loaded_version = version
+        self.recorder.swapped(SwapReport(version, 0.125, 0.25, recomputed_tokens=50))
         self.recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
         batch = msgspec.structs.replace(BATCH, version=version)
         self.recorder.step_finished(batch, StepResult(version + 1, {"loss": 0.1 * version}), StepWaits(0.1))
@@ -72,7 +77,8 @@ class Process:
         self._work.tokens += 3
         self._work.wait_seconds += 0.25
         self._work.gate_seconds += 0.25
-        self.recorder.swapped(SwapReport(version + 1, 0.125, 0.25))
+        self._work.loaded_version = version + 1
+        self.recorder.swapped(SwapReport(version + 1, 0.125, 0.25, recomputed_tokens=7))
         self._work.graded_groups += 1
 
 

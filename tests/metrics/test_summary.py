@@ -11,7 +11,9 @@ from arl.metrics.summary import Summary, render
 NOTHING_LOST = Selection()
 
 
-def page(idle_engine: float = 0.0, selection: Selection = NOTHING_LOST, **parts: Any) -> str:
+def page(
+    idle_engine: float = 0.0, selection: Selection = NOTHING_LOST, tokens_recomputed: int = 0, **parts: Any
+) -> str:
     recipe = Recipe.model_validate({"model": {"path": "m"}, "data": {"path": "d"}, **parts})
     summary = Summary(
         directory="runs/r",
@@ -22,6 +24,8 @@ def page(idle_engine: float = 0.0, selection: Selection = NOTHING_LOST, **parts:
         training_seconds=1.0,
         steps=1,
         tokens_trained=10,
+        tokens_generated=10,
+        tokens_recomputed=tokens_recomputed,
         token_ages={0: 10},
         trajectories_spanning_versions=0,
         groups={"trained": 1},
@@ -60,3 +64,9 @@ def test_the_filters_effect_is_shown_as_intended_and_without_a_warning() -> None
     assert "warning" not in intended
     biased = page(selection=Selection(population(10), population(5), dropped=population(15)))
     assert "warning: mean length differs: trained 5, dropped 15" in biased
+
+
+def test_a_run_whose_swaps_cost_much_recomputation_is_told_to_load_less_often() -> None:
+    assert "sync.every" not in page(tokens_recomputed=20)
+    assert "swaps had 2.5 tokens computed again" in page(tokens_recomputed=25)
+    assert "sync.every=4 or sync.min_seconds" in page(tokens_recomputed=25, sync={"every": 2})

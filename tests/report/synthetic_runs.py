@@ -135,6 +135,8 @@ def new_step(step: int, age: int) -> Line:
         "wait/gate_s": 0.3,
         "sync/swaps": 1,
         "sync/paused_s": 0.02,
+        "sync/recomputed_tokens": 100,
+        "sync/versions_behind": 0.1,
         "ratio/mean": 1.0,
         "ratio/clip_fraction_up": 0.03,
         "ratio/clip_fraction_down": 0.02,

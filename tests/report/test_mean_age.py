@@ -24,7 +24,7 @@ def flow(
     step: float = 1.0,
     generation: float = 0.0,
     queue: float = 0.0,
-    swap: float = 0.0,
+    behind: float = 0.0,
     utilization: float = 1.0,
     most_running: float = math.inf,
     bound: int | None = None,
@@ -34,39 +34,41 @@ def flow(
         step_seconds=step,
         generation_seconds=generation,
         queue_seconds=queue,
-        swap_seconds=swap,
+        versions_behind=behind,
         utilization=utilization,
         most_running=most_running,
         bound=bound,
     )
 
 
-def counted_age(*, before: float, step: float, swap: float, utilization: float) -> int:
+def counted_age(*, before: float, step: float, swap: float, every: int, utilization: float) -> int:
     """Count the versions between a token sampled `before` seconds ahead of step v's start and v, at v = 0."""
     start = (1 - utilization) * step  # version 0 exists at time 0, and the trainer waits for its batch
     sampled = start - before
-    served = math.floor((sampled - swap) / step)  # version k is loaded at k · step + swap
+    newest = math.floor((sampled - swap) / step)  # version k can be loaded at k · step + swap
+    served = newest // every * every
     return -served
 
 
-@given(seconds, steps, seconds, shares)
+@given(seconds, steps, seconds, shares, st.integers(1, 6))
 def test_the_formula_is_the_mean_of_counted_ages_over_all_places_between_two_loads(
-    queue: float, step: float, swap: float, utilization: float
+    queue: float, step: float, swap: float, utilization: float, every: int
 ) -> None:
-    queue += step  # a token is sampled before its step starts, wherever it lies between two loads
+    queue += every * step  # a token is sampled before its step starts, wherever it lies between two loads
     ages = []
     for i in range(SAMPLES):
-        before = queue + step * ((i + 0.5) / SAMPLES - 0.5)
-        ages.append(counted_age(before=before, step=step, swap=swap, utilization=utilization))
-    predicted = predicted_mean_age(flow(step=step, queue=queue, swap=swap, utilization=utilization))
-    assert predicted == pytest.approx(sum(ages) / SAMPLES, abs=2 / SAMPLES)
+        before = queue + every * step * ((i + 0.5) / SAMPLES - 0.5)
+        ages.append(counted_age(before=before, step=step, swap=swap, every=every, utilization=utilization))
+    behind = swap / step + (every - 1) / 2
+    predicted = predicted_mean_age(flow(step=step, queue=queue, behind=behind, utilization=utilization))
+    assert predicted == pytest.approx(sum(ages) / SAMPLES, abs=4 * every / SAMPLES)
 
 
 @given(seconds, seconds, steps, seconds, shares, st.integers(0, 16))
 def test_a_predicted_age_is_between_zero_and_the_bound(
-    queue: float, generation: float, step: float, swap: float, utilization: float, bound: int
+    queue: float, generation: float, step: float, behind: float, utilization: float, bound: int
 ) -> None:
-    made = flow(step=step, generation=generation, queue=queue, swap=swap, utilization=utilization, bound=bound)
+    made = flow(step=step, generation=generation, queue=queue, behind=behind, utilization=utilization, bound=bound)
     assert 0 <= predicted_mean_age(made) <= bound
 
 
@@ -82,7 +84,7 @@ def test_a_report_shows_the_formula_beside_the_measured_age(tmp_path: Path) -> N
     write_run(tmp_path / "run", ["rollout.staleness=3"])
     table = mean_age_table(make_arms(load_runs([tmp_path]).runs).arms)
     assert table is not None
-    # T = 2 s: Q/P = 4/2, C/2P = 1/4, δ/T = 0.1, u = 0.5
+    # T = 2 s: Q/P = 4/2, C/2P = 1/4, B = 0.1, u = 0.5
     assert [row[1:] for row in table.rows] == [["3.00", "2.35", "-0.65"]]
 
 

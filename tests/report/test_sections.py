@@ -132,6 +132,10 @@ GOOD |= {"time/train_s": 1.7}
         ({"wait/groups_s": 1.0, "idle/engine": 0.5, "wait/gate_s": 0.02}, "a larger one changes little"),
         ({"time/train_s": 0.5}, "of the trainer's time is unexplained"),
         ({"sync/paused_s": 0.2}, "engines are paused for swaps 10%"),
+        (
+            {"sync/recomputed_tokens": 9000.0, "tokens/generated": 3000.0},
+            "swaps had 3.0 tokens computed again for each",
+        ),
         ({"queue_age/mean": 2.5}, "finished groups wait 2.5 versions"),
         ({"behavior_weight/effective_sample_size": 0.3}, "effective sample size of behavior weights is 30%"),
         ({"ratio/clip_fraction": 0.4}, "40% of tokens are clipped"),

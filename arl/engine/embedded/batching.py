@@ -74,6 +74,7 @@ class EmbeddedEngine:
         self._version = version
         self._paused_since: float | None = None
         self._any_aborted = False
+        self._recomputed_tokens = 0  # since the last load
         self._meter = BusyMeter()
         self._boundary = asyncio.Lock()  # held during a pass, and by methods that change state between two passes
         self._wake = asyncio.Event()
@@ -201,7 +202,8 @@ class EmbeddedEngine:
         finally:
             if pauses_itself:
                 await self.resume()
-        report = SwapReport(update.version, now() - paused_since, now() - start)
+        report = SwapReport(update.version, now() - paused_since, now() - start, self._recomputed_tokens)
+        self._recomputed_tokens = 0
         if update.checksums:
             refuse_difference("the engine", update, self.checksums())
         return report
@@ -357,6 +359,7 @@ class EmbeddedEngine:
         The rows are sorted by their tokens, so that rows with equal prefixes are prefilled by one pass.
         """
         rows = self._rows
+        self._recomputed_tokens += int(rows.length[: rows.count].sum())
         for row, opened in enumerate(rows.opened):
             opened.sequence = rows.tokens[row, : rows.length[row]].copy()
         ordered = sorted(rows.opened, key=lambda opened: opened.sequence.tobytes())

@@ -40,6 +40,7 @@ class BatchSender:
         self.version = 0  # that the server has loaded
         self.idle = asyncio.Event()  # no POST is in flight
         self.idle.set()
+        self.recomputed_tokens = 0  # by the server, because pauses have cut calls short
         self._pending: list[Call] = []
         self._is_scheduled = False  # _send_pending
         self._is_paused = False
@@ -204,12 +205,14 @@ class BatchSender:
                 if chunk.meta_info.finish_reason is not None:
                     del left[chunk.index]
                 if cut_short:
+                    self.recomputed_tokens += call.num_computed
                     self._enqueue(call)
 
     def _batch(self, calls: list[Call]) -> wire.Generate:
         """Give each call a new id, and ask for what is left of it."""
         for call in calls:  # an abort ends every id that begins with its own, so none may be the beginning of another
             call.rid = f"{call.request_id}#{self._name}.{next(self._serials)};"
+            call.received = 0
         rests = [call.continuation.rest() for call in calls]
         cache_keys = [str(self.version)] * len(calls)
         return wire.Generate(

@@ -44,6 +44,13 @@ class Call:
     def request_id(self) -> str:
         return self.continuation.request.request_id
 
+    @property
+    def num_computed(self) -> int:
+        """Return how many tokens the server has computed for it, prompt included; 0 if it has not said any."""
+        if not self.received:
+            return 0
+        return len(self.continuation.request.input_ids) + len(self.continuation.sampled)
+
     def put(self, event: Increment | RunError) -> None:
         """Hand an increment, or the error that ends the call, to the caller."""
         self.events.append(event)
@@ -85,7 +92,6 @@ class Call:
         if not paused:
             raise EngineError(f"the server aborted it without being asked to: {finish.message}")
         self.sent.clear()
-        self.received = 0
         return True
 
     def _new_tokens(self, chunk: wire.Chunk) -> list[tuple[int, float]]:

@@ -214,7 +214,7 @@ class HttpEngine:
                 raise
             if pauses_itself:
                 await self._resume()
-            report = SwapReport(update.version, now() - since, now() - start)
+            report = SwapReport(update.version, now() - since, now() - start, self._take_recomputed())
             await self._loader.check(update)
             return report
 
@@ -247,6 +247,12 @@ class HttpEngine:
         self._context = self._context or info.context_length or 0
         if not self._vocab_size or not self._context:
             raise EngineError(f"{self.url} does not report its vocabulary and context: give vocab_size and context")
+
+    def _take_recomputed(self) -> int:
+        """Return the tokens that the server computes again because of pauses since the last load."""
+        recomputed = self._batches.recomputed_tokens
+        self._batches.recomputed_tokens = 0
+        return recomputed
 
     def _set_version(self, version: int) -> None:
         """Remember the version that the server has loaded."""
