@@ -4,6 +4,8 @@ import stat
 import sys
 from pathlib import Path
 
+from arl.launch.torch_build import TorchBuild
+
 SERVER = """
 import os, sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -72,3 +74,14 @@ def make_fake_sglang(directory: Path, version: str = "0.5.20") -> str:
     python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     return str(python)
+
+
+def add_fake_torch(directory: Path, build: TorchBuild) -> None:
+    """Give the environment in `directory` a torch that says no more than which build it is."""
+    torch = directory / "site" / "torch"
+    (torch / "cuda").mkdir(parents=True)
+    (torch / "__init__.py").write_text(f"__version__ = {build.torch!r}\nfrom torch import cuda, version\n")
+    (torch / "version.py").write_text(f"cuda = {build.cuda!r}\n")
+    (torch / "cuda" / "__init__.py").write_text("from torch.cuda import nccl\n")
+    body = f"return {build.nccl!r}" if build.nccl else "raise AttributeError('_nccl_version')"
+    (torch / "cuda" / "nccl.py").write_text(f"def version():\n    {body}\n")

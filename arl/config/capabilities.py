@@ -41,6 +41,9 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     reserved_flags: Mapping[str, str] | None = None
     """Flags that arl gives to its servers, and where each value comes from; engine.args may add any others.
     None: its servers take no flags of the user."""
+    reserved_variables: Mapping[str, str] = {}
+    """Environment variables that arl gives to its servers, with the value and the reason; engine.environment may add
+    any others."""
     remedies: Mapping[str, str] = {}
     """recipe field ─► why this backend cannot do it, and what to do instead; read by `refuse_unsupported`."""
 
@@ -74,6 +77,9 @@ def refuse_unsupported(recipe: "Recipe", can: Capabilities, who: str) -> None:
         source = _reserved(flag, can.reserved_flags or {})
         if source is not None:
             raise ValueError(f"engine.args {flag}: arl gives it ({source}); leave it out")
+    for name in recipe.engine.environment:
+        if name in can.reserved_variables:
+            raise ValueError(f"engine.environment {name}: arl sets it ({can.reserved_variables[name]}); leave it out")
 
 
 def _requests(recipe: "Recipe", can: Capabilities) -> Iterator[_Request]:

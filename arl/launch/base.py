@@ -53,12 +53,15 @@ class Resources:
         takes_turns: the other side of the run uses the same devices; the side that is not at work releases its memory.
         niceness: added to the controller's, from 0 to 19, the lowest priority. It holds for all that the process
             starts, and makes way for every other process of the run.
+        memory_share: fraction of a device's memory that an engine may take for weights and cache, from 0 to 1; None: it
+            has its devices to itself, and decides.
     """
 
     threads: int
     devices: tuple[str, ...] = ()
     takes_turns: bool = False
     niceness: int = 0
+    memory_share: float | None = None
 
 
 @dataclass(frozen=True)

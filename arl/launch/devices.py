@@ -4,6 +4,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from arl.launch.gpu_driver import refuse_unusable_gpus
+
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
@@ -18,10 +20,22 @@ def core_numbers() -> tuple[int, ...]:
 
 
 def visible_devices() -> tuple[str, ...]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: by number, UUID or MIG."""
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: by number, UUID or MIG.
+
+    torch counts them through NVML, without a CUDA context; MIG devices through the driver, also without one.
+
+    Raises:
+        InputError: this machine has GPUs that torch cannot use.
+    """
     import torch  # importing it takes a second, so only this path does
 
     count = torch.cuda.device_count()
+    refuse_unusable_gpus(
+        num_visible=count,
+        torch=torch.__version__,
+        torch_cuda=torch.version.cuda,
+        wanted=os.environ.get(VISIBLE_DEVICES),
+    )
     parts = [part.strip() for part in os.environ.get(VISIBLE_DEVICES, "").split(",")]
     named = [part for part in parts if part]
     numbered = [str(i) for i in range(count)]

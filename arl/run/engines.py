@@ -19,6 +19,7 @@ from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.child import RUN_KEY
+from arl.run.side_environments import engine_environment
 from arl.sync.weight_sender import WeightSender
 from arl.types import StartingVersions
 
@@ -47,7 +48,7 @@ class EngineServers:
         """Start server `i`, for the first time or again, without waiting until it is ready."""
         command = self._backend.command(self._spec(i))
         ours = {**command.environment, RUN_KEY: self.key}
-        environment = merge_environments("engine.environment", self.recipe.engine.environment, ours)
+        environment = merge_environments("engine.environment", engine_environment(self.recipe), ours)
         complete = Command(command.argv, environment)
         return await self.launcher.start(f"{self.side}-{i}", complete, self.resources[i])
 

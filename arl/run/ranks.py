@@ -14,6 +14,7 @@ import numpy as np
 from arl.config.environment import merge_environments
 from arl.config.recipe import Recipe
 from arl.launch.base import Command, Launcher, Process, Resources
+from arl.run.side_environments import rank_environment
 from arl.sync.published_versions import kept_versions
 from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
@@ -55,7 +56,7 @@ async def open_trainer(
     async with (
         client as trainer,
         asyncio.TaskGroup() as tasks,
-        started_ranks(trainer, ranks, launcher, recipe.train.environment),
+        started_ranks(trainer, ranks, launcher, rank_environment(recipe, transport)),
     ):
         failure = tasks.create_task(trainer.failure(), name="trainer watcher")
         yield trainer
@@ -72,7 +73,7 @@ async def started_ranks(
         trainer: the client, which listens already.
         ranks: resources of each rank.
         launcher: starts the processes, and ends them when its own context ends.
-        environment: variables of the recipe for these processes.
+        environment: variables of these processes, see `rank_environment`.
     """
     with launcher.rendezvous(len(ranks)) as environments:
         processes = []

@@ -1,21 +1,28 @@
 """Check the command line and the environment of an SGLang server."""
 
+import json
 import socket
 import tempfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import pytest
+from pydantic import ValidationError
 
+from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe, TinyModel
 from arl.engine.backend import ServerSpec
+from arl.engine.http.wire import sampling_of
 from arl.engine.sglang import server_command
+from arl.engine.sglang.flags import refuse_contradictions
 from arl.engine.sglang.server_process import home
+from arl.errors import RecipeError
 from arl.launch.base import Resources
 from arl.models.tiny import make_tiny_model
 from arl.tasks.running_checksum import CHARACTERS
-from arl.types import StartingVersions
+from arl.types import SamplingParams, StartingVersions
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +86,88 @@ def test_float32_on_a_gpu_asks_for_an_attention_that_takes_it(
 ) -> None:
     argv = server_command.command(spec(model, Resources(1, ("0",)), dtype=dtype), "python")
     assert [value for flag, value in pairwise(argv) if flag == "--attention-backend"] == told
+
+
+def test_on_a_gpu_a_kept_cache_forbids_overlapped_scheduling(model: str) -> None:
+    """Else one token of each open request would be labeled with the version after the one that sampled it."""
+    share = Resources(1, ("0",))
+    assert "--disable-overlap-schedule" in server_command.command(spec(model, share, kv_policy="keep"), "python")
+    assert "--disable-overlap-schedule" not in server_command.command(spec(model, share), "python")
+
+
+def test_every_request_that_may_run_at_once_fits_the_decode_graphs_of_a_gpu(model: str) -> None:
+    argv = server_command.command(spec(model, Resources(1, ("0",)), slots=384), "python")
+    assert argv[argv.index("--cuda-graph-max-bs-decode") + 1] == "384"
+
+
+def test_an_engine_that_shares_its_gpu_says_how_much_of_it_it_may_take(model: str) -> None:
+    shared = server_command.command(spec(model, Resources(1, ("0",), True, memory_share=0.55)), "python")
+    assert shared[shared.index("--mem-fraction-static") + 1] == "0.550"
+    alone = server_command.command(spec(model, Resources(1, ("0",))), "python")
+    assert "--mem-fraction-static" not in alone
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        (Resources(1, ("0", "1"), True), "false"),
+        (Resources(1, ("0", "1")), None),
+        (Resources(1, ("0",), True), None),
+    ],
+)
+def test_workers_beside_ranks_that_load_do_not_compare_their_free_memory(
+    model: str, share: Resources, expected: str | None
+) -> None:
+    env = server_command.environment(spec(model, share), "python")
+    assert env.get("SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK") == expected
+
+
+def test_expandable_segments_of_the_shell_do_not_reach_a_server_that_releases_its_memory(
+    monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:256,expandable_segments:True")
+    shared = server_command.environment(spec(model, Resources(1, ("0",), True)), "python")
+    assert shared["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:256"
+    alone = server_command.environment(spec(model, Resources(1, ("0",))), "python")
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in alone
+
+
+def test_logprobs_are_those_of_the_temperature_whatever_the_shell_says(
+    monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.setenv("SGLANG_RETURN_ORIGINAL_LOGPROB", "1")
+    env = server_command.environment(spec(model, Resources(1)), "python")
+    assert env["SGLANG_RETURN_ORIGINAL_LOGPROB"] == "0"
+    with pytest.raises(ValidationError, match=r"SGLANG_RETURN_ORIGINAL_LOGPROB: arl sets it \(0, because"):
+        spec(model, Resources(1), environment={"SGLANG_RETURN_ORIGINAL_LOGPROB": "1"})
+
+
+@pytest.mark.parametrize(
+    ("engine", "rule"),
+    [
+        ({"args": ["--config", "server.yaml"]}, "engine.args --config: a file could contradict"),
+        ({"kv_policy": "keep", "args": ["--pp-size", "2"]}, "engine.args --pp-size: with engine.kv_policy keep"),
+        ({"kv_policy": "keep", "args": ["--enable-prefill-delayer"]}, "only with overlapped scheduling"),
+        ({"args": ["--enable-symm-mem"]}, r"--enable-symm-mem: SGLang then sets NCCL_CUMEM_ENABLE=1 for itself"),
+        ({"args": ["--enable-nccl-nvls"], "environment": {"NCCL_NVLS_ENABLE": "0"}}, "sets NCCL_NVLS_ENABLE=1"),
+    ],
+)
+def test_flags_that_break_what_a_run_needs_are_refused(
+    monkeypatch: pytest.MonkeyPatch, engine: dict[str, object], rule: str
+) -> None:
+    monkeypatch.delenv("NCCL_CUMEM_ENABLE", raising=False)
+    with pytest.raises(RecipeError, match=rule):
+        refuse_contradictions(EngineConfig.model_validate({"kind": "sglang", **engine}))
+
+
+def test_flags_that_agree_with_what_a_run_needs_are_accepted() -> None:
+    refuse_contradictions(EngineConfig(kind="sglang", args=("--pp-size", "2", "--context-length", "9")))
+    both = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "1"}
+    refuse_contradictions(EngineConfig(kind="sglang", args=("--enable-symm-mem",), environment=both))
+
+
+@pytest.mark.parametrize("seed", [0, 42, 2**63 - 1])
+def test_every_request_carries_its_own_seed_even_if_that_is_0(seed: int) -> None:
+    """SGLang's deterministic mode gives 42 to all requests without one, and a group would sample alike."""
+    sent = json.loads(msgspec.json.encode(sampling_of(SamplingParams(8, seed=seed))))
+    assert sent["sampling_seed"] == seed

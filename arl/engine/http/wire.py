@@ -18,7 +18,11 @@ DONE = b"[DONE]"
 
 
 class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Hold sampling parameters under SGLang's names. `ignore_eos` also ignores stop_token_ids, as it does there."""
+    """Hold sampling parameters under SGLang's names. `ignore_eos` also ignores stop_token_ids, as it does there.
+
+    `sampling_seed` has no number as its default, because a default is left out of the message: under
+    --enable-deterministic-inference SGLang then takes 42, and a whole group samples alike.
+    """
 
     max_new_tokens: int = 128
     temperature: float = 1.0
@@ -26,7 +30,7 @@ class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
     top_k: int = -1
     stop_token_ids: list[int] | None = None
     ignore_eos: bool = False
-    sampling_seed: int = 0
+    sampling_seed: int | None = None
 
     def params(self, eos: tuple[int, ...]) -> SamplingParams:
         """Return them as arl's own type, for a model whose stop tokens are `eos`. Temperature 0 is greedy, as there."""
@@ -41,7 +45,7 @@ class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
             top_p=self.top_p,
             top_k=1 if is_greedy else self.top_k,
             stop_token_ids=stops,
-            seed=self.sampling_seed,
+            seed=self.sampling_seed or 0,
         )
 
 

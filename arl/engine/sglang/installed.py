@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from arl.errors import InputError
+from arl.launch.torch_build import ALONE
 
 TESTED = "0.5.20"
 FIRST_WITH_SPANS = (0, 5, 18)  # it reports which version sampled which token
@@ -23,7 +24,6 @@ INSTALL = f"""install it in an environment of its own. With GPUs:
 Without, in a clone of arl, which then finds it by itself:
     .ci/sglang"""
 REMEDY = f"Give an interpreter that has it, or {INSTALL}"
-ALONE = {"PYTHONPATH": ""}  # our packages are not for another interpreter
 
 
 class Interpreter(Struct, frozen=True):

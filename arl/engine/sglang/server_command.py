@@ -9,8 +9,8 @@ from pathlib import Path
 from arl.config.engine_section import EngineConfig
 from arl.data.model_limits import model_limits
 from arl.engine.backend import ServerSpec
-from arl.engine.sglang.installed import ALONE
 from arl.launch.base import Resources
+from arl.launch.torch_build import ALONE
 
 CHILD = Path(__file__).with_name("server_process.py")
 WARMUP_IDS = 13  # its warm-up sends the ids 10, 11 and 12; an id outside of the vocabulary kills it
@@ -39,6 +39,20 @@ CPU_FLAGS = {
     "--mem-fraction-static": "0.1",
 }
 CPU_SWITCHES = ("--disable-overlap-schedule", "--sleep-on-idle")
+# With overlapped scheduling a pause in place leaves one launched pass in the scheduler's `result_queue`
+# (`pause_generation` in managers/scheduler.py returns at once). Its tokens were sampled with the old weights, but the
+# change of version counts the tokens that are appended already (utils/weight_versions.py), so that one token of each
+# open request would carry the new version. `event_loop_normal` appends a pass's tokens before it looks for a pause.
+KEEP_SWITCHES = ("--disable-overlap-schedule",)
+# Variables that arl gives, and why; the first would hide the temperature from the recorded logprobs.
+RESERVED_VARIABLES = {
+    "SGLANG_RETURN_ORIGINAL_LOGPROB": "0, because the trainer needs the logprobs that tokens were sampled with",
+    "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0, because a paused server must be healthy",
+    "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1, because a server gets a few tokens more than the model's context",
+    "SGLANG_USE_CPU_ENGINE": "the placement of the run",
+    "HF_HUB_OFFLINE": "1, because the model is a directory",
+}
+EXPANDABLE = "expandable_segments"
 
 
 def command(server: ServerSpec, python: str) -> list[str]:
@@ -74,6 +88,7 @@ def command(server: ServerSpec, python: str) -> list[str]:
 def environment(server: ServerSpec, python: str) -> dict[str, str]:
     """Return what is added to the environment of one server."""
     env = {
+        "SGLANG_RETURN_ORIGINAL_LOGPROB": "0",  # else logprobs are those of temperature 1
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # else /health generates, and fails while paused
         "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",  # which waits five seconds between a scheduler's death and its own,
         "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",  # and as many at a shutdown of the group
@@ -86,16 +101,38 @@ def environment(server: ServerSpec, python: str) -> dict[str, str]:
     env |= {"no_proxy": direct, "NO_PROXY": direct}  # its warm-up asks itself; the lower-case spelling wins
     if not server.resources.devices:
         env["SGLANG_USE_CPU_ENGINE"] = "1"
+    elif server.resources.takes_turns:
+        env |= _shared_gpu_environment(server.resources)
     return env
 
 
 def _gpu_flags(config: EngineConfig, resources: Resources) -> list[str]:
-    flags = []
+    # No more requests run at once. By itself SGLang stops at 8 to 512, by the device's memory, and decodes larger
+    # batches without graphs.
+    flags = ["--cuda-graph-max-bs-decode", str(config.slots)]
     if config.dtype == "float32":
         flags += ["--attention-backend", "triton"]  # flash attention takes no float32
+    if config.kv_policy == "keep":
+        flags += KEEP_SWITCHES
     if resources.takes_turns:
         flags += ["--enable-memory-saver"]
+    if resources.memory_share is not None:
+        flags += ["--mem-fraction-static", f"{resources.memory_share:.3f}"]
     return flags
+
+
+def _shared_gpu_environment(resources: Resources) -> dict[str, str]:
+    """Return the variables of a server whose devices belong to trainer ranks as well."""
+    env = {}
+    if len(resources.devices) > 1:
+        # Its check that all devices have equally much free memory would meet ranks that are just loading.
+        env["SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"] = "false"
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        options = os.environ.get(name, "").split(",")
+        kept = [option for option in options if EXPANDABLE not in option]
+        if kept != options:
+            env[name] = ",".join(kept)  # its memory saver refuses expandable segments
+    return env
 
 
 def _flags(values: dict[str, object] | dict[str, str]) -> list[str]:

@@ -11,6 +11,7 @@ from arl.data.model_limits import model_config
 from arl.engine.backend import Installation, ServerSpec
 from arl.engine.base import ReplicaEngine
 from arl.engine.sglang import server_command
+from arl.engine.sglang.flags import refuse_contradictions
 from arl.engine.sglang.installed import TESTED, find_sglang, interpreter
 from arl.errors import InputError
 from arl.launch.base import Command
@@ -36,11 +37,13 @@ class SGLangBackend:
         tensor_parallel=True,
         own_interpreter=True,
         reserved_flags=server_command.RESERVED_FLAGS,
+        reserved_variables=server_command.RESERVED_VARIABLES,
         remedies=REMEDIES,
     )
 
     def probe(self, config: EngineConfig) -> Installation:
-        """See Backend.probe. It runs the interpreter that `config.python` names."""
+        """See Backend.probe. It runs the interpreter that `config.python` names, and checks `config.args`."""
+        refuse_contradictions(config)
         found = find_sglang(config.python)
         can = replace(
             self.capabilities,

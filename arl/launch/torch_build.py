@@ -1,0 +1,119 @@
+"""Find out which torch an interpreter has, and with which NCCL. This module imports torch only where it is asked to.
+
+interpreter ─► a process of it imports torch, without using a GPU ─► TorchBuild ─► refuse_unequal_nccl
+"""
+
+import os
+import subprocess
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from arl.errors import InputError
+
+ALONE: Mapping[str, str] = {"PYTHONPATH": ""}  # our packages are not for another interpreter
+PROBE_SECONDS = 120.0  # importing torch takes seconds, and from a cold disk much longer
+# In torch built for a CPU, the function that reports NCCL's version lacks what it calls.
+PROBE = """
+import json, torch
+try:
+    nccl = list(torch.cuda.nccl.version())[:3]
+except (AttributeError, ImportError):
+    nccl = None
+found = {"torch": str(torch.__version__), "cuda": torch.version.cuda, "nccl": nccl}
+print()
+print(json.dumps(found))
+"""
+
+
+class TorchBuild(Struct, frozen=True):
+    """Describe the torch of one interpreter.
+
+    >>> str(TorchBuild("2.13.0+cu130", "13.0", (2, 29, 7)))
+    'torch 2.13.0+cu130 for CUDA 13.0 with NCCL 2.29.7'
+    >>> str(TorchBuild("2.13.0+cpu"))
+    'torch 2.13.0+cpu for the CPU'
+    """
+
+    torch: str  # its version
+    cuda: str | None = None  # the CUDA that it was built for; None: built for the CPU
+    nccl: tuple[int, int, int] | None = None  # major, minor, patch; None: it has none
+
+    def __str__(self) -> str:
+        device = f"CUDA {self.cuda}" if self.cuda else "the CPU"
+        nccl = f" with NCCL {_dotted(self.nccl)}" if self.nccl else ""
+        return f"torch {self.torch} for {device}{nccl}"
+
+
+def own_torch() -> TorchBuild:
+    """Describe the torch of this interpreter, under which trainer ranks run. Importing it takes a second."""
+    import torch
+
+    cuda = torch.version.cuda
+    return TorchBuild(str(torch.__version__), cuda, torch.cuda.nccl.version()[:3] if cuda else None)
+
+
+def probe_torch(python: str) -> TorchBuild:
+    """Ask another interpreter for its torch.
+
+    Args:
+        python: path of the interpreter, which has packages of its own: PYTHONPATH is not for it.
+
+    Raises:
+        InputError: it cannot be run, or has no torch that can be imported.
+    """
+    try:
+        done = subprocess.run(
+            [python, "-c", PROBE],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=False,
+            env={**os.environ, **ALONE},
+            cwd="/",
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"{python}: cannot be asked for its torch ({error})") from error
+    lines = done.stdout.strip().splitlines()
+    try:
+        return msgspec.json.decode(lines[-1] if lines else "", type=TorchBuild)
+    except msgspec.DecodeError:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        reason = said[-1] if said else f"exit code {done.returncode}, and no answer"
+    raise InputError(f"{python}: its torch cannot be imported ({reason}); install torch there, built for CUDA")
+
+
+def refuse_unequal_nccl(ours: TorchBuild, python: str, theirs: TorchBuild, their_python: str) -> None:
+    """Compare the NCCL of trainer ranks and engine servers.
+
+    NCCL refuses a process group whose members have different versions (`ncclInvalidUsage`), and does so at the first
+    weight broadcast.
+
+    Args:
+        ours: of the ranks.
+        python: interpreter of the ranks.
+        theirs: of the engine servers.
+        their_python: interpreter of the engine servers.
+
+    Raises:
+        InputError: one side has no NCCL, or the versions differ.
+    """
+    if ours.nccl is not None and ours.nccl == theirs.nccl:
+        return
+    raise InputError(
+        f"sync.transport broadcast: both sides need the same NCCL. The trainer has {ours} ({python}), and the engines "
+        f"have {theirs} ({their_python}). Install the same torch for CUDA in both, or only the same NCCL: "
+        f"`PYTHON -m pip install {_wheel(theirs)}` with the interpreter of the trainer; or set sync.transport to file"
+    )
+
+
+def _wheel(build: TorchBuild) -> str:
+    """Name the package of a build's NCCL, as in nvidia-nccl-cu13==2.29.7."""
+    if build.cuda is None or build.nccl is None:
+        return "torch"
+    return f"nvidia-nccl-cu{build.cuda.partition('.')[0]}=={_dotted(build.nccl)}"
+
+
+def _dotted(version: tuple[int, int, int]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,71 @@
+"""Environments of the two sides: NCCL's settings are equal, and only ranks get expandable segments."""
+
+import pytest
+
+from arl.config.recipe import Recipe
+from arl.errors import RecipeError
+from arl.launch.nccl_settings import SHARED
+from arl.run.side_environments import engine_environment, rank_environment
+
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def recipe(train: dict[str, str] | None = None, engine: dict[str, str] | None = None) -> Recipe:
+    given = {
+        "model": {"path": "m"},
+        "data": {"task": "running_checksum"},
+        "train": {"environment": train or {}},
+        "engine": {"environment": engine or {}},
+    }
+    return Recipe.model_validate(given)
+
+
+@pytest.fixture(autouse=True)
+def clean_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*SHARED, ALLOCATOR, "PYTORCH_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("train", "engine", "shell", "value"),
+    [
+        ({}, {}, None, "0"),
+        ({}, {}, "1", "1"),
+        ({"NCCL_CUMEM_ENABLE": "1"}, {}, None, "1"),
+        ({}, {"NCCL_CUMEM_ENABLE": "1"}, "0", "1"),
+        ({"NCCL_CUMEM_ENABLE": "1"}, {"NCCL_CUMEM_ENABLE": "1"}, None, "1"),
+    ],
+)
+def test_both_sides_get_the_value_that_the_user_gave_anywhere_or_else_0(
+    monkeypatch: pytest.MonkeyPatch, train: dict[str, str], engine: dict[str, str], shell: str | None, value: str
+) -> None:
+    if shell is not None:
+        monkeypatch.setenv("NCCL_CUMEM_ENABLE", shell)
+    given = recipe(train, engine)
+    assert rank_environment(given, "broadcast")["NCCL_CUMEM_ENABLE"] == value
+    assert engine_environment(given)["NCCL_CUMEM_ENABLE"] == value
+    assert rank_environment(given, "broadcast")["NCCL_NVLS_ENABLE"] == "0"
+
+
+def test_different_values_for_the_two_sides_are_refused() -> None:
+    given = recipe({"NCCL_NVLS_ENABLE": "1"}, {"NCCL_NVLS_ENABLE": "0"})
+    with pytest.raises(RecipeError, match=r"train\.environment NCCL_NVLS_ENABLE=1, engine\.environment NCCL_NVLS_ENA"):
+        engine_environment(given)
+
+
+def test_only_ranks_get_expandable_segments() -> None:
+    assert rank_environment(recipe(), "broadcast")[ALLOCATOR] == "expandable_segments:True"
+    assert ALLOCATOR not in engine_environment(recipe())
+
+
+def test_ranks_whose_memory_an_engine_maps_get_no_expandable_segments() -> None:
+    assert ALLOCATOR not in rank_environment(recipe(), "ipc")
+
+
+@pytest.mark.parametrize("name", [ALLOCATOR, "PYTORCH_ALLOC_CONF"])
+def test_an_allocator_that_the_user_chose_for_ranks_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    chosen = rank_environment(recipe({name: "max_split_size_mb:256"}), "file")
+    assert chosen[name] == "max_split_size_mb:256"
+    assert "expandable_segments:True" not in chosen.values()
+    monkeypatch.setenv(name, "max_split_size_mb:256")
+    assert "expandable_segments:True" not in rank_environment(recipe(), "file").values()
