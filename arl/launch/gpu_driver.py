@@ -50,8 +50,8 @@ def refuse_unusable_gpus(
     if torch_cuda is None:
         raise InputError(
             f"{here}, and torch {torch} is built for the CPU: install a torch for CUDA (pip install "
-            "torch==VERSION --index-url https://download.pytorch.org/whl/cu130; cu126 with a driver older than 580), or "
-            f"{ON_THE_CPU}"
+            "torch==VERSION --index-url https://download.pytorch.org/whl/cu130, or whl/cu126 with a driver older than "
+            f"580), or {ON_THE_CPU}"
         )
     _refuse_old_driver(torch, torch_cuda, driver, library)
     if num_visible == 0:

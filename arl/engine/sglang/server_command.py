@@ -109,7 +109,7 @@ def environment(server: ServerSpec, python: str) -> dict[str, str]:
 def _gpu_flags(config: EngineConfig, resources: Resources) -> list[str]:
     # No more requests run at once. By itself SGLang stops at 8 to 512, by the device's memory, and decodes larger
     # batches without graphs.
-    flags = ["--cuda-graph-max-bs-decode", str(config.slots)]
+    flags = ["--device", "cuda", "--cuda-graph-max-bs-decode", str(config.slots)]
     if config.dtype == "float32":
         flags += ["--attention-backend", "triton"]  # flash attention takes no float32
     if config.kv_policy == "keep":

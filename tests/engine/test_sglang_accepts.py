@@ -1,0 +1,97 @@
+"""Have SGLang itself read the command lines of servers on GPUs: its parser, and how it completes its settings.
+
+Its resolution of a CUDA server's settings ends before the device is asked for anything, so it runs without a GPU. What
+it then takes from the device, the memory above all, it leaves at its defaults here. Nothing is started.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arl.config.recipe import TinyModel
+from arl.engine.sglang import server_command
+from arl.launch.base import Resources
+from arl.models.tiny import make_tiny_model
+from arl.tasks.running_checksum import CHARACTERS
+from tests.engine.test_sglang_command import spec
+
+pytestmark = pytest.mark.sglang
+READ = """
+import json, sys
+from sglang.srt.arg_groups.model_override_base import resolved_view
+from sglang.srt.server_args import prepare_server_args
+
+found = []
+for argv in json.load(sys.stdin):
+    args = prepare_server_args(argv)
+    args.resolve_once()
+    view = resolved_view(args)
+    names = ("device", "tp_size", "dtype", "disable_overlap_schedule", "enable_memory_saver", "mem_fraction_static")
+    settings = {name: getattr(view, name) for name in names}
+    settings["largest_graph"] = view.cuda_graph_config.decode.max_bs
+    found.append(settings)
+print()
+print(json.dumps(found))
+"""
+ONE = Resources(1, ("0",))
+TWO = Resources(1, ("0", "1"))
+SHARED = Resources(1, ("0", "1"), takes_turns=True, memory_share=0.55)
+CASES: list[tuple[Resources, dict[str, str]]] = [
+    (ONE, {"dtype": "bfloat16"}),
+    (ONE, {"dtype": "float32"}),
+    (TWO, {"dtype": "bfloat16", "kv_policy": "keep"}),
+    (SHARED, {"dtype": "bfloat16"}),
+    (Resources(1, ("0",), takes_turns=True), {"dtype": "float32"}),
+]
+
+
+@pytest.fixture(scope="module")
+def settings(sglang_python: str, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return SGLang's settings for each case; importing SGLang takes a quarter of a minute, so one process reads all."""
+    model = tmp_path_factory.mktemp("model")
+    make_tiny_model(TinyModel(), CHARACTERS, 0, model)
+    flags = []
+    environment = dict(os.environ)
+    for share, engine in CASES:
+        server = spec(str(model), share, slots=384, **engine)
+        argv = server_command.command(server, sglang_python)
+        assert argv[1] == str(server_command.CHILD)
+        flags.append(argv[2:])
+        environment |= server_command.environment(server, sglang_python)
+    done = subprocess.run(
+        [sglang_python, "-P", "-c", READ],
+        input=json.dumps(flags),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=environment,
+        cwd=Path("/"),
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def test_every_command_line_of_a_cuda_server_is_accepted(settings: list[dict[str, Any]]) -> None:
+    assert [found["device"] for found in settings] == ["cuda"] * len(CASES)
+    assert [found["tp_size"] for found in settings] == [len(share.devices) for share, _ in CASES]
+    assert [found["dtype"] for found in settings] == [engine["dtype"] for _, engine in CASES]
+
+
+def test_graphs_reach_every_slot(settings: list[dict[str, Any]]) -> None:
+    assert {found["largest_graph"] for found in settings} == {384}
+
+
+def test_scheduling_overlaps_except_with_a_kept_cache(settings: list[dict[str, Any]]) -> None:
+    keeps = [engine.get("kv_policy") == "keep" for _, engine in CASES]
+    assert [found["disable_overlap_schedule"] for found in settings] == keeps
+
+
+def test_a_collocated_server_releases_its_memory_and_keeps_to_its_share(settings: list[dict[str, Any]]) -> None:
+    assert [found["enable_memory_saver"] for found in settings] == [share.takes_turns for share, _ in CASES]
+    assert settings[3]["mem_fraction_static"] == 0.55
