@@ -14,10 +14,12 @@ class Deadlines(Section):
     Most of them end the run. An engine that misses one is first restarted, as often as engine.max_restarts allows.
     """
 
-    startup: Seconds = 600.0
-    """A process, from its start until it is ready."""
+    startup: Seconds = 900.0
+    """A process, from its start until it is ready. On GPUs that includes compiling kernels and recording graphs, for
+    all engine servers at once. A process that dies is noticed at once, so a long deadline costs little."""
     step: Seconds = 1800.0
-    """One training step, and the wait for a batch."""
+    """One training step, and the wait for a batch, which counts from the last group that ended: longer than the longest
+    episode takes. The first batch waits for a whole episode: 27,000 tokens at 50 tokens a second are 540 seconds."""
     swap: Seconds = 60.0
     """One weight publication and one swap."""
     generate: Seconds = 600.0

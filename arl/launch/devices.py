@@ -40,6 +40,8 @@ def visible_devices() -> tuple[str, ...]:
     named = [part for part in parts if part]
     numbered = [str(i) for i in range(count)]
     names = named or numbered
+    if count and names[0].startswith("MIG-"):
+        return tuple(names)  # a process sees one MIG device, so torch counts one; each process gets another one
     return tuple(names[:count])  # torch ignores what follows a name that is no device
 
 

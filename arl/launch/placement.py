@@ -9,7 +9,7 @@ With eval.every a replica for evaluation is added: on GPUs behind all others, on
 the lowest priority.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
@@ -37,6 +37,17 @@ class Placement:
         """Return whether the trainer's ranks have GPUs."""
         return bool(self.ranks[0].devices)
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Return the GPUs that the run uses, each once."""
+        beside = [] if self.evaluation is None else [self.evaluation]
+        used = [device for resources in (*self.engines, *self.ranks, *beside) for device in resources.devices]
+        return tuple(dict.fromkeys(used))
+
+    def with_memory_share(self, share: float) -> "Placement":
+        """Return the same placement, in which an engine may take only this fraction of each of its devices."""
+        return replace(self, engines=[replace(engine, memory_share=share) for engine in self.engines])
+
 
 def place(recipe: Recipe, node: Node) -> Placement:
     """Divide `node` between the two sides.
@@ -59,6 +70,8 @@ def _check_devices(recipe: Recipe, devices: tuple[str, ...]) -> None:
     replicas = recipe.engine.replicas
     ranks = recipe.train.ranks
     width = recipe.engine.tensor_parallel
+    if any(is_mig(device) for device in devices):
+        _refuse_groups_of_mig_devices(ranks, width)
     if width > 1 and not devices:
         raise RecipeError(f"engine.tensor_parallel {width}: no GPU is visible, and on a CPU it is 1; use more replicas")
     needed = _for_both_sides(recipe)
@@ -73,6 +86,28 @@ def _check_devices(recipe: Recipe, devices: tuple[str, ...]) -> None:
             f"which makes {needed + width} with the {needed} of engines and ranks; {len(devices)} visible: use mode "
             "collocated, fewer processes, or eval.every 0, and `arl eval` on the checkpoints"
         )
+
+
+def is_mig(device: str) -> bool:
+    """Return whether CUDA_VISIBLE_DEVICES names a part of a GPU by `device`.
+
+    >>> is_mig("MIG-8a1c"), is_mig("GPU-8a1c"), is_mig("0")
+    (True, False, False)
+    """
+    return device.startswith("MIG-")
+
+
+def _refuse_groups_of_mig_devices(ranks: int, width: int) -> None:
+    """Raise RecipeError if processes on several MIG devices would form a process group.
+
+    A process sees one MIG device, and none has access to another one's memory; NCCL also takes two parts of one GPU for
+    the same device: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
+    """
+    rule = "NCCL joins no MIG devices"
+    if width > 1:
+        raise RecipeError(f"engine.tensor_parallel {width}: {rule}; use 1, or GPUs that are not divided")
+    if ranks > 1:
+        raise RecipeError(f"train.ranks {ranks}: {rule}; use 1, or GPUs that are not divided")
 
 
 def _for_both_sides(recipe: Recipe) -> int:

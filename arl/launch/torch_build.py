@@ -51,7 +51,10 @@ def own_torch() -> TorchBuild:
     import torch
 
     cuda = torch.version.cuda
-    return TorchBuild(str(torch.__version__), cuda, torch.cuda.nccl.version()[:3] if cuda else None)
+    if cuda is None:
+        return TorchBuild(str(torch.__version__))
+    major, minor, patch = torch.cuda.nccl.version()[:3]  # type: ignore[no-untyped-call]
+    return TorchBuild(str(torch.__version__), cuda, (major, minor, patch))
 
 
 def probe_torch(python: str) -> TorchBuild:

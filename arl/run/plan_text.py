@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from arl.config.recipe import Recipe
 from arl.launch.base import Resources
+from arl.launch.gpu_devices import Gpu, named_gpus
 from arl.run.preflight import Plan
+from arl.sync.publication_directory import SHARED_MEMORY
 
 WIDTH = 12  # characters before the text of a line
 
@@ -30,8 +32,54 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "rewards", _count(recipe.reward.workers, "worker process", "worker processes")
     if recipe.eval.every:
         yield "evaluation", _evaluation(recipe, plan)
-    yield "weights", f"travel by transport {plan.transport}"
+    yield "weights", _weights(recipe, plan)
     yield "memory", _memory(plan)
+    yield "deadlines", _deadlines(recipe)
+    for gpu in plan.gpus:
+        yield "GPU", f"{gpu}: {', '.join(_users(gpu, plan)) or 'unused'}"
+    for note in _notes(recipe, plan):
+        yield "note", note
+
+
+def _weights(recipe: Recipe, plan: Plan) -> str:
+    way = f"travel by transport {plan.transport}"
+    if plan.published_in is None:
+        return way
+    disk = "" if plan.published_in == SHARED_MEMORY else f" on disk, because {SHARED_MEMORY} has no room: slower"
+    return f"{way}, in {plan.published_in}{disk}"
+
+
+def _deadlines(recipe: Recipe) -> str:
+    seconds = recipe.deadlines.step
+    rate = recipe.rollout.max_new_tokens / seconds
+    return (
+        f"{recipe.deadlines.startup:,.0f} s for a start; {seconds:,.0f} s for a step and for a batch, so the longest "
+        f"episode needs {rate:,.1f} tokens a second"
+    )
+
+
+def _users(gpu: Gpu, plan: Plan) -> Iterator[str]:
+    """Yield the processes of the run that use a GPU, under the names of their logs."""
+    placement = plan.placement
+    sides = {"engine": placement.engines, "trainer": placement.ranks}
+    if placement.evaluation is not None:
+        sides["evaluation"] = [placement.evaluation]
+    for side, processes in sides.items():
+        for i, resources in enumerate(processes):
+            if gpu in named_gpus(plan.gpus, resources.devices):
+                yield f"{side}-{i}"
+
+
+def _notes(recipe: Recipe, plan: Plan) -> Iterator[str]:
+    yield from plan.notes
+    if not plan.placement.on_gpus:
+        return
+    for field, dtype in (("train.dtype", recipe.train.dtype), ("engine.dtype", recipe.engine.dtype)):
+        if dtype == "float32":
+            yield (
+                f"{field} float32 on GPUs: without tensor cores, and with twice the memory of bfloat16; `auto` is "
+                "bfloat16 there"
+            )
 
 
 def _model(recipe: Recipe) -> str:

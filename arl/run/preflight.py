@@ -15,9 +15,12 @@ from arl.data.model_source import check_model_source
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import probe_backend
-from arl.errors import DataError, InputError
+from arl.errors import DataError, InputError, RecipeError
+from arl.launch.gpu_devices import Gpu
 from arl.launch.launchers import make_launcher
-from arl.launch.placement import Placement, place
+from arl.launch.memory_share import engine_share
+from arl.launch.nccl_settings import nccl_settings
+from arl.launch.placement import Placement, is_mig, place
 from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
 from arl.rollout.filters import Filter
@@ -27,10 +30,12 @@ from arl.run.check_stops import check_stops
 from arl.run.evaluation.measure import measured_suites
 from arl.run.evaluation.suite import Suite, held_out_suite
 from arl.run.evaluation.suite_prompts import check_prompts
+from arl.run.gpu_checks import check_gpus
 from arl.run.problem_sets import run_problems, run_suites
 from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
 from arl.sync.choose import choose_transport
+from arl.sync.publication_directory import place_of_weights
 from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
 from arl.train.algorithms.trial import try_algorithms
@@ -55,6 +60,9 @@ class Plan(Struct, frozen=True):
     measured: list[Suite] = []  # during training
     left_out: tuple[str, ...] = ()  # notes about problems that are not used
     prompts: str = ""  # how problems become prompts, with the beginning of one
+    gpus: tuple[Gpu, ...] = ()  # of the run, as far as nvidia-smi knows them
+    notes: tuple[str, ...] = ()  # about the GPUs
+    published_in: Path | None = None  # where versions are written; None: not known before the start, or nowhere
 
     def sha256(self, steps: int) -> str:
         """Hash what files and tasks gave: the problems of all sets, and the lags of the first `steps` steps."""
@@ -79,6 +87,7 @@ def preflight(recipe: Recipe) -> Plan:
         check_model_source(recipe.model.path)
     try_algorithms(recipe)
     check_trackers(recipe)
+    nccl_settings(recipe)
     lags = load_lags(recipe)
     codec = starting_codec(recipe)
     limits = starting_limits(recipe, codec)
@@ -90,7 +99,9 @@ def preflight(recipe: Recipe) -> Plan:
     _check_evaluations(recipe, held_out, measured, codec, limits)
     placement, transport = _place(recipe)
     trainer_bytes = _check_model(recipe, on_gpus=placement.on_gpus)
-    probe_backend(recipe)
+    report = check_gpus(recipe, placement, transport, probe_backend(recipe))
+    if recipe.mode == "collocated" and report.gpus:
+        placement = _share_memory(placement, report.gpus, trainer_bytes or 0)
     return Plan(
         training=problems.training,
         held_out=list(held_out.problems),
@@ -104,6 +115,9 @@ def preflight(recipe: Recipe) -> Plan:
         measured=measured,
         left_out=problems.notes,
         prompts=_describe_prompts(codec, problems.training[0]),
+        gpus=report.gpus,
+        notes=report.notes,
+        published_in=_published_in(recipe, lags, transport),
     )
 
 
@@ -148,14 +162,38 @@ def _place(recipe: Recipe) -> tuple[Placement, Transport]:
     """
     launcher = make_launcher(recipe, recipe.run_directory / "logs")
     placement = place(recipe, launcher.nodes[0])
+    transports = set(recipe.engine.capabilities.transports)
+    if any(is_mig(device) for device in placement.devices):
+        if recipe.sync.transport == "broadcast":
+            raise RecipeError("sync.transport broadcast: NCCL joins no MIG devices; use file or auto")
+        transports.discard("broadcast")
     transport = choose_transport(
         recipe,
-        backend_transports=recipe.engine.capabilities.transports,
+        backend_transports=transports,
         one_process=recipe.world_traits.one_process,
         on_gpus=placement.on_gpus,
         shares_files=launcher.shares_files,
     )
     return placement, transport
+
+
+def _published_in(recipe: Recipe, lags: np.ndarray | None, transport: Transport) -> Path | None:
+    """Return the directory in which published weights will be written; None: by no file, or of an unknown size."""
+    model = recipe.model.path
+    if transport in ("memory", "broadcast") or model is None or not Path(model).is_dir():
+        return None
+    return place_of_weights(recipe, Path(model), recipe.run_directory, lags, transport)
+
+
+def _share_memory(placement: Placement, gpus: Sequence[Gpu], rank_bytes: int) -> Placement:
+    """Leave the trainer's memory out of what an engine on the same GPUs may take.
+
+    Args:
+        gpus: of the run.
+        rank_bytes: that one rank holds while engines generate.
+    """
+    smallest = min(gpu.total_bytes for gpu in gpus)
+    return placement.with_memory_share(engine_share(smallest, rank_bytes))
 
 
 def _describe_prompts(codec: HuggingFaceCodec, problem: Problem) -> str:

@@ -116,6 +116,8 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resume: Path | None) -> Itera
             return
         (directory / RECIPE).write_text(dump_recipe(recipe))
         display.note(f"run directory {directory}; weights travel by {plan.transport}")
+        for note in plan.notes:
+            display.note(note)
         if unfinished:
             display.note(f"an earlier run is not finished{_how_to_resume(unfinished)}")
         yield Origin(plan, directory)

@@ -29,7 +29,7 @@ from arl.run.gc_pacing import rare_collections
 from arl.run.ranks import open_trainer
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.world import Parts, Start, recipe_parts
-from arl.sync.publication_directory import publication_directory
+from arl.sync.publication_directory import SHARED_MEMORY, publication_directory
 from arl.sync.verify import refuse_other_tensors
 from arl.types import Accuracy
 
@@ -59,6 +59,8 @@ class WallWorld:
         directory = start.origin.directory
         plan = start.origin.plan
         with publication_directory(recipe, start.model, directory, plan.lags, plan.transport) as weights:
+            if weights.parent != SHARED_MEMORY:
+                start.display.note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
             async with (
                 make_launcher(recipe, directory / "logs") as launcher,
                 explain_deaths(launcher),

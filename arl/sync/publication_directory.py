@@ -44,7 +44,7 @@ def publication_directory(
     for place in (SHARED_MEMORY, run_directory):
         _remove_abandoned(place)
     kept = kept_versions(recipe, lags)
-    needed = _float32_bytes(model) * (kept + 2)  # one more is being written, and one waits for that
+    needed = _needed_bytes(model, kept)
     sends_own_memory = transport in ("memory", "broadcast")
     place = _choose_place(needed, run_directory, sends_own_memory)
     free = free_memory() if sends_own_memory else shutil.disk_usage(place).free
@@ -62,6 +62,19 @@ def publication_directory(
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         os.close(lock)
+
+
+def place_of_weights(
+    recipe: Recipe, model: Path, run_directory: Path, lags: np.ndarray | None, transport: Transport
+) -> Path:
+    """Return where `publication_directory` would make its directory now: shared memory, or the run directory."""
+    needed = _needed_bytes(model, kept_versions(recipe, lags))
+    return _choose_place(needed, run_directory, sends_own_memory=transport in ("memory", "broadcast"))
+
+
+def _needed_bytes(model: Path, kept: int) -> int:
+    """Return the bytes of all versions at a time: one more is being written, and one waits for that."""
+    return _float32_bytes(model) * (kept + 2)
 
 
 def _choose_place(needed: int, run_directory: Path, sends_own_memory: bool) -> Path:

@@ -51,7 +51,7 @@ CASES: list[tuple[Resources, dict[str, str]]] = [
 
 @pytest.fixture(scope="module")
 def settings(sglang_python: str, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Return SGLang's settings for each case; importing SGLang takes a quarter of a minute, so one process reads all."""
+    """Return SGLang's settings for each case. One process reads all, because importing SGLang takes long."""
     model = tmp_path_factory.mktemp("model")
     make_tiny_model(TinyModel(), CHARACTERS, 0, model)
     flags = []
