@@ -61,8 +61,8 @@ Server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serv
 """
 
 
-def make_fake_sglang(directory: Path, version: str = "0.5.20") -> str:
-    """Return the interpreter of the environment."""
+def make_fake_sglang(directory: Path, version: str = "0.5.20", requires: str = "") -> str:
+    """Return the interpreter of the environment. Its SGLang may require a package that is not there."""
     site = directory / "site"
     (site / "sglang").mkdir(parents=True)
     (site / "sglang" / "__init__.py").touch()
@@ -70,6 +70,9 @@ def make_fake_sglang(directory: Path, version: str = "0.5.20") -> str:
     info = site / f"sglang-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\n")
+    if requires:
+        with (info / "METADATA").open("a") as metadata:
+            metadata.write(f"Requires-Dist: {requires}\n")
     python = directory / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
     python.chmod(python.stat().st_mode | stat.S_IXUSR)

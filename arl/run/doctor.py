@@ -7,30 +7,17 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 
-from msgspec import Struct
-
 from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
-from arl.engine.backend import BUILT_IN, find_backend
+from arl.engine.backend import BUILT_IN, Installation, find_backend
 from arl.errors import InputError
 from arl.launch.devices import visible_cores, visible_devices
+from arl.run.finding import Finding
+from arl.run.gpu_findings import gpu_findings
 from arl.run.preflight import preflight
 from arl.sync.publication_directory import SHARED_MEMORY
 
 GIGABYTE = 1e9
-
-
-class Finding(Struct, frozen=True):
-    """Hold one line of the report, and the commands that help if it is not good."""
-
-    good: bool
-    what: str
-    remedy: str = ""
-
-    def __str__(self) -> str:
-        state = "ok     " if self.good else "MISSING"
-        remedy = f"\n{self.remedy}" if self.remedy else ""
-        return f"{state}  {self.what}{remedy}"
 
 
 def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
@@ -42,11 +29,22 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
             interpreter of its own is probed
     """
     yield from _environment()
-    yield _devices()
+    visible = _visible()
+    yield visible if isinstance(visible, Finding) else _devices(visible)
     yield _memory()
-    backends = [_backend(config) for config in _engines(recipe, python)]
-    yield from backends
-    if recipe is not None and all(found.good for found in backends):  # else the recipe's check would only repeat it
+    others = []
+    are_installed = True
+    for config in _engines(recipe, python):
+        found = _backend(config)
+        if isinstance(found, Finding):
+            are_installed = False
+            yield found
+            continue
+        yield _installed(config, found)
+        if found.capabilities.own_interpreter:
+            others.append(found)
+    yield from gpu_findings(visible if isinstance(visible, tuple) else (), others)
+    if recipe is not None and are_installed:  # else the recipe's check would only repeat it
         yield _startable(recipe)
 
 
@@ -72,8 +70,15 @@ def _environment() -> Iterator[Finding]:
             yield Finding(False, name, "pip install -e . in a clone of arl")
 
 
-def _devices() -> Finding:
-    gpus = visible_devices()
+def _visible() -> tuple[str, ...] | Finding:
+    """Return the GPUs that torch sees, or why it cannot use those of this machine."""
+    try:
+        return visible_devices()
+    except InputError as error:
+        return Finding(False, "GPUs", str(error))
+
+
+def _devices(gpus: tuple[str, ...]) -> Finding:
     names = f" ({', '.join(gpus)})" if gpus else ""
     return Finding(True, f"{visible_cores()} CPU cores, {len(gpus)} GPUs{names}")
 
@@ -88,11 +93,15 @@ def _memory() -> Finding:
     )
 
 
-def _backend(config: EngineConfig) -> Finding:
+def _backend(config: EngineConfig) -> Installation | Finding:
+    """Return the backend that is installed, or what it lacks."""
     try:
-        found = find_backend(config.kind).probe(config)
+        return find_backend(config.kind).probe(config)
     except InputError as error:
         return Finding(False, f"engine {config.kind}: {error}")
+
+
+def _installed(config: EngineConfig, found: Installation) -> Finding:
     note = f"; {found.note}" if found.note else ""
     return Finding(True, f"engine {config.kind}: {found}{note}")
 

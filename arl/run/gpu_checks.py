@@ -40,13 +40,15 @@ def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backe
     """Check the GPUs of a run, and what it needs on them.
 
     Raises:
-        InputError: another process uses a GPU, there is no compiler, shared memory is too small for NCCL, or the two
-            sides have different versions of NCCL.
+        InputError: another process uses a GPU, there is no compiler, the backend lacks packages, shared memory is too
+            small for NCCL, or the two sides have different versions of NCCL.
     """
     names = placement.devices
     if not names:
         return GpuReport()
     _check_compilers(recipe, backend)
+    if backend.lacking:
+        raise InputError(f"{backend}: on GPUs it needs {', '.join(backend.lacking)}; {install_packages(backend)}")
     notes = [*check_shared_memory(recipe, placement, transport)]
     if transport == "broadcast" and recipe.engine.capabilities.own_interpreter:
         refuse_unequal_nccl(own_torch(), sys.executable, probe_torch(backend.place), backend.place)
@@ -59,6 +61,12 @@ def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backe
     notes += _slow_paths(used)
     notes += _about_names(found, names)
     return GpuReport(tuple(used), tuple(notes))
+
+
+def install_packages(backend: Installation) -> str:
+    """Return the command that installs what a backend lacks on GPUs."""
+    names = " ".join(f"'{requirement}'" for requirement in backend.lacking)
+    return f"{backend.place} -m pip install {names}"
 
 
 def refuse_busy(gpu: Gpu) -> Iterator[str]:

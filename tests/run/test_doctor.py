@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_sglang import make_fake_sglang
+from arl.launch.torch_build import TorchBuild
+from tests.fake_nvidia_smi import on_path
+from tests.fake_sglang import add_fake_torch, make_fake_sglang
 from tests.forks import ROOT, arl
 
 QUICKSTART = str(ROOT / "recipes/quickstart-sglang.yaml")
@@ -39,3 +41,33 @@ def test_sglangs_version_and_whether_a_recipe_can_start_are_told(tmp_path: Path)
     assert done.returncode == 0, done.stdout
     assert f"engine sglang: SGLang 0.5.20 in {python}" in done.stdout
     assert "recipe quickstart-sglang: it can start" in done.stdout
+
+
+def test_gpus_are_reported_with_their_users_compilers_and_what_both_sides_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eight = on_path(monkeypatch, tmp_path, 8)
+    eight.use(2, 4711, "python3", "30000")
+    eight.without_access = {(0, 7)}
+    eight.write()
+    python = make_fake_sglang(tmp_path, requires="sglang-kernel==0.4.7")
+    add_fake_torch(tmp_path, TorchBuild("2.11.0+cu130", "13.0", (2, 28, 9)))
+    done = arl("doctor", QUICKSTART, "--set", f"engine.python={python}")
+    assert done.returncode == 2  # this torch is built for the CPU, so both sides cannot have the same NCCL
+    lines = done.stdout.splitlines()
+    free = "ok       GPU 0 NVIDIA H200, 150.8 GB, 0.0 GB used, driver 580.65.06; no process computes on it"
+    assert free in lines
+    assert any("GPU 2" in line and "31.5 GB used" in line and "pid 4711 (python3)" in line for line in lines)
+    assert any(line.startswith("ok       GPUs 0 and 7 have no access to each other's memory") for line in lines)
+    assert any(line.startswith("ok       C compiler /") for line in lines)
+    assert f"ok       Python.h of {sys.executable}" in lines
+    assert any("/dev/shm of" in line and "GB for NCCL" in line for line in lines)
+    assert "MISSING  SGLang and the trainer in one NCCL group" in lines
+    assert "torch 2.11.0+cu130 for CUDA 13.0 with NCCL 2.28.9" in done.stdout
+    assert f"{python} -m pip install 'sglang-kernel==0.4.7'" in lines
+
+
+def test_a_machine_without_gpus_is_told_nothing_about_them() -> None:
+    done = arl("doctor")
+    assert "C compiler" not in done.stdout
+    assert "NCCL" not in done.stdout

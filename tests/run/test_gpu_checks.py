@@ -230,6 +230,16 @@ def test_engines_with_another_nccl_than_the_ranks_are_refused_where_weights_are_
     assert plan(tmp_path, monkeypatch, ("0", "1"), engine=engine, sync={"transport": "file"}).transport == "file"
 
 
+def test_an_sglang_without_its_kernels_is_refused_on_gpus_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi
+) -> None:
+    python = make_fake_sglang(tmp_path, requires="sglang-kernel==0.4.7")
+    engine = {"kind": "sglang", "python": python}
+    assert plan(tmp_path, monkeypatch, (), engine=engine).gpus == ()
+    with pytest.raises(InputError, match=rf"on GPUs it needs .*; {python} -m pip install 'sglang-kernel==0\.4\.7'"):
+        plan(tmp_path, monkeypatch, ("0", "1"), engine=engine)
+
+
 # ---- memory that two sides share
 
 

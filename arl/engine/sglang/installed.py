@@ -18,7 +18,25 @@ TESTED = "0.5.20"
 FIRST_WITH_SPANS = (0, 5, 18)  # it reports which version sampled which token
 FIRST_WITH_HOOKS = (0, 5, 20)  # arl/engine/sglang/plugin.py was seen to work
 PROBE_SECONDS = 60.0
-PROBE = "from importlib.metadata import version; print(version('sglang'))"
+# Packages that SGLang imports on GPUs only; it names the versions that fit among its own requirements.
+GPU_PACKAGES = ("sglang-kernel", "flashinfer_python", "torch_memory_saver")
+LACKS = "lacks "  # begins the line of a requirement that is not met
+PROBE = f"""
+from importlib.metadata import PackageNotFoundError, requires, version
+sglang = version("sglang")
+for requirement in requires("sglang") or ():
+    name, _, exact = requirement.partition(";")[0].partition("==")
+    name = name.partition("[")[0].partition(">")[0].strip()
+    if name not in {GPU_PACKAGES!r}:
+        continue
+    try:
+        fits = exact.strip() in ("", version(name))
+    except PackageNotFoundError:
+        fits = False
+    if not fits:
+        print({LACKS!r} + requirement)
+print(sglang)
+"""
 INSTALL = f"""install it in an environment of its own. With GPUs:
     python3 -m venv ENV && ENV/bin/pip install sglang=={TESTED}      then give engine.python: ENV/bin/python
 Without, in a clone of arl, which then finds it by itself:
@@ -31,6 +49,7 @@ class Interpreter(Struct, frozen=True):
 
     path: str
     version: str  # of SGLang
+    lacking: tuple[str, ...] = ()  # requirements of SGLang that only GPUs need, and that are not met
 
     @property
     def reports_spans(self) -> bool:
@@ -58,15 +77,32 @@ def interpreter(python: str | None) -> str:
 
 
 def find_sglang(python: str | None) -> Interpreter:
-    """Ask `interpreter(python)` for the version of its SGLang.
+    """Ask `interpreter(python)` for the version of its SGLang, and for what it lacks on GPUs.
 
     Raises:
         InputError: no such interpreter, or no SGLang in it; says how to install it.
     """
     path = interpreter(python)
+    done = _run(path, PROBE)
+    words = done.stdout.split()
+    version = words[-1] if words else ""  # a wrapper may print something first
+    if done.returncode or not version[:1].isdecimal():
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        reason = lines[-1] if lines else f"exit code {done.returncode}, and no answer"
+        raise InputError(f"engine.python {path}: there is no SGLang in it ({reason}). {REMEDY}")
+    lacking = [line.removeprefix(LACKS) for line in done.stdout.splitlines() if line.startswith(LACKS)]
+    return Interpreter(path, version, tuple(lacking))
+
+
+def _run(path: str, code: str) -> subprocess.CompletedProcess[str]:
+    """Have the interpreter at `path` run `code`.
+
+    Raises:
+        InputError: it cannot be run, or takes longer than a minute.
+    """
     try:
-        done = subprocess.run(
-            [path, "-c", PROBE],
+        return subprocess.run(
+            [path, "-c", code],
             capture_output=True,
             text=True,
             timeout=PROBE_SECONDS,
@@ -76,10 +112,3 @@ def find_sglang(python: str | None) -> Interpreter:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"engine.python {path}: cannot be run ({error}). {REMEDY}") from error
-    words = done.stdout.split()
-    version = words[-1] if words else ""  # a wrapper may print something first
-    if done.returncode or not version[:1].isdecimal():
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        reason = lines[-1] if lines else f"exit code {done.returncode}, and no answer"
-        raise InputError(f"engine.python {path}: there is no SGLang in it ({reason}). {REMEDY}")
-    return Interpreter(path, version)

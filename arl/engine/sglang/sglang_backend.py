@@ -51,7 +51,7 @@ class SGLangBackend:
             checksums=found.reports_checksums,
         )
         note = "" if found.version == TESTED else f"arl is tested with {TESTED}"
-        return Installation("SGLang", found.version, found.path, can, note)
+        return Installation("SGLang", found.version, found.path, can, note, found.lacking)
 
     def refuse_model(self, path: str, recipe: Recipe) -> None:
         """See Backend.refuse_model."""
