@@ -42,7 +42,7 @@ class EngineConfig(Section):
     environment that .ci/sglang builds, which is ARL_SGLANG_ENV or ~/.cache/arl/sglang. `arl doctor` checks it."""
     args: tuple[Argument, ...] = ()
     """sglang: more flags for sglang.launch_server, as in [--mem-fraction-static, 0.8]; they override those that arl
-    chooses for a machine without GPUs."""
+    chooses for the machine: the memory, and the largest decode graph."""
 
     @field_validator("environment")
     @classmethod

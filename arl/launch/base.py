@@ -54,7 +54,7 @@ class Resources:
         niceness: added to the controller's, from 0 to 19, the lowest priority. It holds for all that the process
             starts, and makes way for every other process of the run.
         memory_share: fraction of a device's memory that an engine may take for weights and cache, from 0 to 1; None: it
-            has its devices to itself, and decides.
+            decides. It binds engines that size their cache when they start, such as SGLang.
     """
 
     threads: int

@@ -186,7 +186,7 @@ def test_too_little_shared_memory_for_nccl_is_refused_with_the_flags_of_docker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi
 ) -> None:
     monkeypatch.delenv("NCCL_SHM_DISABLE", raising=False)
-    monkeypatch.setattr(gpu_checks.shutil, "disk_usage", lambda _: Usage(67_108_864, 0, 67_108_864))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(67_108_864, 0, 67_108_864))
     with pytest.raises(InputError, match=r"/dev/shm: 67 MB are free, .* --shm-size=16g or --ipc=host, or set NCCL_SHM"):
         plan(tmp_path, monkeypatch, ("0", "1"))
     monkeypatch.setenv("NCCL_SHM_DISABLE", "1")
