@@ -18,15 +18,14 @@ from arl.errors import InputError
 from arl.launch.compilers import INSTALL_COMPILER, c_compiler, install_header, lacks_header
 from arl.launch.gpu_devices import Gpu, find_gpus, named_gpus
 from arl.launch.gpu_peers import pairs_without_access
+from arl.launch.gpu_users import refuse_busy
 from arl.launch.placement import Placement, is_mig
 from arl.launch.torch_build import own_torch, probe_torch, refuse_unequal_nccl
 from arl.sync.publication_directory import SHARED_MEMORY
 from arl.types import Transport
 
-MUCH = 1_000_000_000  # bytes of a GPU that somebody else may use without harm, as a display does
 LEAST_SHARED = 1_000_000_000  # bytes that NVIDIA advises for NCCL: docker run --shm-size=1g
 NOT_LOOKED = "no nvidia-smi: not looked at whether other processes use the GPUs, and how the GPUs are connected"
-CHOOSE = "end it, or choose other GPUs with CUDA_VISIBLE_DEVICES"
 
 
 class GpuReport(Struct, frozen=True):
@@ -67,27 +66,6 @@ def install_packages(backend: Installation) -> str:
     """Return the command that installs what a backend lacks on GPUs."""
     names = " ".join(f"'{requirement}'" for requirement in backend.lacking)
     return f"{backend.place} -m pip install {names}"
-
-
-def refuse_busy(gpu: Gpu) -> Iterator[str]:
-    """Yield a note if somebody uses a little of a GPU.
-
-    Raises:
-        InputError: a process uses more than a gigabyte of it, or somebody whom nvidia-smi does not list; or only parts
-            of it can be used.
-    """
-    if gpu.is_divided:
-        raise InputError(f"{gpu}: name the MIG devices in CUDA_VISIBLE_DEVICES; `nvidia-smi -L` lists their UUIDs")
-    large = [process for process in gpu.processes if process.used_bytes is None or process.used_bytes > MUCH]
-    if large:
-        raise InputError(f"{gpu}: is in use by {_joined(large)}; {CHOOSE}")
-    if gpu.unexplained_bytes > MUCH:
-        raise InputError(
-            f"{gpu}: {gpu.unexplained_bytes / 1e9:.1f} GB are in use by processes that nvidia-smi does not list, of "
-            f"another container or user; {CHOOSE}"
-        )
-    if gpu.processes:
-        yield f"{gpu}: also used by {_joined(gpu.processes)}"
 
 
 def check_shared_memory(recipe: Recipe, placement: Placement, transport: Transport) -> Iterator[str]:
@@ -148,7 +126,3 @@ def _about_names(gpus: Sequence[Gpu], names: Sequence[str]) -> Iterator[str]:
         yield "GPUs of several kinds: CUDA numbers the fastest first; give CUDA_DEVICE_ORDER=PCI_BUS_ID"
     if any(is_mig(name) for name in names):
         yield "MIG devices: not looked at whether other processes use them"
-
-
-def _joined(things: Sequence[object]) -> str:
-    return ", ".join(map(str, things))
