@@ -25,6 +25,10 @@ from arl.sync.publication_directory import SHARED_MEMORY
 from arl.types import Transport
 
 LEAST_SHARED = 1_000_000_000  # bytes that NVIDIA advises for NCCL: docker run --shm-size=1g
+UNKNOWN_MEMORY = (
+    "mode collocated, and the memory of the GPUs is not known: SGLang takes up to 0.9 of it; leave room for the "
+    "trainer with --mem-fraction-static in engine.args"
+)
 NOT_LOOKED = "no nvidia-smi: not looked at whether other processes use the GPUs, and how the GPUs are connected"
 
 
@@ -52,9 +56,11 @@ def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backe
     if transport == "broadcast" and recipe.engine.capabilities.own_interpreter:
         refuse_unequal_nccl(own_torch(), sys.executable, probe_torch(backend.place), backend.place)
     found = find_gpus()
+    used = named_gpus(found or (), names)
+    if recipe.mode == "collocated" and recipe.engine.kind == "sglang" and not used:
+        notes.append(UNKNOWN_MEMORY)
     if found is None:
         return GpuReport(notes=(*notes, NOT_LOOKED))
-    used = named_gpus(found, names)
     for gpu in used:
         notes += refuse_busy(gpu)
     notes += _slow_paths(used)

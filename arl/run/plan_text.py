@@ -54,7 +54,7 @@ def _deadlines(recipe: Recipe) -> str:
     rate = recipe.rollout.max_new_tokens / seconds
     return (
         f"{recipe.deadlines.startup:,.0f} s for a start; {seconds:,.0f} s for a step and for a batch, so the longest "
-        f"episode needs {rate:,.1f} tokens a second"
+        f"episode needs {rate:.2g} tokens a second"
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.config.recipe import Recipe
+from arl.config.recipe import Recipe, TinyModel
 from arl.errors import InputError, RecipeError
 from arl.launch import local
 from arl.launch.base import Node
@@ -17,10 +17,13 @@ from arl.launch.gpu_devices import find_gpus, named_gpus
 from arl.launch.memory_share import RESERVE, engine_share
 from arl.launch.placement import place
 from arl.launch.torch_build import TorchBuild
+from arl.models.tiny import make_tiny_model
 from arl.run import gpu_checks
 from arl.run.auto import resolve_auto
 from arl.run.plan_text import render_plan
 from arl.run.preflight import Plan, preflight
+from arl.sync.publication_directory import SHARED_MEMORY
+from arl.tasks.running_checksum import CHARACTERS
 from tests.fake_nvidia_smi import FakeNvidiaSmi, on_path
 from tests.fake_sglang import add_fake_torch, make_fake_sglang
 
@@ -252,6 +255,15 @@ def test_a_collocated_engine_leaves_room_on_its_gpu(
     assert apart.engines[0].memory_share is None
 
 
+def test_where_the_memory_of_a_gpu_is_not_known_the_plan_asks_for_the_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi
+) -> None:
+    engine = {"kind": "sglang", "python": make_fake_sglang(tmp_path)}
+    found = plan(tmp_path, monkeypatch, ("MIG-a",), mode="collocated", engine=engine)
+    assert found.placement.engines[0].memory_share is None
+    assert gpu_checks.UNKNOWN_MEMORY in found.notes
+
+
 @given(
     device=st.integers(20 * 10**9, 200 * 10**9),
     rank=st.floats(0, 0.8),
@@ -290,6 +302,17 @@ def test_the_plan_names_each_gpu_with_its_processes(
 def test_the_plan_says_how_fast_the_longest_episode_must_be(tmp_path: Path) -> None:
     given = recipe(tmp_path, rollout={"max_new_tokens": 300}, deadlines={"step": 60, "startup": 900})
     text = render_plan(given, preflight(given))
-    assert (
-        "900 s for a start; 60 s for a step and for a batch, so the longest episode needs 5.0 tokens a second" in text
-    )
+    assert "900 s for a start; 60 s for a step and for a batch" in text
+    assert "the longest episode needs 5 tokens a second" in text
+
+
+def test_the_plan_says_where_weights_are_published_and_why_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tiny_model(TinyModel(), CHARACTERS, 0, tmp_path / "model")
+    given = recipe(tmp_path, model={"path": str(tmp_path / "model")})
+    assert preflight(given).published_in == SHARED_MEMORY
+    assert "travel by transport file, in /dev/shm\n" in render_plan(given, preflight(given))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(67_108_864, 67_000_000, 100_000))
+    text = render_plan(given, preflight(given))
+    assert f"in {given.run_directory} on disk, because /dev/shm has no room: slower" in text
