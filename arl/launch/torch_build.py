@@ -106,16 +106,29 @@ def refuse_unequal_nccl(ours: TorchBuild, python: str, theirs: TorchBuild, their
         return
     raise InputError(
         f"sync.transport broadcast: both sides need the same NCCL. The trainer has {ours} ({python}), and the engines "
-        f"have {theirs} ({their_python}). Install the same torch for CUDA in both, or only the same NCCL: "
-        f"`PYTHON -m pip install {_wheel(theirs)}` with the interpreter of the trainer; or set sync.transport to file"
+        f"have {theirs} ({their_python}). {_remedy(ours, python, theirs, their_python)}, or set sync.transport to file"
     )
 
 
-def _wheel(build: TorchBuild) -> str:
-    """Name the package of a build's NCCL, as in nvidia-nccl-cu13==2.29.7."""
-    if build.cuda is None or build.nccl is None:
-        return "torch"
-    return f"nvidia-nccl-cu{build.cuda.partition('.')[0]}=={_dotted(build.nccl)}"
+def _remedy(ours: TorchBuild, python: str, theirs: TorchBuild, their_python: str) -> str:
+    """Say what to install where: a torch for CUDA, or the newer NCCL on the side that has the older one.
+
+    A torch works with a newer NCCL than it was built with; with an older one it may miss functions.
+    """
+    for build, place in ((ours, python), (theirs, their_python)):
+        if build.nccl is None or build.cuda is None:
+            return f"Install a torch for CUDA with {place} -m pip"
+    assert ours.nccl is not None
+    assert theirs.nccl is not None
+    is_ours = ours.nccl < theirs.nccl
+    older, place = (ours, python) if is_ours else (theirs, their_python)
+    newest = _dotted(max(ours.nccl, theirs.nccl))
+    assert older.cuda is not None
+    major = older.cuda.partition(".")[0]
+    return (
+        f"Install the same torch for CUDA in both, or the newer NCCL: {place} -m pip install "
+        f"nvidia-nccl-cu{major}=={newest}"
+    )
 
 
 def _dotted(version: tuple[int, int, int]) -> str:

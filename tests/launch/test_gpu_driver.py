@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from arl.errors import InputError
 from arl.launch.devices import visible_devices
@@ -127,3 +128,11 @@ def test_the_version_of_either_kind_of_kernel_module_is_read(tmp_path: Path, tex
 
 def test_this_machine_can_be_asked_for_its_devices() -> None:
     assert isinstance(visible_devices(), tuple)
+
+
+def test_every_mig_device_is_one_for_some_process_although_torch_counts_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a, MIG-b")
+    assert visible_devices() == ("MIG-a", "MIG-b")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    assert visible_devices() == ("GPU-a",)  # torch ignores what follows a name that is no device
