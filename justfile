@@ -24,6 +24,10 @@ quickstart *args:
 thorough *args:
     {{python}} -m pytest -m "slow or sglang or hypothesis" --hypothesis-profile thorough {{args}}
 
+# What only a GPU can settle, less than ten minutes each: docs/benchmarks/gpu; `just gpu --only kernels` runs one of them
+gpu *args:
+    {{python}} -m arl.cli bench gpu {{args}}
+
 # Tokens per line of code and tuple assignments per 1,000 lines, with the densest files
 air *args:
     {{python}} -m tests.air {{args}}

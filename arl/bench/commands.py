@@ -140,6 +140,31 @@ def sync(
     typer.echo(to_json(report))
 
 
+def broadcast(
+    repeats: Annotated[int, typer.Option(min=1, help="Of each, interleaved, after one warm-up.")] = 5,
+) -> None:
+    """Measure what a broadcast and a computation on one device cost each other."""
+    from arl.bench import to_json
+    from arl.bench.overlap_bench import bench_broadcast
+
+    report = bench_broadcast(repeats)
+    typer.echo(to_json(report))
+
+
+def gpu(
+    only: Annotated[list[str] | None, typer.Option(help="Name of a check; repeatable. Without it, all.")] = None,
+    out: Annotated[Path, typer.Option(help="Directory of the documents and their table.")] = Path(
+        "docs/benchmarks/gpu"
+    ),
+) -> None:
+    """Run the checks that only a GPU can settle."""
+    from arl.bench import stderr_display, to_json
+    from arl.bench.gpu_run import run_gpu_checks
+
+    report = run_gpu_checks(only or [], out, stderr_display().note)
+    typer.echo(to_json(report))
+
+
 def rewards(
     workers: Annotated[int, typer.Option(min=1, help="Reward processes.")] = 2,
     groups: Annotated[int, typer.Option(min=1, help="Of 8 responses each; a tenth where all take algebra.")] = 500,
@@ -196,6 +221,8 @@ COMMANDS: list[Callable[..., None]] = [
     packing,
     trainer,
     sync,
+    broadcast,
+    gpu,
     rewards,
     target,
 ]
