@@ -101,14 +101,14 @@ def pack_bytes(bucket: Bucket, parts: int) -> int:
 
 
 def fill_pack(shards: Mapping[str, Tensor], bucket: Bucket, parts: int, part: int, pack: Tensor) -> None:
-    """Cast the shards of `part` into `pack`, (pack_bytes,) uint8, in the bucket's order. What is left stays undefined."""
+    """Cast the shards of `part` into `pack`, (pack_bytes,) uint8, in the bucket's order; leave its rest as it is."""
     for piece in _pieces(bucket, parts, part):
         place = pack[piece.in_pack : piece.in_pack + piece.num_bytes]
         place.view(DTYPES[piece.dtype]).copy_(shards[piece.name].reshape(-1))
 
 
 def unpack(packs: Tensor, bucket: Bucket, flat: Tensor) -> None:
-    """Copy the packs of all parts, (parts, pack_bytes) uint8, to their places in `flat`: (bytes of the bucket,) uint8."""
+    """Copy the packs of all parts, (parts, pack_bytes) uint8, to their places in `flat`, (bytes,) uint8."""
     parts = len(packs)
     for part in range(parts):
         for piece in _pieces(bucket, parts, part):
