@@ -40,7 +40,7 @@ class Schedule(RuleBasedStateMachine):
 
     @rule()
     def step_and_snapshot(self) -> None:
-        """A buffer is free, unless a swap or a hanging send outlasts a step; then the trainer waits, and tries again."""
+        """A buffer is free, unless a swap or a hanging send outlasts a step; then the trainer waits."""
         try:
             flats = self.target.reserve(self.trained + 1, SPECS, AT_ONCE)
         except TrainerError:
@@ -162,6 +162,6 @@ def test_where_none_may_be_skipped_a_version_that_waits_is_kept() -> None:
     kept.reserve(1, AT_ONCE)
     with kept.reading(1):
         kept.reserve(2, AT_ONCE)
-        with pytest.raises(TrainerError, match="it is being sent or written.*it waits to be written"):
+        with pytest.raises(TrainerError, match=r"it is being sent or written.*it waits to be written"):
             kept.reserve(3, AT_ONCE)
     kept.reserve(3, AT_ONCE)
