@@ -137,7 +137,7 @@ def _handle_on_gpu(view: Tensor) -> "_Call":
 
     This process may have another number for the GPU than the engine's worker.
     """
-    rebuild, arguments = reductions.reduce_tensor(view)
+    rebuild, arguments = reductions.reduce_tensor(view)  # type: ignore[no-untyped-call]
     uuid = str(torch.cuda.get_device_properties(view.device).uuid)
     before = arguments[:DEVICE_ARGUMENT]
     after = arguments[DEVICE_ARGUMENT + 1 :]

@@ -84,7 +84,7 @@ def flatten(state: Mapping[str, Tensor], bucket: Sequence[TensorSpec], flat: Ten
 
 def unflatten_all(flats: Sequence[Tensor], buckets: Sequence[Sequence[TensorSpec]]) -> dict[str, Tensor]:
     """Return the tensors of all buckets, as views of `flats`."""
-    state = {}
+    state: dict[str, Tensor] = {}
     for flat, bucket in zip(flats, buckets, strict=True):
         state |= unflatten(flat, bucket)
     return state

@@ -94,14 +94,16 @@ class Publication:
     def _open_publisher(self, announce: Announce) -> Publisher:
         init = self._init
         assert self._target is not None
-        owns_buffers = isinstance(self._target, BroadcastTarget | IpcTarget)
+        buffers = self._file_buffers
+        if isinstance(self._target, BroadcastTarget | IpcTarget):
+            buffers = self._target.buffers
         return Publisher(
             self._target,
             init.kept_versions,
             announce=announce,
             every_version=init.every_version,
             checked_as=DTYPES[init.checked_as] if init.checked_as is not None else None,
-            buffers=self._target.buffers if owns_buffers else self._file_buffers,
+            buffers=buffers,
         )
 
     def _open_target(self) -> PublicationTarget | None:

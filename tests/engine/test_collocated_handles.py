@@ -16,6 +16,10 @@ from tests.train.workers import forked, init
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]
 
 
+def names(directory: str) -> set[str]:
+    return {entry.name for entry in Path(directory).iterdir()}
+
+
 def spoil(update: WeightUpdate, rank: int) -> None:
     """Change what one rank has shared."""
     first, *_ = sorted(Path(update.path, str(rank)).glob("*.bytes"))
@@ -53,13 +57,9 @@ def test_each_engine_holds_what_the_rank_on_its_device_has_shared(
             for step in (version, version + 1, version + 2):
                 await trainer.step(batch(step, groups=4, size=4))
                 update = await trainer.weights(step + 1)
-                folders = {folder.name for folder in Path(update.path).iterdir()}
-                assert folders == {str(rank) for rank in range(ranks)}
+                assert names(update.path) == {str(rank) for rank in range(ranks)}
                 await asyncio.gather(*(engine.update_weights(update) for engine in engines.values()))
-            assert {folder.name for folder in Path(shared.publish_directory).iterdir()} == {
-                f"v{version + 2}",
-                f"v{version + 3}",
-            }
+            assert names(shared.publish_directory) == {f"v{version + 2}", f"v{version + 3}"}
             spoil(update, last)
             await engines[0].update_weights(update)
             with pytest.raises(EngineError, match="is not what the trainer published"):
