@@ -223,7 +223,7 @@ def _handles(update: WeightUpdate, first_rank: int, workers: int) -> list[tuple[
     Raises:
         EngineError: there are none.
     """
-    ranks = sorted(int(folder.name) for folder in Path(update.path).glob("[0-9]*"))
+    ranks = sorted(int(folder.name) for folder in Path(update.path).iterdir() if folder.name.isdigit())
     if not ranks:
         raise EngineError(f"{update.path}: there are no handles of version {update.version}")
     of_workers = []
