@@ -12,11 +12,15 @@ class Sync(Section):
 
     transport: Literal["auto"] | Transport = "auto"
     """file: safetensors on a memory-backed file system. broadcast: to a process group of each engine, by NCCL, or by
-    gloo without GPUs. ipc: handles of shared memory, for an engine on the trainer's GPU. memory: the tensors, for
+    gloo without GPUs. ipc: handles of shared memory, for engines on the trainer's GPUs. memory: the tensors, for
     engines in the trainer's process. auto: the one that suits the devices; see arl.sync.choose."""
     bucket_megabytes: Positive = 512
     """broadcast, ipc: size of a bucket, whose tensors travel together, in units of 10^6 bytes. A larger tensor travels
     alone."""
+    buffers: Literal["auto", "device", "host"] = "auto"
+    """broadcast, with a GPU: where the trainer's rank 0 keeps two versions. device: on its GPU. host: in pinned memory,
+    from which each broadcast copies. auto: on the GPU if they take at most half of what is free there when the model
+    and its optimizer are loaded."""
     interrupt: bool = True
     """true: engines load new weights while episodes generate, which go on with the new weights. false: episodes end
     first and no new one begins meanwhile, so that no episode spans two versions."""
@@ -73,11 +77,6 @@ class Sync(Section):
             raise ValueError(f"{named}: in this world engines are in the trainer's process; use memory or file")
         if is_sent and has_lag:
             raise ValueError(f"{named}: with rollout.lag checkpoints copy the files that engines load; use file")
-        if self.transport == "ipc" and tensor_parallel > 1:
-            raise ValueError(
-                f"{named}: handles are of whole tensors, and engine.tensor_parallel {tensor_parallel} divides them; "
-                "use file"
-            )
 
     def refuse_impossible_pace(self, *, collocated: bool, has_lag: bool, versions_ahead: int) -> None:
         """Refuse to put loads off where a load is always waited for.

@@ -55,6 +55,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     resources: Resources  # its threads and GPUs
     seed: int  # of this replica
     host: str  # the address to listen on
+    replica: int = 0  # its number; in mode collocated replica i is on the GPUs of ranks from i · tensor_parallel on
 
 
 class Backend(Protocol):

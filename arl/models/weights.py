@@ -43,11 +43,25 @@ def own_rows(parameter: Tensor) -> tuple[int, int]:
     if not isinstance(parameter, DTensor):
         return 0, len(parameter)
     mesh = parameter.device_mesh
-    num_rows = len(parameter)
+    axis = shard_axis(parameter)
+    return rows_of_part(len(parameter), mesh.size(axis), mesh.get_local_rank(axis))
+
+
+def shard_axis(parameter: DTensor) -> int:
+    """Return the axis of the mesh along which FSDP2 has sharded `parameter`."""
     (axis,) = [i for i, placement in enumerate(parameter.placements) if isinstance(placement, Shard)]
-    per_rank = -(-num_rows // mesh.size(axis))
-    first = min(per_rank * mesh.get_local_rank(axis), num_rows)
-    end = min(first + per_rank, num_rows)
+    return axis
+
+
+def rows_of_part(num_rows: int, parts: int, part: int) -> tuple[int, int]:
+    """Return first and last + 1 of the rows of part number `part`, where `num_rows` rows are cut into `parts` parts.
+
+    >>> [rows_of_part(5, 4, part) for part in range(4)]
+    [(0, 2), (2, 4), (4, 5), (5, 5)]
+    """
+    per_part = -(-num_rows // parts)
+    first = min(per_part * part, num_rows)
+    end = min(first + per_part, num_rows)
     return first, end
 
 

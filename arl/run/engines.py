@@ -56,9 +56,11 @@ class EngineServers:
         """Start every server."""
         return [await self.start(i) for i in range(len(self.resources))]
 
-    def connect(self, url: str, sender: WeightSender | None = None) -> AbstractAsyncContextManager[ReplicaEngine]:
-        """Connect to a server that is ready at `url`; to a client all of them are alike."""
-        return self._backend.connect(url, self._spec(0), self.key, sender)
+    def connect(
+        self, url: str, sender: WeightSender | None = None, replica: int = 0
+    ) -> AbstractAsyncContextManager[ReplicaEngine]:
+        """Connect to server number `replica`, which is ready at `url`."""
+        return self._backend.connect(url, self._spec(replica), self.key, sender)
 
     @property
     def _backend(self) -> Backend:
@@ -71,6 +73,7 @@ class EngineServers:
             resources=self.resources[i],
             seed=self.recipe.seed + i,
             host=self.launcher.host,
+            replica=i,
         )
 
 
@@ -96,7 +99,7 @@ async def connect_engines(
         supervisors = []
         for i, server in enumerate(started):
             start = functools.partial(servers.start, i)
-            connect = functools.partial(servers.connect, sender=sender)
+            connect = functools.partial(servers.connect, sender=sender, replica=i)
             supervisor = EngineSupervisor(router, i, start, connect, startup, restarts, note)
             task = tasks.create_task(supervisor.supervise(server), name=f"supervisor of {server.role}")
             supervisors.append((supervisor, task))

@@ -112,6 +112,8 @@ def _init(
         every_version=lags is not None,
         transport=transport,
         bucket_bytes=recipe.sync.bucket_bytes,
+        buffers=recipe.sync.buffers,
+        sharing_ranks=min(recipe.engine.replicas * recipe.engine.tensor_parallel, recipe.train.ranks),
         broadcast_seconds=recipe.deadlines.swap,
         checked_as=recipe.engine.dtype if recipe.sync.check else None,
         takes_turns=resources.takes_turns,

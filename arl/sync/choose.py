@@ -5,7 +5,7 @@ sync.transport auto, first row that fits:
     engines in the trainer's process                                                memory
     no GPUs, or rollout.lag                                                         file
     GPUs, disaggregated                                                             broadcast
-    GPUs, collocated: one engine on the trainer's GPU, and its backend takes ipc    ipc
+    GPUs, collocated: every engine on GPUs of ranks, and its backend takes ipc      ipc
     GPUs, collocated: any other                                                     file
 
 A choice that the backend cannot take, or that needs a common file system where there is none, is passed over.
@@ -64,7 +64,7 @@ def _preferred(recipe: Recipe, one_process: bool, on_gpus: bool) -> list[Transpo
         return ["file", "broadcast"]
     if recipe.mode == "disaggregated":
         return ["broadcast", "file"]
-    return ["ipc", "file"] if _shares_one_gpu(recipe) else ["file"]
+    return ["ipc", "file"] if _is_on_ranks(recipe) else ["file"]
 
 
 def _refuse_unsuited(recipe: Recipe, wanted: Transport, on_gpus: bool, shares_files: bool) -> None:
@@ -72,16 +72,24 @@ def _refuse_unsuited(recipe: Recipe, wanted: Transport, on_gpus: bool, shares_fi
     named = f"sync.transport {wanted}"
     if wanted == "broadcast" and on_gpus and recipe.mode == "collocated":
         raise InputError(f"{named}: NCCL joins no two processes on one GPU (mode collocated); use auto")
-    if wanted == "ipc" and on_gpus and not _shares_one_gpu(recipe):
-        raise InputError(f"{named}: on GPUs only mode collocated with engine.replicas 1; use broadcast")
+    if wanted == "ipc" and on_gpus and recipe.mode != "collocated":
+        raise InputError(f"{named}: on GPUs only mode collocated; use broadcast")
+    if wanted == "ipc" and on_gpus and not _is_on_ranks(recipe):
+        engine = recipe.engine
+        raise InputError(
+            f"{named}: each GPU of an engine must be a rank's, and engine.replicas {engine.replicas} × "
+            f"engine.tensor_parallel {engine.tensor_parallel} are more than train.ranks {recipe.train.ranks}; "
+            "use as many ranks, or file"
+        )
     if _needs_files(wanted) and not shares_files:
         raise InputError(f"{named}: processes on these nodes have no file system in common; use broadcast")
 
 
-def _shares_one_gpu(recipe: Recipe) -> bool:
-    """Return whether the only engine is on rank 0's GPU, and nowhere else."""
+def _is_on_ranks(recipe: Recipe) -> bool:
+    """Return whether every GPU of an engine is also a trainer rank's (arl.launch.placement)."""
     engine = recipe.engine
-    return recipe.mode == "collocated" and engine.replicas == 1 and engine.tensor_parallel == 1
+    gpus = engine.replicas * engine.tensor_parallel
+    return recipe.mode == "collocated" and gpus <= recipe.train.ranks
 
 
 def _needs_files(transport: Transport) -> bool:

@@ -1,7 +1,10 @@
-"""Publish weights in shared memory, with handles of their tensors in files.
+"""Publish weights in shared memory, with handles of their tensors in files: one rank's part.
 
-    <directory>/v<version>/<bucket>.handles     a pickled list of (name, handle), for SGLang
-    <directory>/v<version>/<bucket>.bytes       the bucket itself on a CPU; on a GPU it stays in the GPU's memory
+    <directory>/v<version>/<rank>/<bucket>.handles     a pickled list of (name, handle), for SGLang
+    <directory>/v<version>/<rank>/<bucket>.bytes       the bucket itself on a CPU; on a GPU it stays in the GPU's memory
+
+Each rank shares the memory of its own device with the engine's worker on that device. The folder of a rank gets its
+name when it is complete, and rank 0 announces a version when every rank has completed its own (arl.train.publication).
 
 Handles are pickles because SGLang accepts nothing else. This process sends only their path. The engine's client reads
 the file and sends it over loopback, with the run's key, to the server.
@@ -17,18 +20,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing import reductions
 
+from arl.sync.bucket_memory import allocate_buckets
 from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
-from arl.sync.loading import flatten, specs_of, unflatten
+from arl.sync.loading import specs_of, unflatten, unflatten_all
 from arl.sync.publication_target import State
+from arl.sync.version_buffers import VersionBuffers
 from arl.sync.weight_messages import HANDLES
 from arl.types import WeightUpdate
 
 BYTES = ".bytes"
+WRITE_SECONDS = 60.0  # longest wait for a buffer when whole tensors are given
+DEVICE_ARGUMENT = 6  # of torch's rebuild_cuda_tensor: the device's index, for which SGLang also takes a UUID
 
 
 class IpcTarget:
-    """Share the memory of this process's GPU, or on a CPU a mapped file that lies beside its handles.
+    """Share the memory of this process's GPU, or on a CPU mapped files that lie beside their handles.
 
     A server may write into a tensor that it is given: SGLang adds one to Gemma's norms. The next server that loads the
     same version must not see that, so whatever could be written to is copied when it is mapped.
@@ -36,65 +44,122 @@ class IpcTarget:
     Args:
         directory: the versions are made in it.
         bucket_bytes: most bytes of a bucket; a larger tensor has a bucket of its own.
+        kept: number of versions in the GPU's memory, which is used again. Two are enough where engines load each
+            version before the next step begins, as in mode collocated.
+        rank: names the folder of this rank.
     """
 
-    def __init__(self, directory: Path, bucket_bytes: int) -> None:
+    def __init__(self, directory: Path, bucket_bytes: int, kept: int = 2, rank: int = 0) -> None:
         self._directory = directory
         self._bucket_bytes = bucket_bytes
-        self._held: dict[int, list[Tensor]] = {}
+        self._rank = rank
+        self._buckets: list[list[TensorSpec]] = []
+        self._mapped: list[Tensor] = []  # the files of the version that is being filled
+        self._handles: dict[int, bytes] = {}  # by address of a bucket on the GPU
+        on_gpu = torch.cuda.is_available()
+        self.buffers = VersionBuffers(kept, self._allocate) if on_gpu else None
+
+    def reserve(self, version: int, specs: Sequence[TensorSpec], seconds: float) -> list[Tensor]:
+        """Return memory for the buckets of `version`, which the caller fills before `share`.
+
+        Args:
+            specs: of all tensors, the same for every version.
+
+        Raises:
+            TrainerError: no buffer was free within `seconds`.
+        """
+        self._buckets = make_buckets(specs, self._bucket_bytes)
+        self._partial(version).mkdir(parents=True)
+        if self.buffers is not None:
+            return self.buffers.reserve(version, seconds)
+        self._mapped = []
+        for number, bucket in enumerate(self._buckets):
+            path = str(self._partial(version) / f"{number:06d}{BYTES}")
+            self._mapped.append(torch.from_file(path, shared=True, size=bucket_bytes_of(bucket), dtype=torch.uint8))
+        return self._mapped
+
+    def share(self, version: int, flats: Sequence[Tensor]) -> None:
+        """Write the handles of what `reserve` returned for `version`, now that it is filled."""
+        final = self._folder(version)
+        for number, (flat, bucket) in enumerate(zip(flats, self._buckets, strict=True)):
+            name = f"{number:06d}"
+            if flat.is_cuda:
+                handles = self._handles_on_gpu(flat, bucket)
+            else:
+                handles = _handles_of_file(final / f"{name}{BYTES}", flat, bucket)
+            (self._partial(version) / f"{name}{HANDLES}").write_bytes(handles)
+        self._mapped = []  # the files stay
+        self._partial(version).rename(final)
 
     def write(self, version: int, state: State) -> WeightUpdate:
-        """See PublicationTarget."""
-        directory = self._directory / f"v{version}"
-        directory.mkdir(parents=True)
-        share = _share_on_gpu if torch.cuda.is_available() else _share_in_file
-        self._held[version] = []
-        for number, bucket in enumerate(make_buckets(specs_of(state), self._bucket_bytes)):
-            place = directory / f"{number:06d}"
-            flat, handles = share(state, bucket, place)
-            self._held[version].append(flat)
-            place.with_suffix(HANDLES).write_bytes(handles)
-        return WeightUpdate(version, str(directory), "ipc")
+        """See PublicationTarget. Copies and shares `state`, unless the version is shared already."""
+        if not self._folder(version).exists():
+            flats = self.reserve(version, specs_of(state), WRITE_SECONDS)
+            for name, view in unflatten_all(flats, self._buckets).items():
+                view.copy_(state[name])
+            if self.buffers is not None:
+                torch.cuda.synchronize()
+            self.share(version, flats)
+        return WeightUpdate(version, str(self._folder(version).parent), "ipc")
 
     def discard(self, update: WeightUpdate) -> None:
-        """See PublicationTarget."""
-        del self._held[update.version]
+        """See PublicationTarget. Removes the folders of all ranks."""
         shutil.rmtree(update.path)
 
+    def _folder(self, version: int) -> Path:
+        return self._directory / f"v{version}" / str(self._rank)
 
-def _share_on_gpu(state: State, bucket: Sequence[TensorSpec], _: Path) -> tuple[Tensor, bytes]:
-    """Return the bucket in the GPU's memory, and CUDA's handles of its tensors."""
-    flat = torch.empty(bucket_bytes_of(bucket), dtype=torch.uint8, device="cuda")
-    flatten(state, bucket, flat)
-    torch.cuda.synchronize()
-    parts: list[tuple[str, Any]] = []
-    for name, view in unflatten(flat, bucket).items():
-        # A vector is copied where it is mapped; matrices, which are only read, are not.
-        part = _Call(torch.clone, view) if view.ndim == 1 else view
-        parts.append((name, part))
-    return flat, bytes(ForkingPickler.dumps(parts))
+    def _partial(self, version: int) -> Path:
+        return self._directory / f"v{version}" / f".{self._rank}"
+
+    def _allocate(self) -> list[Tensor]:
+        return allocate_buckets(self._buckets, "device")
+
+    def _handles_on_gpu(self, flat: Tensor, bucket: Sequence[TensorSpec]) -> bytes:
+        """Return CUDA's handles of a bucket's tensors. They are made once, and stay good as long as the memory lives.
+
+        torch keeps a record of each handle that it makes until the memory is freed, and this memory never is.
+        """
+        address = flat.data_ptr()
+        if address not in self._handles:
+            parts: list[tuple[str, Any]] = []
+            for name, view in unflatten(flat, bucket).items():
+                handle = _handle_on_gpu(view)
+                # A vector is copied where it is mapped; matrices, which are only read, are not.
+                part = _Call(torch.clone, handle) if view.ndim == 1 else handle
+                parts.append((name, part))
+            self._handles[address] = bytes(ForkingPickler.dumps(parts))
+        return self._handles[address]
 
 
-def _share_in_file(state: State, bucket: Sequence[TensorSpec], place: Path) -> tuple[Tensor, bytes]:
-    """Return the bucket in a mapped file, and handles that map the file again.
+def _handle_on_gpu(view: Tensor) -> "_Call":
+    """Return torch's handle of `view`, which names the GPU by its UUID.
+
+    This process may have another number for the GPU than the engine's worker.
+    """
+    rebuild, arguments = reductions.reduce_tensor(view)  # type: ignore[no-untyped-call]
+    uuid = str(torch.cuda.get_device_properties(view.device).uuid)
+    before = arguments[:DEVICE_ARGUMENT]
+    after = arguments[DEVICE_ARGUMENT + 1 :]
+    return _Call(rebuild, *before, uuid, *after)
+
+
+def _handles_of_file(path: Path, flat: Tensor, bucket: Sequence[TensorSpec]) -> bytes:
+    """Return handles that map the file `path`, whose content is `flat`.
 
     torch's own sharing on a CPU needs a process that outlives those who share. A mapped file needs no process.
     """
-    num_bytes = bucket_bytes_of(bucket)
-    path = str(place.with_suffix(BYTES))
-    flat = torch.from_file(path, shared=True, size=num_bytes, dtype=torch.uint8)
-    flatten(state, bucket, flat)
     views = unflatten(flat, bucket)
     dtype = next(iter(views.values())).dtype
     map_file = functools.partial(torch.from_file, dtype=dtype)
     shared = False  # each reader maps it for itself: pages are shared until the reader writes to them
-    whole = _Call(map_file, path, shared, num_bytes // dtype.itemsize)
+    whole = _Call(map_file, str(path), shared, len(flat) // dtype.itemsize)
     parts = []
     for name, view in views.items():
         shape = tuple(view.shape)
         part = _Call(torch.as_strided, whole, shape, view.stride(), view.storage_offset())
         parts.append((name, part))
-    return flat, pickle.dumps(parts)
+    return pickle.dumps(parts)
 
 
 class _Call:

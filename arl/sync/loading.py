@@ -82,6 +82,14 @@ def flatten(state: Mapping[str, Tensor], bucket: Sequence[TensorSpec], flat: Ten
         part.copy_(state[name])
 
 
+def unflatten_all(flats: Sequence[Tensor], buckets: Sequence[Sequence[TensorSpec]]) -> dict[str, Tensor]:
+    """Return the tensors of all buckets, as views of `flats`."""
+    state: dict[str, Tensor] = {}
+    for flat, bucket in zip(flats, buckets, strict=True):
+        state |= unflatten(flat, bucket)
+    return state
+
+
 def unflatten(flat: Tensor, bucket: Sequence[TensorSpec]) -> dict[str, Tensor]:
     """Return views of `flat`, (bytes of the bucket,) uint8, each with the name, dtype and shape of its spec."""
     views = {}

@@ -1,11 +1,18 @@
-"""Remember which published versions can be loaded, and from where. Torch-free."""
+"""Remember which published versions can be loaded, and from where; and count those that are kept. Torch-free."""
 
 from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from arl.config.recipe import Recipe
-from arl.types import WeightUpdate
+from arl.sync.buckets import ITEM_BYTES
+from arl.types import Transport, WeightUpdate
+
+BufferPlace = Literal["device", "host"]
+BROADCAST_BUFFERS = 2  # arl.sync.version_buffers says why these are enough
+FILE_BUFFERS = 2  # one is written to a file while the next snapshot is taken
+SHARE_OF_FREE_MEMORY = 0.5  # of a GPU that holds weights and moments; gradients and activations need the rest
 
 
 class PublishedVersions:
@@ -55,3 +62,56 @@ def kept_versions(recipe: Recipe, lags: np.ndarray | None) -> int:
         return 2  # no step begins before the weights of its predecessor are loaded
     ahead = recipe.rollout.versions_ahead if lags is None else int(lags.max())
     return ahead + 2
+
+
+class HeldVersions(NamedTuple):
+    """Count the published versions in each kind of memory; each takes `published_bytes`."""
+
+    on_device: int = 0  # memory of a GPU: of rank 0; with ipc, of every rank whose GPU an engine uses
+    on_host: int = 0  # memory of the process of rank 0, pinned where there is a GPU
+    in_files: int = 0  # files in the publication directory, one that is being written included
+
+
+def held_versions(transport: Transport, kept: int, place: BufferPlace, on_gpus: bool) -> HeldVersions:
+    """Return how many versions a transport holds at once.
+
+    Args:
+        kept: see kept_versions.
+        place: of the buffers of a broadcast, see buffer_place.
+        on_gpus: the trainer's ranks compute on GPUs.
+    """
+    if transport == "broadcast":
+        on_device = place == "device" and on_gpus
+        return HeldVersions(on_device=BROADCAST_BUFFERS) if on_device else HeldVersions(on_host=BROADCAST_BUFFERS)
+    if transport == "ipc":
+        return HeldVersions(on_device=kept) if on_gpus else HeldVersions(in_files=kept + 1)
+    if transport == "file":
+        return HeldVersions(on_host=FILE_BUFFERS, in_files=kept + 1)
+    return HeldVersions(on_host=kept + 2)  # memory: kept, in work and waiting
+
+
+def published_bytes(parameters: int, dtype: str) -> int:
+    """Return the bytes of one published version.
+
+    Args:
+        parameters: of the model, a tied head counted once.
+        dtype: train.dtype, float32 or bfloat16.
+
+    >>> published_bytes(7_600_000_000, "bfloat16")
+    15200000000
+    """
+    return parameters * ITEM_BYTES[dtype]
+
+
+def buffer_place(wanted: Literal["auto"] | BufferPlace, version_bytes: int, free_bytes: int) -> BufferPlace:
+    """Choose where the buffers of a broadcast lie, in a process that has a GPU.
+
+    Args:
+        wanted: sync.buffers; auto takes the GPU if all buffers fit into half of its free memory.
+        version_bytes: see published_bytes.
+        free_bytes: of the GPU, when weights and moments are loaded.
+    """
+    if wanted != "auto":
+        return wanted
+    needed = BROADCAST_BUFFERS * version_bytes
+    return "device" if needed <= SHARE_OF_FREE_MEMORY * free_bytes else "host"

@@ -3,6 +3,7 @@
 snapshot (the only part that blocks training) ─► thread: PublicationTarget.write ─► announce(WeightUpdate)
 """
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import torch
 
 from arl.sync.publication_target import PublicationTarget, State
 from arl.sync.verify import checksums
+from arl.sync.version_buffers import VersionBuffers
 from arl.types import WeightUpdate
 
 Announce = Callable[[WeightUpdate | Exception], None]
@@ -47,6 +49,8 @@ class Publisher:
         announce: called in the publishing thread with each WeightUpdate, or with the exception that ended the thread.
         every_version: skip none.
         checked_as: dtype of engines whose weights are compared; None: they are not.
+        buffers: hold the snapshots, and may give the memory of one that waits to a newer one. None: each snapshot has
+            memory of its own.
     """
 
     def __init__(
@@ -56,12 +60,14 @@ class Publisher:
         announce: Announce,
         every_version: bool = False,
         checked_as: torch.dtype | None = None,
+        buffers: VersionBuffers | None = None,
     ) -> None:
         self._target = target
         self._kept = kept
         self._announce = announce
         self._every_version = every_version
         self._checked_as = checked_as
+        self._buffers = buffers
         self._may_wait = threading.Semaphore(1)  # with every_version, one snapshot at a time waits in the queue
         self._written: deque[WeightUpdate] = deque()
         self._queue: SimpleQueue[Snapshot | None] = SimpleQueue()  # None: close
@@ -69,7 +75,7 @@ class Publisher:
         self._thread.start()
 
     def publish(self, version: int, state: State) -> None:
-        """Queue a snapshot, which the caller does not change afterwards."""
+        """Queue a snapshot, which the caller does not change afterwards, except through `buffers`."""
         if self._every_version:
             self._may_wait.acquire()  # a publisher that failed has announced it, and the run ends: no deadline here
         self._queue.put((version, state))
@@ -87,16 +93,19 @@ class Publisher:
 
     def _work(self) -> None:
         """Write snapshots. Consumes the queue; waits for the next one; unblocked by `publish` and `close`."""
-        closing = False
-        while not closing:
-            snapshot, closing = self._next_snapshot()
-            if snapshot is None:
-                return
-            try:
-                self._write(*snapshot)
-            except Exception as error:
-                self._announce(error)
-                raise
+        try:
+            while not self._write_next():
+                pass  # no snapshot is held while the next one is waited for
+        except Exception as error:
+            self._announce(error)
+            raise
+
+    def _write_next(self) -> bool:
+        """Wait for a snapshot and write it; return whether the publisher was closed."""
+        snapshot, closing = self._next_snapshot()
+        if snapshot is not None:
+            self._write(*snapshot)
+        return closing
 
     def _next_snapshot(self) -> tuple[Snapshot | None, bool]:
         """Wait for a snapshot, and take the newest that is queued; also return whether the publisher was closed."""
@@ -115,7 +124,11 @@ class Publisher:
 
     def _write(self, version: int, state: State) -> None:
         """Write and announce one version, and discard those beyond `kept`."""
-        update = write_version(self._target, version, state, self._checked_as)
+        reading = contextlib.nullcontext(True) if self._buffers is None else self._buffers.reading(version)
+        with reading as is_there:
+            if not is_there:
+                return  # a newer snapshot has taken its memory, and comes next
+            update = write_version(self._target, version, state, self._checked_as)
         self._written.append(update)
         self._announce(update)
         while len(self._written) > self._kept:

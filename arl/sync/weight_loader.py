@@ -62,10 +62,14 @@ class WeightLoader:
         sender: the trainer; only needed for weights that are broadcast.
         workers: number of the server's processes that hold a part of the weights.
         seconds: deadline of a whole broadcast.
+        first_rank: the trainer's rank on the device of the first worker; the others follow. Only needed for handles.
     """
 
-    def __init__(self, server: Commands, sender: WeightSender | None, workers: int, seconds: float) -> None:
+    def __init__(
+        self, server: Commands, sender: WeightSender | None, workers: int, seconds: float, first_rank: int = 0
+    ) -> None:
         self._server = server
+        self._first_rank = first_rank
         self._sender = sender
         self._workers = workers
         self._seconds = seconds
@@ -95,7 +99,8 @@ class WeightLoader:
             body = UpdateFromDisk(update.path, version, flush_cache=False)
             await self._server.command("/update_weights_from_disk", body)
         elif update.transport == "ipc":
-            await self._send_handles(_handles(update), version)
+            handles = _handles(update, self._first_rank, self._workers)
+            await self._send_handles(handles, version)
         elif self.stages:
             await self._receive([], version)
         else:
@@ -196,22 +201,34 @@ class WeightLoader:
         )
         await self._server.command("/update_weights_from_distributed", body)
 
-    async def _send_handles(self, handles: Sequence[bytes], version: str) -> None:
-        """Ask the server to map each bucket; the last one carries the version."""
+    async def _send_handles(self, handles: Sequence[Sequence[bytes]], version: str) -> None:
+        """Ask the server to map each bucket; the last one carries the version.
+
+        Args:
+            handles: of each bucket, those for each worker. They are of whole tensors, of which a worker takes its part.
+        """
         last = len(handles) - 1
         for number, bucket in enumerate(handles):
             weight_version = version if number == last else None
-            body = UpdateFromTensor([bucket], weight_version, flush_cache=False)
+            body = UpdateFromTensor(list(bucket), weight_version, flush_cache=False)
             await self._server.command("/update_weights_from_tensor", body)
 
 
-def _handles(update: WeightUpdate) -> list[bytes]:
-    """Read the handles of all buckets, in order.
+def _handles(update: WeightUpdate, first_rank: int, workers: int) -> list[tuple[bytes, ...]]:
+    """Read the handles of all buckets, in order: of each bucket, those for each worker of a server.
+
+    Worker t is given those of the trainer's rank `first_rank` + t, which is on its device. Where fewer ranks share
+    their memory, which only happens on a CPU, workers have ranks in common.
 
     Raises:
         EngineError: there are none.
     """
-    files = sorted(Path(update.path).glob(f"*{HANDLES}"))
-    if not files:
+    ranks = sorted(int(folder.name) for folder in Path(update.path).iterdir() if folder.name.isdigit())
+    if not ranks:
         raise EngineError(f"{update.path}: there are no handles of version {update.version}")
-    return [file.read_bytes() for file in files]
+    of_workers = []
+    for worker in range(first_rank, first_rank + workers):
+        rank = ranks[worker % len(ranks)]
+        files = sorted(Path(update.path, str(rank)).glob(f"*{HANDLES}"))
+        of_workers.append([file.read_bytes() for file in files])
+    return list(zip(*of_workers, strict=True))

@@ -9,6 +9,7 @@ controller (ROUTER, one port)                        rank r (DEALER, and one for
                Saved ◄──                             by rank 0, from the thread that writes
     Join ──► … Joined ◄──                            an engine's group, by rank 0: arl.sync.broadcast_threads
     Send ──► … Sent ◄──                              by the thread of that group; Leave ends it
+    Claim ──► … Claimed ◄──                          by rank 0's thread that keeps what engines need: arl.train.claims
     Stop ──► … Stopped ◄──
                Failed ◄──                            instead of any answer: the rank's traceback; it then ends
 """
@@ -20,6 +21,7 @@ from msgspec import Struct
 from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.sync.buckets import TensorSpec
+from arl.sync.published_versions import BufferPlace
 from arl.train.packer import Shard
 from arl.train.trained_tokens import TokenLogprobs
 from arl.types import MetricValue, Transport, WeightUpdate
@@ -27,6 +29,7 @@ from arl.types import MetricValue, Transport, WeightUpdate
 ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank: where the controller listens
 STARTUP_SECONDS = "ARL_STARTUP_SECONDS"  # environment of a rank: deadlines.startup
 SENDERS = "senders"  # role of the thread that waits for Join
+CLAIMS = "claims"  # role of the thread that waits for Claim
 
 
 class _Message(Struct, frozen=True, tag=True):
@@ -59,13 +62,15 @@ class Init(_Message, frozen=True):
     version: int
     resumed: bool  # model_path is a checkpoint; continue with its optimizer state
     publish_directory: str
-    kept_versions: int  # published versions on disk
+    kept_versions: int  # published versions that are not discarded
     collective_seconds: float  # deadline of every collective
     shutdown_seconds: float  # deadline of what is still being published when Stop arrives
     evidence: str  # directory for what could not be trained
     every_version: bool = False  # publish each version, rather than the newest
     transport: Transport = "file"
     bucket_bytes: int = 512 * 10**6
+    buffers: Literal["auto"] | BufferPlace = "auto"  # where the buckets of a broadcast lie
+    sharing_ranks: int = 1  # ipc: ranks, from 0 on, whose memory engines read
     broadcast_seconds: float = 60.0  # deadline of every wait for an engine
     checked_as: str | None = None  # dtype of engines whose weights are compared
     takes_turns: bool = False  # engines use its devices between its steps
@@ -118,6 +123,16 @@ class Leave(_Message, frozen=True):
     pass
 
 
+class Claim(_Message, frozen=True):
+    """Asks rank 0 to keep the newest version that is broadcast, until engines are sent a newer one that is claimed."""
+
+    version: int  # the oldest that serves
+
+
+class Claimed(_Message, frozen=True):
+    version: int
+
+
 class Save(_Message, frozen=True):
     path: str
 
@@ -143,8 +158,8 @@ class Failed(_Message, frozen=True):
     trace: str
 
 
-ToRank = Refused | Init | Step | Join | Send | Leave | Save | Stop
-FromRank = Hello | Ready | Stepped | Published | Joined | Sent | Copied | Saved | Stopped | Failed
+ToRank = Refused | Init | Step | Join | Send | Leave | Claim | Save | Stop
+FromRank = Hello | Ready | Stepped | Published | Joined | Sent | Claimed | Copied | Saved | Stopped | Failed
 
 
 def encode(message: Struct) -> bytes:

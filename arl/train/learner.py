@@ -20,7 +20,8 @@ from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
-from arl.sync.buckets import TensorSpec
+from arl.sync.buckets import TensorSpec, bucket_bytes_of
+from arl.sync.loading import unflatten
 from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.cost import peak_flops, peak_memory, training_flops
 from arl.train.gradient_halves import Half, halves
@@ -132,7 +133,13 @@ class Learner:
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copy every weight in the compute dtype to rank 0's CPU; returns an empty dict on other ranks. Collective."""
-        return self.sharded.full_state(self.sharded.dtype, pinned=True)
+        bucket = self.tensors()
+        if dist.get_rank() != 0:
+            self.sharded.gather([bucket], None)
+            return {}
+        flat = torch.empty(bucket_bytes_of(bucket), dtype=torch.uint8)
+        self.sharded.gather([bucket], [flat])
+        return unflatten(flat, bucket)
 
     def tensors(self) -> tuple[TensorSpec, ...]:
         """Return name, dtype and shape of every tensor in a `snapshot`, in its order."""

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import zmq
 
-from arl.launch.address import listening_address
 from arl.launch.child import leave
 from arl.train import channel
 from arl.train.channel import (
@@ -38,8 +37,6 @@ from arl.train.link import LINGER_SECONDS, Link
 from arl.types import WeightUpdate
 
 if TYPE_CHECKING:
-    from arl.sync.publication_target import PublicationTarget
-    from arl.sync.publisher import Publisher
     from arl.train.sharded_weights import TrainingState
 
 
@@ -48,6 +45,7 @@ class Rank:
 
     def __init__(self, link: Link, init: Init) -> None:
         from arl.train.learner import Learner
+        from arl.train.publication import Publication
 
         train, objective = init.sections()
         self._link = link
@@ -64,37 +62,7 @@ class Rank:
         )
         self._saver = ThreadPoolExecutor(1, "saver")
         self._announce_save = _Announcer("saver", init.version)
-        self._publisher = self._open_publisher() if link.rank == 0 else None
-
-    def _open_publisher(self) -> "Publisher":
-        from arl.models.load import DTYPES
-        from arl.sync.publisher import Publisher
-
-        init = self._init
-        return Publisher(
-            self._target(),
-            init.kept_versions,
-            announce=_Announcer("publisher", init.version),
-            every_version=init.every_version,
-            checked_as=DTYPES[init.checked_as] if init.checked_as is not None else None,
-        )
-
-    def _target(self) -> "PublicationTarget":
-        from arl.sync.broadcast_target import BroadcastTarget
-        from arl.sync.broadcast_threads import start_broadcast_threads
-        from arl.sync.file_target import FileTarget
-        from arl.sync.ipc_target import IpcTarget
-        from arl.train.sender_link import SenderLink
-
-        init = self._init
-        if init.transport == "ipc":
-            return IpcTarget(Path(init.publish_directory), init.bucket_bytes)
-        if init.transport == "broadcast":
-            target = BroadcastTarget(init.bucket_bytes)
-            start_broadcast_threads(target, SenderLink, listening_address(), init.broadcast_seconds)
-            return target
-        assert init.transport == "file", f"a process cannot publish by {init.transport}"
-        return FileTarget(Path(init.publish_directory), self.learner.config_json())
+        self._publication = Publication(self.learner, init, link.rank, _Announcer("publisher", init.version))
 
     def serve(self) -> None:
         """Consumes the controller's messages; waits for the next; unblocked by it, or by the controller's death."""
@@ -110,8 +78,7 @@ class Rank:
             self._link.send(answer)
             self._log(f"{type(answer).__name__} sent")
         self._saver.shutdown()  # the controller has waited for what it saved
-        if self._publisher is not None:
-            self._publisher.close(self._init.shutdown_seconds)
+        self._publication.close(self._init.shutdown_seconds)
         self._link.send(Stopped())
         self._log("Stopped sent")
 
@@ -133,11 +100,9 @@ class Rank:
         log = TokenLog()
         metrics = self.learner.step(message.shard, log)
         start = time.perf_counter()
-        state = self.learner.snapshot()
+        self._publication.publish()
         if self._init.takes_turns:
             self.learner.sharded.give_back()
-        if self._publisher is not None:
-            self._publisher.publish(self.learner.version, state)
         metrics["sync/blocking_seconds"] = time.perf_counter() - start
         return Stepped(self.learner.version, metrics, log.logprobs())
 

@@ -1,14 +1,14 @@
 """Hold this rank's shards of a model and of AdamW's moments, and save and load them as checkpoints.
 
     model directory ─► empty model ─► shard ─► fill_model
-    full_state ─► what is published               training_state ─► write ─► a checkpoint ─► load_optimizer
+    gather ─► what is published               training_state ─► write ─► a checkpoint ─► load_optimizer
 
 Master weights and optimizer states are float32. The optimizer works on the local shards themselves: AdamW is
 elementwise, so the result is the same, and DTensor's dispatch, which costs more than the arithmetic of a tiny model,
 is not paid.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from arl.config.recipe import Train
 from arl.errors import DataError
 from arl.models.load import empty_model, save_model
 from arl.models.weights import fill_model
+from arl.train.gathering import Bucket, gather_buckets, shard_group
 from arl.train.sharding import local_part, part_like, shard, whole_tensor
 
 OPTIMIZER = "optimizer.safetensors"
@@ -66,21 +67,28 @@ class ShardedWeights:
                 state[moment] = torch.zeros_like(local, requires_grad=False)
             self._optimizer.state[local] = state
 
-    def full_state(self, dtype: torch.dtype, pinned: bool = False) -> dict[str, Tensor]:
-        """Copy every weight, in `dtype`, to the CPU of rank 0; returns nothing on the other ranks. Collective.
+    def gather(self, buckets: Sequence[Bucket], flats: Sequence[Tensor] | None, everywhere: bool = False) -> None:
+        """Write every weight, cast to the dtype of `buckets`, into `flats`; it is there on return. Collective.
 
         Args:
-            pinned: copy into pages that a GPU writes to by itself, many times as fast. torch keeps them for the next
-                copy.
+            buckets: all parameters in their order, as arl.sync.buckets cuts them.
+            flats: memory of each bucket, (bytes of the bucket,) uint8. None: this rank keeps nothing.
+            everywhere: every rank may keep the buckets; otherwise rank 0 alone.
         """
+        shards = {name: local.detach() for name, _, local in self._parameters()}
+        any_parameter = next(iter(self._shards.values()))
+        group = shard_group(any_parameter)
+        gather_buckets(shards, buckets, flats, group, everywhere)
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def full_state(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Copy every weight, in `dtype`, to the CPU of rank 0; returns nothing on the other ranks. Collective."""
         state = {}
         for name, sharded, local in self._parameters():
             full = whole_tensor(local.detach(), sharded)
             if dist.get_rank() == 0:
-                state[name] = torch.empty(full.shape, dtype=dtype, pin_memory=pinned and full.is_cuda)
-                state[name].copy_(full, non_blocking=True)
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
+                state[name] = full.to("cpu", dtype, copy=True)
         return state
 
     def save(self, path: Path, tokenizer_path: str | Path) -> None:

@@ -26,6 +26,8 @@ from arl.sync.published_versions import PublishedVersions
 from arl.sync.weight_sender import Rendezvous
 from arl.train import channel
 from arl.train.channel import (
+    Claim,
+    Claimed,
     Copied,
     Failed,
     Hello,
@@ -107,6 +109,7 @@ class TrainerClient:
         self._ranks = RankWatch()
         self._connections = RankConnections(ranks, run_key, host)
         self._one_at_a_time = asyncio.Lock()  # one request to all ranks
+        self._one_claim_at_a_time = asyncio.Lock()
         self._answers: Answers | None = None
         self._saving: asyncio.Future[Any] | None = None
         self._thread_answers: dict[str, asyncio.Future[Any]] = {}  # by role of rank 0's thread
@@ -120,7 +123,8 @@ class TrainerClient:
 
     async def __aenter__(self) -> Self:
         self._answers = self._expect(Hello)
-        self._thread_answers[channel.SENDERS] = self._waits.new()
+        for role in (channel.SENDERS, channel.CLAIMS):
+            self._thread_answers[role] = self._waits.new()
         self._tasks = [
             asyncio.create_task(self._listen(), name="trainer messages"),
             asyncio.create_task(self._fail_with_a_rank(), name="trainer deaths"),
@@ -163,6 +167,7 @@ class TrainerClient:
         if self._init.transport == "broadcast":
             async with self._rank_0_deadline(self._deadlines.startup, "to start the threads that broadcast"):
                 await self._thread_answers[channel.SENDERS]
+                await self._thread_answers[channel.CLAIMS]
 
     async def step(self, batch: Batch) -> StepResult:
         """See Trainer. Each rank gets only its slice of the batch.
@@ -191,6 +196,15 @@ class TrainerClient:
         Raises:
             ProcessDied, TrainerError, DeadlineError: the publisher died, raised, or took too long.
         """
+        update = await self._announced(version)
+        if update.transport != "broadcast":
+            return update
+        async with self._one_claim_at_a_time:
+            claimed = await self._claim(version)
+        return await self._announced(claimed)
+
+    async def _announced(self, version: int) -> WeightUpdate:
+        """Wait until `version` or a newer one is published."""
         self._waits.check()
         update = self._published.find(version)
         if update is not None:
@@ -199,6 +213,18 @@ class TrainerClient:
             self._wanted[version] = self._waits.new()
         async with self._rank_0_deadline(self._deadlines.swap, f"to publish the weights of version {version}"):
             return await asyncio.shield(self._wanted[version])
+
+    async def _claim(self, version: int) -> int:
+        """Have rank 0 keep the newest version, `version` at least, until engines are sent a newer one; return it."""
+        claimed = self._waits.new()
+        self._thread_answers[channel.CLAIMS] = claimed
+        async with self._rank_0_deadline(self._deadlines.swap, f"to keep version {version} for engines"):
+            try:
+                await self._connections.send(channel.CLAIMS, 0, Claim(version))
+            except ConnectionError as error:
+                raise TrainerError(f"trainer rank 0 keeps no version for engines: {error}") from error
+            answer: Claimed = await claimed
+            return answer.version
 
     async def save(self, path: Path) -> None:
         """See Trainer. First waits until the previous save is written, because only one is written at a time.
@@ -338,15 +364,15 @@ class TrainerClient:
         elif isinstance(message, Saved):
             assert self._saving is not None, "nothing was to be saved"
             set_if_waiting(self._saving, None)
-        elif isinstance(message, Joined | Sent):
+        elif isinstance(message, Joined | Sent | Claimed):
             set_if_waiting(self._thread_answers[sender.role], message)
         elif sender.role == TRAINER:
             if isinstance(message, Hello):
                 self._ranks.greeted(message)
             assert self._answers is not None
             self._answers.add(sender.rank, message)
-        elif sender.role == channel.SENDERS:
-            set_if_waiting(self._thread_answers[channel.SENDERS], None)
+        elif sender.role in (channel.SENDERS, channel.CLAIMS):
+            set_if_waiting(self._thread_answers[sender.role], None)
 
     def _deliver_update(self, update: WeightUpdate) -> None:
         self._published.add(update)

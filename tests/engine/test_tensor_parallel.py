@@ -39,7 +39,7 @@ def wide_server(sglang_python: str, old: Weights, tmp_path_factory: pytest.TempP
     assert not survivors(tree)
 
 
-@pytest.mark.parametrize("transport", ["file", "broadcast"])
+@pytest.mark.parametrize("transport", ["file", "broadcast", "ipc"])
 def test_all_workers_of_a_server_take_the_weights(
     wide_server: ServerProcess, sender: ThreadSender, publish: Publish, transport: Transport, old: Weights, new: Weights
 ) -> None:

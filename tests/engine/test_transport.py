@@ -256,7 +256,7 @@ def test_what_one_engine_writes_into_tensors_it_was_handed_the_next_does_not_see
     state = read_weights(new.path)
     update = IpcTarget(tmp_path, 100_000).write(1, state)
     for _ in range(2):
-        for handles in sorted(Path(update.path).glob("*.handles")):
+        for handles in sorted(Path(update.path).rglob("*.handles")):
             for name, tensor in pickle.loads(handles.read_bytes()):
                 assert torch.equal(tensor, state[name])
                 tensor.add_(1.0)

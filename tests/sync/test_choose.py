@@ -24,8 +24,8 @@ def chosen(given: Recipe, can: set[Transport], on_gpus: bool, shares_files: bool
     )
 
 
-def collocated(**engine: object) -> Recipe:
-    return recipe(mode="collocated", engine=SGLANG | engine)
+def collocated(ranks: int = 1, **engine: object) -> Recipe:
+    return recipe(mode="collocated", engine=SGLANG | engine, train={"ranks": ranks})
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,10 @@ def collocated(**engine: object) -> Recipe:
         (collocated(), ALL, True, "ipc"),
         (collocated(replicas=2), ALL, True, "file"),
         (collocated(tensor_parallel=2), ALL, True, "file"),
+        (collocated(ranks=8, replicas=8), ALL, True, "ipc"),
+        (collocated(ranks=8, replicas=4, tensor_parallel=2), ALL, True, "ipc"),
+        (collocated(ranks=8, replicas=3, tensor_parallel=2), ALL, True, "ipc"),
+        (collocated(ranks=8, replicas=3, tensor_parallel=4), ALL, True, "file"),
         (recipe(sync={"transport": "broadcast"}), ALL, False, "broadcast"),
         (recipe(sync={"transport": "ipc"}, engine=SGLANG), ALL, False, "ipc"),
     ],
@@ -69,7 +73,11 @@ def test_without_a_common_file_system_weights_are_broadcast_or_the_run_is_refuse
     ("given", "rule"),
     [
         (recipe(mode="collocated", sync={"transport": "broadcast"}), "NCCL joins no two processes on one GPU"),
-        (recipe(engine=SGLANG, sync={"transport": "ipc"}), "on GPUs only mode collocated with engine.replicas 1"),
+        (recipe(engine=SGLANG, sync={"transport": "ipc"}), "on GPUs only mode collocated; use broadcast"),
+        (
+            recipe(mode="collocated", engine=SGLANG | {"replicas": 2}, sync={"transport": "ipc"}),
+            r"engine\.replicas 2 × engine\.tensor_parallel 1 are more than train\.ranks 1; use as many ranks, or file",
+        ),
     ],
 )
 def test_a_wish_that_these_gpus_cannot_grant_is_refused(given: Recipe, rule: str) -> None:
@@ -85,10 +93,6 @@ def test_a_wish_that_these_gpus_cannot_grant_is_refused(given: Recipe, rule: str
         ({"sync": {"transport": "broadcast"}, "world": "virtual"}, "engines are in the trainer's process; use memory"),
         ({"sync": {"transport": "broadcast"}, "rollout": {"lag": 0}}, "with rollout.lag checkpoints copy the files"),
         ({"sync": {"transport": "ipc"}}, "the backend embedded takes weights by broadcast, file, memory; use auto"),
-        (
-            {"sync": {"transport": "ipc"}, "engine": SGLANG | {"tensor_parallel": 2}},
-            "handles are of whole tensors, and engine.tensor_parallel 2 divides them; use file",
-        ),
         (
             {"sync": {"check": True}, "engine": SGLANG | {"tensor_parallel": 2}},
             "sync.check true: weights are compared whole",

@@ -78,8 +78,9 @@ def test_files_are_loaded_by_one_command() -> None:
 
 
 def test_handles_are_sent_by_buckets_and_the_last_one_has_the_version(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
     for number in (1, 2):
-        (tmp_path / f"{number}.handles").write_bytes(b"handles")
+        (tmp_path / "0" / f"{number}.handles").write_bytes(b"handles")
     path = "/update_weights_from_tensor"
     assert commands_of(WeightUpdate(3, str(tmp_path), "ipc")) == ["|", path, f"{path} 3"]
     (tmp_path / "empty").mkdir()

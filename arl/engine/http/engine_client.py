@@ -50,6 +50,7 @@ def connect_http(url: str, server: ServerSpec, key: str, sender: WeightSender | 
         context=limits.context,
         sender=sender,
         workers=recipe.engine.tensor_parallel,
+        first_rank=server.replica * recipe.engine.tensor_parallel,
     )
 
 
@@ -66,6 +67,7 @@ class HttpEngine:
         vocab_size, context: of the model; None asks the server, which SGLang does not answer
         sender: of weights that are broadcast
         workers: processes of the server that hold a part of the weights
+        first_rank: the trainer's rank on the device of the first worker; the others follow
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class HttpEngine:
         context: int | None = None,
         sender: WeightSender | None = None,
         workers: int = 1,
+        first_rank: int = 0,
     ) -> None:
         assert kv_policy == "recompute" or not releases_memory, "a cache that is kept cannot be released"
         self.url = url.rstrip("/")
@@ -93,6 +96,7 @@ class HttpEngine:
         self._context = context or 0
         self._sender = sender
         self._workers = workers
+        self._first_rank = first_rank
         self._version = 0
         self._calls: dict[str, Call] = {}
         self._closed = False
@@ -103,7 +107,7 @@ class HttpEngine:
     async def __aenter__(self) -> Self:
         self._http = Http(self.url, self._key, self._swap_seconds)
         self._batches = BatchSender(self._http, self._generate_seconds, keys_cache=self._kv_policy == "keep")
-        self._loader = WeightLoader(self._http, self._sender, self._workers, self._swap_seconds)
+        self._loader = WeightLoader(self._http, self._sender, self._workers, self._swap_seconds, self._first_rank)
         try:
             await self._introduce()
         except BaseException:

@@ -1,0 +1,141 @@
+"""Gather sharded weights in the dtype that is published, bucket by bucket, into flat memory.
+
+float32 shards ─► cast, one after the other: this rank's pack ─► one collective for a bucket ─► packs of all ranks
+packs ─► rows to their places ─► the flat bucket
+
+FSDP2 cuts a parameter into blocks of whole rows. So a shard is contiguous in the whole tensor too, and a bucket is put
+together by copies of contiguous bytes. Ranks may hold different numbers of rows, or none.
+
+Memory beside the flat buckets, while a bucket is gathered: one pack, and on ranks that receive the packs of all ranks.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from arl.models.load import DTYPES
+from arl.models.weights import rows_of_part, shard_axis
+from arl.sync.buckets import TensorSpec
+from arl.sync.loading import unflatten
+
+Bucket = Sequence[TensorSpec]
+
+
+class ShardGroup(NamedTuple):
+    """Name the ranks that together hold one copy of the weights, each a part of every parameter."""
+
+    parts: int  # number of these ranks
+    part: int  # this rank's number among them
+    has_rank_0: bool  # of all ranks
+    group: dist.ProcessGroup | None  # None: this rank holds all of the weights
+
+
+def shard_group(parameter: Tensor) -> ShardGroup:
+    """Return the ranks that share the parameters of a model, one of which is `parameter`."""
+    assert isinstance(parameter, DTensor), "FSDP2 shards every parameter"
+    mesh = parameter.device_mesh
+    axis = shard_axis(parameter)
+    parts = mesh.size(axis)
+    group = mesh.get_group(axis) if parts > 1 else None
+    is_first_copy = dist.get_rank() < parts  # ranks of one copy have consecutive numbers
+    return ShardGroup(parts, mesh.get_local_rank(axis), is_first_copy, group)
+
+
+def gather_buckets(
+    shards: Mapping[str, Tensor],
+    buckets: Sequence[Bucket],
+    flats: Sequence[Tensor] | None,
+    group: ShardGroup,
+    everywhere: bool = False,
+) -> None:
+    """Write the whole tensors of every bucket into `flats`, cast. Collective.
+
+    Args:
+        shards: name -> this rank's part of each parameter, float32, on its device.
+        buckets: names, published dtypes and shapes; all of one dtype.
+        flats: memory of each bucket, (bytes of the bucket,) uint8, on a CPU or on this rank's device. None: this rank
+            keeps nothing.
+        everywhere: every rank may keep the buckets; otherwise rank 0 alone.
+    """
+    if not everywhere and not group.has_rank_0:
+        return
+    for number, bucket in enumerate(buckets):
+        flat = flats[number] if flats is not None else None
+        if group.group is None:
+            if flat is not None:
+                _cast_whole(shards, bucket, flat)
+        else:
+            _gather_bucket(shards, bucket, flat, group, everywhere)
+
+
+def _cast_whole(shards: Mapping[str, Tensor], bucket: Bucket, flat: Tensor) -> None:
+    for name, view in unflatten(flat, bucket).items():
+        view.copy_(shards[name], non_blocking=True)
+
+
+def _gather_bucket(
+    shards: Mapping[str, Tensor], bucket: Bucket, flat: Tensor | None, group: ShardGroup, everywhere: bool
+) -> None:
+    size = pack_bytes(bucket, group.parts)
+    device = next(iter(shards.values())).device
+    pack = torch.empty(size, dtype=torch.uint8, device=device)
+    fill_pack(shards, bucket, group.parts, group.part, pack)
+    receives = everywhere or group.part == 0
+    packs = torch.empty((group.parts, size) if receives else (0, size), dtype=torch.uint8, device=device)
+    if everywhere:
+        dist.all_gather_into_tensor(packs.view(-1), pack, group=group.group)
+    else:
+        received = list(packs) if receives else None
+        dist.gather(pack, received, dst=0, group=group.group)
+    if flat is not None:
+        unpack(packs, bucket, flat)
+
+
+def pack_bytes(bucket: Bucket, parts: int) -> int:
+    """Return the bytes of the largest pack, which is that of part 0."""
+    return sum(piece.num_bytes for piece in _pieces(bucket, parts, 0))
+
+
+def fill_pack(shards: Mapping[str, Tensor], bucket: Bucket, parts: int, part: int, pack: Tensor) -> None:
+    """Cast the shards of `part` into `pack`, (pack_bytes,) uint8, in the bucket's order; leave its rest as it is."""
+    for piece in _pieces(bucket, parts, part):
+        place = pack[piece.in_pack : piece.in_pack + piece.num_bytes]
+        place.view(DTYPES[piece.dtype]).copy_(shards[piece.name].reshape(-1))
+
+
+def unpack(packs: Tensor, bucket: Bucket, flat: Tensor) -> None:
+    """Copy the packs of all parts, (parts, pack_bytes) uint8, to their places in `flat`, (bytes,) uint8."""
+    parts = len(packs)
+    for part in range(parts):
+        for piece in _pieces(bucket, parts, part):
+            place = flat[piece.in_flat : piece.in_flat + piece.num_bytes]
+            content = packs[part, piece.in_pack : piece.in_pack + piece.num_bytes]
+            place.copy_(content, non_blocking=True)
+
+
+class _Piece(NamedTuple):
+    """Place one tensor's rows of one part, in bytes."""
+
+    name: str
+    dtype: str
+    in_pack: int
+    in_flat: int
+    num_bytes: int
+
+
+def _pieces(bucket: Bucket, parts: int, part: int) -> Iterator[_Piece]:
+    in_pack = 0
+    tensor_begins = 0
+    for spec in bucket:
+        num_rows = spec.shape[0]
+        row_bytes = spec.num_bytes // num_rows
+        first, end = rows_of_part(num_rows, parts, part)
+        size = (end - first) * row_bytes
+        if size:
+            yield _Piece(spec.name, spec.dtype, in_pack, tensor_begins + first * row_bytes, size)
+        in_pack += size
+        tensor_begins += spec.num_bytes

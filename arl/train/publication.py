@@ -1,0 +1,135 @@
+"""Publish this rank's part of every version: what blocks training, and what goes on in threads.
+
+step ─► reserve memory ─► gather into it (collective) ─► [ipc: share it; wait until every rank has] ─► rank 0: Publisher
+
+    transport   who keeps buckets               where
+    file        rank 0, until they are written  host memory, pinned where there is a GPU
+    broadcast   rank 0, two versions            its GPU, or host memory: sync.buffers
+    ipc         the ranks that engines read     their GPUs, two versions; on a CPU mapped files
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from arl.launch.address import listening_address
+from arl.models.load import DTYPES
+from arl.sync.broadcast_target import BroadcastTarget
+from arl.sync.broadcast_threads import start_broadcast_threads
+from arl.sync.bucket_memory import allocate_buckets, free_device_bytes
+from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
+from arl.sync.file_target import FileTarget
+from arl.sync.ipc_target import IpcTarget
+from arl.sync.loading import unflatten_all
+from arl.sync.publication_target import PublicationTarget
+from arl.sync.published_versions import FILE_BUFFERS, BufferPlace, buffer_place
+from arl.sync.publisher import Announce, Publisher
+from arl.sync.version_buffers import VersionBuffers
+from arl.train.channel import Init
+from arl.train.claims import start_claims
+from arl.train.learner import Learner
+from arl.train.sender_link import SenderLink
+
+
+class Publication:
+    """Publish each version of `learner` by the run's transport.
+
+    Args:
+        learner: whose weights are published.
+        init: says how.
+        rank: of this process.
+        announce: called on rank 0, in the publisher's thread; see Publisher.
+    """
+
+    def __init__(self, learner: Learner, init: Init, rank: int, announce: Announce) -> None:
+        self._learner = learner
+        self._init = init
+        self._rank = rank
+        self._specs: Sequence[TensorSpec] = learner.tensors()
+        self._buckets = make_buckets(self._specs, init.bucket_bytes)
+        self._file_buffers: VersionBuffers | None = None
+        self._target = self._open_target()
+        self._publisher = self._open_publisher(announce) if rank == 0 else None
+
+    def publish(self) -> None:
+        """Take a snapshot of the present weights and hand it to the publisher. Collective.
+
+        Raises:
+            TrainerError: the memory of older versions was needed for longer than the deadline of a collective.
+        """
+        version = self._learner.version
+        flats = self._reserve(version)
+        is_ipc = self._init.transport == "ipc"
+        self._learner.sharded.gather(self._buckets, flats, everywhere=is_ipc)
+        if is_ipc:
+            if isinstance(self._target, IpcTarget) and flats is not None:
+                self._target.share(version, flats)
+            if dist.get_world_size() > 1:
+                dist.barrier()  # a version is announced only when every rank has shared its own
+        if self._publisher is not None:
+            assert flats is not None
+            self._publisher.publish(version, unflatten_all(flats, self._buckets))
+
+    def close(self, seconds: float) -> None:
+        """Finish what is being published.
+
+        Raises:
+            TimeoutError: that takes longer than `seconds`.
+        """
+        if self._publisher is not None:
+            self._publisher.close(seconds)
+
+    def _reserve(self, version: int) -> list[Tensor] | None:
+        """Return the memory that this rank keeps `version` in; None: it keeps nothing."""
+        seconds = self._init.collective_seconds  # engines may be restarting meanwhile
+        if isinstance(self._target, BroadcastTarget | IpcTarget):
+            return self._target.reserve(version, self._specs, seconds)
+        if self._file_buffers is not None:
+            return self._file_buffers.reserve(version, seconds)
+        return None
+
+    def _open_publisher(self, announce: Announce) -> Publisher:
+        init = self._init
+        assert self._target is not None
+        buffers = self._file_buffers
+        if isinstance(self._target, BroadcastTarget | IpcTarget):
+            buffers = self._target.buffers
+        return Publisher(
+            self._target,
+            init.kept_versions,
+            announce=announce,
+            every_version=init.every_version,
+            checked_as=DTYPES[init.checked_as] if init.checked_as is not None else None,
+            buffers=buffers,
+        )
+
+    def _open_target(self) -> PublicationTarget | None:
+        """Open what this rank writes to; None: it only takes part in the collective."""
+        init = self._init
+        directory = Path(init.publish_directory)
+        if init.transport == "ipc":
+            keeps = self._rank < init.sharing_ranks
+            return IpcTarget(directory, init.bucket_bytes, init.kept_versions, self._rank) if keeps else None
+        if self._rank != 0:
+            return None
+        if init.transport == "broadcast":
+            target = BroadcastTarget(init.bucket_bytes, self._place())
+            start_broadcast_threads(target, SenderLink, listening_address(), init.broadcast_seconds)
+            start_claims(target, init.broadcast_seconds)
+            return target
+        assert init.transport == "file", f"a process cannot publish by {init.transport}"
+        self._file_buffers = VersionBuffers(FILE_BUFFERS, self._allocate, keeps_waiting=init.every_version)
+        return FileTarget(directory, self._learner.config_json())
+
+    def _allocate(self) -> list[Tensor]:
+        return allocate_buckets(self._buckets, "host")
+
+    def _place(self) -> BufferPlace:
+        """Choose where the buckets of a broadcast lie."""
+        if not torch.cuda.is_available():
+            return "host"
+        version_bytes = bucket_bytes_of(self._specs)
+        return buffer_place(self._init.buffers, version_bytes, free_device_bytes())

@@ -1,0 +1,167 @@
+"""Two buffers serve a broadcast: no version is overwritten that is being sent, or that engines may ask for."""
+
+import threading
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from arl.errors import TrainerError
+from arl.sync.broadcast_target import BroadcastTarget
+from arl.sync.buckets import TensorSpec
+from arl.sync.version_buffers import LentBuckets, VersionBuffers
+
+SPECS = [TensorSpec("a", "float32", (3,)), TensorSpec("b", "float32", (4,))]
+SECONDS = 60.0
+AT_ONCE = 0.0
+
+
+class Schedule(RuleBasedStateMachine):
+    """Let a trainer, a controller, a router and its engines act in any order that their code allows.
+
+    Router and engines: an update or the fill of a restarted engine holds the lock while it is sent; an update takes the
+    place of the last one when it gets the lock; each sends the version that is the last one then. A send to an engine
+    that is lost may hang for a while. The controller asks for the next version when an update is complete.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.target = BroadcastTarget(bucket_bytes=12)
+        self.trained = 0
+        self.written = 0  # by the publisher
+        self.handed_out: int | None = None  # claimed, and not yet taken by the router
+        self.newest: int | None = None  # the router's last update
+        self.locked_by: LentBuckets | None = None  # what an update or a fill sends under the lock
+        self.hanging: list[LentBuckets] = []  # sends to engines that are lost
+        self.is_updating = False
+        self.addresses: set[int] = set()
+
+    @rule()
+    def step_and_snapshot(self) -> None:
+        """A buffer is free, unless a swap or a hanging send outlasts a step; then the trainer waits."""
+        try:
+            flats = self.target.reserve(self.trained + 1, SPECS, AT_ONCE)
+        except TrainerError:
+            assert self.hanging or self.locked_by is not None or self.handed_out is not None
+            return
+        self.trained += 1
+        for flat in flats:
+            self.addresses.add(flat.data_ptr())
+            flat.view(torch.float32).fill_(self.trained)
+
+    @precondition(lambda self: self.written < self.trained)
+    @rule()
+    def publisher_writes_the_newest(self) -> None:
+        with self.target.buffers.reading(self.trained) as is_there:
+            assert is_there, "nothing newer could have taken its place"
+            self.target.write(self.trained, {})
+        self.written = self.trained
+
+    @precondition(lambda self: not self.is_updating and self.handed_out is None)
+    @rule()
+    def controller_asks_for_a_newer_version(self) -> None:
+        wanted = (self.newest or 0) + 1
+        if self.written < wanted or self.target.buffers.is_filling(self.trained):
+            return  # it waits for the publisher
+        self.handed_out = self.target.claim(wanted, AT_ONCE)
+        assert self.handed_out == self.written
+
+    @precondition(lambda self: self.handed_out is not None and self.locked_by is None)
+    @rule()
+    def update_gets_the_lock_and_is_sent(self) -> None:
+        self.newest = self.handed_out
+        self.handed_out = None
+        assert self.newest is not None
+        self.locked_by = self.target.flats(self.newest)
+        self.is_updating = True
+
+    @precondition(lambda self: self.newest is not None and self.locked_by is None)
+    @rule()
+    def restarted_engine_is_filled(self) -> None:
+        assert self.newest is not None
+        self.locked_by = self.target.flats(self.newest)
+
+    @precondition(lambda self: self.locked_by is not None)
+    @rule(is_lost=st.booleans())
+    def send_ends(self, is_lost: bool) -> None:
+        assert self.locked_by is not None
+        if is_lost:
+            self.hanging.append(self.locked_by)
+        self.locked_by = None
+        self.is_updating = False
+
+    @precondition(lambda self: bool(self.hanging))
+    @rule()
+    def hanging_send_breaks_off(self) -> None:
+        self.hanging.pop()
+
+    @invariant()
+    def what_is_sent_is_whole(self) -> None:
+        if self.locked_by is not None:
+            assert {float(x) for flat in self.locked_by for x in flat.view(torch.float32)} == {float(self.newest or 0)}
+        for lent in self.hanging:
+            assert len({float(x) for flat in lent for x in flat.view(torch.float32)}) == 1
+
+    @invariant()
+    def memory_is_used_again(self) -> None:
+        assert len(self.addresses) <= 4  # two versions of two buckets
+
+
+Schedule.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestSchedule = Schedule.TestCase
+
+
+def buffers(keeps_waiting: bool = False) -> VersionBuffers:
+    return VersionBuffers(2, lambda: [torch.zeros(1)], keeps_waiting)
+
+
+def test_the_trainer_waits_until_engines_are_sent_the_newer_of_two_claimed_versions() -> None:
+    kept = buffers()
+    for version in (1, 2):
+        kept.reserve(version, AT_ONCE)
+        kept.offer(version)
+        assert kept.claim(version, AT_ONCE) == version
+    with pytest.raises(TrainerError, match=r"no buffer was free for version 3 .*version 1 \(engines may ask for it\)"):
+        kept.reserve(3, AT_ONCE)
+    reserved = threading.Event()
+
+    def reserve() -> None:
+        kept.reserve(3, SECONDS)
+        reserved.set()
+
+    trainer = threading.Thread(target=reserve)
+    trainer.start()
+    del_after = kept.lend(2)
+    assert reserved.wait(SECONDS)
+    trainer.join()
+    assert len(del_after) == 1
+    with pytest.raises(KeyError):
+        kept.lend(1)
+
+
+def test_a_claim_is_answered_with_the_version_that_took_the_place_of_the_one_asked_for() -> None:
+    kept = buffers()
+    for version in (1, 2):
+        kept.reserve(version, AT_ONCE)
+        kept.offer(version)
+    assert kept.claim(1, AT_ONCE) == 2
+    kept.reserve(3, AT_ONCE)
+    kept.reserve(4, AT_ONCE)  # what waits for its publication may be overwritten
+    with kept.reading(3) as is_there:
+        assert not is_there
+    with pytest.raises(TrainerError, match="version 3 or a newer one was not published within 0 s"):
+        kept.claim(3, AT_ONCE)
+    kept.offer(4)
+    assert kept.claim(3, AT_ONCE) == 4
+
+
+def test_where_none_may_be_skipped_a_version_that_waits_is_kept() -> None:
+    kept = buffers(keeps_waiting=True)
+    kept.reserve(1, AT_ONCE)
+    with kept.reading(1):
+        kept.reserve(2, AT_ONCE)
+        with pytest.raises(TrainerError, match=r"it is being sent or written.*it waits to be written"):
+            kept.reserve(3, AT_ONCE)
+    kept.reserve(3, AT_ONCE)
