@@ -36,6 +36,7 @@ from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers
 from arl.run.failures import explain_deaths
 from arl.run.ranks import open_trainer
+from arl.sync.group_sender import GroupSender
 from arl.sync.loading import read_weights
 from arl.sync.memory_target import MemoryTarget
 from arl.sync.publication_directory import SHARED_MEMORY
@@ -90,7 +91,9 @@ async def _measure(directory: Path, repeats: int, has_sglang: bool) -> dict[str,
             for policy in POLICIES:
                 section = servers.recipe.engine.model_copy(update={"kv_policy": policy})
                 recipe = servers.recipe.model_copy(update={"engine": section})
-                connection = dataclasses.replace(servers, recipe=recipe).connect(url, ranks["broadcast"])
+                connection = dataclasses.replace(servers, recipe=recipe).connect(
+                    url, GroupSender(ranks["broadcast"], servers.recipe.deadlines.swap)
+                )
                 async with connection as engine:
                     found[f"{kind}, {policy}"] = await _swaps(engine, stepped, state, repeats)
     return found

@@ -19,6 +19,7 @@ from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.child import RUN_KEY
+from arl.sync.group_sender import GroupSender
 from arl.sync.weight_sender import WeightSender
 from arl.types import StartingVersions
 
@@ -55,7 +56,7 @@ class EngineServers:
         """Start every server."""
         return [await self.start(i) for i in range(len(self.resources))]
 
-    def connect(self, url: str, sender: WeightSender | None = None) -> AbstractAsyncContextManager[ReplicaEngine]:
+    def connect(self, url: str, sender: GroupSender | None = None) -> AbstractAsyncContextManager[ReplicaEngine]:
         """Connect to a server that is ready at `url`; to a client all of them are alike."""
         return self._backend.connect(url, self._spec(0), self.key, sender)
 
@@ -78,7 +79,7 @@ async def connect_engines(
     servers: EngineServers,
     started: list[Process],
     note: Callable[[str], None],
-    sender: WeightSender | None = None,
+    trainer: WeightSender | None = None,
 ) -> AsyncIterator[Router]:
     """Yield a Router over the started servers, once all of them are ready. A server that dies is replaced.
 
@@ -86,10 +87,12 @@ async def connect_engines(
         servers: start a server again, and connect to it.
         started: by seat of the router.
         note: is called with one line for each replacement.
-        sender: the trainer, where weights are broadcast.
+        trainer: broadcasts weights, where that is their transport.
     """
-    router = Router([None] * len(started))
-    startup = servers.recipe.deadlines.startup
+    deadlines = servers.recipe.deadlines
+    sender = None if trainer is None else GroupSender(trainer, deadlines.swap)
+    router = Router([None] * len(started), sender=sender, in_turn=servers.recipe.sync.order == "in_turn")
+    startup = deadlines.startup
     restarts = servers.recipe.engine.max_restarts
     async with asyncio.TaskGroup() as tasks:
         supervisors = []

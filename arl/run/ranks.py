@@ -111,7 +111,7 @@ def _init(
         every_version=lags is not None,
         transport=transport,
         bucket_bytes=recipe.sync.bucket_bytes,
-        broadcast_seconds=recipe.deadlines.swap,
+        broadcast_seconds=recipe.deadlines.blocked_broadcast,
         checked_as=recipe.engine.dtype if recipe.sync.check else None,
         takes_turns=resources.takes_turns,
     )
