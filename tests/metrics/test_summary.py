@@ -6,7 +6,8 @@ import pytest
 
 from arl.config.recipe import Recipe
 from arl.metrics.audit import Moments, Population, Selection
-from arl.metrics.summary import Summary, render
+from arl.metrics.names import Record
+from arl.metrics.summary import Summary, mean_pause, render
 
 NOTHING_LOST = Selection()
 
@@ -29,6 +30,7 @@ def page(idle_engine: float = 0.0, selection: Selection = NOTHING_LOST, **parts:
         selection_bias=selection.warnings(),
         idle_trainer=0.0,
         idle_engine=idle_engine,
+        pause={"pause": 0.0524, "drain": 0.03, "flush": 0.0, "transfer": 0.0, "load": 0.0204, "resume": 0.0},
         weights_sha256="0",
     )
     return render(summary, recipe)
@@ -60,3 +62,16 @@ def test_the_filters_effect_is_shown_as_intended_and_without_a_warning() -> None
     assert "warning" not in intended
     biased = page(selection=Selection(population(10), population(5), dropped=population(15)))
     assert "warning: mean length differs: trained 5, dropped 15" in biased
+
+
+def test_the_mean_pause_is_shown_with_the_parts_that_take_time() -> None:
+    assert "pause      52 ms for a swap: drain 30, load 20\n" in page()
+
+
+def test_a_step_without_a_swap_does_not_count_in_the_mean_pause() -> None:
+    parts = {f"sync/{name}_seconds": 0.0 for name in ("drain", "flush", "transfer", "load", "resume")}
+    records: list[Record] = [
+        {"sync/swaps": swaps, "sync/pause_seconds": pause} | parts for swaps, pause in ((1, 0.2), (0, 0.2), (2, 0.4))
+    ]
+    assert mean_pause(records)["pause"] == pytest.approx(0.3)
+    assert mean_pause(records[1:2]) == {}
