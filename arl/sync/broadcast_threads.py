@@ -85,9 +85,7 @@ def _serve_group(target: BroadcastTarget, connect: Connect, request: GroupReques
     link.close()
 
 
-def _broadcast(
-    target: BroadcastTarget, link: BroadcastLink, request: GroupRequest, host: str, seconds: float
-) -> None:
+def _broadcast(target: BroadcastTarget, link: BroadcastLink, request: GroupRequest, host: str, seconds: float) -> None:
     """Open a group and broadcast in it.
 
     Consumes versions to send; waits for the next; unblocked by it, by None, or by the end of the process.

@@ -1,8 +1,8 @@
 """Bring together the engines that load a version in one swap. Torch-free.
 
-    engine A: arrive(work) ─┐
-    engine B: arrive(work) ─┴─► all that have not left are here ─► work([A, B]), once ─► its outcome for each of them
-    engine C: leave()       ─► nobody waits for it any more
+engine A: arrive(work) ─┐
+engine B: arrive(work) ─┴─► all that have not left are here ─► work([A, B]), once ─► its outcome for each of them
+engine C: leave()       ─► nobody waits for it any more
 """
 
 import asyncio

@@ -171,7 +171,9 @@ class GroupSender:
     async def _receive(self, engine: Receiving, group: str, update: WeightUpdate) -> None:
         """Have one engine receive. If it cannot, it leaves the group, so that others stop waiting for it."""
         try:
-            async with deadline(2 * self._seconds, "engine client", f"{engine.url} to receive version {update.version}"):
+            async with deadline(
+                2 * self._seconds, "engine client", f"{engine.url} to receive version {update.version}"
+            ):
                 await engine.receive(group, update)
         except (EngineLost, DeadlineError):
             raise

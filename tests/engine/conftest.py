@@ -297,11 +297,11 @@ async def complete(engine: Engine, request: GenerateRequest) -> Completion:
     return Completion(ids, logprobs, versions, increment.finish_reason)
 
 
-def within(scenario: Callable[[], Awaitable[T]]) -> T:
+def within(scenario: Callable[[], Awaitable[T]], seconds: float = 600.0) -> T:
     """Run a scenario on a loop of its own; a hang is a failure."""
 
     async def main() -> T:
-        async with asyncio.timeout(600):
+        async with asyncio.timeout(seconds):
             return await scenario()
 
     return asyncio.run(main())

@@ -24,10 +24,10 @@ from arl.types import (
     REJECTED,
     Accuracy,
     Batch,
+    PauseParts,
     Problem,
     StepResult,
     StepWaits,
-    PauseParts,
     SwapReport,
     TrainedTokens,
     Trajectory,
@@ -151,7 +151,11 @@ def test_rollout_and_sync_metrics_follow_their_formulas(run: Path) -> None:
     assert record["reward/generated_mean"] == (1.0 + 0.0 + 1.0 + 0.0 + 0.5) / 5
     assert (record["length/mean"], record["tokens/trained"], record["tokens/generated"]) == (2.0, 8, 2 * 4 + 6 + 7)
     assert (record["sync/seconds"], record["sync/pause_seconds"]) == (0.5, 0.25)
-    assert (record["sync/drain_seconds"], record["sync/load_seconds"], record["sync/flush_seconds"]) == (0.125, 0.0625, 0)
+    assert (record["sync/drain_seconds"], record["sync/load_seconds"], record["sync/flush_seconds"]) == (
+        0.125,
+        0.0625,
+        0,
+    )
     assert (record["sync/swaps"], record["sync/paused_s"]) == (1, 0.25)
     assert record["loss"] == 0.125
 
