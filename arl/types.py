@@ -222,7 +222,7 @@ class PauseParts(Struct, frozen=True):
 
 
 class SwapReport(Struct, frozen=True):
-    """Report that the engines have loaded a version. Of several engines the longest pause and its parts are reported."""
+    """Report that the engines have loaded a version. Of several, the longest pause and its parts are reported."""
 
     version: int
     pause_seconds: float  # no token was generated for this long

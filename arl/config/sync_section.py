@@ -18,9 +18,9 @@ class Sync(Section):
     """broadcast, ipc: size of a bucket, whose tensors travel together, in units of 10^6 bytes. A larger tensor travels
     alone."""
     order: Literal["together", "in_turn"] = "together"
-    """together: all engines load a new version at the same time; a broadcast is sent once. in_turn: one after the other,
-    so that the others generate meanwhile; a broadcast is sent to each of them, and the version counts as loaded when
-    the last engine has it."""
+    """together: all engines load a new version at the same time; a broadcast is sent once. in_turn: one after the
+    other, so that the others generate meanwhile; a broadcast is sent to each of them, and the version counts as loaded
+    when the last engine has it."""
     interrupt: bool = True
     """true: engines load new weights while episodes generate, which go on with the new weights. false: episodes end
     first and no new one begins meanwhile, so that no episode spans two versions."""
