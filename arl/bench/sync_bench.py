@@ -185,7 +185,7 @@ async def _system(
         servers = EngineServers(recipe, versions, [RESOURCES] * count, launcher, key)
         started = await servers.start_all()
         urls = [await server.ready(recipe.deadlines.startup) for server in started]
-        ranks = {}
+        ranks: dict[str, TrainerClient] = {}
         for transport in transports:
             weights = Path(tempfile.mkdtemp(dir=directory))
             opened = open_trainer(recipe, versions, weights, [RESOURCES], launcher, key, None, transport)

@@ -7,10 +7,10 @@ engine C: leave()       ─► nobody waits for it any more
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-M = TypeVar("M", bound=Hashable)
+M = TypeVar("M")  # an engine; hashable
 Failures = dict[M, Exception]  # what failed, by engine; the others have succeeded
 Work = Callable[[Sequence[M]], Awaitable[Failures[M]]]
 

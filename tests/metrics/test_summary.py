@@ -69,9 +69,9 @@ def test_the_mean_pause_is_shown_with_the_parts_that_take_time() -> None:
 
 
 def test_a_step_without_a_swap_does_not_count_in_the_mean_pause() -> None:
-    parts = {f"sync/{name}_seconds": 0.0 for name in ("drain", "flush", "transfer", "load", "resume")}
-    records: list[Record] = [
-        {"sync/swaps": swaps, "sync/pause_seconds": pause} | parts for swaps, pause in ((1, 0.2), (0, 0.2), (2, 0.4))
-    ]
+    parts: Record = {f"sync/{name}_seconds": 0.0 for name in ("drain", "flush", "transfer", "load", "resume")}
+    records: list[Record] = []
+    for swaps, pause in ((1, 0.2), (0, 0.2), (2, 0.4)):
+        records.append({**parts, "sync/swaps": swaps, "sync/pause_seconds": pause})
     assert mean_pause(records)["pause"] == pytest.approx(0.3)
     assert mean_pause(records[1:2]) == {}
