@@ -101,6 +101,8 @@ class FakeServer:
         self._commands += 1
         if self.is_dead:
             self._network.die(self._number)
+            if isinstance(body, InitGroup):
+                self._network.close(body.group_name)  # rank 0 gives up a group that is never complete
             raise EngineLost(f"{self.url}: the connection broke")
         if isinstance(body, InitGroup):
             ranks = range(body.rank_offset, body.rank_offset + self._workers)
