@@ -71,7 +71,7 @@ class StagedBuckets:
         sizes = [torch.Size(shape).numel() * kind.itemsize for shape, kind in zip(shapes, kinds, strict=True)]
         flat = torch.empty(sum(sizes), dtype=torch.uint8)
         torch.distributed.broadcast(flat, src=0, group=self._group)
-        parts = flat.split(sizes)
+        parts = torch.split(flat, sizes)
         columns = zip(names, parts, kinds, shapes, strict=True)
         return [(name, part.view(kind).view(shape)) for name, part, kind, shape in columns]
 
