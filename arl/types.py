@@ -211,13 +211,24 @@ class StartingVersions(Struct, frozen=True):
         return self.older.get(self.oldest, self.model)
 
 
+class PauseParts(Struct, frozen=True):
+    """Hold the seconds of the parts of one engine's pause. Their sum may be less than the pause."""
+
+    drain: float = 0.0  # until every open request was handed back, or stopped in place
+    flush: float = 0.0  # until the prefix cache was dropped
+    transfer: float = 0.0  # until weights were received, by an engine that does so within the pause
+    load: float = 0.0  # until weights were read from a file, mapped, or copied from where they were received
+    resume: float = 0.0  # until the engine could generate again
+
+
 class SwapReport(Struct, frozen=True):
-    """Report that the engines have loaded a version."""
+    """Report that the engines have loaded a version. Of several, the longest pause and its parts are reported."""
 
     version: int
     pause_seconds: float  # no token was generated for this long
     seconds: float  # from the request to the last replica's answer
     recomputed_tokens: int = 0  # of interrupted requests, prompts included: their cache was dropped
+    parts: PauseParts = PauseParts()
 
 
 class Accuracy(Struct, frozen=True):

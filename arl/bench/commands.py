@@ -131,12 +131,18 @@ def trainer(
 
 def sync(
     repeats: Annotated[int, typer.Option(min=1, help="Of every swap, interleaved, after one warm-up.")] = 9,
+    size: Annotated[
+        list[str] | None, typer.Option(help="Parameters of the model: 0.4M, 25M or 135M; several times. Default: all.")
+    ] = None,
+    engines: Annotated[
+        list[int] | None, typer.Option(min=1, help="Servers that one broadcast reaches; several times. Default: 1 2 4.")
+    ] = None,
 ) -> None:
     """Measure weight transports: GB/s, and the pause of a swap."""
     from arl.bench import to_json
-    from arl.bench.sync_bench import bench_sync
+    from arl.bench.sync_bench import SHAPES, bench_sync
 
-    report = bench_sync(repeats)
+    report = bench_sync(repeats, size or list(SHAPES), engines or (1, 2, 4))
     typer.echo(to_json(report))
 
 

@@ -1,6 +1,7 @@
 """Measure how fast each transport brings new weights to an engine, beside a plain copy: `arl bench sync`.
 
     one trainer rank for each transport ─► step ─► publish ─► one engine server loads from all of them, in turn
+    one trainer rank that broadcasts    ─► step ─► publish ─► 1, 2 and 4 servers: in one group, a group each, in turn
 
 GB/s are of the whole way: from the end of a step until the engine serves the new weights. The pause is the time during
 which no token was generated for 32 requests that stay open. Most of it is the pass under way, so an empty pause,
@@ -14,13 +15,13 @@ import functools
 import itertools
 import statistics
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from arl import clock
 from arl.bench import sglang_version
@@ -28,6 +29,8 @@ from arl.bench.checkpoint_bench import SHAPE, batch_of
 from arl.config.recipe import Recipe, TinyModel
 from arl.engine.base import Engine
 from arl.engine.embedded.batching import EmbeddedEngine
+from arl.engine.router import Router
+from arl.errors import InputError
 from arl.launch.address import new_key
 from arl.launch.base import Resources
 from arl.launch.local import LocalLauncher
@@ -36,16 +39,22 @@ from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers
 from arl.run.failures import explain_deaths
 from arl.run.ranks import open_trainer
+from arl.sync.group_sender import GroupSender
 from arl.sync.loading import read_weights
 from arl.sync.memory_target import MemoryTarget
 from arl.sync.publication_directory import SHARED_MEMORY
 from arl.sync.publication_target import State
 from arl.tasks.running_checksum import CHARACTERS
 from arl.train.trainer_client import TrainerClient
-from arl.types import GenerateRequest, SamplingParams, StartingVersions, WeightUpdate
+from arl.types import GenerateRequest, PauseParts, SamplingParams, StartingVersions, Transport, WeightUpdate
 
-SHAPES = {"0.4M parameters": TinyModel(), "25M parameters": SHAPE}
-CARRIED = {"embedded": ("file", "broadcast"), "sglang": ("file", "broadcast", "ipc")}
+SHAPES = {
+    "0.4M": TinyModel(),
+    "25M": SHAPE,
+    "135M": TinyModel(hidden_size=768, layers=19, heads=12, intermediate_size=2048),
+}
+CARRIED: dict[str, tuple[Transport, ...]] = {"embedded": ("file", "broadcast"), "sglang": ("file", "broadcast", "ipc")}
+WAYS = ("one group", "a group each", "in turn")
 POLICIES = ("recompute", "keep")
 OPEN = 32  # requests
 PROMPT = 2 * tuple(range(len(CHARACTERS)))
@@ -64,35 +73,75 @@ class Swap(Struct, frozen=True):
     pause: float  # part of the swap
     plain_copy: float
     empty_pause: float  # without weights, just before
+    parts: PauseParts
 
 
-def bench_sync(repeats: int) -> dict[str, Any]:
-    """Measure medians over `repeats` rounds, after one that warms up; with SGLang where its environment is found."""
+def bench_sync(repeats: int, sizes: Sequence[str], engines: Sequence[int]) -> dict[str, Any]:
+    """Measure medians over `repeats` rounds, after one that warms up; with SGLang where its environment is found.
+
+    Args:
+        sizes: of the model; names of SHAPES.
+        engines: numbers of servers that one broadcast reaches; none: only the transports to one server are measured.
+
+    Raises:
+        InputError: there is no such size.
+    """
+    unknown = set(sizes) - SHAPES.keys()
+    if unknown:
+        raise InputError(f"--size {min(unknown)}: choose from {', '.join(SHAPES)}")
     torch.set_num_threads(1)
     found = sglang_version()
     document: dict[str, Any] = {"sglang": found, "open_requests": OPEN, "repeats": repeats}
-    for name, shape in SHAPES.items():
+    kinds = list(CARRIED) if found != "absent" else ["embedded"]
+    for size in sizes:
         with tempfile.TemporaryDirectory(prefix="arl-bench-", dir=SHARED_MEMORY) as directory:
-            make_tiny_model(shape, CHARACTERS, 0, Path(directory) / "model")
-            measure = functools.partial(_measure, Path(directory), repeats, found != "absent")
-            document[name] = clock.run(measure)
+            make_tiny_model(SHAPES[size], CHARACTERS, 0, Path(directory) / "model")
+            measure = functools.partial(_measure, Path(directory), repeats, kinds, engines)
+            document[f"{size} parameters"] = clock.run(measure)
     return document
 
 
-async def _measure(directory: Path, repeats: int, has_sglang: bool) -> dict[str, Any]:
+async def _measure(directory: Path, repeats: int, kinds: Sequence[str], engines: Sequence[int]) -> dict[str, Any]:
     state = read_weights(directory / "model")
     found: dict[str, Any] = {"megabytes": round(_num_bytes(state) / 1e6, 1)}
     for policy in POLICIES:
         found[f"one process, {policy}"] = await _in_one_process(directory, policy, state, repeats)
-    for kind in CARRIED if has_sglang else ("embedded",):
-        async with _system(directory, kind) as (servers, url, ranks):
+    for kind in kinds:
+        async with _system(directory, kind, CARRIED[kind], 1) as (servers, (url,), ranks):
             stepped = {transport: _steps(rank) for transport, rank in ranks.items()}
             for policy in POLICIES:
                 section = servers.recipe.engine.model_copy(update={"kv_policy": policy})
                 recipe = servers.recipe.model_copy(update={"engine": section})
-                connection = dataclasses.replace(servers, recipe=recipe).connect(url, ranks["broadcast"])
-                async with connection as engine:
+                sender = GroupSender(ranks["broadcast"], recipe.deadlines.swap)
+                async with dataclasses.replace(servers, recipe=recipe).connect(url, sender) as engine:
                     found[f"{kind}, {policy}"] = await _swaps(engine, stepped, state, repeats)
+        for count in engines:
+            async with _system(directory, kind, ("broadcast",), count) as system:
+                found[f"{kind}, {count} engines"] = await _groups(*system, state, repeats)
+    return found
+
+
+async def _groups(
+    servers: EngineServers, urls: Sequence[str], ranks: Mapping[str, TrainerClient], state: State, repeats: int
+) -> dict[str, Any]:
+    """Measure a broadcast to several servers: in one group, in a group each, and in turn."""
+    trainer = ranks["broadcast"]
+    seconds = servers.recipe.deadlines.swap
+    stepped = {"broadcast": _steps(trainer)}
+    found = {}
+    for way in WAYS:
+        shared = GroupSender(trainer, seconds)
+        async with contextlib.AsyncExitStack() as stack:
+            engines = []
+            for url in urls:
+                sender = GroupSender(trainer, seconds) if way == "a group each" else shared
+                engines.append(await stack.enter_async_context(servers.connect(url, sender)))
+            router = Router(engines, sender=None if way == "a group each" else shared, in_turn=way == "in turn")
+            measured = await _swaps(router, stepped, state, repeats)
+            found[way] = measured["broadcast"]
+    if len(urls) > 1:
+        one, each = (found[way]["swap_ms"] for way in ("one group", "a group each"))
+        found["swap in one group to swap in a group each"] = round(one / each, 3)
     return found
 
 
@@ -112,8 +161,10 @@ def _num_bytes(state: State) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _system(directory: Path, kind: str) -> AsyncIterator[tuple[EngineServers, str, dict[str, TrainerClient]]]:
-    """Start one server, and a trainer rank for each transport that the server can take."""
+async def _system(
+    directory: Path, kind: str, transports: Sequence[Transport], count: int
+) -> AsyncIterator[tuple[EngineServers, list[str], dict[str, TrainerClient]]]:
+    """Start `count` servers, and a trainer rank for each transport."""
     recipe = Recipe.model_validate(
         {
             "model": {"path": str(directory / "model")},
@@ -131,17 +182,16 @@ async def _system(directory: Path, kind: str) -> AsyncIterator[tuple[EngineServe
         explain_deaths(launcher),
         contextlib.AsyncExitStack() as stack,
     ):
-        servers = EngineServers(recipe, versions, [RESOURCES], launcher, key)
-        server = await servers.start(0)
-        url = await server.ready(recipe.deadlines.startup)
-        ranks = {}
-        for transport in CARRIED[kind]:
-            weights = directory / kind / transport
-            weights.mkdir(parents=True)
-            opened = open_trainer(recipe, versions, weights, [RESOURCES], launcher, key, None, transport)  # type: ignore[arg-type]
+        servers = EngineServers(recipe, versions, [RESOURCES] * count, launcher, key)
+        started = await servers.start_all()
+        urls = [await server.ready(recipe.deadlines.startup) for server in started]
+        ranks: dict[str, TrainerClient] = {}
+        for transport in transports:
+            weights = Path(tempfile.mkdtemp(dir=directory))
+            opened = open_trainer(recipe, versions, weights, [RESOURCES], launcher, key, None, transport)
             ranks[transport] = await stack.enter_async_context(opened)
             await ranks[transport].ready()
-        yield servers, url, ranks
+        yield servers, urls, ranks
 
 
 def _steps(rank: TrainerClient) -> Publish:
@@ -190,9 +240,16 @@ def _report(gigabytes: float, idle: list[Swap], loaded: list[Swap]) -> dict[str,
         "pause_under_load_ms": round(1e3 * pause, 1),
         "empty_pause_under_load_ms": round(1e3 * empty_pause, 1),
         "pause_beyond_that_and_the_plain_copy_ms": round(1e3 * (pause - empty_pause - copy), 1),
+        "parts_of_the_pause_ms": _median_parts([swap.parts for swap in loaded]),
         "pauses_ms": [round(1e3 * swap.pause, 1) for swap in loaded],
         "empty_pauses_ms": [round(1e3 * swap.empty_pause, 1) for swap in loaded],
     }
+
+
+def _median_parts(pauses: list[PauseParts]) -> dict[str, float]:
+    """Return the median of each part in milliseconds."""
+    columns = [structs.asdict(pause) for pause in pauses]
+    return {name: round(1e3 * statistics.median(column[name] for column in columns), 1) for name in columns[0]}
 
 
 async def _rounds(
@@ -215,6 +272,7 @@ async def _rounds(
                 pause=report.pause_seconds,
                 plain_copy=plain_copy,
                 empty_pause=empty_pause,
+                parts=report.parts,
             )
             if number > 0:
                 rounds[transport].append(swap)

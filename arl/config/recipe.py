@@ -170,6 +170,7 @@ class Recipe(Section):
             one_process=one_process,
             tensor_parallel=engine.tensor_parallel,
             has_lag=self.rollout.lag is not None,
+            collocated=self.mode == "collocated",
         )
 
     def _possible_to_learn(self) -> None:

@@ -33,6 +33,14 @@ class Deadlines(Section):
     """A process that was asked to exit, before it is killed."""
 
     @property
+    def blocked_broadcast(self) -> float:
+        """Return when a rank gives up a broadcast that does not move: half of `swap`.
+
+        So engines that wait for a dead one answer before their own commands end, and are not taken for dead as well.
+        """
+        return self.swap / 2
+
+    @property
     def swap_and_restart(self) -> float:
         """Return the longest time of a swap: an engine falls silent, is restarted, and loads the weights."""
         return self.swap + self.startup + self.swap

@@ -11,7 +11,7 @@ class Sync(Section):
     """Say how new weights reach the engines."""
 
     transport: Literal["auto"] | Transport = "auto"
-    """file: safetensors on a memory-backed file system. broadcast: to a process group of each engine, by NCCL, or by
+    """file: safetensors on a memory-backed file system. broadcast: to one process group of all engines, by NCCL, or by
     gloo without GPUs. ipc: handles of shared memory, for engines on the trainer's GPUs. memory: the tensors, for
     engines in the trainer's process. auto: the one that suits the devices; see arl.sync.choose."""
     bucket_megabytes: Positive = 512
@@ -21,6 +21,10 @@ class Sync(Section):
     """broadcast, with a GPU: where the trainer's rank 0 keeps two versions. device: on its GPU. host: in pinned memory,
     from which each broadcast copies. auto: on the GPU if they take at most half of what is free there when the model
     and its optimizer are loaded."""
+    order: Literal["together", "in_turn"] = "together"
+    """together: all engines load a new version at the same time; a broadcast is sent once. in_turn: one after the
+    other, so that the others generate meanwhile; a broadcast is sent to each of them, and the version counts as loaded
+    when the last engine has it."""
     interrupt: bool = True
     """true: engines load new weights while episodes generate, which go on with the new weights. false: episodes end
     first and no new one begins meanwhile, so that no episode spans two versions."""
@@ -46,6 +50,7 @@ class Sync(Section):
         one_process: bool,
         tensor_parallel: int,
         has_lag: bool,
+        collocated: bool,
     ) -> None:
         """Refuse a transport or a check that no device could make possible.
 
@@ -55,10 +60,17 @@ class Sync(Section):
             one_process: engines generate in the trainer's process.
             tensor_parallel: GPUs of one engine.
             has_lag: the recipe sets rollout.lag.
+            collocated: engines use the trainer's devices, and are paused during its steps.
 
         Raises:
             ValueError: the rule that is broken, and the remedy.
         """
+        stopped = "mode collocated" if collocated else "rollout.lag" if has_lag else "sync.interrupt false"
+        if self.order == "in_turn" and (collocated or has_lag or not self.interrupt):
+            raise ValueError(
+                f"sync.order in_turn: with {stopped} no engine generates while another one loads, so it would only be "
+                "slower; use together"
+            )
         if self.check and tensor_parallel > 1:
             raise ValueError(
                 f"sync.check true: weights are compared whole, and engine.tensor_parallel {tensor_parallel} divides "

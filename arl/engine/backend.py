@@ -20,7 +20,7 @@ from arl.config.recipe import Recipe
 from arl.engine.base import ReplicaEngine
 from arl.errors import RecipeError
 from arl.launch.base import Command, Resources
-from arl.sync.weight_sender import WeightSender
+from arl.sync.group_sender import GroupSender
 from arl.types import StartingVersions
 
 BUILT_IN = {
@@ -112,7 +112,7 @@ class Backend(Protocol):
         """Return the process that serves `server`. It starts nothing."""
 
     def connect(
-        self, url: str, server: ServerSpec, key: str, sender: WeightSender | None
+        self, url: str, server: ServerSpec, key: str, sender: GroupSender | None
     ) -> AbstractAsyncContextManager[ReplicaEngine]:
         """Connect to a server that has said it is ready.
 
@@ -120,7 +120,7 @@ class Backend(Protocol):
             url: what it printed behind "ready "
             server: what `command` was given
             key: the run's secret, sent with each request
-            sender: the trainer, where weights are broadcast; else None
+            sender: of weights that are broadcast, shared by the engines of the run; else None
         """
 
 

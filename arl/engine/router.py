@@ -3,7 +3,7 @@
 generate(request) ─► the replica that has its group, else the live one with the most free capacity, as it reports
                           │ lost: input + what was sampled, the rest of the budget, to one that lives
                           └───────────────────────────────────────────────────────────────────────►
-pause, resume, update_weights ─► all live replicas at once
+pause, resume, update_weights ─► all live replicas at once (update_weights may also take them in turn)
 fill(seat, engine) ◄─ arl.engine.supervisor: newest weights, paused if the others are, then live
 """
 
@@ -18,6 +18,7 @@ from arl.clock import now
 from arl.engine.base import IDLE, Load, ReplicaEngine
 from arl.engine.continuation import Continuation
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
+from arl.sync.group_sender import GroupSender
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 T = TypeVar("T")
@@ -78,11 +79,21 @@ class Router:
         replicas: all of one size. None: an empty seat, which a supervisor fills, and fills again each time its replica
             is lost, as soon as it `may_start`; or the supervisor ends the run. A router without empty seats does not
             recover: it raises what a lost replica raised.
+        sender: brings broadcast weights to the replicas that load them together; None: each loads by itself.
+        in_turn: load new weights into one replica after the other, so that the others generate meanwhile.
     """
 
-    def __init__(self, replicas: Sequence[ReplicaEngine | None]) -> None:
+    def __init__(
+        self,
+        replicas: Sequence[ReplicaEngine | None],
+        *,
+        sender: GroupSender | None = None,
+        in_turn: bool = False,
+    ) -> None:
         assert replicas, "a router needs at least one replica"
         self._recovers = None in replicas
+        self._sender = sender
+        self._in_turn = in_turn
         self._seats = [_Seat(None if engine is None else Replica(engine)) for engine in replicas]
         self._homes: dict[str, _Home] = {}  # by affinity
         self._oldest_loaded = 0  # loaded_version when a replica was last lost
@@ -158,25 +169,46 @@ class Router:
             await self._each(lambda replica: replica.engine.resume())
 
     async def update_weights(self, update: WeightUpdate) -> SwapReport:
-        """See Engine.update_weights; the pause reported is the longest. If no replica survives, waits for the next."""
+        """See Engine.update_weights; the longest pause is reported. If no replica survives, waits for the next."""
         start = now()
         self._may_use_devices.set()  # if no replica has lived through the pause, one must start to load the weights
-
-        async def load(replica: Replica) -> SwapReport:
-            if replica.engine.loaded_version < update.version:
-                return await replica.engine.update_weights(update)
-            elapsed = now() - start
-            return SwapReport(update.version, elapsed, elapsed)  # it started with these weights
-
         while True:
             async with self._lock:
                 self._newest = update
-                reports = await self._each(load)
+                reports = []
+                for replicas in self._loading_together():
+                    reports += await self._load(update, replicas, start)
             if reports and self.loaded_version >= update.version:  # some may have loaded it and then been lost
-                longest_pause = max(report.pause_seconds for report in reports)
+                slowest = max(reports, key=lambda report: report.pause_seconds)
                 recomputed = sum(report.recomputed_tokens for report in reports)
-                return SwapReport(update.version, longest_pause, now() - start, recomputed)
+                return SwapReport(update.version, slowest.pause_seconds, now() - start, recomputed, parts=slowest.parts)
             await self._any_live.wait()
+
+    def _loading_together(self) -> list[list[Replica]]:
+        """Return the live replicas in the order in which they load new weights: sets of those that load together."""
+        live = self._live
+        if self._in_turn:
+            return [[replica] for replica in live]
+        return [live] if live else []
+
+    async def _load(self, update: WeightUpdate, replicas: Sequence[Replica], start: float) -> list[SwapReport]:
+        """Load `update` into `replicas` at once. Those that are lost meanwhile report nothing."""
+        async with contextlib.AsyncExitStack() as stack:
+            swap = None
+            if self._sender is not None:
+                swap = await stack.enter_async_context(self._sender.together(len(replicas)))
+
+            async def load(replica: Replica) -> SwapReport:
+                try:
+                    if replica.engine.loaded_version < update.version:
+                        return await replica.engine.update_weights(update)
+                finally:
+                    if swap is not None:
+                        swap.leave()
+                elapsed = now() - start
+                return SwapReport(update.version, elapsed, elapsed)  # it started with these weights
+
+            return await self._each(load, replicas)
 
     # ---- losses
 

@@ -146,7 +146,14 @@ METRICS: dict[str, Metric] = {
         "s", "the trainer's snapshot copy after the step; with rollout.lag, and its wait for a place in line"
     ),
     "sync/seconds": Metric("s", "last swap: from the call until every engine serves the version"),
-    "sync/pause_seconds": Metric("s", "last swap: no token was generated for this long"),
+    "sync/pause_seconds": Metric(
+        "s", "last swap: the longest time for which an engine generated no token; the next five are parts of that"
+    ),
+    "sync/drain_seconds": Metric("s", "until its open requests were handed back, or stopped in place"),
+    "sync/flush_seconds": Metric("s", "until its prefix cache was dropped"),
+    "sync/transfer_seconds": Metric("s", "until weights were received, by an engine that does so within the pause"),
+    "sync/load_seconds": Metric("s", "until weights were read from a file, mapped, or copied from where they lie"),
+    "sync/resume_seconds": Metric("s", "until it could generate again"),
     # ---- the objective (docs/algorithms.md); under gspo, a token has its trajectory's ratio and weight
     "loss": Metric("", "sum over minibatches of the objective's loss / minibatches"),
     "ratio/mean": Metric("", "mean over computed loss tokens of the ratio u: π_θ/π_prox, under naive ppo π_θ/π_behav"),

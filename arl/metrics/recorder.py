@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from arl.clock import now
 from arl.data.text_codec import TextCodec
@@ -221,6 +221,8 @@ class Recorder:
         record |= result.metrics
         record["sync/seconds"] = self._last_swap.seconds
         record["sync/pause_seconds"] = self._last_swap.pause_seconds
+        for part, seconds in structs.asdict(self._last_swap.parts).items():
+            record[f"sync/{part}_seconds"] = seconds
         record["sync/swaps"] = self._num_swaps
         record["sync/paused_s"] = self._paused
         record["sync/recomputed_tokens"] = self._recomputed

@@ -8,6 +8,7 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.metrics.audit import Selection
 from arl.metrics.names import Record, number
+from arl.types import PauseParts
 
 BAR_WIDTH = 40  # characters that stand for all trained tokens
 # Tokens computed again for each one generated, from which on fewer loads are suggested. A prefill computes a token
@@ -35,6 +36,7 @@ class Summary(Struct, frozen=True):
     selection_bias: list[str]  # significant differences between trained and dropped groups
     idle_trainer: float
     idle_engine: float
+    pause: dict[str, float]  # mean seconds of a swap's "pause" and of its parts; empty: there was no swap
     weights_sha256: str  # of the last checkpoint: see arl.metrics.fingerprint
 
     @property
@@ -59,6 +61,17 @@ def mean_idle(records: list[Record], side: str) -> float:
     return idle_seconds / max(sum(weights), 1e-9)
 
 
+def mean_pause(records: list[Record]) -> dict[str, float]:
+    """Compute the mean of the last pause of each step with a swap, and of its parts, in seconds."""
+    swapped = [record for record in records if number(record, "sync/swaps")]
+    found = {}
+    for name in ("pause", *PauseParts.__struct_fields__):
+        values = [number(record, f"sync/{name}_seconds") for record in swapped]
+        if values:
+            found[name] = sum(values) / len(values)
+    return found
+
+
 def render(summary: Summary, recipe: Recipe) -> str:
     """Write the summary as plain text, at most a screen."""
     lines = [""]
@@ -77,6 +90,7 @@ def render(summary: Summary, recipe: Recipe) -> str:
         f"groups     {groups}",
         *_selection(summary),
         f"idle       trainer {summary.idle_trainer:.0%}, engine {summary.idle_engine:.0%}",
+        *_pause(summary),
         f"staleness  {summary.stale_fraction:.0%} of trained tokens were sampled by an older policy "
         f"({_rule(recipe)}); {summary.trajectories_spanning_versions} trajectories span versions",
         *_histogram(Counter(summary.token_ages)),
@@ -85,6 +99,16 @@ def render(summary: Summary, recipe: Recipe) -> str:
         *(f"try next   {hint}" for hint in _hints(summary, recipe)),
     ]
     return "\n".join(lines)
+
+
+def _pause(summary: Summary) -> list[str]:
+    """Show the mean pause and its parts that take a millisecond."""
+    if not summary.pause:
+        return []
+    milliseconds = {name: round(1e3 * seconds) for name, seconds in summary.pause.items()}
+    whole = milliseconds.pop("pause")
+    parts = ", ".join(f"{name} {value}" for name, value in milliseconds.items() if value)
+    return [f"pause      {whole} ms for a swap" + (f": {parts}" if parts else "")]
 
 
 def _selection(summary: Summary) -> list[str]:

@@ -20,6 +20,7 @@ from arl.engine.supervisor import EngineSupervisor
 from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.child import RUN_KEY
 from arl.run.side_environments import engine_environment
+from arl.sync.group_sender import GroupSender
 from arl.sync.weight_sender import WeightSender
 from arl.types import StartingVersions
 
@@ -57,7 +58,7 @@ class EngineServers:
         return [await self.start(i) for i in range(len(self.resources))]
 
     def connect(
-        self, url: str, sender: WeightSender | None = None, replica: int = 0
+        self, url: str, sender: GroupSender | None = None, replica: int = 0
     ) -> AbstractAsyncContextManager[ReplicaEngine]:
         """Connect to server number `replica`, which is ready at `url`."""
         return self._backend.connect(url, self._spec(replica), self.key, sender)
@@ -82,7 +83,7 @@ async def connect_engines(
     servers: EngineServers,
     started: list[Process],
     note: Callable[[str], None],
-    sender: WeightSender | None = None,
+    trainer: WeightSender | None = None,
 ) -> AsyncIterator[Router]:
     """Yield a Router over the started servers, once all of them are ready. A server that dies is replaced.
 
@@ -90,10 +91,12 @@ async def connect_engines(
         servers: start a server again, and connect to it.
         started: by seat of the router.
         note: is called with one line for each replacement.
-        sender: the trainer, where weights are broadcast.
+        trainer: broadcasts weights, where that is their transport.
     """
-    router = Router([None] * len(started))
-    startup = servers.recipe.deadlines.startup
+    deadlines = servers.recipe.deadlines
+    sender = None if trainer is None else GroupSender(trainer, deadlines.swap)
+    router = Router([None] * len(started), sender=sender, in_turn=servers.recipe.sync.order == "in_turn")
+    startup = deadlines.startup
     restarts = servers.recipe.engine.max_restarts
     async with asyncio.TaskGroup() as tasks:
         supervisors = []

@@ -9,7 +9,7 @@ from arl.config.recipe import Recipe
 from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.names import number
 from arl.metrics.recorder import Recorder
-from arl.metrics.summary import Summary, mean_idle
+from arl.metrics.summary import Summary, mean_idle, mean_pause
 from arl.rollout.ledger import Ledger
 from arl.types import Accuracy
 
@@ -55,6 +55,7 @@ def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float)
         selection_bias=recorder.selection.warnings(),
         idle_trainer=mean_idle(steps, "trainer"),
         idle_engine=mean_idle(steps, "engine"),
+        pause=mean_pause(steps),
         weights_sha256=weights_sha256(directory / "checkpoints" / f"step_{outcome.version}"),
     )
     partial = directory / ".summary.json"

@@ -114,7 +114,7 @@ def _init(
         bucket_bytes=recipe.sync.bucket_bytes,
         buffers=recipe.sync.buffers,
         sharing_ranks=min(recipe.engine.replicas * recipe.engine.tensor_parallel, recipe.train.ranks),
-        broadcast_seconds=recipe.deadlines.swap,
+        broadcast_seconds=recipe.deadlines.blocked_broadcast,
         checked_as=recipe.engine.dtype if recipe.sync.check else None,
         takes_turns=resources.takes_turns,
     )

@@ -78,7 +78,8 @@ async def open_engines(recipe: Recipe, versions: StartingVersions) -> AsyncItera
     backend = find_in_process_backend(recipe.engine.kind)
     async with contextlib.AsyncExitStack() as stack:
         opened = [backend.open_in_process(recipe, versions) for _ in range(recipe.engine.replicas)]
-        yield Router([await stack.enter_async_context(engine) for engine in opened])
+        engines = [await stack.enter_async_context(engine) for engine in opened]
+        yield Router(engines, in_turn=recipe.sync.order == "in_turn")
 
 
 def evaluations_in_place(start: Start, save: Callable[[Path], None]) -> Callable[[Scoreboard], InPlaceEvaluations]:

@@ -1,11 +1,11 @@
 """Broadcast weights from threads of the trainer's rank 0, while its main thread trains.
 
     listener       next_group ─► a thread for that group
-    group thread   listen ─► opened(rendezvous) ─► the engine's workers join
+    group thread   listen ─► opened(rendezvous) ─► the engines' workers join
                    next_version ─► broadcast every bucket of it ─► sent ─► … ─► next_version is None: the thread ends
 
-There is one thread for each engine that lives, and the listener. When an engine is lost, only its own thread ends, at
-the latest when the deadline of its group has passed.
+There is one thread for each group, and the listener. When an engine of the group is lost, the thread ends, at the
+latest when the deadline of a broadcast has passed. That closes rank 0's end of the group, so the others end as well.
 """
 
 import threading
@@ -20,7 +20,7 @@ from arl.sync.weight_sender import GroupBackend, Rendezvous
 
 
 class GroupRequest(NamedTuple):
-    """Ask for a new process group: rank 0 and the workers of one engine."""
+    """Ask for a new process group: rank 0 and the workers of engines."""
 
     name: str
     world_size: int
@@ -30,10 +30,10 @@ class BroadcastLink(Protocol):
     """Connect one of these threads with the controller. In a run it is arl.train.sender_link.SenderLink."""
 
     def next_group(self) -> GroupRequest | None:
-        """Wait for the next engine that joins; None ends the listener."""
+        """Wait for the next group that is to be opened; None ends the listener."""
 
     def opened(self, rendezvous: Rendezvous) -> None:
-        """Report where the engine's workers find this thread."""
+        """Report where the engines' workers find this thread."""
 
     def next_version(self) -> int | None:
         """Wait for the next version to broadcast; None ends the thread."""
@@ -49,7 +49,7 @@ Connect = Callable[[str | None], BroadcastLink]
 
 
 def start_broadcast_threads(target: BroadcastTarget, connect: Connect, host: str, seconds: float) -> None:
-    """Start the listener; from then on engines can join.
+    """Start the listener; from then on groups can be opened.
 
     Args:
         target: holds the buckets of every version.
@@ -62,7 +62,7 @@ def start_broadcast_threads(target: BroadcastTarget, connect: Connect, host: str
 
 
 def _serve_joins(target: BroadcastTarget, connect: Connect, host: str, seconds: float) -> None:
-    """Start a thread for each engine that joins.
+    """Start a thread for each group.
 
     Consumes requests for a group; waits for the next; unblocked by it, by None, or by the end of the process.
     """
@@ -73,28 +73,38 @@ def _serve_joins(target: BroadcastTarget, connect: Connect, host: str, seconds: 
 
 
 def _serve_group(target: BroadcastTarget, connect: Connect, request: GroupRequest, host: str, seconds: float) -> None:
-    """Broadcast to one engine's workers.
+    """Broadcast to the engines of a group, until the controller leaves it or it breaks."""
+    link = connect(request.name)
+    error = ""
+    try:
+        _broadcast(target, link, request, host, seconds)
+    except Exception as broken:  # whatever it was, it must reach the controller, which waits for an answer
+        error = repr(broken)
+    if error:  # rank 0's end of the group is closed by now, so that engines which still receive stop as well
+        link.sent(error)
+    link.close()
+
+
+def _broadcast(target: BroadcastTarget, link: BroadcastLink, request: GroupRequest, host: str, seconds: float) -> None:
+    """Open a group and broadcast in it.
 
     Consumes versions to send; waits for the next; unblocked by it, by None, or by the end of the process.
     """
-    link = connect(request.name)
     backend: GroupBackend = "nccl" if torch.cuda.is_available() else "gloo"
+    store, port = listen(host, seconds)
+    link.opened(Rendezvous(host, port, backend))
+    group = Group(
+        store=store,
+        name=request.name,
+        rank=0,
+        size=request.world_size,
+        backend=backend,
+        seconds=seconds,
+    )
     try:
-        store, port = listen(host, seconds)
-        link.opened(Rendezvous(host, port, backend))
-        group = Group(
-            store=store,
-            name=request.name,
-            rank=0,
-            size=request.world_size,
-            backend=backend,
-            seconds=seconds,
-        )
         while (version := link.next_version()) is not None:
             for flat in target.flats(version):
                 group.broadcast(flat)
             link.sent()
-    except Exception as error:  # whatever it was, it must reach the engine's client, which waits for an answer
-        link.sent(repr(error))
     finally:
-        link.close()
+        group.close()

@@ -1,10 +1,10 @@
-"""Broadcast weights in process groups of their own: rank 0 is the trainer's, the others are one engine's workers.
+"""Broadcast weights in process groups of their own: rank 0 is the trainer's, the others are workers of engines.
 
     trainer: listen ─► port ─► Group ─────────────────────────────► broadcast, bucket by bucket
     engine:                    Receiver.join ─► its own Group ────► receive, bucket by bucket ─► take: all of them
 
-Keys in the store and bytes on the wire are those of SGLang, whose workers take the place of `Receiver`. Each start of
-an engine gets a new group, outside of torch's registry, so that the loss of an engine harms no other.
+Keys in the store and bytes on the wire are those of SGLang, whose workers take the place of `Receiver`. Groups lie
+outside of torch's registry, so that one that breaks leaves nothing behind.
 """
 
 import os
@@ -21,8 +21,6 @@ from arl.errors import EngineError
 from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of
 from arl.sync.loading import unflatten
 from arl.sync.weight_messages import BUCKETS, InitGroup, UpdateFromDistributed
-
-ENGINE_SECONDS = 600.0  # deadline of an engine's waits; the controller gives up an engine much earlier
 
 
 def listen(host: str, seconds: float, port: int = 0) -> tuple[Store, int]:
@@ -73,6 +71,7 @@ class Group:
         # SGLang calls init_process_group, which looks for the other ranks under these prefixes.
         for prefix in (name, f"{name}/", f"{self.device.type}/"):
             store = PrefixStore(prefix, store)
+        self._group: Any
         if on_gpu:
             self._group = _nccl_group(store, rank, size, timeout)
         else:
@@ -89,6 +88,13 @@ class Group:
             self._stream.synchronize()
         return flat
 
+    def close(self) -> None:
+        """Close this rank's connections, so that what other ranks wait for here breaks off."""
+        group = self._group
+        self._group = None
+        if self._stream is not None:
+            group.abort()
+
 
 def _nccl_group(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
     """Make a group whose failures raise an error in the thread that uses it."""
@@ -102,11 +108,16 @@ def _nccl_group(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 class Receiver:
-    """Receive buckets at an engine's end, and keep them until all are here. All methods but `take` block."""
+    """Receive buckets at an engine's end, and keep them until all are here. `join` and `receive` block.
 
-    def __init__(self) -> None:
+    Args:
+        seconds: deadline of each wait.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._groups: dict[str, Group] = {}
-        self._staged: dict[str, Tensor] = {}
+        self._staged: dict[str, dict[str, Tensor]] = {}  # by group
 
     def join(self, body: InitGroup) -> None:
         """Join the group that the trainer has opened.
@@ -114,7 +125,7 @@ class Receiver:
         Raises:
             EngineError: nobody answers there.
         """
-        timeout = timedelta(seconds=ENGINE_SECONDS)
+        timeout = timedelta(seconds=self._seconds)
         try:
             store = TCPStore(body.master_address, body.master_port, timeout=timeout)
             group = Group(
@@ -123,11 +134,22 @@ class Receiver:
                 rank=body.rank_offset,
                 size=body.world_size,
                 backend=body.backend,
-                seconds=ENGINE_SECONDS,
+                seconds=self._seconds,
             )
         except RuntimeError as error:
             raise EngineError(f"group {body.group_name}: it cannot be joined ({error})") from error
         self._groups[body.group_name] = group
+        self._staged[body.group_name] = {}
+
+    def leave(self, name: str) -> None:
+        """Leave a group, which breaks it for the others, and drop what was received in it and not taken.
+
+        Raises:
+            EngineError: there is no such group.
+        """
+        if self._groups.pop(name, None) is None:
+            raise EngineError(f"group {name} is not one of {sorted(self._groups)}")
+        del self._staged[name]
 
     def receive(self, body: UpdateFromDistributed) -> None:
         """Receive one bucket, whose names and shapes the caller has compared with the model's.
@@ -146,12 +168,16 @@ class Receiver:
             received = group.broadcast(flat)
         except RuntimeError as error:
             raise EngineError(f"group {body.group_name}: the broadcast broke off ({error})") from error
-        self._staged |= unflatten(received, bucket)
+        staged = self._staged.get(body.group_name)
+        if staged is not None:  # it was not left meanwhile
+            staged |= unflatten(received, bucket)
 
-    def take(self) -> dict[str, Tensor]:
-        """Return all tensors that were received since the last call."""
-        staged = self._staged
-        self._staged = {}
+    def take(self, name: str) -> dict[str, Tensor]:
+        """Return all tensors that were received in a group since the last call; none if there is no such group."""
+        if name not in self._staged:
+            return {}
+        staged = self._staged[name]
+        self._staged[name] = {}
         return staged
 
 

@@ -4,35 +4,36 @@
     ipc          it maps the memory that the handles name, by buckets      /update_weights_from_tensor
     broadcast    it receives from rank 0, by buckets                       /update_weights_from_distributed
 
-A server that stages buckets (ours) receives them while it generates, and only the copy needs a pause. SGLang loads
-each bucket as it comes, so its pause covers all of them. The last bucket carries the version.
+A server that stages buckets (ours, and SGLang on a CPU) receives them while it generates, and only the copy needs a
+pause. SGLang on a GPU loads each bucket as it comes, so its pause covers all of them. The last bucket carries the
+version.
 """
 
-import asyncio
-import secrets
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
-from arl.clock import deadline
-from arl.errors import DeadlineError, EngineError, EngineLost
+from arl.errors import EngineError, RunError
 from arl.sync.buckets import TensorSpec
+from arl.sync.group_sender import GroupSender
 from arl.sync.verify import refuse_difference
 from arl.sync.weight_messages import (
     BUCKETS,
     HANDLES,
     Checked,
     CheckWeights,
+    GroupJoined,
     InitGroup,
+    LeaveGroup,
     Memory,
     MemoryTag,
     UpdateFromDisk,
     UpdateFromDistributed,
     UpdateFromTensor,
 )
-from arl.sync.weight_sender import WeightSender
 from arl.types import WeightUpdate
 
 
@@ -59,32 +60,39 @@ class WeightLoader:
 
     Args:
         server: takes the commands, each of which has its own deadline.
-        sender: the trainer; only needed for weights that are broadcast.
+        sender: only needed for weights that are broadcast; the loaders of all engines share it.
         workers: number of the server's processes that hold a part of the weights.
-        seconds: deadline of a whole broadcast.
         first_rank: the trainer's rank on the device of the first worker; the others follow. Only needed for handles.
     """
 
-    def __init__(
-        self, server: Commands, sender: WeightSender | None, workers: int, seconds: float, first_rank: int = 0
-    ) -> None:
+    def __init__(self, server: Commands, sender: GroupSender | None, workers: int, first_rank: int = 0) -> None:
         self._server = server
         self._first_rank = first_rank
         self._sender = sender
-        self._workers = workers
-        self._seconds = seconds
-        self._group: str | None = None  # name of the process group that the server has joined
+        self.workers = workers
+        self._groups: list[str] = []  # process groups that the server has joined
+        self._received: WeightUpdate | None = None  # by broadcast; to be loaded
         self._released: set[MemoryTag] = set()
-        self.stages = False  # set once the server has said that it stages buckets
+        self._stages = False  # set once the server has said that it stages buckets
         self.loaded: WeightUpdate | None = None  # None: the server was not asked yet
+        self.is_mixed = False  # some of its weights are of the next version
+
+    @property
+    def url(self) -> str:
+        """See Receiving."""
+        return self._server.url
 
     async def prepare(self, update: WeightUpdate) -> None:
-        """Do what needs no pause."""
+        """Do what needs no pause. A broadcast waits for the other engines of the swap."""
         if update.transport == "broadcast":
-            if self._group is None:
-                await self._join()
-            if self.stages:
-                await self._broadcast(update, last_version=None)
+            sender = self._shared_sender()
+            await sender.join(self)
+            if self._stages:
+                await self._deliver(update)
+
+    def transfers_in_pause(self, update: WeightUpdate) -> bool:
+        """Return whether `load` receives the weights, rather than copying what is there."""
+        return update.transport == "broadcast" and not self._stages
 
     async def load(self, update: WeightUpdate) -> None:
         """Do the rest, between pause and resume. The server holds `update` afterwards.
@@ -99,12 +107,14 @@ class WeightLoader:
             body = UpdateFromDisk(update.path, version, flush_cache=False)
             await self._server.command("/update_weights_from_disk", body)
         elif update.transport == "ipc":
-            handles = _handles(update, self._first_rank, self._workers)
+            handles = _handles(update, self._first_rank, self.workers)
             await self._send_handles(handles, version)
-        elif self.stages:
-            await self._receive([], version)
         else:
-            await self._broadcast(update, version)
+            if self._received is not update:
+                await self._deliver(update)
+            if self._stages:
+                await self._receive(self._groups[-1], [], version)
+            self._received = None
         self.loaded = update
 
     async def release_memory(self) -> None:
@@ -143,58 +153,58 @@ class WeightLoader:
         refuse_difference(self._server.url, update, worker.checksums)
 
     async def close(self) -> None:
-        """Leave the process group."""
-        if self._group is not None and self._sender is not None:
-            await self._sender.leave(self._group)
+        """Have the trainer leave the process groups."""
+        if self._sender is not None:
+            await self._sender.forget(self)
 
-    async def _join(self) -> None:
-        """Open a process group of rank 0 and the server's workers."""
-        if self._sender is None:
-            raise EngineError(f"{self._server.url}: weights are broadcast, and this client was given no sender")
-        group = f"arl-{secrets.token_hex(8)}"
-        world_size = 1 + self._workers
-        rendezvous = await self._sender.join(group, world_size)
-        self._group = group
-        body = InitGroup(
-            master_address=rendezvous.host,
-            master_port=rendezvous.port,
-            rank_offset=1,
-            world_size=world_size,
-            group_name=group,
-            backend=rendezvous.backend,
-        )
-        await self._server.command("/init_weights_update_group", body)
+    # ---- Receiving: what the sender asks of each engine
 
-    async def _broadcast(self, update: WeightUpdate, last_version: str | None) -> None:
-        """Have rank 0 send a version, and meanwhile ask the server, bucket by bucket, to receive it.
-
-        Args:
-            last_version: sent with the last bucket, so that the version takes effect; None: it takes effect later
-        """
-        assert self._sender is not None
-        assert self._group is not None
-        *buckets, last = self._sender.buckets
-        what = f"{self._server.url} to receive version {update.version}"
+    async def join_group(self, body: InitGroup) -> None:
+        """See Receiving."""
+        await self.leave_groups()
+        self._groups.append(body.group_name)
+        answer = await self._server.command("/init_weights_update_group", body)
         try:
-            async with deadline(self._seconds, "engine client", what), asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._sender.send(self._group, update.version))
-                for bucket in buckets:
-                    await self._receive(bucket, None)
-                await self._receive(last, last_version)
-        except BaseExceptionGroup as failures:
-            # Both ends may fail. The loss of an engine explains a refusal, so it is the one that is raised.
-            losses = [error for error in failures.exceptions if isinstance(error, EngineLost | DeadlineError)]
-            first, *_ = losses or failures.exceptions
-            raise first from None
+            self._stages = msgspec.json.decode(answer, type=GroupJoined).stages
+        except msgspec.DecodeError as error:
+            raise EngineError(f"{self.url}/init_weights_update_group: {error}: {answer[:200]!r}") from error
 
-    async def _receive(self, bucket: Sequence[TensorSpec], version: str | None) -> None:
+    async def receive(self, group: str, update: WeightUpdate) -> None:
+        """See Receiving. A server that does not stage serves `update` afterwards."""
+        assert self._sender is not None
+        *buckets, last = self._sender.buckets
+        self.is_mixed = not self._stages
+        for bucket in buckets:
+            await self._receive(group, bucket, None)
+        await self._receive(group, last, None if self._stages else str(update.version))
+        if self._stages:
+            await self._receive(group, [], None)
+        self.is_mixed = False
+
+    async def leave_groups(self) -> None:
+        """See Receiving."""
+        groups = self._groups
+        self._groups = []
+        for group in groups:
+            with contextlib.suppress(RunError):  # it has not joined, or is dead, which its next command reports
+                await self._server.command("/destroy_weights_update_group", LeaveGroup(group))
+
+    async def _deliver(self, update: WeightUpdate) -> None:
+        await self._shared_sender().deliver(self, update)
+        self._received = update
+
+    def _shared_sender(self) -> GroupSender:
+        if self._sender is None:
+            raise EngineError(f"{self.url}: weights are broadcast, and this client was given no sender")
+        return self._sender
+
+    async def _receive(self, group: str, bucket: Sequence[TensorSpec], version: str | None) -> None:
         """Ask the server to receive `bucket`, and with a `version` to serve all that it has received."""
-        assert self._group is not None
         body = UpdateFromDistributed(
             names=[spec.name for spec in bucket],
             dtypes=[spec.dtype for spec in bucket],
             shapes=[list(spec.shape) for spec in bucket],
-            group_name=self._group,
+            group_name=group,
             load_format=BUCKETS,
             weight_version=version,
             flush_cache=False,

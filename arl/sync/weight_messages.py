@@ -1,7 +1,8 @@
 """Messages of SGLang's HTTP protocol that concern weights, for the server and the client alike. Torch-free.
 
 /update_weights_from_disk          UpdateFromDisk
-/init_weights_update_group         InitGroup
+/init_weights_update_group         InitGroup ─► GroupJoined
+/destroy_weights_update_group      LeaveGroup
 /update_weights_from_distributed   UpdateFromDistributed, once for each bucket
 /update_weights_from_tensor        UpdateFromTensor, once for each bucket
 /weights_checker                   CheckWeights ─► Checked
@@ -17,6 +18,8 @@ HANDLES = (
     ".handles"  # ipc: suffix of the file that a bucket's handles lie in; the names are in the order of the buckets
 )
 BUCKETS = "flattened_bucket"  # SGLang's load format for tensors that lie one after the other in one tensor of bytes
+
+STAGES = "stages buckets"  # in the answer to InitGroup: see UpdateFromDistributed
 
 MemoryTag = Literal["weights", "kv_cache"]
 
@@ -46,8 +49,30 @@ class InitGroup(Struct, forbid_unknown_fields=True):
     backend: Literal["gloo", "nccl"]
 
 
+class GroupJoined(Struct):
+    """Answer InitGroup."""
+
+    success: bool
+    message: str
+
+    @property
+    def stages(self) -> bool:
+        """Return whether the server keeps buckets until the version comes, and generates meanwhile."""
+        return STAGES in self.message
+
+
+class LeaveGroup(Struct, forbid_unknown_fields=True):
+    """Leave a process group, and drop what was received in it without its version."""
+
+    group_name: str
+
+
 class UpdateFromDistributed(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Receive one bucket. The last one carries the version; for our own server it may be empty."""
+    """Receive one bucket. The last one carries the version.
+
+    For a server that stages, buckets carry no version. An empty one waits until all are received; with the version, it
+    has them loaded.
+    """
 
     names: list[str]
     dtypes: list[str]

@@ -1,4 +1,4 @@
-"""Define the seam between an engine's client and the trainer's rank 0 for weights that are broadcast. Torch-free."""
+"""Define the seam between the controller's side and the trainer's rank 0 for weights that are broadcast. Torch-free."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
@@ -9,7 +9,7 @@ GroupBackend = Literal["gloo", "nccl"]
 
 
 class Rendezvous(NamedTuple):
-    """Say where the workers of an engine meet the trainer's rank 0."""
+    """Say where the workers of engines meet the trainer's rank 0."""
 
     host: str
     port: int
@@ -17,17 +17,17 @@ class Rendezvous(NamedTuple):
 
 
 class WeightSender(Protocol):
-    """Broadcast weights in one process group for each engine. The trainer's client implements it.
+    """Broadcast weights in process groups of rank 0 and the workers of engines. The trainer's client implements it.
 
-    An engine's client uses it like this, where `post` sends a request over HTTP:
+    arl.sync.group_sender uses it like this, where `post` sends a request to every engine of the group:
 
-        rendezvous = await sender.join("engine-7", world_size=2)
+        rendezvous = await trainer.join("arl-7", world_size=3)
         await post(InitGroup(rendezvous.host, rendezvous.port, …))
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(sender.send("engine-7", version=3))
-            for bucket in sender.buckets:
+            tasks.create_task(trainer.send("arl-7", version=3))
+            for bucket in trainer.buckets:
                 await post(UpdateFromDistributed(…))
-        await sender.leave("engine-7")
+        await trainer.leave("arl-7")
     """
 
     @property
@@ -38,10 +38,11 @@ class WeightSender(Protocol):
         """Have rank 0 wait for the other ranks of a new group."""
 
     async def send(self, group: str, version: int) -> None:
-        """Have rank 0 broadcast `version`, while the server is asked to receive it.
+        """Have rank 0 broadcast `version`, while every engine of the group is asked to receive it.
 
         Raises:
-            EngineLost: rank 0 could not reach the engine.
+            EngineError: the group broke, or was never complete. It is of no more use.
+            DeadlineError: rank 0 does not answer.
         """
 
     async def leave(self, group: str) -> None:

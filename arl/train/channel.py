@@ -7,7 +7,7 @@ controller (ROUTER, one port)                        rank r (DEALER, and one for
                Published ◄──                         by rank 0's publisher, while the next step may run
     Save ──► … Copied ◄──
                Saved ◄──                             by rank 0, from the thread that writes
-    Join ──► … Joined ◄──                            an engine's group, by rank 0: arl.sync.broadcast_threads
+    Join ──► … Joined ◄──                            a group of engines, by rank 0: arl.sync.broadcast_threads
     Send ──► … Sent ◄──                              by the thread of that group; Leave ends it
     Claim ──► … Claimed ◄──                          by rank 0's thread that keeps what engines need: arl.train.claims
     Stop ──► … Stopped ◄──

@@ -19,7 +19,7 @@ from msgspec import Struct
 from arl.clock import now
 from arl.config.recipe import AdvantageSection, Deadlines
 from arl.data.model_limits import model_flops
-from arl.errors import DeadlineError, EngineLost, TrainerError
+from arl.errors import DeadlineError, EngineError, TrainerError
 from arl.launch.base import Process
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.published_versions import PublishedVersions
@@ -272,7 +272,7 @@ class TrainerClient:
         """
         try:
             joined = await self._ask_thread(channel.SENDERS, Join(group, world_size), answering=group)
-        except (DeadlineError, EngineLost) as error:
+        except (DeadlineError, EngineError) as error:
             raise TrainerError(f"trainer rank 0 opens no group for a broadcast: {error}") from error
         if isinstance(joined, Sent):
             raise TrainerError(f"group {group}: trainer rank 0 could not open it: {joined.error}")
@@ -282,11 +282,11 @@ class TrainerClient:
         """See WeightSender."""
         sent = await self._ask_thread(group, Send(version), answering=group)
         if not isinstance(sent, Sent) or sent.error:
-            raise EngineLost(f"group {group}: trainer rank 0 could not send version {version}: {sent}")
+            raise EngineError(f"group {group}: trainer rank 0 could not send version {version}: {sent}")
 
     async def leave(self, group: str) -> None:
         """See WeightSender."""
-        with contextlib.suppress(ConnectionError):  # the thread has ended with its engine
+        with contextlib.suppress(ConnectionError):  # the thread has ended with its group
             await self._connections.send(group, 0, Leave())
 
     async def _ask_thread(self, thread: str, message: Struct, answering: str) -> Joined | Sent:
@@ -297,7 +297,7 @@ class TrainerClient:
             try:
                 await self._connections.send(thread, 0, message)
             except ConnectionError as error:
-                raise EngineLost(f"group {answering}: {error}") from error
+                raise EngineError(f"group {answering}: {error}") from error
             answer: Joined | Sent = await answered
             return answer
 

@@ -31,10 +31,10 @@ from arl.launch.base import Resources
 from arl.launch.spawn import RUNNER
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
+from arl.sync.group_sender import GroupSender
 from arl.sync.ipc_target import IpcTarget
 from arl.sync.loading import read_weights
 from arl.sync.memory_target import MemoryTarget
-from arl.sync.weight_sender import WeightSender
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import Completion, GenerateRequest, SamplingParams, StartingVersions, Transport, WeightUpdate
 from tests.forks import Fork, pipe
@@ -126,10 +126,11 @@ def _ready(process: "subprocess.Popen[str] | Fork", output: IO[str], begin: floa
     return ServerProcess(url, process, time.perf_counter() - begin, reader)
 
 
-def start_server(model: str, log: Path, is_forked: bool = True) -> ServerProcess:
+def start_server(model: str, log: Path, is_forked: bool = True, broadcast_seconds: float = 30.0) -> ServerProcess:
     """Start a server of the embedded engine."""
     module, arguments = "arl.engine.embedded.server", ["--model", model, "--port", "0"]
     arguments += ["--threads", "1", "--slots", "16", "--stream-interval", "4"]
+    arguments += ["--broadcast-seconds", str(broadcast_seconds)]
     if not is_forked:
         return start([sys.executable, "-m", module, *arguments], {}, log)
     begin = time.perf_counter()
@@ -187,7 +188,7 @@ def connect(
     kv_policy: KvPolicy = "recompute",
     generate_seconds: float = 30.0,
     swap_seconds: float = 10.0,
-    sender: WeightSender | None = None,
+    sender: GroupSender | None = None,
     **more: Any,
 ) -> HttpEngine:
     return HttpEngine(
@@ -266,7 +267,7 @@ def opened(request: pytest.FixtureRequest, kind: str, old: Weights, sender: Thre
 
     @asynccontextmanager
     async def served(kv_policy: KvPolicy = "recompute", **more: bool) -> AsyncIterator[Engine]:
-        async with connect(url, kv_policy, sender=sender, **more) as engine:
+        async with connect(url, kv_policy, sender=sender.shared, **more) as engine:
             await engine.update_weights(WeightUpdate(engine.loaded_version + 1, old.path))
             yield engine
 
@@ -296,11 +297,11 @@ async def complete(engine: Engine, request: GenerateRequest) -> Completion:
     return Completion(ids, logprobs, versions, increment.finish_reason)
 
 
-def within(scenario: Callable[[], Awaitable[T]]) -> T:
+def within(scenario: Callable[[], Awaitable[T]], seconds: float = 600.0) -> T:
     """Run a scenario on a loop of its own; a hang is a failure."""
 
     async def main() -> T:
-        async with asyncio.timeout(600):
+        async with asyncio.timeout(seconds):
             return await scenario()
 
     return asyncio.run(main())

@@ -44,7 +44,7 @@ def test_all_workers_of_a_server_take_the_weights(
     wide_server: ServerProcess, sender: ThreadSender, publish: Publish, transport: Transport, old: Weights, new: Weights
 ) -> None:
     async def scenario() -> None:
-        async with connect(wide_server.url, sender=sender, workers=2) as engine:
+        async with connect(wide_server.url, sender=sender.shared, workers=2) as engine:
             for weights in (new, old):
                 await engine.update_weights(publish(transport, engine.loaded_version + 1, weights.path))
                 said = await complete(engine, ask("any", PROMPT, tokens=50))

@@ -6,7 +6,7 @@ import itertools
 import os
 import pickle
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -113,7 +113,7 @@ def test_buckets_take_effect_together_and_requests_are_served_while_they_come(
     """A request that begins and ends between two buckets is wholly of the old version."""
 
     async def scenario() -> None:
-        async with connect(server.url, sender=sender) as engine, connect(server.url) as other:
+        async with connect(server.url, sender=sender.shared) as engine, connect(server.url) as other:
             version = engine.loaded_version + 2
             await engine.update_weights(WeightUpdate(version - 1, old.path))
             between, go_on = asyncio.Event(), asyncio.Event()
@@ -147,46 +147,58 @@ def test_groups_meet_where_only_this_machine_can_come() -> None:
     assert listening == ["127.0.0.1"], store
 
 
-@contextlib.asynccontextmanager
-async def two_servers(old: Weights, directory: Path, sender: ThreadSender) -> AsyncIterator[list[ServerProcess]]:
-    servers = [start_server(old.path, directory / f"log{i}") for i in range(2)]
-    try:
-        yield servers
-    finally:
-        for server in servers:
-            server.process.kill()
-            server.process.wait()
+BLOCKED = 6.0  # seconds: half of the deadline, which only the engine that stops uses up
 
 
-@pytest.mark.parametrize(("number", "loss"), [(signal.SIGKILL, EngineLost), (signal.SIGSTOP, DeadlineError)])
-def test_an_engine_lost_in_mid_broadcast_is_given_up_and_harms_no_other(
-    number: signal.Signals, loss: type[Exception], old: Weights, new: Weights, tmp_path: Path
+@pytest.fixture
+def servers(old: Weights, tmp_path: Path) -> Iterator[list[ServerProcess]]:
+    running = [start_server(old.path, tmp_path / f"log{i}", broadcast_seconds=BLOCKED) for i in range(4)]
+    yield running
+    for server in running:
+        server.process.kill()
+        server.process.wait()
+
+
+@pytest.mark.parametrize(
+    ("number", "loss", "count"),
+    [(signal.SIGKILL, EngineLost, 2), (signal.SIGKILL, EngineLost, 4), (signal.SIGSTOP, DeadlineError, 3)],
+)
+def test_an_engine_lost_in_mid_broadcast_is_given_up_and_the_others_get_the_version_in_a_new_group(
+    number: signal.Signals,
+    loss: type[Exception],
+    count: int,
+    old: Weights,
+    new: Weights,
+    servers: list[ServerProcess],
 ) -> None:
-    sender = ThreadSender(old.path)
-    update = sender.publish(1, new.path)
+    sender = ThreadSender(old.path, seconds=2 * BLOCKED)
+    expected = checksums(read_weights(new.path), torch.float32)
+    first = sender.publish(1, old.path)
+    update = msgspec.structs.replace(sender.publish(2, new.path), checksums=expected)
 
     async def scenario() -> None:
-        async with (
-            two_servers(old, tmp_path, sender) as servers,
-            connect(servers[0].url, swap_seconds=10.0 if loss is DeadlineError else 30.0, sender=sender) as doomed,
-            connect(servers[1].url, sender=sender) as other,
-        ):
-            router = Router([None, None])
-            seat, _ = await router.fill(0, doomed), await router.fill(1, other)
-            first: list[str] = []
+        async with contextlib.AsyncExitStack() as stack:
+            router = Router([None] * count, sender=sender.shared)
+            engines, seats = [], []
+            for seat, server in enumerate(servers[:count]):
+                connection = connect(server.url, swap_seconds=2 * BLOCKED, sender=sender.shared)
+                engines.append(await stack.enter_async_context(connection))
+                seats.append(await router.fill(seat, engines[-1]))
+            await router.update_weights(first)
+            doomed, *others = engines
 
             def strike(group: str) -> None:
-                first.append(group)
-                if doomed._loader._group == group:
+                if group == sender.sent[1]:
                     os.kill(servers[0].process.pid, number)
 
             sender.on_bucket = strike
             report = await router.update_weights(update)
-            assert report.version == other.loaded_version == 1
-            assert doomed.loaded_version == 0
-            assert seat.lost.is_set()
-            assert isinstance(seat.loss, loss)
-            assert doomed._loader._group in first
+            assert report.version == router.loaded_version == 2
+            assert {engine.loaded_version for engine in others} == {2}, [seat.loss for seat in seats]
+            assert doomed.loaded_version == 1
+            assert isinstance(seats[0].loss, loss)
+            assert not any(seat.lost.is_set() for seat in seats[1:])
+            assert len(sender.sent) == len({*sender.sent}) + 1 == 3, "one group, used twice, and that of the survivors"
             after = await complete(router, ask("after", tokens=20))
             np.testing.assert_allclose(after.logprobs, new.logprobs((1, 2, 3), after.token_ids), rtol=0, atol=2e-4)
 

@@ -24,6 +24,7 @@ from arl.types import (
     REJECTED,
     Accuracy,
     Batch,
+    PauseParts,
     Problem,
     StepResult,
     StepWaits,
@@ -110,7 +111,7 @@ def run(tmp_path: Path) -> Path:
             recorder.group_finished(BATCH.groups[0])
             recorder.group_finished(BATCH.groups[1])
             recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
-            recorder.swapped(SwapReport(3, 0.25, 0.5))
+            recorder.swapped(SwapReport(3, 0.25, 0.5, parts=PauseParts(drain=0.125, load=0.0625)))
             recorder.step_finished(BATCH, StepResult(4, {"loss": 0.125}), StepWaits(1.0, 0.5, 0.25))
             recorder.evaluated(Accuracy(0.75, 512, 4))
             assert recorder.token_ages == {0: 4, 1: 2, 2: 2}
@@ -151,6 +152,11 @@ def test_rollout_and_sync_metrics_follow_their_formulas(run: Path) -> None:
     assert record["reward/generated_mean"] == (1.0 + 0.0 + 1.0 + 0.0 + 0.5) / 5
     assert (record["length/mean"], record["tokens/trained"], record["tokens/generated"]) == (2.0, 8, 2 * 4 + 6 + 7)
     assert (record["sync/seconds"], record["sync/pause_seconds"]) == (0.5, 0.25)
+    assert (record["sync/drain_seconds"], record["sync/load_seconds"], record["sync/flush_seconds"]) == (
+        0.125,
+        0.0625,
+        0,
+    )
     assert (record["sync/swaps"], record["sync/paused_s"]) == (1, 0.25)
     assert record["loss"] == 0.125
 

@@ -6,7 +6,8 @@ import pytest
 
 from arl.config.recipe import Recipe
 from arl.metrics.audit import Moments, Population, Selection
-from arl.metrics.summary import Summary, render
+from arl.metrics.names import Record
+from arl.metrics.summary import Summary, mean_pause, render
 
 NOTHING_LOST = Selection()
 
@@ -33,6 +34,7 @@ def page(
         selection_bias=selection.warnings(),
         idle_trainer=0.0,
         idle_engine=idle_engine,
+        pause={"pause": 0.0524, "drain": 0.03, "flush": 0.0, "transfer": 0.0, "load": 0.0204, "resume": 0.0},
         weights_sha256="0",
     )
     return render(summary, recipe)
@@ -70,3 +72,16 @@ def test_a_run_whose_swaps_cost_much_recomputation_is_told_to_load_less_often() 
     assert "sync.every" not in page(tokens_recomputed=20)
     assert "swaps had 2.5 tokens computed again" in page(tokens_recomputed=25)
     assert "sync.every=4 or sync.min_seconds" in page(tokens_recomputed=25, sync={"every": 2})
+
+
+def test_the_mean_pause_is_shown_with_the_parts_that_take_time() -> None:
+    assert "pause      52 ms for a swap: drain 30, load 20\n" in page()
+
+
+def test_a_step_without_a_swap_does_not_count_in_the_mean_pause() -> None:
+    parts: Record = {f"sync/{name}_seconds": 0.0 for name in ("drain", "flush", "transfer", "load", "resume")}
+    records: list[Record] = []
+    for swaps, pause in ((1, 0.2), (0, 0.2), (2, 0.4)):
+        records.append({**parts, "sync/swaps": swaps, "sync/pause_seconds": pause})
+    assert mean_pause(records)["pause"] == pytest.approx(0.3)
+    assert mean_pause(records[1:2]) == {}

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from arl.errors import EngineLost
+from arl.errors import EngineError
 from arl.launch.address import LOOPBACK
 from arl.sync.broadcast_target import BroadcastTarget
 from arl.sync.buckets import TensorSpec, make_buckets
+from arl.sync.group_sender import GroupSender
 from arl.sync.loading import read_weights, specs_of
 from arl.sync.process_group import Group, listen
 from arl.sync.weight_sender import Rendezvous
@@ -17,11 +18,18 @@ SECONDS = 60.0
 
 
 class ThreadSender:
-    """Implement WeightSender with weights that lie in directories, in buckets of `bucket_bytes`."""
+    """Implement WeightSender with weights that lie in directories, in buckets of `bucket_bytes`.
 
-    def __init__(self, model: str, bucket_bytes: int = 100_000) -> None:
+    Args:
+        seconds: deadlines.swap
+    """
+
+    def __init__(self, model: str, bucket_bytes: int = 100_000, seconds: float = 2 * SECONDS) -> None:
+        self.shared = GroupSender(self, seconds)  # for the clients of all engines
+        self._seconds = seconds / 2
         self._target = BroadcastTarget(bucket_bytes)
         self._groups: dict[str, asyncio.Task[Group]] = {}
+        self.sent: list[str] = []  # the group of each version
         self.on_bucket: Callable[[str], None] = lambda group: None  # called after each
         self.buckets: Sequence[Sequence[TensorSpec]] = make_buckets(specs_of(read_weights(model)), bucket_bytes)
 
@@ -29,19 +37,23 @@ class ThreadSender:
         return self._target.write(version, read_weights(model))
 
     async def join(self, group: str, world_size: int) -> Rendezvous:
-        store, port = listen(LOOPBACK, SECONDS)
-        meeting = asyncio.to_thread(Group, store, group, 0, world_size, "gloo", SECONDS)
+        store, port = listen(LOOPBACK, self._seconds)
+        meeting = asyncio.to_thread(Group, store, group, 0, world_size, "gloo", self._seconds)
         self._groups[group] = asyncio.create_task(meeting)
         return Rendezvous(LOOPBACK, port, "gloo")
 
     async def send(self, group: str, version: int) -> None:
+        self.sent.append(group)
+        met = None
         try:
             met = await self._groups[group]
             for flat in self._target.flats(version):
                 await asyncio.to_thread(met.broadcast, flat)
                 self.on_bucket(group)
         except RuntimeError as error:
-            raise EngineLost(str(error)) from error
+            if met is not None:
+                met.close()
+            raise EngineError(f"group {group}: {error}") from error
 
     async def leave(self, group: str) -> None:
-        del self._groups[group]
+        self._groups.pop(group, None)

@@ -60,7 +60,7 @@ class Controller:
 
 
 def join(group: str, at: Rendezvous) -> Receiver:
-    receiver = Receiver()
+    receiver = Receiver(SECONDS)
     receiver.join(
         InitGroup(
             master_address=at.host,
@@ -80,7 +80,7 @@ def receive(receiver: Receiver, group: str, state: dict[str, torch.Tensor]) -> d
         dtypes = [spec.dtype for spec in bucket]
         shapes = [list(spec.shape) for spec in bucket]
         receiver.receive(UpdateFromDistributed(names, dtypes, shapes, group, BUCKETS))
-    return receiver.take()
+    return receiver.take(group)
 
 
 def test_each_engine_receives_the_version_that_it_asks_for_and_its_thread_ends_when_it_leaves() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from arl.errors import EngineError, EngineLost
+from arl.errors import EngineError
 from arl.sync.buckets import TensorSpec
+from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
-from arl.sync.weight_messages import Checked, Checksums
+from arl.sync.weight_messages import STAGES, Checked, Checksums, GroupJoined
 from arl.sync.weight_sender import Rendezvous
 from arl.types import WeightUpdate
 
@@ -19,12 +20,16 @@ BUCKET = [TensorSpec("a", "float32", (2, 3))]
 LAST = [TensorSpec("b", "bfloat16", (4,))]
 
 
+JOINED = msgspec.json.encode(GroupJoined(success=True, message="joined"))
+STAGING = msgspec.json.encode(GroupJoined(success=True, message=STAGES))
+
+
 class Recorded:
     """Record the commands as `path version`; `refused` is answered by an error, the others by `answer`."""
 
     url = "http://server"
 
-    def __init__(self, answer: bytes = b"", refused: str = "nothing") -> None:
+    def __init__(self, answer: bytes = JOINED, refused: str = "nothing") -> None:
         self.sent: list[str] = []
         self._answer = answer
         self._refused = refused
@@ -39,32 +44,33 @@ class Recorded:
 
 
 class Sender:
-    """Stand for a trainer whose broadcasts fail if `is_lost`."""
+    """Stand for a trainer whose broadcasts fail if `is_broken`."""
 
-    def __init__(self, is_lost: bool = False) -> None:
+    def __init__(self, is_broken: bool = False) -> None:
         self.buckets: Sequence[Sequence[TensorSpec]] = [BUCKET, LAST]
+        self.joined: list[str] = []
         self.left: list[str] = []
-        self._is_lost = is_lost
+        self._is_broken = is_broken
 
     async def join(self, group: str, world_size: int) -> Rendezvous:
         assert world_size == 2
+        self.joined.append(group)
         return Rendezvous("host", 1, "gloo")
 
     async def send(self, group: str, version: int) -> None:
-        if self._is_lost:
-            raise EngineLost("the engine cannot be reached")
+        if self._is_broken:
+            raise EngineError("the group broke")
 
     async def leave(self, group: str) -> None:
         self.left.append(group)
 
 
-def commands_of(update: WeightUpdate, stages: bool = False) -> list[str]:
+def commands_of(update: WeightUpdate, answer: bytes = JOINED) -> list[str]:
     """Return what a server is sent for `update`, with | where it must be paused."""
 
     async def load() -> list[str]:
-        server = Recorded()
-        loader = WeightLoader(server, Sender(), workers=1, seconds=5.0)
-        loader.stages = stages
+        server = Recorded(answer)
+        loader = WeightLoader(server, GroupSender(Sender(), 5.0), workers=1)
         await loader.prepare(update)
         server.sent.append("|")
         await loader.load(update)
@@ -91,14 +97,14 @@ def test_handles_are_sent_by_buckets_and_the_last_one_has_the_version(tmp_path: 
 def test_a_server_that_stages_buckets_is_paused_only_for_the_version() -> None:
     join, path = "/init_weights_update_group", "/update_weights_from_distributed"
     update = WeightUpdate(3, transport="broadcast")
-    assert commands_of(update, stages=True) == [join, path, path, "|", f"{path} 3"]
-    assert commands_of(update, stages=False) == [join, "|", path, f"{path} 3"]
+    assert commands_of(update, STAGING) == [join, path, path, path, "|", f"{path} 3"], "two buckets, and a wait"
+    assert commands_of(update) == [join, "|", path, f"{path} 3"]
 
 
 def test_memory_is_resumed_only_if_it_was_released_and_the_weights_with_their_content() -> None:
     async def scenario() -> list[str]:
         server = Recorded()
-        loader = WeightLoader(server, None, workers=1, seconds=5.0)
+        loader = WeightLoader(server, None, workers=1)
         await loader.load(WeightUpdate(3, "v3"))
         await loader.resume_memory()
         await loader.release_memory()
@@ -114,15 +120,16 @@ def test_memory_is_resumed_only_if_it_was_released_and_the_weights_with_their_co
     ]
 
 
-def test_a_broadcast_that_fails_does_not_count_as_loaded() -> None:
+def test_a_broadcast_that_fails_does_not_count_as_loaded_and_leaves_mixed_weights() -> None:
     async def scenario() -> None:
         server = Recorded(refused="/update_weights_from_distributed")
-        loader = WeightLoader(server, Sender(is_lost=True), workers=1, seconds=5.0)
+        loader = WeightLoader(server, GroupSender(Sender(is_broken=True), 5.0), workers=1)
         update = WeightUpdate(3, transport="broadcast")
         await loader.prepare(update)
-        with pytest.raises(EngineError):  # a loss is one too
+        with pytest.raises(EngineError, match="update_weights_from_distributed refused"):
             await loader.load(update)
         assert loader.loaded is None
+        assert loader.is_mixed
 
     asyncio.run(scenario())
 
@@ -131,12 +138,12 @@ def test_a_broadcast_needs_a_sender_whose_group_is_left_at_the_end() -> None:
     async def scenario() -> None:
         update = WeightUpdate(3, transport="broadcast")
         with pytest.raises(EngineError, match="this client was given no sender"):
-            await WeightLoader(Recorded(), None, workers=1, seconds=5.0).prepare(update)
-        sender = Sender()
-        loader = WeightLoader(Recorded(), sender, workers=1, seconds=5.0)
+            await WeightLoader(Recorded(), None, workers=1).prepare(update)
+        trainer = Sender()
+        loader = WeightLoader(Recorded(), GroupSender(trainer, 5.0), workers=1)
         await loader.prepare(update)
         await loader.close()
-        assert len(sender.left) == 1
+        assert trainer.left == trainer.joined
 
     asyncio.run(scenario())
 
@@ -155,7 +162,7 @@ def test_checksums_are_compared_and_an_answer_of_several_workers_or_none_is_refu
 ) -> None:
     async def scenario() -> None:
         server = Recorded(msgspec.json.encode(answer))
-        loader = WeightLoader(server, None, workers=1, seconds=5.0)
+        loader = WeightLoader(server, None, workers=1)
         await loader.check(WeightUpdate(3, checksums={"a": "1"}))
 
     if rule is None:

@@ -22,6 +22,7 @@ from arl.engine.base import Load
 from arl.engine.busy_meter import BusyMeter
 from arl.engine.embedded.model_runner import ModelRunner
 from arl.engine.embedded.request_rows import OpenRequest, Rows, Stream
+from arl.engine.pause_timer import PauseTimer
 from arl.engine.requests import refuse_impossible
 from arl.errors import EngineError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
@@ -194,15 +195,20 @@ class EmbeddedEngine:
             EngineError: the weights are older, incomplete or of another shape; the old ones stay in use.
         """
         start = now()
+        timer = PauseTimer()
         pauses_itself = self._paused_since is None
-        await self.pause()
+        with timer.part("drain"):
+            await self.pause()
         paused_since = self._paused_since or start
         try:
-            await self.load(update)
+            with timer.part("load"):
+                await self.load(update)
         finally:
             if pauses_itself:
                 await self.resume()
-        report = SwapReport(update.version, now() - paused_since, now() - start, self._recomputed_tokens)
+        report = SwapReport(
+            update.version, now() - paused_since, now() - start, self._recomputed_tokens, parts=timer.parts
+        )
         self._recomputed_tokens = 0
         if update.checksums:
             refuse_difference("the engine", update, self.checksums())

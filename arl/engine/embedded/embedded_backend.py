@@ -11,7 +11,7 @@ from arl.engine.backend import Installation, ServerSpec
 from arl.engine.base import ReplicaEngine
 from arl.errors import InputError
 from arl.launch.base import Command
-from arl.sync.weight_sender import WeightSender
+from arl.sync.group_sender import GroupSender
 from arl.types import StartingVersions
 
 SERVER_MODULE = "arl.engine.embedded.server"
@@ -55,6 +55,7 @@ class EmbeddedBackend:
             "--dtype": config.dtype,
             "--threads": server.resources.threads,
             "--stream-interval": config.stream_interval,
+            "--broadcast-seconds": server.recipe.deadlines.blocked_broadcast,
         }
         argv = [sys.executable, "-m", SERVER_MODULE]
         for name, value in options.items():
@@ -62,7 +63,7 @@ class EmbeddedBackend:
         return Command(tuple(argv))
 
     def connect(
-        self, url: str, server: ServerSpec, key: str, sender: WeightSender | None
+        self, url: str, server: ServerSpec, key: str, sender: GroupSender | None
     ) -> AbstractAsyncContextManager[ReplicaEngine]:
         """See Backend.connect."""
         from arl.engine.http.engine_client import connect_http  # importing aiohttp takes a tenth of a second

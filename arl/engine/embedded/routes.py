@@ -3,7 +3,8 @@
     POST /generate ─► EmbeddedEngine.submit ─► its Stream ─► server-sent events, one for each increment
     POST /pause_generation, /continue_generation, /abort_request, /flush_cache
     POST /release_memory_occupation, /resume_memory_occupation
-    POST /update_weights_from_disk, /init_weights_update_group, /update_weights_from_distributed, /weights_checker
+    POST /update_weights_from_disk, /update_weights_from_distributed, /weights_checker
+    POST /init_weights_update_group, /destroy_weights_update_group
     GET  /health, /server_info, /model_info, /v1/loads
 
 Requests are answered between two passes of the engine's loop. Only weights that are broadcast arrive in threads, while
@@ -27,10 +28,13 @@ from arl.engine.http import wire
 from arl.errors import EngineError
 from arl.sync.process_group import Receiver, bucket_of
 from arl.sync.weight_messages import (
+    STAGES,
     Checked,
     Checksums,
     CheckWeights,
+    GroupJoined,
     InitGroup,
+    LeaveGroup,
     Memory,
     MemoryTag,
     UpdateFromDisk,
@@ -50,16 +54,19 @@ class EngineRoutes:
         model_path: directory of the weights that the engine began with
         eos: stop tokens of the model
         key: bearer token that every request must have; None: none is needed
+        broadcast_seconds: after which a broadcast that does not move is given up
     """
 
-    def __init__(self, engine: EmbeddedEngine, model_path: str, eos: tuple[int, ...], key: str | None) -> None:
+    def __init__(
+        self, engine: EmbeddedEngine, model_path: str, eos: tuple[int, ...], key: str | None, broadcast_seconds: float
+    ) -> None:
         self._engine = engine
         self._model_path = model_path
         self._eos = eos
         self._key = key
         self._released: set[MemoryTag] = set()
         self._names = (f"anonymous-{i}" for i in itertools.count())
-        self._receiver = Receiver()
+        self._receiver = Receiver(broadcast_seconds)
 
     def app(self) -> web.Application:
         """Return the application with every route."""
@@ -72,6 +79,7 @@ class EngineRoutes:
                 web.post("/abort_request", self._abort),
                 web.post("/update_weights_from_disk", self._update),
                 web.post("/init_weights_update_group", self._join),
+                web.post("/destroy_weights_update_group", self._leave),
                 web.post("/update_weights_from_distributed", self._receive),
                 web.post("/weights_checker", self._check_weights),
                 web.post("/flush_cache", self._flush),
@@ -183,7 +191,12 @@ class EngineRoutes:
     async def _join(self, request: Request) -> Response:
         body = await _read(request, InitGroup)
         await in_thread(self._receiver.join, body)
-        return _json({"success": True, "message": "joined"})
+        return _json(GroupJoined(success=True, message=STAGES))
+
+    async def _leave(self, request: Request) -> Response:
+        body = await _read(request, LeaveGroup)
+        self._receiver.leave(body.group_name)
+        return _json({"success": True, "message": "left"})
 
     async def _receive(self, request: Request) -> Response:
         body = await _read(request, UpdateFromDistributed)
@@ -192,7 +205,7 @@ class EngineRoutes:
             await in_thread(self._receiver.receive, body)
         if body.weight_version is None:
             return _json({"success": True, "message": "to take effect with the version"})
-        return await self._load(body.weight_version, body.flush_cache, "", self._receiver.take())
+        return await self._load(body.weight_version, body.flush_cache, "", self._receiver.take(body.group_name))
 
     async def _load(self, version: str, flush_cache: bool, path: str, state: dict[str, Any] | None) -> Response:
         if not version.isdecimal():
@@ -254,7 +267,6 @@ class EngineRoutes:
             weight_version=str(self._engine.loaded_version),
             vocab_size=self._engine.vocab_size,
             context_length=self._engine.context,
-            stages_weights=True,
         )
         return _json(info)
 

@@ -35,6 +35,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--stream-interval", type=int, default=16, help="tokens between two increments")
     parser.add_argument("--version", type=int, default=0, help="policy version of these weights")
+    parser.add_argument(
+        "--broadcast-seconds", type=float, default=60, help="after which a broadcast that does not move is given up"
+    )
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     key = os.environ.get(RUN_KEY) or None
@@ -76,7 +79,7 @@ async def _main(
         stream_interval=options.stream_interval,
         version=options.version,
     )
-    routes = EngineRoutes(engine, str(Path(options.model)), eos, key)
+    routes = EngineRoutes(engine, str(Path(options.model)), eos, key, options.broadcast_seconds)
     await serve(routes, engine, listener)
 
 

@@ -25,17 +25,18 @@ from arl.engine.http import wire
 from arl.engine.http.batch_sender import BatchSender
 from arl.engine.http.calls import Call
 from arl.engine.http.connection import Http
+from arl.engine.pause_timer import PauseTimer
 from arl.engine.requests import refuse_impossible
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
+from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
-from arl.sync.weight_sender import WeightSender
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 ABORT_AGAIN_SECONDS = 0.05  # for a call that reached the server's line just behind the abort
 FLUSH_AGAIN_SECONDS = 0.01  # SGLang's own wait, /flush_cache?timeout=, may take a second more than it needs
 
 
-def connect_http(url: str, server: ServerSpec, key: str, sender: WeightSender | None) -> "HttpEngine":
+def connect_http(url: str, server: ServerSpec, key: str, sender: GroupSender | None) -> "HttpEngine":
     """Return the engine of a server that a backend has started for a run; see Backend.connect."""
     recipe = server.recipe
     limits = model_limits(server.versions.served)
@@ -65,7 +66,7 @@ class HttpEngine:
         releases_memory: from pause() to resume(), for the trainer that uses the device meanwhile; only with recompute
         key: sent as a bearer token
         vocab_size, context: of the model; None asks the server, which SGLang does not answer
-        sender: of weights that are broadcast
+        sender: of weights that are broadcast, shared by the engines of a run
         workers: processes of the server that hold a part of the weights
         first_rank: the trainer's rank on the device of the first worker; the others follow
     """
@@ -81,7 +82,7 @@ class HttpEngine:
         key: str | None = None,
         vocab_size: int | None = None,
         context: int | None = None,
-        sender: WeightSender | None = None,
+        sender: GroupSender | None = None,
         workers: int = 1,
         first_rank: int = 0,
     ) -> None:
@@ -103,11 +104,12 @@ class HttpEngine:
         self._lock = asyncio.Lock()  # one of pause, resume and update at a time
         self._paused_since: float | None = None
         self._meter = BusyMeter()
+        self._timer = PauseTimer()  # of the last pause
 
     async def __aenter__(self) -> Self:
         self._http = Http(self.url, self._key, self._swap_seconds)
         self._batches = BatchSender(self._http, self._generate_seconds, keys_cache=self._kv_policy == "keep")
-        self._loader = WeightLoader(self._http, self._sender, self._workers, self._swap_seconds, self._first_rank)
+        self._loader = WeightLoader(self._http, self._sender, self._workers, self._first_rank)
         try:
             await self._introduce()
         except BaseException:
@@ -195,8 +197,8 @@ class HttpEngine:
         """See Engine.update_weights.
 
         Raises:
-            EngineError: the weights are older, or the server refused them and goes on with the old ones; or what it
-                holds is not what was published.
+            EngineError: the weights are older, or the server refused them and goes on with the old ones, unless it
+                has loaded a part of them: then it stays paused. Or what it holds is not what was published.
             EngineLost, DeadlineError: it is gone, or did not receive them in time.
         """
         if update.version < self._version:
@@ -208,17 +210,24 @@ class HttpEngine:
             await self._pause()
             since = self._paused_since or start
             try:
-                await self._loader.load(update)
+                with self._timer.part("transfer" if self._loader.transfers_in_pause(update) else "load"):
+                    await self._loader.load(update)
                 self._set_version(update.version)
             except (EngineLost, DeadlineError):
                 raise  # nobody is there to resume
             except BaseException:
-                if pauses_itself:
+                if pauses_itself and not self._loader.is_mixed:
                     await self._resume()
                 raise
             if pauses_itself:
                 await self._resume()
-            report = SwapReport(update.version, now() - since, now() - start, self._take_recomputed())
+            report = SwapReport(
+                update.version,
+                now() - since,
+                now() - start,
+                self._take_recomputed(),
+                parts=self._timer.parts,
+            )
             await self._loader.check(update)
             return report
 
@@ -233,7 +242,7 @@ class HttpEngine:
             raise EngineError(f"{self.url}/v1/loads answered {status}: {error}: {body[:200]!r}") from error
 
     async def _introduce(self) -> None:
-        """Ask the server for its version, its limits, and whether it stages weights.
+        """Ask the server for its version and its limits.
 
         Raises:
             EngineError: it does not report what is needed.
@@ -246,7 +255,6 @@ class HttpEngine:
         except (msgspec.DecodeError, ValueError) as error:
             remedy = "start SGLang with --weight-version 0"
             raise EngineError(f"{self.url}/model_info: {error}; {remedy}: {body[:200]!r}") from error
-        self._loader.stages = info.stages_weights
         self._vocab_size = self._vocab_size or info.vocab_size or 0
         self._context = self._context or info.context_length or 0
         if not self._vocab_size or not self._context:
@@ -267,6 +275,7 @@ class HttpEngine:
         if self._paused_since is not None:
             return
         self._paused_since = now()
+        self._timer = PauseTimer()
         self._meter.pause(True)
         self._batches.pause()
         await self._stop()
@@ -274,8 +283,16 @@ class HttpEngine:
     async def _stop(self) -> None:
         """Have the server stop generating: with its open requests in place, or by handing all of them back."""
         if self._kv_policy == "keep":
-            await self._http.command("/pause_generation", wire.Pause("in_place"))
+            with self._timer.part("drain"):
+                await self._http.command("/pause_generation", wire.Pause("in_place"))
             return
+        with self._timer.part("drain"):
+            await self._abort_all()
+        with self._timer.part("flush"):
+            await self._flush_cache()  # also a barrier: an abort that is still on its way would end what is sent next
+
+    async def _abort_all(self) -> None:
+        """Have the server hand back all open requests."""
         # SGLang's own pause in mode abort does the same, and then sleeps for a second.
         idle = self._batches.idle
         async with deadline(self._swap_seconds, "engine client", f"{self.url} to hand back its open requests"):
@@ -284,14 +301,14 @@ class HttpEngine:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(ABORT_AGAIN_SECONDS):
                         await idle.wait()
-        await self._flush_cache()  # also a barrier: an abort that is still on its way would end what is sent next
 
     async def _resume(self) -> None:
         if self._paused_since is None:
             return
-        await self._loader.resume_memory()
-        if self._kv_policy == "keep":
-            await self._http.command("/continue_generation", {})
+        with self._timer.part("resume"):
+            await self._loader.resume_memory()
+            if self._kv_policy == "keep":
+                await self._http.command("/continue_generation", {})
         self._paused_since = None
         self._meter.pause(False)
         self._batches.resume()

@@ -134,7 +134,6 @@ class ModelInfo(Struct):
     weight_version: str
     vocab_size: int | None = None
     context_length: int | None = None
-    stages_weights: bool = False  # buckets take effect all at once, with the version
 
 
 class RankLoad(Struct):

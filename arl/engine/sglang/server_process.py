@@ -3,7 +3,7 @@
     python arl/engine/sglang/server_process.py --host HOST --port 0 …     other flags go to sglang.launch_server
 
 Its children and temporary files end with it. It keeps the run's key out of the command line, prints "ready <url>" once
-it is healthy, exits with a code when SGLang gives up its start, and has SGLang load arl/engine/sglang/plugin.py.
+it is healthy, exits with a code when SGLang gives up its start, and has SGLang load plugin.py and staging.py.
 """
 
 import contextlib
@@ -88,16 +88,19 @@ def guard(place: Path) -> None:
 
 
 def install_plugin(place: Path) -> None:
-    """Make a distribution in `place` that declares arl's plugin: SGLang looks for plugins among installed packages."""
-    shutil.copy(Path(__file__).with_name("plugin.py"), place / "arl_plugin.py")
+    """Make a distribution in `place` that declares arl's plugins: SGLang looks for them among installed packages."""
+    here = Path(__file__).parent
+    shutil.copy(here / "plugin.py", place / "arl_plugin.py")
+    shutil.copy(here / "staging.py", place / "arl_staging.py")
     metadata = place / "arl_plugin-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: arl_plugin\nVersion: 0\n")
-    (metadata / "entry_points.txt").write_text("[sglang.srt.plugins]\narl = arl_plugin:register\n")
+    declared = "arl = arl_plugin:register\narl_staging = arl_staging:register\n"
+    (metadata / "entry_points.txt").write_text(f"[sglang.srt.plugins]\n{declared}")
     sys.path.append(str(place))
     chosen = os.environ.get("SGLANG_PLUGINS")
     if chosen:
-        os.environ["SGLANG_PLUGINS"] = f"{chosen},arl"
+        os.environ["SGLANG_PLUGINS"] = f"{chosen},arl,arl_staging"
 
 
 def exit_with_a_code() -> None:

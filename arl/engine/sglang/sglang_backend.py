@@ -15,7 +15,7 @@ from arl.engine.sglang.flags import refuse_contradictions
 from arl.engine.sglang.installed import TESTED, find_sglang, interpreter
 from arl.errors import InputError
 from arl.launch.base import Command
-from arl.sync.weight_sender import WeightSender
+from arl.sync.group_sender import GroupSender
 
 REMEDIES = {
     "engine.kv_policy": "reports only the last version of a request, not which one sampled each token; use recompute, "
@@ -73,7 +73,7 @@ class SGLangBackend:
         return Command(tuple(server_command.command(server, python)), server_command.environment(server, python))
 
     def connect(
-        self, url: str, server: ServerSpec, key: str, sender: WeightSender | None
+        self, url: str, server: ServerSpec, key: str, sender: GroupSender | None
     ) -> AbstractAsyncContextManager[ReplicaEngine]:
         """See Backend.connect."""
         from arl.engine.http.engine_client import connect_http  # importing aiohttp takes a tenth of a second

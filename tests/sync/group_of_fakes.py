@@ -1,0 +1,127 @@
+"""Imitate servers that are broadcast to: groups that break when a member dies or leaves, in one process."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from arl.errors import EngineError, EngineLost
+from arl.sync.weight_messages import STAGES, GroupJoined, InitGroup, LeaveGroup, UpdateFromDistributed
+
+
+class Channel:
+    """Hold one group: who has joined, and how many buckets of which version rank 0 has sent."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.ranks: dict[int, int] = {}  # rank -> server
+        self.broken = asyncio.Event()
+        self.moved = asyncio.Event()  # a bucket was sent, or taken by somebody
+        self.sent: list[int] = []  # the version of each bucket, in order
+        self.taken: dict[int, int] = {}  # server -> buckets
+
+
+class Network:
+    """Connect rank 0 with the servers, like gloo: a group with a dead member breaks for all of them."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, Channel] = {}
+
+    def open(self, group: str, world_size: int) -> None:
+        self._channels[group] = Channel(world_size)
+
+    def open_groups(self) -> list[str]:
+        return [name for name, channel in self._channels.items() if not channel.broken.is_set()]
+
+    def close(self, group: str) -> None:
+        self._channels[group].broken.set()
+        self._channels[group].moved.set()
+
+    def die(self, server: int) -> None:
+        for name, channel in self._channels.items():
+            if server in channel.ranks.values():
+                self.close(name)
+
+    async def join(self, group: str, server: int, ranks: range) -> None:
+        channel = self._channels[group]
+        for rank in ranks:
+            assert rank not in channel.ranks, "each rank once"
+            assert 1 <= rank < channel.world_size
+            channel.ranks[rank] = server
+        channel.moved.set()
+        await self._until(channel, lambda: len(channel.ranks) == channel.world_size - 1)
+        channel.taken[server] = 0
+
+    async def send(self, group: str, version: int, buckets: int) -> None:
+        channel = self._channels[group]
+        for _ in range(buckets):
+            await self._until(channel, lambda: len(channel.ranks) == channel.world_size - 1)
+            channel.sent.append(version)
+            channel.moved.set()
+
+    async def receive(self, group: str, server: int) -> int:
+        """Return the version of the next bucket."""
+        channel = self._channels[group]
+        number = channel.taken[server]
+        channel.taken[server] += 1
+        await self._until(channel, lambda: len(channel.sent) > number)
+        return channel.sent[number]
+
+    async def _until(self, channel: Channel, is_true: Any) -> None:
+        while not channel.broken.is_set():
+            if is_true():
+                return
+            channel.moved.clear()
+            await channel.moved.wait()
+            await asyncio.sleep(0)
+        raise EngineError("the broadcast broke off")
+
+
+class FakeServer:
+    """Answer the commands of a WeightLoader, until it dies at command number `dies`, before or while it is done."""
+
+    def __init__(self, network: Network, number: int, stages: bool, workers: int = 1, dies: int | None = None) -> None:
+        self.url = f"http://server-{number}"
+        self.weights: dict[str, int] = {}  # name -> version
+        self.version = 0
+        self.refuses = False
+        self._network = network
+        self._number = number
+        self._stages = stages
+        self._workers = workers
+        self._dies = dies
+        self._commands = 0
+        self._staged: dict[str, int] = {}
+
+    @property
+    def is_dead(self) -> bool:
+        return self._dies is not None and self._commands > self._dies
+
+    async def command(self, path: str, body: Any = None) -> bytes:
+        self._commands += 1
+        if self.is_dead:
+            self._network.die(self._number)
+            if isinstance(body, InitGroup):
+                self._network.close(body.group_name)  # rank 0 gives up a group that is never complete
+            raise EngineLost(f"{self.url}: the connection broke")
+        if isinstance(body, InitGroup):
+            ranks = range(body.rank_offset, body.rank_offset + self._workers)
+            await self._network.join(body.group_name, self._number, ranks)
+            return msgspec.json.encode(GroupJoined(success=True, message=STAGES if self._stages else "joined"))
+        if isinstance(body, LeaveGroup):
+            self._staged = {}
+            self._network.close(body.group_name)
+            return b""
+        assert isinstance(body, UpdateFromDistributed)
+        await self._update(body)
+        return b""
+
+    async def _update(self, body: UpdateFromDistributed) -> None:
+        if self.refuses:
+            raise EngineError("it has no such parameter")
+        held = self._staged if self._stages else self.weights
+        for name in body.names:
+            held[name] = await self._network.receive(body.group_name, self._number)
+        if body.weight_version is not None:
+            self.weights = self.weights | self._staged
+            self.version = int(body.weight_version)
