@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from arl.train.packer import MicroBatch
+from arl.train.micro_batch import MicroBatch
 
 
 class Half(NamedTuple):

@@ -24,9 +24,10 @@ from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.cost import peak_flops, peak_memory, training_flops
 from arl.train.gradient_halves import Half, halves
-from arl.train.packer import MicroBatch, Minibatch, Shard
+from arl.train.micro_batch import MicroBatch
 from arl.train.rendezvous import init_ranks
 from arl.train.schedule import schedule_of
+from arl.train.shard import Minibatch, Shard
 from arl.train.sharded_model import ShardedModel, Update
 from arl.train.step_totals import ENTROPY, StepTotals
 from arl.train.token_log import CURRENT, PROXIMAL, TokenLog
@@ -70,7 +71,7 @@ class Learner:
         self._halves_every = train.halves_every
         self._evidence = evidence
         self._skipped_in_a_row = 0
-        self._flops = model_flops(str(path))
+        self.flops = model_flops(str(path))
         if resumed:
             self.sharded.load_optimizer(Path(path))
 
@@ -115,7 +116,7 @@ class Learner:
         device = self.sharded.device
         world_size = dist.get_world_size()
         packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
-        done = sum(training_flops(self._flops, pack) for pack in packs)
+        done = sum(training_flops(self.flops, pack) for pack in packs)
         total, memory = torch.tensor([done, peak_memory(device)], dtype=torch.float64, device=device)
         if world_size > 1:
             dist.all_reduce(total)
@@ -145,6 +146,11 @@ class Learner:
         config = copy.deepcopy(self.sharded.model.config)
         config.dtype = self.sharded.dtype
         return str(config.to_json_string())
+
+    def first_minibatch(self, num_minibatches: int) -> int:
+        """Return the minibatch of a step that is computed first: 0, or 1 if a proximal pass comes before it."""
+        has_proximal_pass = PROXIMAL in self.objective.needed_columns and num_minibatches > 1
+        return int(has_proximal_pass)
 
     def _proximal_pass(self, minibatches: Sequence[Minibatch]) -> list[list[Tensor] | None]:
         """Compute proximal_logprobs of every scored position, (M,) per micro-batch; None where none are needed."""
@@ -300,9 +306,18 @@ class Learner:
         """Write this rank's shard to a file; returns the message of the error, which names the file."""
         self._evidence.mkdir(parents=True, exist_ok=True)
         file = self._evidence / f"not-finite-version-{self.version}-rank-{dist.get_rank()}.msgpack"
-        file.write_bytes(msgpack_arrays.encoder().encode(shard))
+        file.write_bytes(msgpack_arrays.encoder().encode(_with_tuples(shard)))
         return (
             f"{update} in the step of version {self.version}, and {MOST_SKIPPED} updates in a row were skipped for "
             f"such numbers: the weights are as before them, and the batch of rank {dist.get_rank()} is in {file}; "
             "lower train.learning_rate, or look at the batch"
         )
+
+
+def _with_tuples(shard: Shard) -> Shard:
+    """Return a copy that can be encoded, because all micro-batches are joined."""
+    minibatches = []
+    for minibatch in shard.minibatches:
+        micro_batches = tuple(minibatch.micro_batches)
+        minibatches.append(Minibatch(micro_batches, minibatch.loss_tokens, minibatch.loss_sequences))
+    return Shard(shard.version, tuple(minibatches))

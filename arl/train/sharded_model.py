@@ -27,7 +27,7 @@ from arl.kernels.linear_policy_loss import linear_policy_loss
 from arl.kernels.policy_loss import RowLoss
 from arl.models.load import DTYPES
 from arl.models.packed import PackedContext
-from arl.train.packer import MicroBatch
+from arl.train.micro_batch import MicroBatch
 from arl.train.sharded_weights import ShardedWeights
 from arl.train.sharding import copies, local_part
 

@@ -20,7 +20,8 @@ from arl.sync.broadcast_target import BroadcastTarget
 from arl.sync.ipc_target import IpcTarget
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.packer import Minibatch, Shard, pack_groups
+from arl.train.packer import pack_groups
+from arl.train.shard import Minibatch, Shard
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: pytest -m gpu")]
 VOCAB, TOKENS = 1000, 4096
