@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from arl.kernels.head import HeadGradient, check_head, logit_chunks
 from arl.kernels.logprob import packed_logprob_ref
-from arl.kernels.rows import row_gradient, row_stats
+from arl.kernels.rows import RowGradient, row_gradient, row_stats
 
 
 def linear_logprob(
@@ -30,8 +30,7 @@ def linear_logprob(
         temperature: > 0.
 
     Returns:
-        logprob (M,) ≤ 0 and entropy (M,) ≥ 0, float32 (float64 of float64). Only logprob carries a gradient, to hidden
-        and weight.
+        logprob (M,) ≤ 0 and entropy (M,) ≥ 0, float32 (float64 of float64), with gradients to hidden and weight.
     """
     check_head(hidden, weight, targets)
     logprob, entropy = _LinearLogprob.apply(hidden, weight, targets, temperature)  # type: ignore[no-untyped-call]
@@ -68,26 +67,26 @@ class _LinearLogprob(torch.autograd.Function):
         logprob = torch.cat(logprobs)
         entropy = torch.cat(entropies)
         normalizer = torch.cat(normalizers, -1)
-        ctx.save_for_backward(hidden, weight, targets, normalizer)
+        ctx.save_for_backward(hidden, weight, targets, normalizer, entropy)
         ctx.temperature = temperature
-        ctx.mark_non_differentiable(entropy)
+        ctx.set_materialize_grads(False)  # so that an entropy nobody reads costs nothing
         return logprob, entropy
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, targets, normalizer = ctx.saved_tensors
+    def backward(ctx: Any, of_logprob: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets, normalizer, entropy = ctx.saved_tensors
         of_hidden, of_weight, *_ = ctx.needs_input_grad
         gradient = HeadGradient(hidden, weight, of_hidden=of_hidden, of_weight=of_weight)
+        if of_logprob is None:
+            of_logprob = torch.zeros_like(entropy)
         for rows, z in logit_chunks(hidden, weight):
-            row_gradient(
-                z,
-                targets[rows],
-                normalizer[:, rows],
-                grad[rows],
-                ctx.temperature,
-                out=z,
+            of_rows = RowGradient(
+                of_logprob=of_logprob[rows],
+                of_entropy=None if of_entropy is None else of_entropy[rows],
+                entropy=entropy[rows],
             )
+            row_gradient(z, targets[rows], normalizer[:, rows], of_rows, ctx.temperature, out=z)
             gradient.add(rows, z)
         del z  # frees the chunk, so that the rounded d weight can take its memory
         dweight = None if gradient.weight is None else gradient.weight.to(weight.dtype)

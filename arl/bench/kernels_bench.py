@@ -80,9 +80,10 @@ def _head(rows: int, vocab: int, width: int, dtype: torch.dtype) -> Head:
     advantages = torch.randn(rows, device=device) * 0.1
     objective = DecoupledPPO(clip_low=0.2, clip_high=0.28, behavior_weight_cap=5.0)
 
-    def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
         tokens = TokenColumns(
             current_logprobs=logprob,
+            entropy=entropy,
             proximal_logprobs=proximal[rows],
             behavior_logprobs=behavior[rows],
             advantages=advantages[rows],

@@ -245,20 +245,24 @@ class Learner:
         values = {statistic.value for statistic in self.objective.statistics.values()}
         names = (*sorted(values), *(logged if batch.places is not None else ()))
 
-        def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+        def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
             """Compute the loss of the tokens whose score is among `rows`: equal continuations share a score."""
             first, end = np.searchsorted(batch.loss_scores, (rows.start, rows.stop)).tolist()
             own = score_of[first:end] - rows.start
             current = logprob.index_select(0, own)
+            entropy_of = entropy.index_select(0, own)
             given = {name: column[first:end] for name, column in columns.items()}
             if needs_proximal and proximal is None:  # the weights are still those before the step
                 given[PROXIMAL] = current.detach()
             elif proximal is not None:
                 given[PROXIMAL] = proximal[rows].index_select(0, own)
             if half is not None:
-                current = half.only(current, self.version - given["policy_versions"])
+                ages = self.version - given["policy_versions"]
+                current = half.only(current, ages)
+                entropy_of = half.only(entropy_of, ages)
             tokens = TokenColumns(
                 current_logprobs=current,
+                entropy=entropy_of,
                 version=self.version,
                 **given,
             )
@@ -269,7 +273,8 @@ class Learner:
 
         if self.objective.scope == "sequence":
             logprob, entropy = self.sharded.score(batch)
-            loss, kept = row_loss(logprob, slice(0, len(logprob)))
+            loss, kept = row_loss(logprob, entropy, slice(0, len(logprob)))
+            entropy = entropy.detach()
         else:
             loss, entropy, kept = self.sharded.policy_loss(batch, row_loss)
         per_token = dict(zip(names, kept, strict=True))

@@ -77,7 +77,7 @@ class Packing(Struct, frozen=True, kw_only=True):
             capacity=train.capacity,
             ranks=ranks,
             advantage=advantage,
-            leaves_out_zeros=objective.zero_advantage_is_zero_gradient,
+            leaves_out_zeros=objective.leaves_out_zeros,
             flops=flops,
             records=records,
             kind=train.packing,

@@ -25,6 +25,7 @@ from arl.config.recipe import Train
 from arl.kernels.linear_logprob import linear_logprob
 from arl.kernels.linear_policy_loss import linear_policy_loss
 from arl.kernels.policy_loss import RowLoss
+from arl.kernels.rows import tune_rows
 from arl.models.load import DTYPES
 from arl.models.packed import PackedContext
 from arl.train.micro_batch import MicroBatch
@@ -75,6 +76,7 @@ class ShardedModel(ShardedWeights):
         self._copies = copies(train)
         self.model.scored = types.MethodType(_scored, self.model)
         register_fsdp_forward_method(self.model, "scored")
+        tune_rows(self.model.config.vocab_size, self.dtype, device)
 
     def score(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """Run one forward of the pack; return logprob and entropy of its M scored positions, each (M,) float32.
