@@ -23,6 +23,7 @@ def linear_policy_loss(
     targets: Tensor,
     row_loss: RowLoss,
     temperature: float = 1.0,
+    logits_dtype: torch.dtype | None = None,
 ) -> LossAndStats:
     """Compute the loss of one token per row, under softmax(hidden @ weightᵀ / temperature).
 
@@ -33,6 +34,7 @@ def linear_policy_loss(
         row_loss: called for each chunk of rows, in order, at least once; see RowLoss. Everything that it reads beside
             logprob and entropy is a constant.
         temperature: > 0.
+        logits_dtype: hidden's type (None), or float32: see `logit_chunks`.
 
     Returns:
         loss (), which carries the gradient to hidden and weight; logprob (M,) ≤ 0 and entropy (M,) ≥ 0, float32
@@ -47,6 +49,7 @@ def linear_policy_loss(
         targets,
         row_loss,
         temperature,
+        logits_dtype or hidden.dtype,
         needs_gradients and hidden.requires_grad,
         needs_gradients and weight.requires_grad,
     )
@@ -60,9 +63,11 @@ def linear_policy_loss_ref(
     targets: Tensor,
     row_loss: RowLoss,
     temperature: float = 1.0,
+    logits_dtype: torch.dtype | None = None,
 ) -> LossAndStats:
     """Compute the same from all logits at once."""
-    return policy_loss_ref(hidden @ weight.T, targets, row_loss, temperature)
+    dtype = logits_dtype or hidden.dtype
+    return policy_loss_ref(hidden.to(dtype) @ weight.to(dtype).T, targets, row_loss, temperature)
 
 
 class _LinearPolicyLoss(torch.autograd.Function):
@@ -74,6 +79,7 @@ class _LinearPolicyLoss(torch.autograd.Function):
         targets: Tensor,
         row_loss: RowLoss,
         temperature: float,
+        logits_dtype: torch.dtype,
         of_hidden: bool,
         of_weight: bool,
     ) -> tuple[Tensor, ...]:
@@ -81,14 +87,14 @@ class _LinearPolicyLoss(torch.autograd.Function):
         wanted = of_hidden or of_weight
         losses = []
         chunks_of_vectors = []
-        for rows, z in logit_chunks(hidden, weight):
+        for rows, z, dz in logit_chunks(hidden, weight, logits_dtype, with_gradient=wanted):
             logprob, entropy, normalizer = row_stats(z, targets[rows], temperature)
             loss, kept, of_rows = _differentiate(row_loss, logprob, entropy, rows, wanted)
             losses.append(loss)
             chunks_of_vectors.append((logprob, entropy, *kept))
             if of_rows is not None:
-                row_gradient(z, targets[rows], normalizer, of_rows, temperature, out=z)
-                gradient.add(rows, z)
+                row_gradient(z, targets[rows], normalizer, of_rows, temperature, out=dz)
+                gradient.add(rows, dz)
         total = torch.stack(losses).sum()
         vectors = [torch.cat(chunks) for chunks in zip(*chunks_of_vectors, strict=True)]
         ctx.save_for_backward(gradient.hidden, gradient.weight)
@@ -105,7 +111,7 @@ class _LinearPolicyLoss(torch.autograd.Function):
         if dweight is not None:
             rounded = torch.empty_like(dweight, dtype=ctx.weight_dtype)
             dweight = torch.mul(dweight, grad, out=rounded)
-        return dhidden, dweight, None, None, None, None, None
+        return dhidden, dweight, None, None, None, None, None, None
 
 
 def _differentiate(

@@ -87,17 +87,22 @@ def row_gradient(
     compute(logits, targets, normalizer, gradient, temperature, out)
 
 
-def tune_rows(vocab: int, dtype: torch.dtype, device: torch.device) -> None:
+def tune_rows(
+    vocab: int,
+    logits_dtype: torch.dtype,
+    gradient_dtype: torch.dtype,
+    device: torch.device,
+) -> None:
     """Let Triton choose its block sizes by measurement on scratch logits; does nothing on a CPU.
 
     It would do so at the first use anyway, but then memory is full, and it needs a copy of the logits.
     """
     if device.type != "cuda":
         return
-    logits = torch.randn(TUNED_ROWS, vocab, dtype=dtype, device=device)
+    logits = torch.randn(TUNED_ROWS, vocab, device=device).to(logits_dtype)
     targets = torch.zeros(TUNED_ROWS, dtype=torch.int64, device=device)
     logprob, entropy, normalizer = row_stats(logits, targets, 1.0)
-    row_gradient(logits, targets, normalizer, RowGradient(logprob, None, entropy), 1.0, out=logits)
+    row_gradient(logits, targets, normalizer, RowGradient(logprob, None, entropy), 1.0, out=logits.to(gradient_dtype))
 
 
 def chunks(num_rows: int, at_most: int) -> Iterator[slice]:

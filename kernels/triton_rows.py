@@ -69,7 +69,7 @@ def row_gradient(
     num_rows, vocab = logits.shape
     peak, log_total = normalizer
     has_entropy = gradient.of_entropy is not None
-    of_entropy = gradient.of_entropy if has_entropy else gradient.of_logprob  # then it is not read
+    of_entropy = gradient.of_logprob if gradient.of_entropy is None else gradient.of_entropy  # then it is not read
     if num_rows:
         row_gradient_kernel[lambda chosen: (num_rows * triton.cdiv(vocab, chosen["BLOCK"]),)](
             logits,

@@ -51,8 +51,9 @@ class Head(Struct, frozen=True):
         return 2.0 * len(self.hidden) * self.weight.numel()
 
     def loss(self, logprob: Tensor) -> Tensor:
-        """Return the objective's loss of all rows at once."""
-        return self.row_loss(logprob, slice(0, len(self.hidden)))[0]
+        """Return the objective's loss of all rows at once. It does not read the entropy."""
+        unread = logprob.detach()
+        return self.row_loss(logprob, unread, slice(0, len(self.hidden)))[0]
 
 
 def bench_kernels(rows: int, vocab: int, widths: list[int], repeats: int) -> dict[str, Any]:

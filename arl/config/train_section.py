@@ -63,6 +63,10 @@ class Train(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Compute type; auto: bfloat16 on GPUs, float32 on CPUs. Master weights, reductions and optimizer states are
     float32."""
+    head: Literal["auto", "float32"] = "auto"
+    """Precision of the logits, in the trainer and in the engines. auto: that of `dtype`; in bfloat16 a logit of 16 to 32
+    is rounded by up to 0.06, more than the clip of some objectives. float32: the product of the output head stays in
+    float32 until log-probabilities are taken. Engine and trainer agree better; chunks of logits are shorter."""
     capacity: Tokens = 16_384
     """Packed tokens per micro-batch; must hold the longest trajectory."""
     packing: Literal["balanced", "algorithm1", "fixed"] = "balanced"

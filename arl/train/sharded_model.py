@@ -76,7 +76,8 @@ class ShardedModel(ShardedWeights):
         self._copies = copies(train)
         self.model.scored = types.MethodType(_scored, self.model)
         register_fsdp_forward_method(self.model, "scored")
-        tune_rows(self.model.config.vocab_size, self.dtype, device)
+        self._logits_dtype = torch.float32 if train.head == "float32" else self.dtype
+        tune_rows(self.model.config.vocab_size, self._logits_dtype, self.dtype, device)
 
     def score(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """Run one forward of the pack; return logprob and entropy of its M scored positions, each (M,) float32.
@@ -87,7 +88,7 @@ class ShardedModel(ShardedWeights):
         targets = self.tensor(batch.score_targets)
 
         def scores(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-            return linear_logprob(hidden, weight, targets, self.temperature)
+            return linear_logprob(hidden, weight, targets, self.temperature, self._logits_dtype)
 
         return self._forward(batch, scores)
 
@@ -100,7 +101,7 @@ class ShardedModel(ShardedWeights):
         targets = self.tensor(batch.score_targets)
 
         def loss(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-            return linear_policy_loss(hidden, weight, targets, row_loss, self.temperature)
+            return linear_policy_loss(hidden, weight, targets, row_loss, self.temperature, self._logits_dtype)
 
         total, _, entropy, stats = self._forward(batch, loss)
         return total, entropy, stats

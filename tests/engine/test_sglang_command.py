@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import pytest
 
 from arl.config.recipe import Recipe, TinyModel
@@ -79,3 +80,12 @@ def test_float32_on_a_gpu_asks_for_an_attention_that_takes_it(
 ) -> None:
     argv = server_command.command(spec(model, Resources(1, ("0",)), dtype=dtype), "python")
     assert [value for flag, value in pairwise(argv) if flag == "--attention-backend"] == told
+
+
+@pytest.mark.parametrize(("head", "expected"), [("float32", True), ("auto", False)])
+def test_one_setting_widens_the_logits_of_both_sides(model: str, head: str, expected: bool) -> None:
+    server = spec(model, Resources(1))
+    train = server.recipe.train.model_copy(update={"head": head})
+    recipe = server.recipe.model_copy(update={"train": train})
+    argv = server_command.command(msgspec.structs.replace(server, recipe=recipe), "python")
+    assert ("--enable-fp32-lm-head" in argv) == expected

@@ -308,3 +308,35 @@ def test_wrong_input_is_refused(wrong: str) -> None:
         targets = targets[:4]
     with pytest.raises(AssertionError):
         linear_logprob(hidden, weight, targets, 0.0 if wrong == "temperature" else 1.0)
+
+
+@pytest.mark.usefixtures("unwritten_memory_is_nan")
+@pytest.mark.parametrize("multiple", [1, 8])
+def test_float32_logits_of_bfloat16_inputs_have_only_the_rounding_of_their_gradient(
+    multiple: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The truth is float64 of the same inputs; gradients err no more than those of bfloat16 logits."""
+    monkeypatch.setattr(head, "MULTIPLE", {"cpu": multiple})
+    tensors = inputs(60, 101, 16, torch.bfloat16)
+    row_loss = entropic(torch.randn(60))
+    truth, exact = with_gradients(linear_policy_loss_ref, doubled(tensors), row_loss)
+    losses = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        fused = linear_policy_loss(*tensors, row_loss, 0.8, dtype)
+        losses[dtype] = (fused, torch.autograd.grad(3 * fused[0], tensors[:2]))
+    wide, gradients = losses[torch.float32]
+    narrow, rounded = losses[torch.bfloat16]
+    torch.testing.assert_close(wide[1].double(), truth[1], rtol=0, atol=1e-5)
+    torch.testing.assert_close(wide[2].double(), truth[2], rtol=0, atol=1e-5)
+    assert (narrow[1] - truth[1]).abs().max() > 1e-3
+    for one, other, expected in zip(gradients, rounded, exact, strict=True):
+        assert one.dtype == torch.bfloat16
+        error = (one.double() - expected).square().mean().sqrt()
+        error_of_rounded = (other.double() - expected).square().mean().sqrt()
+        assert error <= 1.02 * error_of_rounded
+    logprob, entropy = linear_logprob(*tensors, 0.8, torch.float32)
+    torch.testing.assert_close((logprob, entropy), (wide[1], wide[2]))
+    loss, _ = row_loss(logprob, entropy, slice(0, 60))
+    for one, other, expected in zip(torch.autograd.grad(3 * loss, tensors[:2]), rounded, exact, strict=True):
+        error = (one.double() - expected).square().mean().sqrt()
+        assert error <= 1.1 * (other.double() - expected).square().mean().sqrt()

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ def compiled(
     types: dict[str, str],
     divisible: Iterable[str],
     config: Any,
-    constants: dict[str, int],
+    constants: Mapping[str, int],
     directory: Path,
 ) -> str:
     """Return PTX for sm_90 that ptxas has taken without spilling a register. Arguments without a type are i32."""
@@ -112,7 +112,7 @@ def compiled(
     from triton.backends.nvidia.compiler import get_ptxas
     from triton.compiler import ASTSource
 
-    constants = constants | config.kwargs
+    constants = {**constants, **config.kwargs}
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
     places = {name: (kernel.arg_names.index(name),) for name in kernel.arg_names}
     source = ASTSource(
