@@ -160,7 +160,8 @@ class ShardedModel(ShardedWeights):
                 torch._foreach_mul_(grads, scale)
             for local, grad in zip(self._local, grads, strict=True):
                 local.grad = grad
-            self._optimizer.param_groups[0]["lr"] = learning_rate
+            for group in self._optimizer.param_groups:
+                group["lr"] = learning_rate
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         self._clear_gradient()

@@ -11,6 +11,7 @@ is not paid.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,6 +38,16 @@ class TrainingState:
     optimizer: dict[str, Tensor]  # AdamW's two moments as <moment>.<parameter>, and the number of updates as step
 
 
+def matrices(model: torch.nn.Module) -> set[str]:
+    """Return the names of the weights of linear layers, without biases and without what an embedding shares."""
+    embedded = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    found = set()
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and not any(module.weight is weight for weight in embedded):
+            found.add(f"{name}.weight")
+    return found
+
+
 class ShardedWeights:
     """Holds the sharded parameters of this rank and their optimizer; `init_ranks` comes first.
 
@@ -54,10 +65,9 @@ class ShardedWeights:
         self._shards = dict(self.model.named_parameters())
         self._local = [torch.nn.Parameter(local_part(p.detach())) for p in self._shards.values()]
         self._optimizer = torch.optim.AdamW(
-            self._local,
+            self._groups(train),
             betas=train.betas,
             eps=train.eps,
-            weight_decay=train.weight_decay,
             fused=True,
         )
         for local in self._local:  # a checkpoint may come before the first update that is not skipped
@@ -65,6 +75,18 @@ class ShardedWeights:
             for moment in MOMENTS:
                 state[moment] = torch.zeros_like(local, requires_grad=False)
             self._optimizer.state[local] = state
+
+    def _groups(self, train: Train) -> list[dict[str, Any]]:
+        """Divide the local shards into those that decay and those that do not."""
+        names = self._shards.keys()
+        decaying = matrices(self.model) if train.decayed == "matrices" else set(names)
+        decayed = [local for name, local in zip(names, self._local, strict=True) if name in decaying]
+        others = [local for name, local in zip(names, self._local, strict=True) if name not in decaying]
+        groups = [
+            {"params": decayed, "weight_decay": train.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        return [group for group in groups if group["params"]]
 
     def full_state(self, dtype: torch.dtype, pinned: bool = False) -> dict[str, Tensor]:
         """Copy every weight, in `dtype`, to the CPU of rank 0; returns nothing on the other ranks. Collective.
