@@ -63,9 +63,10 @@ class Train(Section):
     compile: bool = False
     """torch.compile for each block. Cannot be combined with `checkpointing: selective`, because the operations whose
     results it keeps no longer exist after compilation."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Compute type; auto: bfloat16 on GPUs, float32 on CPUs. Master weights, reductions and optimizer states are
-    float32."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Compute type; auto: bfloat16 on GPUs, float32 on CPUs. float16 has eight times finer numbers than bfloat16, so
+    engine and trainer agree better (arXiv 2510.26788), and a smaller range: the loss is scaled, and updates whose
+    gradient overflows are skipped. Master weights, reductions and optimizer states are float32."""
     head: Literal["auto", "float32"] = "auto"
     """Precision of the logits, in the trainer and in the engines. auto: that of `dtype`; in bfloat16 a logit of 16 to
     32 is rounded by up to 0.06, more than the clip of some objectives. float32: the product of the output head stays in

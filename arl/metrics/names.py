@@ -197,6 +197,7 @@ METRICS: dict[str, Metric] = {
     "train/skipped_updates": Metric(
         "updates", "minibatches whose loss or gradient was not finite: left out of weights and of these means"
     ),
+    "train/loss_scale": Metric("", "factor of the loss for the next update; only with train.dtype float16"),
     "learning_rate": Metric("", "of the step's last minibatch"),
     "advantage/zero_fraction": Metric(
         "fraction", "trajectories with advantage exactly 0, which need no forward pass / B"

@@ -104,6 +104,8 @@ class Learner:
         metrics = totals.metrics()
         seconds = time.perf_counter() - begin  # reading the metrics has waited for the last update on a GPU
         self.version += 1
+        if self.sharded.loss_scale.is_dynamic:
+            metrics["train/loss_scale"] = self.sharded.loss_scale.value
         metrics["time/proximal_s"] = middle - start
         metrics["time/train_s"] = seconds
         if stale_fresh is not None:
@@ -178,7 +180,7 @@ class Learner:
         self._updates += 1
         if update.is_finite:
             self._skipped_in_a_row = 0
-        else:
+        elif not self.sharded.loss_scale.absorbs(update.has_overflowed):
             self._skipped_in_a_row += 1
         return update
 
@@ -197,7 +199,7 @@ class Learner:
             center = None if proximal is None else proximal[i]
             loss = self._policy_loss(batch, center, minibatch, totals, log, half)
             self.sharded.backward(loss, last=i + 1 == num_micro_batches)
-            loss_sum += loss.detach()
+            loss_sum += loss.detach() / self.sharded.loss_scale.value
         return loss_sum
 
     def _stale_fresh_cosine(self, first: Minibatch) -> float | None:
@@ -231,7 +233,7 @@ class Learner:
         log: TokenLog | None = None,
         half: Half | None = None,
     ) -> Tensor:
-        """Compute the loss of a micro-batch, (), and add its token statistics to `totals` and `log`.
+        """Compute the loss of a micro-batch, () and scaled, and add its token statistics to `totals` and `log`.
 
         Args:
             proximal: (M,) of its scored positions; None: the current ones serve, if the objective asks for them.
@@ -269,7 +271,7 @@ class Learner:
             loss, per_token = self.objective.loss(tokens)
             found = {**given, CURRENT: current.detach(), **per_token}
             kept = tuple(found[name] for name in names)
-            return loss / max(1, num_terms), kept
+            return loss * self.sharded.loss_scale.value / max(1, num_terms), kept
 
         if self.objective.scope == "sequence":
             logprob, entropy = self.sharded.score(batch)

@@ -46,6 +46,11 @@ class Update(NamedTuple):
     def is_finite(self) -> bool:
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
+    @property
+    def has_overflowed(self) -> bool:
+        """Return whether only the gradient is not finite."""
+        return math.isfinite(self.loss) and not math.isfinite(self.grad_norm)
+
     def __str__(self) -> str:
         return f"the loss is {self.loss:g} and the gradient norm {self.grad_norm:g}"
 
@@ -150,10 +155,11 @@ class ShardedModel(ShardedWeights):
         If loss or gradient is not finite on some rank, every rank only clears the gradient.
 
         Args:
-            loss: () float32, this rank's sum over micro-batches.
+            loss: () float32, this rank's sum over micro-batches, without the loss scale.
         """
         grads = self._gradient()
         update = self._reduced(grads, loss)
+        self.loss_scale.update(update.has_overflowed)
         if update.is_finite:
             if update.grad_norm > self.clip_norm:
                 scale = self.clip_norm / (update.grad_norm + 1e-6)
@@ -200,6 +206,8 @@ class ShardedModel(ShardedWeights):
     def _gradient(self) -> list[Tensor]:
         grads = [local_part(p.grad) for p in self._shards.values() if p.grad is not None]
         assert len(grads) == len(self._local), "a parameter without gradient"
+        if self.loss_scale.is_dynamic:
+            torch._foreach_mul_(grads, 1 / self.loss_scale.value)
         return grads
 
     def _clear_gradient(self) -> None:

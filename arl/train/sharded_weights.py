@@ -24,9 +24,11 @@ from arl.config.recipe import Train
 from arl.errors import DataError
 from arl.models.load import empty_model, save_model
 from arl.models.weights import fill_model
+from arl.train.loss_scale import LossScale
 from arl.train.sharding import local_part, part_like, shard, whole_tensor
 
 OPTIMIZER = "optimizer.safetensors"
+LOSS_SCALE = "loss_scale"  # (2,) float32 in the optimizer's file: the value, and the good updates since it changed
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -35,7 +37,7 @@ class TrainingState:
     """Holds a copy of what a trainer needs to resume, on the CPU of rank 0; empty on the other ranks."""
 
     weights: dict[str, Tensor]  # float32, by parameter name
-    optimizer: dict[str, Tensor]  # AdamW's two moments as <moment>.<parameter>, and the number of updates as step
+    optimizer: dict[str, Tensor]  # AdamW's moments as <moment>.<parameter>, its number of updates, and the loss scale
 
 
 def matrices(model: torch.nn.Module) -> set[str]:
@@ -70,6 +72,7 @@ class ShardedWeights:
             eps=train.eps,
             fused=True,
         )
+        self.loss_scale = LossScale.of(train.dtype)
         for local in self._local:  # a checkpoint may come before the first update that is not skipped
             state = {"step": torch.zeros((), device=device)}
             for moment in MOMENTS:
@@ -127,6 +130,7 @@ class ShardedWeights:
         if dist.get_rank() == 0:
             any_state = self._optimizer.state[self._local[0]]
             optimizer["step"] = any_state["step"].to("cpu", copy=True)
+            optimizer[LOSS_SCALE] = torch.tensor([self.loss_scale.value, self.loss_scale.num_good])
         weights = self.full_state(torch.float32)
         return TrainingState(weights, optimizer)
 
@@ -145,6 +149,7 @@ class ShardedWeights:
         """
         try:
             with safe_open(path / OPTIMIZER, "pt") as file:
+                value, num_good = file.get_tensor(LOSS_SCALE).tolist()
                 for name, sharded, local in self._parameters():
                     # A copy, because all tensors that a file gives share its memory.
                     state = {"step": file.get_tensor("step").to(self.device, copy=True)}
@@ -156,6 +161,9 @@ class ShardedWeights:
             raise DataError(
                 f"{path / OPTIMIZER}: not the optimizer state of this model ({error}); resume from another checkpoint"
             ) from error
+        if self.loss_scale.is_dynamic:
+            self.loss_scale.value = value
+            self.loss_scale.num_good = int(num_good)
 
     def _moments(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each moment, whole. Collective."""
