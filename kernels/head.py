@@ -37,7 +37,7 @@ def wide_product(hidden: Tensor, weight: Tensor) -> Tensor:
     return hidden.float() @ weight.float().T
 
 
-class Chunk(NamedTuple):
+class LogitChunk(NamedTuple):
     """Holds the logits of some rows, and the place for their gradient."""
 
     rows: slice
@@ -51,7 +51,7 @@ def logit_chunks(
     logits_dtype: torch.dtype,
     *,
     with_gradient: bool,
-) -> Iterator[Chunk]:
+) -> Iterator[LogitChunk]:
     """Compute logits, some rows after the other.
 
     Args:
@@ -73,7 +73,7 @@ def logit_chunks(
             logits = _empty_logits(hidden, logits_dtype, num_rows, vocab)
             gradient = _empty_logits(hidden, hidden.dtype, num_rows, vocab) if has_own_gradient else logits
         _multiply(hidden[rows], wide_weight, out=logits[:num_rows])
-        yield Chunk(rows, logits[:num_rows], gradient[:num_rows])
+        yield LogitChunk(rows, logits[:num_rows], gradient[:num_rows])
 
 
 def _multiply(hidden: Tensor, weight: Tensor, out: Tensor) -> None:
