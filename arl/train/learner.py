@@ -243,9 +243,7 @@ class Learner:
         columns = self._columns(batch)
         score_of = columns.pop("loss_scores")
         needs_proximal = PROXIMAL in self.objective.needed_columns
-        logged = (CURRENT, PROXIMAL) if needs_proximal else (CURRENT,)
-        values = {statistic.value for statistic in self.objective.statistics.values()}
-        names = (*sorted(values), *(logged if batch.places is not None else ()))
+        names = self._kept_names(with_log=batch.places is not None)
 
         def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
             """Compute the loss of the tokens whose score is among `rows`: equal continuations share a score."""
@@ -285,6 +283,14 @@ class Learner:
         if log is not None:
             log.add(batch, per_token)
         return loss
+
+    def _kept_names(self, with_log: bool) -> tuple[str, ...]:
+        """Name what is kept of each token: what metrics are made of and, `with_log`, its log-probabilities."""
+        values = {statistic.value for statistic in self.objective.statistics.values()}
+        if not with_log:
+            return tuple(sorted(values))
+        logged = (CURRENT, PROXIMAL) if PROXIMAL in self.objective.needed_columns else (CURRENT,)
+        return (*sorted(values), *logged)
 
     def _num_terms(self, minibatch: Minibatch) -> int:
         """Return the number by which the objective's summed loss is divided."""
