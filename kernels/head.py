@@ -1,11 +1,13 @@
 """Compute a linear output head, logits = hidden @ weightᵀ, in chunks of rows. The fused functions share this.
 
-The products are cuBLAS's (or the CPU's). Only one chunk of logits exists at a time, and its gradient overwrites it. A
-chunk is as large as its bound allows, because each chunk reads and writes the whole float32 d weight once. On an H200
-with V = 151,936, 4,096 rows take 1.24 GB, and that traffic is a few percent of the products.
+The products are cuBLAS's (or the CPU's). Only one chunk of logits exists at a time, and its gradient overwrites it,
+unless logits are float32 and all else is not. A chunk is as large as its bound allows, because each chunk reads and
+writes the whole float32 d weight once. On an H200 with V = 151,936, 4,096 rows take 1.24 GB, and that traffic is a few
+percent of the products.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,25 +27,70 @@ def check_head(hidden: Tensor, weight: Tensor, targets: Tensor) -> None:
     assert targets.shape == hidden.shape[:1]
 
 
-def logit_chunks(hidden: Tensor, weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield rows and their logits (m, V), in the type of hidden. The caller may overwrite them; the next chunk does."""
+def wide_product(hidden: Tensor, weight: Tensor) -> Tensor:
+    """Compute hidden (m, D) @ weightᵀ, weight (V, D), in float32: (m, V). Inputs are of one type, at most float32 wide.
+
+    A GPU's tensor cores add in float32 anyway, so only the result is wider. A CPU has no such product: inputs are cast.
+    """
+    if hidden.is_cuda and hidden.dtype != torch.float32:
+        return torch.mm(hidden, weight.T, out_dtype=torch.float32)
+    return hidden.float() @ weight.float().T
+
+
+class LogitChunk(NamedTuple):
+    """Holds the logits of some rows, and the place for their gradient."""
+
+    rows: slice
+    logits: Tensor  # (m, V); the next chunk overwrites them
+    gradient: Tensor  # (m, V), in hidden's type: the logits themselves, unless they are wider
+
+
+def logit_chunks(
+    hidden: Tensor,
+    weight: Tensor,
+    logits_dtype: torch.dtype,
+    *,
+    with_gradient: bool,
+) -> Iterator[LogitChunk]:
+    """Compute logits, some rows after the other.
+
+    Args:
+        hidden, weight: as `check_head` took them.
+        logits_dtype: hidden's type, or float32. Logits of 16 to 32 in bfloat16 are off by up to 0.06, and so are
+            log-probabilities. Their gradient has no such error: it is relative, so it is kept in hidden's type.
+        with_gradient: make room for the gradient of wider logits.
+    """
     vocab = len(weight)
-    row_bytes = vocab * weight.element_size()
+    is_wider = logits_dtype != hidden.dtype
+    has_own_gradient = is_wider and with_gradient
+    row_bytes = vocab * (logits_dtype.itemsize + has_own_gradient * hidden.element_size())
     most_rows = CHUNK_BYTES[hidden.device.type] // row_bytes
-    buffer: Tensor | None = None
+    wide_weight = weight.to(logits_dtype) if is_wider and not hidden.is_cuda else weight
+    logits: Tensor | None = None
     for rows in chunks(len(hidden), most_rows):
         num_rows = rows.stop - rows.start
-        if buffer is None:  # the first chunk is the longest
-            buffer = _empty_logits(hidden, num_rows, vocab)
-        logits = torch.mm(hidden[rows], weight.T, out=buffer[:num_rows])
-        yield rows, logits
+        if logits is None:  # the first chunk is the longest
+            logits = _empty_logits(hidden, logits_dtype, num_rows, vocab)
+            gradient = _empty_logits(hidden, hidden.dtype, num_rows, vocab) if has_own_gradient else logits
+        _multiply(hidden[rows], wide_weight, out=logits[:num_rows])
+        yield LogitChunk(rows, logits[:num_rows], gradient[:num_rows])
 
 
-def _empty_logits(hidden: Tensor, num_rows: int, vocab: int) -> Tensor:
+def _multiply(hidden: Tensor, weight: Tensor, out: Tensor) -> None:
+    """Write hidden @ weightᵀ to `out`, whose type may be wider. A CPU has no such product: inputs are cast."""
+    if hidden.dtype == out.dtype:
+        torch.mm(hidden, weight.T, out=out)
+    elif hidden.is_cuda:
+        torch.mm(hidden, weight.T, out_dtype=out.dtype, out=out)
+    else:
+        torch.mm(hidden.to(out.dtype), weight.T, out=out)
+
+
+def _empty_logits(hidden: Tensor, dtype: torch.dtype, num_rows: int, vocab: int) -> Tensor:
     """Allocate (num_rows, vocab) logits whose rows begin at a multiple of MULTIPLE."""
     multiple = MULTIPLE[hidden.device.type]
     padded_vocab = -(-vocab // multiple) * multiple
-    buffer = hidden.new_empty(num_rows, padded_vocab)
+    buffer = hidden.new_empty(num_rows, padded_vocab, dtype=dtype)
     buffer[:, vocab:] = 0.0  # PyTorch's bfloat16 product on a CPU reads the padding and multiplies it by 0
     return buffer[:, :vocab]
 

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from arl.kernels.head import HeadGradient, check_head, logit_chunks
 from arl.kernels.logprob import packed_logprob_ref
-from arl.kernels.rows import row_gradient, row_stats
+from arl.kernels.rows import RowGradient, row_gradient, row_stats
 
 
 def linear_logprob(
@@ -20,6 +20,7 @@ def linear_logprob(
     weight: Tensor,
     targets: Tensor,
     temperature: float = 1.0,
+    logits_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute log-probability of `targets` and entropy under softmax(hidden @ weightᵀ / temperature).
 
@@ -28,13 +29,13 @@ def linear_logprob(
         weight: (V, D), hidden's type.
         targets: (M,) int64.
         temperature: > 0.
+        logits_dtype: hidden's type (None), or float32: see `logit_chunks`.
 
     Returns:
-        logprob (M,) ≤ 0 and entropy (M,) ≥ 0, float32 (float64 of float64). Only logprob carries a gradient, to hidden
-        and weight.
+        logprob (M,) ≤ 0 and entropy (M,) ≥ 0, float32 (float64 of float64), with gradients to hidden and weight.
     """
     check_head(hidden, weight, targets)
-    logprob, entropy = _LinearLogprob.apply(hidden, weight, targets, temperature)  # type: ignore[no-untyped-call]
+    logprob, entropy = _LinearLogprob.apply(hidden, weight, targets, temperature, logits_dtype or hidden.dtype)  # type: ignore[no-untyped-call]
     return logprob, entropy
 
 
@@ -43,9 +44,11 @@ def linear_logprob_ref(
     weight: Tensor,
     targets: Tensor,
     temperature: float = 1.0,
+    logits_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute the same from all logits at once."""
-    return packed_logprob_ref(hidden @ weight.T, targets, temperature)
+    dtype = logits_dtype or hidden.dtype
+    return packed_logprob_ref(hidden.to(dtype) @ weight.to(dtype).T, targets, temperature)
 
 
 class _LinearLogprob(torch.autograd.Function):
@@ -56,11 +59,12 @@ class _LinearLogprob(torch.autograd.Function):
         weight: Tensor,
         targets: Tensor,
         temperature: float,
+        logits_dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         logprobs = []
         entropies = []
         normalizers = []
-        for rows, z in logit_chunks(hidden, weight):
+        for rows, z, _ in logit_chunks(hidden, weight, logits_dtype, with_gradient=False):
             chunk_logprob, chunk_entropy, chunk_normalizer = row_stats(z, targets[rows], temperature)
             logprobs.append(chunk_logprob)
             entropies.append(chunk_entropy)
@@ -68,27 +72,28 @@ class _LinearLogprob(torch.autograd.Function):
         logprob = torch.cat(logprobs)
         entropy = torch.cat(entropies)
         normalizer = torch.cat(normalizers, -1)
-        ctx.save_for_backward(hidden, weight, targets, normalizer)
+        ctx.save_for_backward(hidden, weight, targets, normalizer, entropy)
         ctx.temperature = temperature
-        ctx.mark_non_differentiable(entropy)
+        ctx.logits_dtype = logits_dtype
+        ctx.set_materialize_grads(False)  # so that an entropy nobody reads costs nothing
         return logprob, entropy
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, targets, normalizer = ctx.saved_tensors
+    def backward(ctx: Any, of_logprob: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets, normalizer, entropy = ctx.saved_tensors
         of_hidden, of_weight, *_ = ctx.needs_input_grad
         gradient = HeadGradient(hidden, weight, of_hidden=of_hidden, of_weight=of_weight)
-        for rows, z in logit_chunks(hidden, weight):
-            row_gradient(
-                z,
-                targets[rows],
-                normalizer[:, rows],
-                grad[rows],
-                ctx.temperature,
-                out=z,
+        if of_logprob is None:
+            of_logprob = torch.zeros_like(entropy)
+        for rows, z, dz in logit_chunks(hidden, weight, ctx.logits_dtype, with_gradient=True):
+            of_rows = RowGradient(
+                of_logprob=of_logprob[rows],
+                of_entropy=None if of_entropy is None else of_entropy[rows],
+                entropy=entropy[rows],
             )
-            gradient.add(rows, z)
-        del z  # frees the chunk, so that the rounded d weight can take its memory
+            row_gradient(z, targets[rows], normalizer[:, rows], of_rows, ctx.temperature, out=dz)
+            gradient.add(rows, dz)
+        del z, dz  # frees the chunk, so that the rounded d weight can take its memory
         dweight = None if gradient.weight is None else gradient.weight.to(weight.dtype)
-        return gradient.hidden, dweight, None, None
+        return gradient.hidden, dweight, None, None, None

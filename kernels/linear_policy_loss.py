@@ -1,6 +1,6 @@
 """Compute a policy loss from hidden states, and its gradient in the forward: 6·M·V·D FLOPs instead of 8.
 
-    rows of hidden ─► logits ─► logprob, entropy ─► row loss ─► d loss / d logprob ─► d logits ─► d hidden, d weight
+    rows of hidden ─► logits ─► logprob, entropy ─► row loss ─► RowGradient ─► d logits ─► d hidden, d weight
 
 Once advantages, proximal log-probabilities and the normalizer are known, a policy loss is a sum over tokens. So a
 chunk's gradient needs nothing of the other chunks, and its logits are not computed again in the backward.
@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from arl.kernels.head import HeadGradient, check_head, logit_chunks
 from arl.kernels.policy_loss import Kept, LossAndStats, RowLoss, policy_loss_ref
-from arl.kernels.rows import row_gradient, row_stats
+from arl.kernels.rows import RowGradient, row_gradient, row_stats
 
 
 def linear_policy_loss(
@@ -23,6 +23,7 @@ def linear_policy_loss(
     targets: Tensor,
     row_loss: RowLoss,
     temperature: float = 1.0,
+    logits_dtype: torch.dtype | None = None,
 ) -> LossAndStats:
     """Compute the loss of one token per row, under softmax(hidden @ weightᵀ / temperature).
 
@@ -31,8 +32,9 @@ def linear_policy_loss(
         weight: (V, D), hidden's type.
         targets: (M,) int64.
         row_loss: called for each chunk of rows, in order, at least once; see RowLoss. Everything that it reads beside
-            logprob is a constant.
+            logprob and entropy is a constant.
         temperature: > 0.
+        logits_dtype: hidden's type (None), or float32: see `logit_chunks`.
 
     Returns:
         loss (), which carries the gradient to hidden and weight; logprob (M,) ≤ 0 and entropy (M,) ≥ 0, float32
@@ -47,6 +49,7 @@ def linear_policy_loss(
         targets,
         row_loss,
         temperature,
+        logits_dtype or hidden.dtype,
         needs_gradients and hidden.requires_grad,
         needs_gradients and weight.requires_grad,
     )
@@ -60,9 +63,11 @@ def linear_policy_loss_ref(
     targets: Tensor,
     row_loss: RowLoss,
     temperature: float = 1.0,
+    logits_dtype: torch.dtype | None = None,
 ) -> LossAndStats:
     """Compute the same from all logits at once."""
-    return policy_loss_ref(hidden @ weight.T, targets, row_loss, temperature)
+    dtype = logits_dtype or hidden.dtype
+    return policy_loss_ref(hidden.to(dtype) @ weight.to(dtype).T, targets, row_loss, temperature)
 
 
 class _LinearPolicyLoss(torch.autograd.Function):
@@ -74,6 +79,7 @@ class _LinearPolicyLoss(torch.autograd.Function):
         targets: Tensor,
         row_loss: RowLoss,
         temperature: float,
+        logits_dtype: torch.dtype,
         of_hidden: bool,
         of_weight: bool,
     ) -> tuple[Tensor, ...]:
@@ -81,14 +87,14 @@ class _LinearPolicyLoss(torch.autograd.Function):
         wanted = of_hidden or of_weight
         losses = []
         chunks_of_vectors = []
-        for rows, z in logit_chunks(hidden, weight):
+        for rows, z, dz in logit_chunks(hidden, weight, logits_dtype, with_gradient=wanted):
             logprob, entropy, normalizer = row_stats(z, targets[rows], temperature)
-            loss, kept, coefficient = _differentiate(row_loss, logprob, rows, wanted)
+            loss, kept, of_rows = _differentiate(row_loss, logprob, entropy, rows, wanted)
             losses.append(loss)
             chunks_of_vectors.append((logprob, entropy, *kept))
-            if wanted:
-                row_gradient(z, targets[rows], normalizer, coefficient, temperature, out=z)
-                gradient.add(rows, z)
+            if of_rows is not None:
+                row_gradient(z, targets[rows], normalizer, of_rows, temperature, out=dz)
+                gradient.add(rows, dz)
         total = torch.stack(losses).sum()
         vectors = [torch.cat(chunks) for chunks in zip(*chunks_of_vectors, strict=True)]
         ctx.save_for_backward(gradient.hidden, gradient.weight)
@@ -105,19 +111,25 @@ class _LinearPolicyLoss(torch.autograd.Function):
         if dweight is not None:
             rounded = torch.empty_like(dweight, dtype=ctx.weight_dtype)
             dweight = torch.mul(dweight, grad, out=rounded)
-        return dhidden, dweight, None, None, None, None, None
+        return dhidden, dweight, None, None, None, None, None, None
 
 
 def _differentiate(
     row_loss: RowLoss,
     logprob: Tensor,
+    entropy: Tensor,
     rows: slice,
     wanted: bool,
-) -> tuple[Tensor, Kept, Tensor]:
-    """Return the loss of these rows, the tensors to keep, and d loss / d logprob (m,), if it is wanted."""
+) -> tuple[Tensor, Kept, RowGradient | None]:
+    """Return the loss of these rows, the tensors to keep, and the loss's derivatives, if they are wanted."""
     with torch.set_grad_enabled(wanted):
         logprob = logprob.detach().requires_grad_(wanted)
-        loss, kept = row_loss(logprob, rows)
-        coefficient = torch.autograd.grad(loss, logprob)[0] if wanted else logprob
+        leaf = entropy.detach().requires_grad_(wanted)
+        loss, kept = row_loss(logprob, leaf, rows)
+        gradient = None
+        if wanted:
+            of_logprob, of_entropy = torch.autograd.grad(loss, (logprob, leaf), allow_unused=True)
+            assert of_logprob is not None, "a loss that does not read the log-probabilities"
+            gradient = RowGradient(of_logprob, of_entropy, entropy)
     detached = tuple(x.detach() for x in kept)
-    return loss.detach(), detached, coefficient
+    return loss.detach(), detached, gradient

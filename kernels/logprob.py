@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from arl.kernels.rows import row_gradient, row_stats
+from arl.kernels.rows import RowGradient, row_gradient, row_stats
 
 
 def packed_logprob(
@@ -26,7 +26,7 @@ def packed_logprob(
         temperature: > 0.
 
     Returns:
-        logprob (M,) ≤ 0 and entropy (M,) ≥ 0, float32 (float64 for float64 logits). Only logprob carries a gradient.
+        logprob (M,) ≤ 0 and entropy (M,) ≥ 0, float32 (float64 for float64 logits), with gradients.
     """
     logprob, entropy = _PackedLogprob.apply(logits, targets, temperature)  # type: ignore[no-untyped-call]
     return logprob, entropy
@@ -43,7 +43,7 @@ def packed_logprob_ref(
     finite_logp = logp.masked_fill(logp == float("-inf"), 0.0)
     entropy = -(logp.exp() * finite_logp).sum(-1)
     chosen = logp.gather(1, targets[:, None])[:, 0]
-    return chosen, entropy.detach()
+    return chosen, entropy
 
 
 class _PackedLogprob(torch.autograd.Function):
@@ -55,15 +55,20 @@ class _PackedLogprob(torch.autograd.Function):
         temperature: float,
     ) -> tuple[Tensor, Tensor]:
         logprob, entropy, normalizer = row_stats(logits, targets, temperature)
-        ctx.save_for_backward(logits, targets, normalizer)
+        ctx.save_for_backward(logits, targets, normalizer, entropy)
         ctx.temperature = temperature
-        ctx.mark_non_differentiable(entropy)
+        ctx.set_materialize_grads(False)  # so that an entropy nobody reads costs nothing
         return logprob, entropy
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        logits, targets, normalizer = ctx.saved_tensors
+    def backward(ctx: Any, of_logprob: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        logits, targets, normalizer, entropy = ctx.saved_tensors
         out = torch.empty_like(logits)
-        row_gradient(logits, targets, normalizer, grad, ctx.temperature, out)
+        gradient = RowGradient(
+            of_logprob=torch.zeros_like(entropy) if of_logprob is None else of_logprob,
+            of_entropy=of_entropy,
+            entropy=entropy,
+        )
+        row_gradient(logits, targets, normalizer, gradient, ctx.temperature, out)
         return out, None, None

@@ -7,9 +7,10 @@ from torch import Tensor
 from arl.kernels.logprob import packed_logprob, packed_logprob_ref
 
 Kept = tuple[Tensor, ...]
-# row_loss(logprob (m,), rows) -> (loss summed over these rows (), tensors to keep, each with one axis).
-# The loss must be a sum over rows; it is differentiated by logprob. `rows` says which rows of all M these are.
-RowLoss = Callable[[Tensor, slice], tuple[Tensor, Kept]]
+# row_loss(logprob (m,), entropy (m,), rows) -> (loss summed over these rows (), tensors to keep, each with one axis).
+# The loss must be a sum over rows; it is differentiated by logprob and, if it reads it, by entropy. `rows` says which
+# rows of all M these are.
+RowLoss = Callable[[Tensor, Tensor, slice], tuple[Tensor, Kept]]
 # loss, logprob, entropy, and what row_loss kept
 LossAndStats = tuple[Tensor, Tensor, Tensor, Kept]
 
@@ -34,8 +35,8 @@ def policy_loss(
     """
     logprob, entropy = packed_logprob(logits, targets, temperature)
     all_rows = slice(0, len(logits))
-    loss, kept = row_loss(logprob, all_rows)
-    return loss, logprob.detach(), entropy, kept
+    loss, kept = row_loss(logprob, entropy, all_rows)
+    return loss, logprob.detach(), entropy.detach(), kept
 
 
 def policy_loss_ref(
@@ -47,5 +48,5 @@ def policy_loss_ref(
     """Compute the same by PyTorch's log_softmax."""
     logprob, entropy = packed_logprob_ref(logits, targets, temperature)
     all_rows = slice(0, len(logits))
-    loss, kept = row_loss(logprob, all_rows)
-    return loss, logprob.detach(), entropy, kept
+    loss, kept = row_loss(logprob, entropy, all_rows)
+    return loss, logprob.detach(), entropy.detach(), kept

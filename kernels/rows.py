@@ -2,7 +2,9 @@
 
     u_v = (z_v − max z) / temperature,   s = Σ exp u_v
     logprob = u_y − log s                entropy = log s − Σ u_v exp u_v / s
-    d logprob / d z_v = (1[v = y] − exp(u_v − log s)) / temperature
+    log p_v = u_v − log s
+    d logprob / d z_v = (1[v = y] − p_v) / temperature
+    d entropy / d z_v = −p_v (log p_v + entropy) / temperature
 
 Because all numbers are differences from the row's own maximum, large logits have no larger error than small ones.
 Because s ≥ 1, logprob ≤ 0 and entropy ≥ 0, up to rounding. The type of the computation is float32 whatever that of the
@@ -10,11 +12,21 @@ logits is, and float64 for float64 logits. Triton computes on CUDA, and PyTorch 
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 CHUNK_BYTES = 1 << 24  # workspace of one chunk of rows on CPU; about what a cache holds
+TUNED_ROWS = 1024  # more logits than a GPU's cache holds
+
+
+class RowGradient(NamedTuple):
+    """Holds what the derivative of a loss by the logits of M rows follows from."""
+
+    of_logprob: Tensor  # (M,) d loss / d logprob
+    of_entropy: Tensor | None  # (M,) d loss / d entropy; None: the loss does not read the entropy
+    entropy: Tensor  # (M,) as `row_stats` returned it
 
 
 def row_stats(
@@ -30,7 +42,8 @@ def row_stats(
         temperature: > 0.
 
     Returns:
-        logprob (M,) ≤ 0, entropy (M,) ≥ 0, and the normalizer (2, M), max z and log s, for `row_gradient`.
+        logprob (M,) ≤ 0, entropy (M,) ≥ 0, and the normalizer (2, M), max z and log s, for `row_gradient`; none
+        carries a gradient.
     """
     assert logits.ndim == 2
     assert targets.shape == logits.shape[:1]
@@ -54,25 +67,42 @@ def row_gradient(
     logits: Tensor,
     targets: Tensor,
     normalizer: Tensor,
-    coefficient: Tensor,
+    gradient: RowGradient,
     temperature: float,
     out: Tensor,
 ) -> None:
-    """Write coefficient · d logprob / d logits to `out`.
+    """Write gradient.of_logprob · d logprob / d logits + gradient.of_entropy · d entropy / d logits to `out`.
 
     A ruled-out token gets 0, unless it is the target: then its own logit gets the coefficient, as from log_softmax.
 
     Args:
         logits, targets, temperature: as `row_stats` took them.
         normalizer: (2, M), as `row_stats` returned it.
-        coefficient: (M,), d loss / d logprob.
         out: like logits; may be logits itself.
     """
     if logits.is_cuda:
         from arl.kernels.triton_rows import row_gradient as compute
     else:
         compute = _row_gradient
-    compute(logits, targets, normalizer, coefficient, temperature, out)
+    compute(logits, targets, normalizer, gradient, temperature, out)
+
+
+def tune_rows(
+    vocab: int,
+    logits_dtype: torch.dtype,
+    gradient_dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """Let Triton choose its block sizes by measurement on scratch logits; does nothing on a CPU.
+
+    It would do so at the first use anyway, but then memory is full, and it needs a copy of the logits.
+    """
+    if device.type != "cuda":
+        return
+    logits = torch.randn(TUNED_ROWS, vocab, device=device).to(logits_dtype)
+    targets = torch.zeros(TUNED_ROWS, dtype=torch.int64, device=device)
+    logprob, entropy, normalizer = row_stats(logits, targets, 1.0)
+    row_gradient(logits, targets, normalizer, RowGradient(logprob, None, entropy), 1.0, out=logits.to(gradient_dtype))
 
 
 def chunks(num_rows: int, at_most: int) -> Iterator[slice]:
@@ -124,18 +154,28 @@ def _row_gradient(
     logits: Tensor,
     targets: Tensor,
     normalizer: Tensor,
-    coefficient: Tensor,
+    gradient: RowGradient,
     temperature: float,
     out: Tensor,
 ) -> None:
     peak, log_total = normalizer
     for rows in _cached_chunks(logits):
-        scaled = (coefficient[rows] / temperature)[:, None]
-        u = _differences(logits[rows], peak[rows], temperature)
-        p = u.sub_(log_total[rows, None]).exp_()
-        gradient = p.mul_(-scaled)
-        gradient.scatter_add_(1, targets[rows, None], scaled)
-        out[rows] = gradient
+        scaled = (gradient.of_logprob[rows] / temperature)[:, None]
+        log_p = _differences(logits[rows], peak[rows], temperature).sub_(log_total[rows, None])
+        if gradient.of_entropy is None:
+            dlogits = log_p.exp_().mul_(-scaled)
+        else:
+            scaled_entropy = (gradient.of_entropy[rows] / temperature)[:, None]
+            dlogits = _with_entropy(log_p, gradient.entropy[rows, None], scaled, scaled_entropy)
+        dlogits.scatter_add_(1, targets[rows, None], scaled)
+        out[rows] = dlogits
+
+
+def _with_entropy(log_p: Tensor, entropy: Tensor, scaled: Tensor, scaled_entropy: Tensor) -> Tensor:
+    """Return −p (scaled + scaled_entropy (log p + entropy)), (m, V); 0 for a ruled-out token. Overwrites log_p."""
+    p = log_p.exp()
+    log_p.masked_fill_(log_p == float("-inf"), 0.0)
+    return log_p.add_(entropy).mul_(scaled_entropy).add_(scaled).mul_(p).neg_()
 
 
 def _differences(logits: Tensor, peak: Tensor, temperature: float) -> Tensor:

@@ -5,12 +5,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from arl.kernels.rows import RowGradient
+
 # One load of a row has LANES × WIDTH logits. 8 bfloat16 are the 16 bytes that a thread can load at once.
-LANES = tl.constexpr(512)
 WIDTH = tl.constexpr(8)
-BLOCK = 4096  # logits whose gradient one program writes
+# The first of each is the choice where nothing can be measured. Which one is fastest depends on the device, the size
+# of the vocabulary and the type of the logits: Triton measures them at the first use, and keeps the result on disk.
+STATS_CONFIGS = [
+    triton.Config({"LANES": 512}, num_warps=4),
+    triton.Config({"LANES": 256}, num_warps=4),
+    triton.Config({"LANES": 512}, num_warps=8),
+    triton.Config({"LANES": 1024}, num_warps=8),
+]
+GRADIENT_CONFIGS = [  # BLOCK is the logits whose gradient one program writes
+    triton.Config({"BLOCK": 4096}, num_warps=4),
+    triton.Config({"BLOCK": 1024}, num_warps=4),
+    triton.Config({"BLOCK": 2048}, num_warps=4),
+    triton.Config({"BLOCK": 4096}, num_warps=8),
+    triton.Config({"BLOCK": 8192}, num_warps=8),
+]
+IS_INTERPRETED = triton.knobs.runtime.interpret  # then there is no device to measure on
 # A program reads one number of each of these, so their alignment is no reason to compile the kernel again.
-PER_ROW = ["targets", "peak", "log_total", "coefficient"]
+PER_ROW = ["targets", "peak", "log_total", "of_logprob", "of_entropy", "entropy"]
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 
@@ -43,7 +59,7 @@ def row_gradient(
     logits: Tensor,
     targets: Tensor,
     normalizer: Tensor,
-    coefficient: Tensor,
+    gradient: RowGradient,
     temperature: float,
     out: Tensor,
 ) -> None:
@@ -51,21 +67,24 @@ def row_gradient(
     _check(logits)
     _check(out)
     num_rows, vocab = logits.shape
-    num_blocks = num_rows * triton.cdiv(vocab, BLOCK)
     peak, log_total = normalizer
-    if num_blocks:
-        row_gradient_kernel[(num_blocks,)](
+    has_entropy = gradient.of_entropy is not None
+    of_entropy = gradient.of_logprob if gradient.of_entropy is None else gradient.of_entropy  # then it is not read
+    if num_rows:
+        row_gradient_kernel[lambda chosen: (num_rows * triton.cdiv(vocab, chosen["BLOCK"]),)](
             logits,
             targets,
             peak.contiguous(),
             log_total.contiguous(),
-            coefficient.contiguous(),
+            gradient.of_logprob.contiguous(),
+            of_entropy.contiguous(),
+            gradient.entropy.contiguous(),
             out,
             logits.stride(0),
             out.stride(0),
             vocab,
             1 / temperature,
-            BLOCK=BLOCK,
+            HAS_ENTROPY=has_entropy,
         )
 
 
@@ -76,8 +95,9 @@ def _check(logits: Tensor) -> None:
     )
 
 
+@triton.autotune(STATS_CONFIGS[:1] if IS_INTERPRETED else STATS_CONFIGS, key=["vocab"], cache_results=True)
 @triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=PER_ROW)
-def row_stats_kernel(logits, targets, results, stride, num_rows, vocab, inverse_temperature):
+def row_stats_kernel(logits, targets, results, stride, num_rows, vocab, inverse_temperature, LANES: tl.constexpr):
     """Run one program per row, which reads it once.
 
     Each lane has its own maximum and sums, so the loop exchanges nothing.
@@ -126,18 +146,27 @@ def _rebase(peak, total, moment, base, scale):
     return base, total * factor, moment
 
 
+@triton.autotune(
+    GRADIENT_CONFIGS[:1] if IS_INTERPRETED else GRADIENT_CONFIGS,
+    key=["vocab"],
+    restore_value=["logits"],  # the output may take their place, and each measurement needs them again
+    cache_results=True,
+)
 @triton.jit(do_not_specialize_on_alignment=PER_ROW)
 def row_gradient_kernel(
     logits,
     targets,
     peak,
     log_total,
-    coefficient,
+    of_logprob,
+    of_entropy,
+    entropy,
     out,
     stride,
     out_stride,
     vocab,
     inverse_temperature,
+    HAS_ENTROPY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Run one program per block of a row. In place is safe, because one thread reads and writes each element."""
@@ -148,10 +177,14 @@ def row_gradient_kernel(
     mask = columns < vocab
     logits += row.to(tl.int64) * stride
     out += row.to(tl.int64) * out_stride
-    scaled = tl.load(coefficient + row).to(tl.float32) * inverse_temperature
+    scaled = tl.load(of_logprob + row).to(tl.float32) * inverse_temperature
     z = tl.load(logits + columns, mask=mask, other=float("-inf")).to(tl.float32)
-    u = (z - tl.load(peak + row)) * inverse_temperature - tl.load(log_total + row)
-    p = tl.exp2(u * LOG2_E)
+    log_p = (z - tl.load(peak + row)) * inverse_temperature - tl.load(log_total + row)
+    p = tl.exp2(log_p * LOG2_E)
     of_target = tl.where(columns == tl.load(targets + row), scaled, 0.0)
+    if HAS_ENTROPY:
+        scaled_entropy = tl.load(of_entropy + row).to(tl.float32) * inverse_temperature
+        finite_log_p = tl.where(log_p == float("-inf"), 0.0, log_p)
+        scaled += scaled_entropy * (finite_log_p + tl.load(entropy + row))
     d = of_target - scaled * p
     tl.store(out + columns, d.to(out.dtype.element_ty), mask=mask)

@@ -106,7 +106,7 @@ def packing(
 ) -> None:
     """Measure the balancer of micro-batches beside other algorithms.
 
-    Beside AReaL's Algorithm 1, Karmarkar-Karp and next-fit; one row a case.
+    Beside AReaL's Algorithm 1, Karmarkar-Karp and next-fit; one row a case. Also how long ranks are idle for it.
     """
     from arl.bench import to_json
     from arl.bench.packing_bench import bench_packing

@@ -51,8 +51,9 @@ class Head(Struct, frozen=True):
         return 2.0 * len(self.hidden) * self.weight.numel()
 
     def loss(self, logprob: Tensor) -> Tensor:
-        """Return the objective's loss of all rows at once."""
-        return self.row_loss(logprob, slice(0, len(self.hidden)))[0]
+        """Return the objective's loss of all rows at once. It does not read the entropy."""
+        unread = logprob.detach()
+        return self.row_loss(logprob, unread, slice(0, len(self.hidden)))[0]
 
 
 def bench_kernels(rows: int, vocab: int, widths: list[int], repeats: int) -> dict[str, Any]:
@@ -80,9 +81,10 @@ def _head(rows: int, vocab: int, width: int, dtype: torch.dtype) -> Head:
     advantages = torch.randn(rows, device=device) * 0.1
     objective = DecoupledPPO(clip_low=0.2, clip_high=0.28, behavior_weight_cap=5.0)
 
-    def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
         tokens = TokenColumns(
             current_logprobs=logprob,
+            entropy=entropy,
             proximal_logprobs=proximal[rows],
             behavior_logprobs=behavior[rows],
             advantages=advantages[rows],

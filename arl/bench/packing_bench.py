@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from arl.bench.packing_idle import TOKENS, bench_idle
 from arl.data.model_limits import Flops
 from arl.train.balancer import Bins, balance, deal, least_micro_batches, least_time, synchronous_time
 
@@ -58,8 +59,11 @@ class Packed(Struct, frozen=True):
     ms: float  # of one core
 
 
-def bench_packing(draws: int) -> dict[str, Any]:
-    """Measure every case: means over `draws`, and the median of milliseconds. `columns` names the numbers of a row."""
+def bench_packing(draws: int, idle_tokens: int = TOKENS) -> dict[str, Any]:
+    """Measure every case: means over `draws`, and the median of milliseconds. `columns` names the numbers of a row.
+
+    `idle` is what a step of `idle_tokens` costs the ranks: see arl.bench.packing_idle.
+    """
     rows = []
     for kind, draw in LENGTHS.items():
         for n in SIZES:
@@ -75,6 +79,7 @@ def bench_packing(draws: int) -> dict[str, Any]:
         "draws": draws,
         "columns": ["lengths", "sequences", "ranks", "least_micro_batches", *columns],
         "rows": rows,
+        "idle": bench_idle(CAPACITY, SHAPE, draws, idle_tokens),
     }
 
 

@@ -28,7 +28,8 @@ from arl.errors import InputError
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence
-from arl.train.packer import Minibatch, Shard, pack_groups
+from arl.train.packer import pack_groups
+from arl.train.shard import Minibatch, Shard
 from arl.train.sharded_model import ShardedModel
 
 P = ParamSpec("P")

@@ -23,8 +23,8 @@ class EngineConfig(Section):
     """Engine servers."""
     slots: Positive = 256
     """Requests decoded together by one replica."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Weights and cache; auto: bfloat16 on GPUs, float32 on CPUs."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Weights and cache; auto: bfloat16 on GPUs, float32 on CPUs. float16 belongs to `train.dtype: float16`."""
     kv_policy: KvPolicy = "recompute"
     """At a swap, rebuild the cache of open requests under the new weights, or keep it."""
     threads: Positive | None = None

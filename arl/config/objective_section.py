@@ -51,7 +51,8 @@ class ObjectiveSection(ChosenSection):
     alone is of the value that has the metric's name. A metric that arl does not define in arl/metrics/names.py begins
     with `objective/`."""
     zero_advantage_is_zero_gradient: ClassVar[bool]
-    """True if a trajectory whose advantages are all 0 has no gradient; only then may the packer leave it out."""
+    """True if a trajectory whose advantages are all 0 has no gradient; only then may the packer leave it out.
+    Where that depends on settings, override `leaves_out_zeros`."""
 
     try_next: ClassVar[tuple[str, ...]] = ()
     """Hints at the end of a run: what to compare it with."""
@@ -60,6 +61,11 @@ class ObjectiveSection(ChosenSection):
     def cheaper(self) -> str:
         """Return a setting with which a step takes less time; empty if there is none."""
         return ""
+
+    @property
+    def leaves_out_zeros(self) -> bool:
+        """Return whether, with these settings, a trajectory whose advantages are all 0 has no gradient."""
+        return self.zero_advantage_is_zero_gradient
 
     @property
     def needed_columns(self) -> tuple[str, ...]:

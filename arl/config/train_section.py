@@ -42,6 +42,9 @@ class Train(Section):
     """AdamW's addition to the root of the mean squared gradient."""
     weight_decay: NonNegativeFloat = 0.0
     """AdamW's decay of the weights, per unit of learning rate."""
+    decayed: Literal["all", "matrices"] = "all"
+    """Weights that decay. all: every one, as in AReaL and verl, whose weight_decay means this. matrices: those of
+    linear layers; norms, biases and embeddings, and a head that shares its weight with the embedding, do not."""
     clip_norm: PositiveFloat = 1.0
     """Gradient norm bound."""
     halves_every: NonNegative = 0
@@ -60,9 +63,14 @@ class Train(Section):
     compile: bool = False
     """torch.compile for each block. Cannot be combined with `checkpointing: selective`, because the operations whose
     results it keeps no longer exist after compilation."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Compute type; auto: bfloat16 on GPUs, float32 on CPUs. Master weights, reductions and optimizer states are
-    float32."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Compute type; auto: bfloat16 on GPUs, float32 on CPUs. float16 has eight times finer numbers than bfloat16, so
+    engine and trainer agree better (arXiv 2510.26788), and a smaller range: the loss is scaled, and updates whose
+    gradient overflows are skipped. Master weights, reductions and optimizer states are float32."""
+    head: Literal["auto", "float32"] = "auto"
+    """Precision of the logits, in the trainer and in the engines. auto: that of `dtype`; in bfloat16 a logit of 16 to
+    32 is rounded by up to 0.06, more than the clip of some objectives. float32: the product of the output head stays in
+    float32 until log-probabilities are taken. Engine and trainer agree better; chunks of logits are shorter."""
     capacity: Tokens = 16_384
     """Packed tokens per micro-batch; must hold the longest trajectory."""
     packing: Literal["balanced", "algorithm1", "fixed"] = "balanced"

@@ -120,7 +120,11 @@ METRICS: dict[str, Metric] = {
     ),
     # ---- waits; what is not named here, by the times or by the pauses is unexplained
     "time/step_s": Metric("s", "Δ time"),
-    "time/pack_s": Metric("s", "advantages and packing of the step's batch, on the controller's side"),
+    "time/pack_s": Metric(
+        "s",
+        "ranks were idle for the packing: from the choice of the batch to the answers of all ranks, less the longest "
+        "time that a rank was busy, from its first micro-batch on",
+    ),
     "groups/generation_s": Metric("s", "mean over groups of arrival − dispatch: episodes and their grades"),
     "groups/queue_s": Metric("s", "mean over groups of the start of the step − arrival"),
     "wait/groups_s": Metric("s", "the trainer waited because fewer than P groups had finished, Δ"),
@@ -204,6 +208,7 @@ METRICS: dict[str, Metric] = {
     "train/skipped_updates": Metric(
         "updates", "minibatches whose loss or gradient was not finite: left out of weights and of these means"
     ),
+    "train/loss_scale": Metric("", "factor of the loss for the next update; only with train.dtype float16"),
     "learning_rate": Metric("", "of the step's last minibatch"),
     "advantage/zero_fraction": Metric(
         "fraction", "trajectories with advantage exactly 0, which need no forward pass / B"

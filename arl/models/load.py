@@ -1,6 +1,7 @@
 """Load Hugging Face causal language models with arl's attention, and refuses by name what that cannot do."""
 
 import contextlib
+import functools
 from pathlib import Path
 
 import torch
@@ -15,15 +16,24 @@ from transformers import (
 
 from arl.data.generation_config import end_token_ids
 from arl.errors import DataError
+from arl.kernels.head import wide_product
 from arl.models.attention import ATTENTION
 
 # Families whose decoder is model.layers, whose attention can be replaced, and which tests or users have tried.
 ARCHITECTURES = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "GemmaForCausalLM"}
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load_model(path: str | Path, dtype: str, device: torch.device | str = "cpu") -> PreTrainedModel:
+def load_model(
+    path: str | Path,
+    dtype: str,
+    device: torch.device | str = "cpu",
+    head: str = "auto",
+) -> PreTrainedModel:
     """Load the weights of `path` in `dtype` on `device`, in evaluation mode.
+
+    Args:
+        head: as train.head; float32: the model returns logits of a float32 product.
 
     Raises:
         DataError: there is no model, or one with a part that arl does not implement, which the message names; or its
@@ -39,7 +49,16 @@ def load_model(path: str | Path, dtype: str, device: torch.device | str = "cpu")
     missing = sorted(report["missing_keys"])
     if missing:
         raise DataError(f"model.path {path}: its weights lack {missing[0]}, and {len(missing) - 1} others")
+    if head == "float32":
+        model.lm_head.forward = functools.partial(_wide_logits, model.lm_head)
     return model.to(device).eval()
+
+
+def _wide_logits(lm_head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    """Compute logits (…, V) float32 from hidden (…, D)."""
+    weight: torch.Tensor = lm_head.weight  # type: ignore[assignment]
+    logits = wide_product(hidden.flatten(0, -2), weight)
+    return logits.view(*hidden.shape[:-1], len(weight))
 
 
 def empty_model(path: str | Path) -> PreTrainedModel:

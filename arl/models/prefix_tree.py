@@ -8,9 +8,9 @@ The trainer computes a micro-batch from such a tree, and the engine the prompts 
 attention over it.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -92,12 +92,46 @@ def _offsets(lengths: np.ndarray) -> np.ndarray:
 
 
 def how_many_fit(sequences: Sequence[np.ndarray], limit: int) -> int:
-    """Find the largest m, 0 to n, such that the tree of the first m of n ≥ 1 sequences has at most `limit` tokens."""
+    """Find the largest m, 0 to n, such that the tree of the first m of n sequences has at most `limit` tokens."""
     if sum(map(len, sequences)) <= limit:
         return len(sequences)
+    return int(np.searchsorted(tree_sizes(sequences), limit, side="right"))
 
-    def stored_tokens(m: int) -> int:
-        return len(prefix_tree(sequences[:m]).token_ids)
 
-    sizes = range(1, len(sequences) + 1)
-    return bisect_right(sizes, limit, key=stored_tokens)
+def tree_sizes(sequences: Sequence[np.ndarray]) -> np.ndarray:
+    """Count the tokens of the tree of the first 1, 2, … n sequences, (n,) int64. Builds no tree.
+
+    Sequences are (L,) int32 each, in any order. The last one adds what it shares with neither of its neighbors in the
+    sorted order. Once it is taken out, its neighbors share the less of what they shared with it. So all sizes follow
+    from one sort, by taking sequences out from the last to the first.
+    """
+    n = len(sequences)
+    order = sorted(range(n), key=lambda i: sequences[i].tobytes())
+    shared = [*shared_lengths([sequences[i] for i in order]), 0]  # with the sequence before in the sorted order
+    place_of = {i: place for place, i in enumerate(order)}
+    before = list(range(-1, n))  # places, of those that are left
+    after = list(range(1, n + 2))
+    added = np.zeros(n, np.int64)
+    for i in reversed(range(n)):
+        place = place_of[i]
+        next_place = after[place]
+        added[i] = len(sequences[i]) - max(shared[place], shared[next_place])
+        shared[next_place] = min(shared[place], shared[next_place])
+        before[next_place] = before[place]
+        after[before[place]] = next_place  # before the first place it is the spare last element
+    return np.cumsum(added)
+
+
+def shared_lengths(ordered: Sequence[np.ndarray]) -> list[int]:
+    """Return how many tokens each sequence shares with the one before it; 0 for the first.
+
+    If sequences are sorted by their bytes, a tree of consecutive ones stores the whole first one, and of each other one
+    what is not shared.
+    """
+    shared = [0]
+    for one, other in pairwise(ordered):
+        length = min(len(one), len(other))
+        differs = one[:length] != other[:length]
+        first = int(differs.argmax()) if length else 0
+        shared.append(first if length and differs[first] else length)
+    return shared[: len(ordered)]

@@ -22,7 +22,8 @@ from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.sync.buckets import TensorSpec
 from arl.sync.published_versions import BufferPlace
-from arl.train.packer import Shard
+from arl.train.packer import SequenceShard
+from arl.train.shard import PackSizes
 from arl.train.trained_tokens import TokenLogprobs
 from arl.types import MetricValue, Transport, WeightUpdate
 
@@ -87,12 +88,14 @@ class Ready(_Message, frozen=True):
 
 
 class Step(_Message, frozen=True):
-    shard: Shard
+    shard: SequenceShard
 
 
 class Stepped(_Message, frozen=True):
     version: int
     metrics: dict[str, MetricValue]
+    sizes: PackSizes
+    busy_seconds: float  # since the first micro-batch was joined
     logprobs: TokenLogprobs | None = None  # of the loss tokens whose places the shard knows
 
 

@@ -10,7 +10,7 @@ from arl.data.model_limits import Flops
 from arl.errors import InputError
 from arl.launch.host_memory import free_memory, peak_resident
 from arl.models.load import DTYPES, empty_model
-from arl.train.packer import MicroBatch, forward_flops
+from arl.train.micro_batch import MicroBatch, forward_flops
 
 # Dense bfloat16 FLOP/s of one device, from NVIDIA's data sheets. The first name that is part of the device's counts.
 PEAKS = {

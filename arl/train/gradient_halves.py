@@ -1,7 +1,8 @@
 """Split the loss tokens of a minibatch into a stale and a fresh half, by age.
 
-The gradient of a half is the part of the loss's gradient that flows through the log-probabilities of its tokens. So the
-two gradients sum up to that of the minibatch, under any objective: ratios, weights and clips are those of the whole.
+The gradient of a half is the part of the loss's gradient that flows through the log-probabilities and entropies of its
+tokens. So the two gradients sum up to that of the minibatch, under any objective: ratios, weights and clips are those
+of the whole.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from arl.train.packer import MicroBatch
+from arl.train.micro_batch import MicroBatch
 
 
 class Half(NamedTuple):
@@ -21,11 +22,11 @@ class Half(NamedTuple):
     oldest_fresh: int  # age; stale tokens are older
     is_stale: bool
 
-    def only(self, logprobs: Tensor, ages: Tensor) -> Tensor:
-        """Return log-probabilities (N,) through which no gradient flows but at the tokens of this half."""
+    def only(self, column: Tensor, ages: Tensor) -> Tensor:
+        """Return a column (N,) through which no gradient flows but at the tokens of this half."""
         is_older = ages > self.oldest_fresh
         is_own = is_older == self.is_stale
-        return logprobs.where(is_own, logprobs.detach())
+        return column.where(is_own, column.detach())
 
 
 def halves(batches: Sequence[MicroBatch], version: int, device: torch.device) -> tuple[Half, Half] | None:

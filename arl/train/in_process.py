@@ -1,6 +1,6 @@
 """Train in this process, in virtual time.
 
-Batch ─► pack_batch ─► Learner.step, at once ─► sleep what it costs ─► StepResult
+Batch ─► pack_batch ─► join_shard ─► Learner.step, at once ─► sleep what it costs ─► StepResult
                                └ snapshot ─► VirtualPublisher, while the trainer goes on ─► WeightUpdate
 """
 
@@ -20,6 +20,7 @@ from arl.sync.published_versions import kept_versions
 from arl.sync.virtual_publisher import VirtualPublisher
 from arl.train.learner import Learner
 from arl.train.packer import Packing, pack_batch
+from arl.train.shard import join_shard, pack_sizes, packing_report
 from arl.train.token_log import TokenLog
 from arl.train.trained_tokens import trained_tokens
 from arl.types import Batch, StartingVersions, StepResult, WeightUpdate
@@ -85,7 +86,10 @@ class InProcessTrainer:
             TrainerError: a loss or gradient that is not finite, too often.
         """
         costs = self._costs
-        (shard,), packing = pack_batch(batch, self._packing)
+        shards, packing = pack_batch(batch, self._packing)
+        shard = join_shard(shards[0])
+        sizes = pack_sizes(shard, self._packing.flops)
+        packing |= packing_report(batch, [sizes], self._packing)
         log = TokenLog()
         computed = self._learner.step(shard, log)
         version = self._learner.version
@@ -97,7 +101,7 @@ class InProcessTrainer:
         metrics = packing | {name: value for name, value in computed.items() if name not in MEASURED}
         metrics["time/train_s"] = seconds
         metrics["sync/blocking_seconds"] = costs.snapshot + (now() - written)
-        tokens = trained_tokens(batch, [shard], [log.logprobs()], self._packing)
+        tokens = trained_tokens(batch, shards, [log.logprobs()], self._packing)
         return StepResult(version, metrics, tokens)
 
     async def weights(self, version: int) -> WeightUpdate:

@@ -25,9 +25,10 @@ from arl.sync.loading import unflatten
 from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.cost import peak_flops, peak_memory, training_flops
 from arl.train.gradient_halves import Half, halves
-from arl.train.packer import MicroBatch, Minibatch, Shard
+from arl.train.micro_batch import MicroBatch
 from arl.train.rendezvous import init_ranks
 from arl.train.schedule import schedule_of
+from arl.train.shard import Minibatch, Shard
 from arl.train.sharded_model import ShardedModel, Update
 from arl.train.step_totals import ENTROPY, StepTotals
 from arl.train.token_log import CURRENT, PROXIMAL, TokenLog
@@ -71,7 +72,7 @@ class Learner:
         self._halves_every = train.halves_every
         self._evidence = evidence
         self._skipped_in_a_row = 0
-        self._flops = model_flops(str(path))
+        self.flops = model_flops(str(path))
         if resumed:
             self.sharded.load_optimizer(Path(path))
 
@@ -104,6 +105,8 @@ class Learner:
         metrics = totals.metrics()
         seconds = time.perf_counter() - begin  # reading the metrics has waited for the last update on a GPU
         self.version += 1
+        if self.sharded.loss_scale.is_dynamic:
+            metrics["train/loss_scale"] = self.sharded.loss_scale.value
         metrics["time/proximal_s"] = middle - start
         metrics["time/train_s"] = seconds
         if stale_fresh is not None:
@@ -116,7 +119,7 @@ class Learner:
         device = self.sharded.device
         world_size = dist.get_world_size()
         packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
-        done = sum(training_flops(self._flops, pack) for pack in packs)
+        done = sum(training_flops(self.flops, pack) for pack in packs)
         total, memory = torch.tensor([done, peak_memory(device)], dtype=torch.float64, device=device)
         if world_size > 1:
             dist.all_reduce(total)
@@ -153,6 +156,11 @@ class Learner:
         config.dtype = self.sharded.dtype
         return str(config.to_json_string())
 
+    def first_minibatch(self, num_minibatches: int) -> int:
+        """Return the minibatch of a step that is computed first: 0, or 1 if a proximal pass comes before it."""
+        has_proximal_pass = PROXIMAL in self.objective.needed_columns and num_minibatches > 1
+        return int(has_proximal_pass)
+
     def _proximal_pass(self, minibatches: Sequence[Minibatch]) -> list[list[Tensor] | None]:
         """Compute proximal_logprobs of every scored position, (M,) per micro-batch; None where none are needed."""
         if PROXIMAL not in self.objective.needed_columns:
@@ -179,7 +187,7 @@ class Learner:
         self._updates += 1
         if update.is_finite:
             self._skipped_in_a_row = 0
-        else:
+        elif not self.sharded.loss_scale.absorbs(update.has_overflowed):
             self._skipped_in_a_row += 1
         return update
 
@@ -198,7 +206,7 @@ class Learner:
             center = None if proximal is None else proximal[i]
             loss = self._policy_loss(batch, center, minibatch, totals, log, half)
             self.sharded.backward(loss, last=i + 1 == num_micro_batches)
-            loss_sum += loss.detach()
+            loss_sum += loss.detach() / self.sharded.loss_scale.value
         return loss_sum
 
     def _stale_fresh_cosine(self, first: Minibatch) -> float | None:
@@ -232,7 +240,7 @@ class Learner:
         log: TokenLog | None = None,
         half: Half | None = None,
     ) -> Tensor:
-        """Compute the loss of a micro-batch, (), and add its token statistics to `totals` and `log`.
+        """Compute the loss of a micro-batch, () and scaled, and add its token statistics to `totals` and `log`.
 
         Args:
             proximal: (M,) of its scored positions; None: the current ones serve, if the objective asks for them.
@@ -242,35 +250,38 @@ class Learner:
         columns = self._columns(batch)
         score_of = columns.pop("loss_scores")
         needs_proximal = PROXIMAL in self.objective.needed_columns
-        logged = (CURRENT, PROXIMAL) if needs_proximal else (CURRENT,)
-        values = {statistic.value for statistic in self.objective.statistics.values()}
-        names = (*sorted(values), *(logged if batch.places is not None else ()))
+        names = self._kept_names(with_log=batch.places is not None)
 
-        def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+        def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
             """Compute the loss of the tokens whose score is among `rows`: equal continuations share a score."""
             first, end = np.searchsorted(batch.loss_scores, (rows.start, rows.stop)).tolist()
             own = score_of[first:end] - rows.start
             current = logprob.index_select(0, own)
+            entropy_of = entropy.index_select(0, own)
             given = {name: column[first:end] for name, column in columns.items()}
             if needs_proximal and proximal is None:  # the weights are still those before the step
                 given[PROXIMAL] = current.detach()
             elif proximal is not None:
                 given[PROXIMAL] = proximal[rows].index_select(0, own)
             if half is not None:
-                current = half.only(current, self.version - given["policy_versions"])
+                ages = self.version - given["policy_versions"]
+                current = half.only(current, ages)
+                entropy_of = half.only(entropy_of, ages)
             tokens = TokenColumns(
                 current_logprobs=current,
+                entropy=entropy_of,
                 version=self.version,
                 **given,
             )
             loss, per_token = self.objective.loss(tokens)
             found = {**given, CURRENT: current.detach(), **per_token}
             kept = tuple(found[name] for name in names)
-            return loss / max(1, num_terms), kept
+            return loss * self.sharded.loss_scale.value / max(1, num_terms), kept
 
         if self.objective.scope == "sequence":
             logprob, entropy = self.sharded.score(batch)
-            loss, kept = row_loss(logprob, slice(0, len(logprob)))
+            loss, kept = row_loss(logprob, entropy, slice(0, len(logprob)))
+            entropy = entropy.detach()
         else:
             loss, entropy, kept = self.sharded.policy_loss(batch, row_loss)
         per_token = dict(zip(names, kept, strict=True))
@@ -279,6 +290,14 @@ class Learner:
         if log is not None:
             log.add(batch, per_token)
         return loss
+
+    def _kept_names(self, with_log: bool) -> tuple[str, ...]:
+        """Name what is kept of each token: what metrics are made of and, `with_log`, its log-probabilities."""
+        values = {statistic.value for statistic in self.objective.statistics.values()}
+        if not with_log:
+            return tuple(sorted(values))
+        logged = (CURRENT, PROXIMAL) if PROXIMAL in self.objective.needed_columns else (CURRENT,)
+        return (*sorted(values), *logged)
 
     def _num_terms(self, minibatch: Minibatch) -> int:
         """Return the number by which the objective's summed loss is divided."""
@@ -307,9 +326,18 @@ class Learner:
         """Write this rank's shard to a file; returns the message of the error, which names the file."""
         self._evidence.mkdir(parents=True, exist_ok=True)
         file = self._evidence / f"not-finite-version-{self.version}-rank-{dist.get_rank()}.msgpack"
-        file.write_bytes(msgpack_arrays.encoder().encode(shard))
+        file.write_bytes(msgpack_arrays.encoder().encode(_with_tuples(shard)))
         return (
             f"{update} in the step of version {self.version}, and {MOST_SKIPPED} updates in a row were skipped for "
             f"such numbers: the weights are as before them, and the batch of rank {dist.get_rank()} is in {file}; "
             "lower train.learning_rate, or look at the batch"
         )
+
+
+def _with_tuples(shard: Shard) -> Shard:
+    """Return a copy that can be encoded, because all micro-batches are joined."""
+    minibatches = []
+    for minibatch in shard.minibatches:
+        micro_batches = tuple(minibatch.micro_batches)
+        minibatches.append(Minibatch(micro_batches, minibatch.loss_tokens, minibatch.loss_sequences))
+    return Shard(shard.version, tuple(minibatches))

@@ -33,7 +33,9 @@ from arl.train.channel import (
     Stop,
     Stopped,
 )
+from arl.train.join_ahead import AheadJoiner
 from arl.train.link import LINGER_SECONDS, Link
+from arl.train.shard import pack_sizes
 from arl.types import WeightUpdate
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class Rank:
             deadline_seconds=init.collective_seconds,
             evidence=Path(init.evidence),
         )
+        self._joiner = AheadJoiner()
         self._saver = ThreadPoolExecutor(1, "saver")
         self._announce_save = _Announcer("saver", init.version)
         self._publication = Publication(self.learner, init, link.rank, _Announcer("publisher", init.version))
@@ -77,6 +80,7 @@ class Rank:
             answer = self._answer(message)
             self._link.send(answer)
             self._log(f"{type(answer).__name__} sent")
+        self._joiner.close()
         self._saver.shutdown()  # the controller has waited for what it saved
         self._publication.close(self._init.shutdown_seconds)
         self._link.send(Stopped())
@@ -98,13 +102,22 @@ class Rank:
         from arl.train.token_log import TokenLog
 
         log = TokenLog()
-        metrics = self.learner.step(message.shard, log)
+        first = self.learner.first_minibatch(len(message.shard.minibatches))
+        shard = self._joiner.shard(message.shard, first)
+        began = time.perf_counter()
+        metrics = self.learner.step(shard, log)
         start = time.perf_counter()
         self._publication.publish()
         if self._init.takes_turns:
             self.learner.sharded.give_back()
         metrics["sync/blocking_seconds"] = time.perf_counter() - start
-        return Stepped(self.learner.version, metrics, log.logprobs())
+        return Stepped(
+            self.learner.version,
+            metrics,
+            sizes=pack_sizes(shard, self.learner.flops),
+            busy_seconds=time.perf_counter() - began,
+            logprobs=log.logprobs(),
+        )
 
     def _save(self, message: Save) -> Copied:
         state = self.learner.sharded.training_state()

@@ -87,7 +87,7 @@ class RankConnections:
 
     async def _send(self, identity: bytes, message: Struct) -> None:
         try:
-            await self._socket.send_multipart([identity, channel.encode(message)])
+            await self._socket.send_multipart([identity, channel.encode(message)], copy=False)
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise

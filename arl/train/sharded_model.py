@@ -25,9 +25,10 @@ from arl.config.recipe import Train
 from arl.kernels.linear_logprob import linear_logprob
 from arl.kernels.linear_policy_loss import linear_policy_loss
 from arl.kernels.policy_loss import RowLoss
+from arl.kernels.rows import tune_rows
 from arl.models.load import DTYPES
 from arl.models.packed import PackedContext
-from arl.train.packer import MicroBatch
+from arl.train.micro_batch import MicroBatch
 from arl.train.sharded_weights import ShardedWeights
 from arl.train.sharding import copies, local_part
 
@@ -44,6 +45,11 @@ class Update(NamedTuple):
     @property
     def is_finite(self) -> bool:
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+    @property
+    def has_overflowed(self) -> bool:
+        """Return whether only the gradient is not finite."""
+        return math.isfinite(self.loss) and not math.isfinite(self.grad_norm)
 
     def __str__(self) -> str:
         return f"the loss is {self.loss:g} and the gradient norm {self.grad_norm:g}"
@@ -75,6 +81,8 @@ class ShardedModel(ShardedWeights):
         self._copies = copies(train)
         self.model.scored = types.MethodType(_scored, self.model)
         register_fsdp_forward_method(self.model, "scored")
+        self._logits_dtype = torch.float32 if train.head == "float32" else self.dtype
+        tune_rows(self.model.config.vocab_size, self._logits_dtype, self.dtype, device)
 
     def score(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """Run one forward of the pack; return logprob and entropy of its M scored positions, each (M,) float32.
@@ -85,7 +93,7 @@ class ShardedModel(ShardedWeights):
         targets = self.tensor(batch.score_targets)
 
         def scores(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-            return linear_logprob(hidden, weight, targets, self.temperature)
+            return linear_logprob(hidden, weight, targets, self.temperature, self._logits_dtype)
 
         return self._forward(batch, scores)
 
@@ -98,7 +106,7 @@ class ShardedModel(ShardedWeights):
         targets = self.tensor(batch.score_targets)
 
         def loss(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-            return linear_policy_loss(hidden, weight, targets, row_loss, self.temperature)
+            return linear_policy_loss(hidden, weight, targets, row_loss, self.temperature, self._logits_dtype)
 
         total, _, entropy, stats = self._forward(batch, loss)
         return total, entropy, stats
@@ -147,17 +155,19 @@ class ShardedModel(ShardedWeights):
         If loss or gradient is not finite on some rank, every rank only clears the gradient.
 
         Args:
-            loss: () float32, this rank's sum over micro-batches.
+            loss: () float32, this rank's sum over micro-batches, without the loss scale.
         """
         grads = self._gradient()
         update = self._reduced(grads, loss)
+        self.loss_scale.update(update.has_overflowed)
         if update.is_finite:
             if update.grad_norm > self.clip_norm:
                 scale = self.clip_norm / (update.grad_norm + 1e-6)
                 torch._foreach_mul_(grads, scale)
             for local, grad in zip(self._local, grads, strict=True):
                 local.grad = grad
-            self._optimizer.param_groups[0]["lr"] = learning_rate
+            for group in self._optimizer.param_groups:
+                group["lr"] = learning_rate
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         self._clear_gradient()
@@ -196,6 +206,8 @@ class ShardedModel(ShardedWeights):
     def _gradient(self) -> list[Tensor]:
         grads = [local_part(p.grad) for p in self._shards.values() if p.grad is not None]
         assert len(grads) == len(self._local), "a parameter without gradient"
+        if self.loss_scale.is_dynamic:
+            torch._foreach_mul_(grads, 1 / self.loss_scale.value)
         return grads
 
     def _clear_gradient(self) -> None:

@@ -11,6 +11,7 @@ is not paid.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,9 +25,11 @@ from arl.errors import DataError
 from arl.models.load import empty_model, save_model
 from arl.models.weights import fill_model
 from arl.train.gathering import Bucket, gather_buckets, shard_group
+from arl.train.loss_scale import LossScale
 from arl.train.sharding import local_part, part_like, shard, whole_tensor
 
 OPTIMIZER = "optimizer.safetensors"
+LOSS_SCALE = "loss_scale"  # (2,) float32 in the optimizer's file: the value, and the good updates since it changed
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -35,7 +38,17 @@ class TrainingState:
     """Holds a copy of what a trainer needs to resume, on the CPU of rank 0; empty on the other ranks."""
 
     weights: dict[str, Tensor]  # float32, by parameter name
-    optimizer: dict[str, Tensor]  # AdamW's two moments as <moment>.<parameter>, and the number of updates as step
+    optimizer: dict[str, Tensor]  # AdamW's moments as <moment>.<parameter>, its number of updates, and the loss scale
+
+
+def matrices(model: torch.nn.Module) -> set[str]:
+    """Return the names of the weights of linear layers, without biases and without what an embedding shares."""
+    embedded = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    found = set()
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and not any(module.weight is weight for weight in embedded):
+            found.add(f"{name}.weight")
+    return found
 
 
 class ShardedWeights:
@@ -55,17 +68,29 @@ class ShardedWeights:
         self._shards = dict(self.model.named_parameters())
         self._local = [torch.nn.Parameter(local_part(p.detach())) for p in self._shards.values()]
         self._optimizer = torch.optim.AdamW(
-            self._local,
+            self._groups(train),
             betas=train.betas,
             eps=train.eps,
-            weight_decay=train.weight_decay,
             fused=True,
         )
+        self.loss_scale = LossScale.of(train.dtype)
         for local in self._local:  # a checkpoint may come before the first update that is not skipped
             state = {"step": torch.zeros((), device=device)}
             for moment in MOMENTS:
                 state[moment] = torch.zeros_like(local, requires_grad=False)
             self._optimizer.state[local] = state
+
+    def _groups(self, train: Train) -> list[dict[str, Any]]:
+        """Divide the local shards into those that decay and those that do not."""
+        names = self._shards.keys()
+        decaying = matrices(self.model) if train.decayed == "matrices" else set(names)
+        decayed = [local for name, local in zip(names, self._local, strict=True) if name in decaying]
+        others = [local for name, local in zip(names, self._local, strict=True) if name not in decaying]
+        groups = [
+            {"params": decayed, "weight_decay": train.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        return [group for group in groups if group["params"]]
 
     def gather(self, buckets: Sequence[Bucket], flats: Sequence[Tensor] | None, everywhere: bool = False) -> None:
         """Write every weight, cast to the dtype of `buckets`, into `flats`; it is there on return. Collective.
@@ -113,6 +138,7 @@ class ShardedWeights:
         if dist.get_rank() == 0:
             any_state = self._optimizer.state[self._local[0]]
             optimizer["step"] = any_state["step"].to("cpu", copy=True)
+            optimizer[LOSS_SCALE] = torch.tensor([self.loss_scale.value, self.loss_scale.num_good])
         weights = self.full_state(torch.float32)
         return TrainingState(weights, optimizer)
 
@@ -131,6 +157,7 @@ class ShardedWeights:
         """
         try:
             with safe_open(path / OPTIMIZER, "pt") as file:
+                value, num_good = file.get_tensor(LOSS_SCALE).tolist()
                 for name, sharded, local in self._parameters():
                     # A copy, because all tensors that a file gives share its memory.
                     state = {"step": file.get_tensor("step").to(self.device, copy=True)}
@@ -142,6 +169,9 @@ class ShardedWeights:
             raise DataError(
                 f"{path / OPTIMIZER}: not the optimizer state of this model ({error}); resume from another checkpoint"
             ) from error
+        if self.loss_scale.is_dynamic:
+            self.loss_scale.value = value
+            self.loss_scale.num_good = int(num_good)
 
     def _moments(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each moment, whole. Collective."""

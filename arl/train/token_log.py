@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from arl.train.packer import MicroBatch
+from arl.train.micro_batch import MicroBatch
 from arl.train.trained_tokens import TokenLogprobs
 
 CURRENT = "current_logprobs"

@@ -1,6 +1,7 @@
 """Put what the ranks computed of each token back into the order of the batch. Torch-free.
 
-    pack_batch ─► MicroBatch.places ─► rank: TokenLog ─► TokenLogprobs of each rank ─► trained_tokens ─► TrainedTokens
+    pack_batch ─► SequencePack.places ─► MicroBatch.places ─► rank: TokenLog ─► TokenLogprobs of each rank
+                                                                                                  └► trained_tokens
 
 A place is the index of a loss token among those of the step: one trajectory's after the other's, group by group. The
 packer cuts, shares and sorts loss tokens. A place stays with its token, so nothing has to be undone.
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from arl.train.packer import Packing, Shard
+from arl.train.packer import Packing, SequenceShard
 from arl.types import Batch, TrainedTokens
 
 
@@ -25,7 +26,7 @@ class TokenLogprobs(Struct, frozen=True):
 
 def trained_tokens(
     batch: Batch,
-    shards: Sequence[Shard],
+    shards: Sequence[SequenceShard],
     of_ranks: Sequence[TokenLogprobs | None],
     packing: Packing,
 ) -> TrainedTokens | None:
@@ -50,10 +51,10 @@ def trained_tokens(
     )
 
 
-def _advantages(shards: Sequence[Shard], num_tokens: int) -> np.ndarray:
+def _advantages(shards: Sequence[SequenceShard], num_tokens: int) -> np.ndarray:
     """Return (T,) float32: 0 for what the packer left out, because it leaves out only what has no other advantage."""
     advantages = np.zeros(num_tokens, np.float32)
-    for pack in (pack for shard in shards for minibatch in shard.minibatches for pack in minibatch.micro_batches):
+    for pack in (pack for shard in shards for minibatch in shard.minibatches for pack in minibatch.packs):
         if pack.places is not None:
             advantages[pack.places] = pack.advantages
     return advantages

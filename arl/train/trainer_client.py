@@ -49,6 +49,7 @@ from arl.train.channel import (
 from arl.train.packer import Packing, pack_batch
 from arl.train.rank_connections import TRAINER, RankConnections
 from arl.train.rank_watch import RankWatch
+from arl.train.shard import packing_report
 from arl.train.trained_tokens import trained_tokens
 from arl.train.waits import Answers, Waits, set_if_waiting
 from arl.types import Batch, StepResult, WeightUpdate
@@ -181,9 +182,12 @@ class TrainerClient:
         assert batch.version == self._version, f"a batch for version {batch.version} at version {self._version}"
         began = now()
         shards, packing = await asyncio.to_thread(pack_batch, batch, self._packing)
-        packing["time/pack_s"] = now() - began
         steps = [Step(shard) for shard in shards]
         answers = await self._ask(steps, Stepped, self._deadlines.step)
+        longest_busy = max(answer.busy_seconds for answer in answers)
+        packing["time/pack_s"] = now() - began - longest_busy
+        sizes = [answer.sizes for answer in answers]
+        packing |= packing_report(batch, sizes, self._packing)
         self._version += 1
         assert {answer.version for answer in answers} == {self._version}
         of_ranks = [answer.logprobs for answer in answers]

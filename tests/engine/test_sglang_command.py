@@ -171,3 +171,12 @@ def test_every_request_carries_its_own_seed_even_if_that_is_0(seed: int) -> None
     """SGLang's deterministic mode gives 42 to all requests without one, and a group would sample alike."""
     sent = json.loads(msgspec.json.encode(sampling_of(SamplingParams(8, seed=seed))))
     assert sent["sampling_seed"] == seed
+
+
+@pytest.mark.parametrize(("head", "expected"), [("float32", True), ("auto", False)])
+def test_one_setting_widens_the_logits_of_both_sides(model: str, head: str, expected: bool) -> None:
+    server = spec(model, Resources(1))
+    train = server.recipe.train.model_copy(update={"head": head})
+    recipe = server.recipe.model_copy(update={"train": train})
+    argv = server_command.command(msgspec.structs.replace(server, recipe=recipe), "python")
+    assert ("--enable-fp32-lm-head" in argv) == expected

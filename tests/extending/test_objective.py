@@ -12,7 +12,8 @@ from arl.errors import RecipeError
 from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.trial import try_objective
 from arl.train.learner import Learner
-from arl.train.packer import Minibatch, Shard, pack_groups
+from arl.train.packer import pack_groups
+from arl.train.shard import Minibatch, Shard
 from tests.extending import my_objective
 from tests.extending.short_run import EQUAL_REWARDS, FIRST_SECTION, ShortRun, step_records
 from tests.train.gradients import sequences

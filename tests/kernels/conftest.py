@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from arl.kernels import head, rows, scan
+from arl.kernels import head, rows
 
 aten = torch.ops.aten
 NEW = {aten.empty.memory_format, aten.new_empty.default, aten.empty_like.default}
@@ -22,11 +22,10 @@ PROPORTION = 0.2 if INTERPRETED else 1.0  # of examples: the interpreter is slow
 def _triton_in_place_of_pytorch() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if INTERPRETED:
-            from arl.kernels import triton_rows, triton_scan
+            from arl.kernels import triton_rows
 
             patch.setattr(rows, "_row_stats", triton_rows.row_stats)
             patch.setattr(rows, "_row_gradient", triton_rows.row_gradient)
-            patch.setattr(scan, "_segment_scan", triton_scan.segment_scan)
         yield
 
 

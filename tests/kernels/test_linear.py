@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from arl.kernels import head
 from arl.kernels.linear_logprob import linear_logprob, linear_logprob_ref
 from arl.kernels.linear_policy_loss import linear_policy_loss, linear_policy_loss_ref
-from arl.kernels.logprob import packed_logprob
+from arl.kernels.logprob import packed_logprob, packed_logprob_ref
 from arl.kernels.policy_loss import LossAndStats, RowLoss, policy_loss
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from tests.examples import examples
@@ -41,9 +41,9 @@ def ppo(behavior: Tensor, advantages: Tensor) -> RowLoss:
     """Make the row loss of the decoupled objective."""
     proximal = behavior + 0.1 * advantages
 
-    def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
         center, recorded, gains = (x[rows].to(logprob.dtype) for x in (proximal, behavior, advantages))
-        loss, per_token = OBJECTIVE.loss(token_columns(logprob, recorded, gains, proximal=center))
+        loss, per_token = OBJECTIVE.loss(token_columns(logprob, recorded, gains, proximal=center, entropy=entropy))
         return loss, tuple(per_token[name] for name in KEPT)
 
     return row_loss
@@ -110,9 +110,53 @@ def test_linear_logprob_equals_the_one_from_all_logits(rows: int, vocab: int, wi
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
 
 
+def entropic(weights: Tensor) -> RowLoss:
+    """Make a loss that is curved in logprob and in entropy, and in their product."""
+
+    def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+        own = weights[rows].to(logprob.dtype)
+        terms = logprob.exp() * own + entropy.square() * (1 - own) - 0.3 * logprob * entropy
+        return terms.sum(), (entropy.detach(),)
+
+    return row_loss
+
+
+@KERNELS
+@given(st.integers(0, 60), st.integers(2, 200), st.integers(1, 16))
+def test_a_loss_of_the_entropy_has_the_gradient_of_autograd(rows: int, vocab: int, width: int) -> None:
+    tensors = inputs(rows, vocab, width)
+    row_loss = entropic(torch.randn(rows))
+    ours, gradients = with_gradients(linear_policy_loss, tensors, row_loss)
+    exact, exact_gradients = with_gradients(linear_policy_loss_ref, doubled(tensors), row_loss)
+    for one, other in zip((*ours[:3], *ours[3], *gradients), (*exact[:3], *exact[3], *exact_gradients), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+    logprob, entropy = linear_logprob(*tensors, 0.8)
+    loss, _ = row_loss(logprob, entropy, slice(0, rows))
+    for one, other in zip(torch.autograd.grad(3 * loss, tensors[:2]), exact_gradients, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+
+
+def test_ruled_out_tokens_have_no_part_in_the_gradient_of_the_entropy() -> None:
+    logits = torch.tensor([[0.5, -1.0, float("-inf"), 2.0], [0.0, float("-inf"), 0.0, 0.0]], dtype=torch.float32)
+    targets = torch.tensor([0, 3])
+    ruled_out = logits == float("-inf")
+    found = []
+    for function in (packed_logprob, packed_logprob_ref):
+        leaf = logits.clone().requires_grad_()
+        _, entropy = function(leaf, targets, 0.7)
+        (gradient,) = torch.autograd.grad(entropy.sum(), leaf)
+        found.append(gradient)
+    assert (found[0][ruled_out] == 0).all()
+    torch.testing.assert_close(found[0][~ruled_out], found[1][~ruled_out])
+    torch.testing.assert_close(found[0][1, [0, 2, 3]], torch.zeros(3))  # equal probabilities have the most entropy
+
+
 @needs_float64
 def test_float64_is_computed_in_float64() -> None:
     hidden, weight, targets = tensors = inputs(40, 53, 6, torch.float64)
+    entropies = with_gradients(linear_policy_loss, tensors, entropic(torch.randn(40)))
+    assert entropies[1][0].dtype == torch.float64
+    assert torch.autograd.gradcheck(lambda h, w: linear_logprob(h, w, targets, 0.8), (hidden, weight))
     row_loss = ppo_near(*tensors)
     results = [with_gradients(f, tensors, row_loss) for f in (linear_policy_loss, linear_policy_loss_ref)]
     torch.testing.assert_close(results[0], results[1])
@@ -165,7 +209,7 @@ def test_the_objective_sees_every_row_once_and_in_order() -> None:
     hidden, weight, targets = inputs(50, 101, 4)
     seen: list[int] = []
 
-    def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
         seen.extend(range(rows.start, rows.stop))
         assert len(logprob) == rows.stop - rows.start < 50
         return logprob.sum(), ()
@@ -180,7 +224,7 @@ def test_several_tokens_may_share_a_row_and_a_row_may_have_none() -> None:
     tensors = inputs(50, 101, 4)
     token_rows = torch.tensor([0, 0, 0, 11, 30, 30, 49])  # sorted
 
-    def row_loss(logprob: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
         start, stop = torch.searchsorted(token_rows, torch.tensor([rows.start, rows.stop])).tolist()
         current = logprob[token_rows[start:stop] - rows.start]
         return -current.exp().sum(), (current.detach(),)
@@ -264,3 +308,35 @@ def test_wrong_input_is_refused(wrong: str) -> None:
         targets = targets[:4]
     with pytest.raises(AssertionError):
         linear_logprob(hidden, weight, targets, 0.0 if wrong == "temperature" else 1.0)
+
+
+@pytest.mark.usefixtures("unwritten_memory_is_nan")
+@pytest.mark.parametrize("multiple", [1, 8])
+def test_float32_logits_of_bfloat16_inputs_have_only_the_rounding_of_their_gradient(
+    multiple: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The truth is float64 of the same inputs; gradients err no more than those of bfloat16 logits."""
+    monkeypatch.setattr(head, "MULTIPLE", {"cpu": multiple})
+    tensors = inputs(60, 101, 16, torch.bfloat16)
+    row_loss = entropic(torch.randn(60))
+    truth, exact = with_gradients(linear_policy_loss_ref, doubled(tensors), row_loss)
+    losses = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        fused = linear_policy_loss(*tensors, row_loss, 0.8, dtype)
+        losses[dtype] = (fused, torch.autograd.grad(3 * fused[0], tensors[:2]))
+    wide, gradients = losses[torch.float32]
+    narrow, rounded = losses[torch.bfloat16]
+    torch.testing.assert_close(wide[1].double(), truth[1], rtol=0, atol=1e-5)
+    torch.testing.assert_close(wide[2].double(), truth[2], rtol=0, atol=1e-5)
+    assert (narrow[1] - truth[1]).abs().max() > 1e-3
+    for one, other, expected in zip(gradients, rounded, exact, strict=True):
+        assert one.dtype == torch.bfloat16
+        error = (one.double() - expected).square().mean().sqrt()
+        error_of_rounded = (other.double() - expected).square().mean().sqrt()
+        assert error <= 1.02 * error_of_rounded
+    logprob, entropy = linear_logprob(*tensors, 0.8, torch.float32)
+    torch.testing.assert_close((logprob, entropy), (wide[1], wide[2]))
+    loss, _ = row_loss(logprob, entropy, slice(0, 60))
+    for one, other, expected in zip(torch.autograd.grad(3 * loss, tensors[:2]), rounded, exact, strict=True):
+        error = (one.double() - expected).square().mean().sqrt()
+        assert error <= 1.1 * (other.double() - expected).square().mean().sqrt()

@@ -134,7 +134,9 @@ def test_bfloat16_logits_lose_no_more_than_in_pytorch() -> None:
 def test_policy_loss_is_the_objective_of_the_logprobs() -> None:
     values, targets = case(9, 31, 2.0, torch.float32)
 
-    def row_loss(logprob: torch.Tensor, rows: slice) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    def row_loss(
+        logprob: torch.Tensor, entropy: torch.Tensor, rows: slice
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         ratio = torch.exp(logprob + 3)
         return -ratio.clamp(max=1.2).sum(), (ratio.detach(), (ratio > 1.2).detach())
 

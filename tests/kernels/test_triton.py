@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,39 +39,34 @@ def test_every_test_here_holds_for_the_interpreted_kernels(pytestconfig: pytest.
 def test_row_statistics_compile_to_wide_loads_without_spills(
     dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from arl.kernels.triton_rows import row_stats_kernel
+    from arl.kernels.triton_rows import STATS_CONFIGS, row_stats_kernel
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     types = {"logits": f"*{dtype}", "targets": "*i64", "results": "*fp32", "inverse_temperature": "fp32"}
-    ptx = compiled(row_stats_kernel, types, (*ROWS, "results"), {}, tmp_path)
-    assert "ld.global.v4.b32" in ptx  # 16 bytes a load
-    loop = ptx[ptx.index("$L__BB") : ptx.rindex("ld.global.v4.b32")]
-    assert "bar.sync" not in loop  # lanes exchange nothing until a row has been read
+    for config in STATS_CONFIGS:
+        ptx = compiled(row_stats_kernel.fn, types, (*ROWS, "results"), config, {}, tmp_path)
+        assert "ld.global.v4.b32" in ptx  # 16 bytes a load
+        loop = ptx[ptx.index("$L__BB") : ptx.rindex("ld.global.v4.b32")]
+        assert "bar.sync" not in loop  # lanes exchange nothing until a row has been read
 
 
+@pytest.mark.parametrize("has_entropy", [False, True])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_the_row_gradient_compiles_to_wide_accesses_without_spills(
-    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: str, has_entropy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from arl.kernels.triton_rows import BLOCK, row_gradient_kernel
+    from arl.kernels.triton_rows import GRADIENT_CONFIGS, row_gradient_kernel
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     types = {"logits": f"*{dtype}", "out": f"*{dtype}", "targets": "*i64", "inverse_temperature": "fp32"}
-    types |= dict.fromkeys(("peak", "log_total", "coefficient"), "*fp32")
-    ptx = compiled(row_gradient_kernel, types, (*ROWS, "out", "out_stride"), {"BLOCK": BLOCK}, tmp_path)
-    assert "ld.global.v4.b32" in ptx
-    assert "st.global.v4.b32" in ptx
-    assert "bar.sync" not in ptx
-    assert dtype == "fp32" or "cvt.rn.bf16" in ptx  # rounded, not cut off
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
-def test_the_segment_scan_compiles_without_spills(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from arl.kernels.triton_scan import BLOCK, segment_scan_kernel
-
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    types = dict.fromkeys(("x", "decay", "y"), f"*{dtype}") | {"cu_seqlens": "*i32"}
-    compiled(segment_scan_kernel, types, ("x", "decay", "y"), {"BLOCK": BLOCK}, tmp_path)
+    types |= dict.fromkeys(("peak", "log_total", "of_logprob", "of_entropy", "entropy"), "*fp32")
+    constants = {"HAS_ENTROPY": has_entropy}
+    for config in GRADIENT_CONFIGS:
+        ptx = compiled(row_gradient_kernel.fn, types, (*ROWS, "out", "out_stride"), config, constants, tmp_path)
+        assert "ld.global.v4.b32" in ptx
+        assert "st.global.v4.b32" in ptx
+        assert "bar.sync" not in ptx
+        assert dtype == "fp32" or "cvt.rn.bf16" in ptx  # rounded, not cut off
 
 
 def test_where_a_chunk_begins_and_how_long_it_is_is_no_reason_to_compile_anew() -> None:
@@ -79,9 +74,10 @@ def test_where_a_chunk_begins_and_how_long_it_is_is_no_reason_to_compile_anew() 
     from triton.compiler import make_backend
     from triton.runtime.jit import create_function_from_signature
 
-    from arl.kernels.triton_rows import BLOCK, row_gradient_kernel, row_stats_kernel
+    from arl.kernels.triton_rows import row_gradient_kernel, row_stats_kernel
 
-    def variant(kernel: Any, *arguments: object, **constants: int) -> str:
+    def variant(tuned: Any, *arguments: object, **constants: int) -> str:
+        kernel = tuned.fn
         bind = create_function_from_signature(kernel.signature, kernel.params, make_backend(GPUTarget("cuda", 90, 32)))
         return str(bind(*arguments, **constants)[1])
 
@@ -93,21 +89,30 @@ def test_where_a_chunk_begins_and_how_long_it_is_is_no_reason_to_compile_anew() 
     stats = set()
     gradient = set()
     for rows in (slice(0, 1), slice(1, 9), slice(3, 5)):
-        stats.add(variant(row_stats_kernel, logits, targets[rows], results, 16, rows.stop - rows.start, 16, 1.0))
+        stats.add(
+            variant(row_stats_kernel, logits, targets[rows], results, 16, rows.stop - rows.start, 16, 1.0, LANES=512)
+        )
         peak, log_total = normalizer[:, rows]
-        given = (logits, targets[rows], peak, log_total, results[0, rows], logits)
-        gradient.add(variant(row_gradient_kernel, *given, *shape, BLOCK=BLOCK))
+        of_rows = (results[0, rows], results[1, rows], results[2, rows])
+        given = (logits, targets[rows], peak, log_total, *of_rows, logits)
+        gradient.add(variant(row_gradient_kernel, *given, *shape, HAS_ENTROPY=False, BLOCK=4096))
     assert len(stats) == len(gradient) == 1
 
 
 def compiled(
-    kernel: Any, types: dict[str, str], divisible: Iterable[str], constants: dict[str, int], directory: Path
+    kernel: Any,
+    types: dict[str, str],
+    divisible: Iterable[str],
+    config: Any,
+    constants: Mapping[str, int],
+    directory: Path,
 ) -> str:
     """Return PTX for sm_90 that ptxas has taken without spilling a register. Arguments without a type are i32."""
     from triton.backends.compiler import GPUTarget
     from triton.backends.nvidia.compiler import get_ptxas
     from triton.compiler import ASTSource
 
+    constants = {**constants, **config.kwargs}
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
     places = {name: (kernel.arg_names.index(name),) for name in kernel.arg_names}
     source = ASTSource(
@@ -118,7 +123,9 @@ def compiled(
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # 3.9 warns of a default that changes in 3.10
-        ptx: str = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["ptx"]
+        ptx: str = triton.compile(
+            source, target=GPUTarget("cuda", 90, 32), options={"num_warps": config.num_warps}
+        ).asm["ptx"]
     (directory / "kernel.ptx").write_text(ptx)
     command = [get_ptxas(90).path, "-v", "--gpu-name=sm_90a", "kernel.ptx", "-o", "kernel.cubin"]
     report = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True, timeout=800).stderr

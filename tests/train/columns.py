@@ -13,6 +13,7 @@ def token_columns(
     advantages: Tensor,
     *,
     proximal: Tensor | None = None,
+    entropy: Tensor | None = None,
     sequences: Tensor | None = None,
     policy_versions: Tensor | None = None,
     version: int = 0,
@@ -21,6 +22,7 @@ def token_columns(
     tokens = torch.arange(len(current))
     return TokenColumns(
         current_logprobs=current,
+        entropy=torch.ones_like(current).detach() if entropy is None else entropy,
         behavior_logprobs=behavior,
         proximal_logprobs=proximal,
         advantages=advantages,

@@ -7,7 +7,7 @@ import torch
 
 from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence
-from arl.train.packer import Minibatch
+from arl.train.shard import Minibatch
 from arl.train.sharding import local_part, whole_tensor
 from arl.train.step_totals import StepTotals
 

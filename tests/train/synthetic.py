@@ -11,7 +11,8 @@ from arl.train.algorithms.advantage import Advantage
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.grpo import GRPO
 from arl.train.algorithms.objective import Objective
-from arl.train.packer import BY_TOKENS, Packing, Shard, pack_batch
+from arl.train.packer import BY_TOKENS, Packing, pack_batch
+from arl.train.shard import Shard, join_shard, pack_sizes, packing_report
 from arl.types import Batch, Trajectory, TrajectoryGroup
 
 BOS, EOS = 14, 15
@@ -67,7 +68,10 @@ def packed(
     objective: Objective | None = None,
     advantage: Advantage | None = None,
 ) -> tuple[tuple[Shard, ...], dict[str, float]]:
-    """Pack as a run of decoupled PPO with GRPO's advantages does, unless others are given."""
+    """Pack and join as a run of decoupled PPO with GRPO's advantages does, unless others are given."""
     train = Train(dtype="float32", learning_rate=1.5e-4, minibatches=minibatches, capacity=capacity)
     packing = Packing.of(train, objective or DecoupledPPO(), advantage or GRPO(), ranks=ranks, flops=flops)
-    return pack_batch(given, packing)
+    chosen, report = pack_batch(given, packing)
+    shards = tuple(join_shard(shard) for shard in chosen)
+    sizes = [pack_sizes(shard, flops) for shard in shards]
+    return shards, report | packing_report(given, sizes, packing)

@@ -12,7 +12,9 @@ from arl.errors import InputError
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.grpo import GRPO
 from arl.train.count_packing import algorithm_1, deal_evenly, fixed_count
-from arl.train.packer import MicroBatch, Packing, pack_batch
+from arl.train.micro_batch import MicroBatch
+from arl.train.packer import Packing, pack_batch
+from arl.train.shard import join_shard, pack_sizes, packing_report
 from tests.train.synthetic import batch
 
 lengths = st.lists(st.integers(1, 50), max_size=40).map(lambda drawn: np.array(drawn, np.int64))
@@ -59,7 +61,10 @@ def test_loss_tokens_are_those_of_the_balanced_packing(kind: str, count: int, ra
 
     def tokens(train: Train) -> Counter[tuple[float, ...]]:
         packing = Packing.of(train, DecoupledPPO(), GRPO(), ranks=ranks)
-        shards, metrics = pack_batch(given_batch, packing)
+        chosen, _ = pack_batch(given_batch, packing)
+        shards = [join_shard(shard) for shard in chosen]
+        sizes = [pack_sizes(shard, packing.flops) for shard in shards]
+        metrics = packing_report(given_batch, sizes, packing)
         packs: list[MicroBatch] = [m for shard in shards for mini in shard.minibatches for m in mini.micro_batches]
         assert max(len(pack.token_ids) for pack in packs) <= train.capacity
         assert metrics["packing/balance"] >= 1

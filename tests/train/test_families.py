@@ -30,8 +30,9 @@ from arl.train.algorithms.ppo import PPO
 from arl.train.cost import bytes_per_rank, check_memory
 from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence
-from arl.train.packer import Minibatch, pack_groups
+from arl.train.packer import pack_groups
 from arl.train.rendezvous import init_ranks
+from arl.train.shard import Minibatch
 from arl.train.sharded_model import ShardedModel
 from tests.examples import examples
 from tests.train.families import FAMILIES, make_family

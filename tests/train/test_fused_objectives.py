@@ -33,6 +33,8 @@ MASKED = {"behavior_weight": "masked", "behavior_weight_cap": 1.5}
 CASES = [
     (PPO, UnfusedPPO, {}),
     (PPO, UnfusedPPO, {"dual_clip": 1.5}),
+    (PPO, UnfusedPPO, {"entropy_coefficient": 0.3}),
+    (DecoupledPPO, UnfusedDecoupledPPO, {"entropy_coefficient": 0.3}),
     (DecoupledPPO, UnfusedDecoupledPPO, {}),
     (DecoupledPPO, UnfusedDecoupledPPO, {"dual_clip": 1.5, "behavior_weight_cap": 1.2}),
     (DecoupledPPO, UnfusedDecoupledPPO, OFF),

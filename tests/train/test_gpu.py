@@ -21,7 +21,8 @@ from arl.sync.ipc_target import IpcTarget
 from arl.sync.published_versions import BufferPlace
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.packer import Minibatch, Shard, pack_groups
+from arl.train.packer import pack_groups
+from arl.train.shard import Minibatch, Shard
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: pytest -m gpu")]
 VOCAB, TOKENS = 1000, 4096

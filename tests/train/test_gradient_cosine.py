@@ -19,8 +19,8 @@ from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
 from arl.train.gradient_halves import halves
 from arl.train.learner import Learner
-from arl.train.packer import Shard
 from arl.train.rendezvous import init_ranks
+from arl.train.shard import Shard
 from arl.train.sharding import local_part
 from arl.train.step_totals import StepTotals
 from tests.train.gradients import gradient_of

@@ -29,7 +29,8 @@ from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence, loss_sequences
-from arl.train.packer import Shard, pack_groups
+from arl.train.packer import pack_groups
+from arl.train.shard import Shard
 from arl.types import Batch, Trajectory, WeightUpdate
 from tests.extending.my_objective import Reinforce as WithPenalty
 from tests.train.gradients import gradient_of

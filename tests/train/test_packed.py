@@ -22,7 +22,8 @@ from arl.models import packed
 from arl.models.attention import ATTENTION, attention
 from arl.models.packed import PackedContext
 from arl.train.loss_sequence import LossSequence
-from arl.train.packer import MicroBatch, pack_groups
+from arl.train.micro_batch import MicroBatch
+from arl.train.packer import pack_groups
 from tests.train.families import FAMILIES, SHAPE
 
 CONFIGS = {

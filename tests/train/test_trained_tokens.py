@@ -22,7 +22,9 @@ from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence, loss_sequences
-from arl.train.packer import MicroBatch, Packing, Shard, pack_batch, pack_groups
+from arl.train.micro_batch import MicroBatch
+from arl.train.packer import Packing, pack_batch, pack_groups
+from arl.train.shard import PackSizes, Shard, join_shard
 from arl.train.token_log import TokenLog
 from arl.train.trained_tokens import TokenLogprobs, trained_tokens
 from arl.types import Batch, TrainedTokens
@@ -70,7 +72,7 @@ def test_places_lead_every_packed_token_back_to_its_own(seed: int, minibatches: 
     drawn = batch(groups=4 * minibatches, size=3, seed=seed)
     packing = packing_of(minibatches, capacity, ranks)
     shards, _ = pack_batch(drawn, packing)
-    of_ranks = [echoed(shard) for shard in shards]
+    of_ranks = [echoed(join_shard(shard)) for shard in shards]
     tokens = trained_tokens(drawn, shards, of_ranks, packing)
     assert tokens is not None
     sequences = [s for group in loss_sequences(drawn, GRPO()) for s in group]
@@ -88,10 +90,10 @@ def trained(model: Path, given_batch: Batch, packing: Packing, objective: Object
     """Train one step in this process."""
     train = Train(dtype="float32", minibatches=packing.minibatches, capacity=packing.capacity, learning_rate=rate)
     learner = Learner(model, train, objective, version=given_batch.version)
-    (shard,), _ = pack_batch(given_batch, packing)
+    shards, _ = pack_batch(given_batch, packing)
     log = TokenLog()
-    learner.step(shard, log)
-    tokens = trained_tokens(given_batch, [shard], [log.logprobs()], packing)
+    learner.step(join_shard(shards[0]), log)
+    tokens = trained_tokens(given_batch, shards, [log.logprobs()], packing)
     assert tokens is not None
     return tokens
 
@@ -183,19 +185,21 @@ def test_advantages_of_tokens_come_back_as_such(tiny: Path) -> None:
 def test_a_run_that_writes_no_trajectories_pays_nothing(tiny: Path) -> None:
     packing = msgspec.structs.replace(packing_of(2, 16_384), records=False)
     drawn = batch(4, groups=4, size=4)
-    (shard,), _ = pack_batch(drawn, packing)
+    (chosen,), _ = pack_batch(drawn, packing)
+    shard = join_shard(chosen)
     assert all(pack.places is None for pack in micro_batches(shard))
     log = TokenLog()
     Learner(tiny, Train(dtype="float32", learning_rate=1.5e-4, minibatches=2), DecoupledPPO(), version=4).step(
         shard, log
     )
     assert log.logprobs() is None
-    assert trained_tokens(drawn, [shard], [None], packing) is None
+    assert trained_tokens(drawn, [chosen], [None], packing) is None
 
 
 def test_logprobs_survive_the_channel_bit_for_bit() -> None:
     sent = TokenLogprobs(np.arange(3, dtype=np.int32), np.array([-0.5, -np.inf, np.nan], np.float32))
-    received = channel.decode_from_rank(channel.encode(channel.Stepped(5, {}, sent)))
+    sizes = PackSizes(np.array([3]), np.array([1e9]))
+    received = channel.decode_from_rank(channel.encode(channel.Stepped(5, {}, sizes, busy_seconds=0.5, logprobs=sent)))
     assert isinstance(received, channel.Stepped)
     assert received.logprobs is not None
     assert received.logprobs.proximal is None

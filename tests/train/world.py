@@ -19,8 +19,9 @@ from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.packer import Minibatch, pack_groups
+from arl.train.packer import pack_groups
 from arl.train.rendezvous import init_ranks
+from arl.train.shard import Minibatch
 from arl.types import MetricValue
 from tests.train.gradients import gradient_of, sequences
 from tests.train.synthetic import batch, packed

@@ -53,6 +53,7 @@ class EmbeddedBackend:
             "--port": 0,
             "--slots": config.slots,
             "--dtype": config.dtype,
+            "--head": server.recipe.train.head,
             "--threads": server.resources.threads,
             "--stream-interval": config.stream_interval,
             "--broadcast-seconds": server.recipe.deadlines.blocked_broadcast,
@@ -82,7 +83,7 @@ class EmbeddedBackend:
             return costs.engine_pass + costs.decode_token * decode_tokens + costs.prefill_token * prefill_tokens
 
         return EmbeddedEngine(
-            load_model(versions.served, config.dtype),
+            load_model(versions.served, config.dtype, head=recipe.train.head),
             slots=config.slots,
             kv_policy=config.kv_policy,
             stream_interval=config.stream_interval,

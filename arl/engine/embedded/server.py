@@ -32,6 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=30000, help="0: any free one, printed when ready")
     parser.add_argument("--slots", type=int, default=256, help="requests decoded together")
     parser.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="auto: bfloat16 on a GPU")
+    parser.add_argument("--head", choices=("auto", "float32"), default="auto", help="precision of logits: train.head")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--stream-interval", type=int, default=16, help="tokens between two increments")
     parser.add_argument("--version", type=int, default=0, help="policy version of these weights")
@@ -47,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
     dtype = best if options.dtype == "auto" else options.dtype
     try:
         listener = _listen(options.host, options.port, key)
-        model = load_model(options.model, dtype, device)
+        model = load_model(options.model, dtype, device, options.head)
         eos = end_token_ids(options.model)
     except ArlError as error:
         print(error, file=sys.stderr)

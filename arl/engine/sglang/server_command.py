@@ -22,6 +22,7 @@ RESERVED_FLAGS = {
     "--tp-size": "engine.tensor_parallel",
     "--tensor-parallel-size": "engine.tensor_parallel",
     "--dtype": "engine.dtype",
+    "--enable-fp32-lm-head": "train.head",
     "--max-running-requests": "engine.slots",
     "--stream-interval": "engine.stream_interval",
     "--random-seed": "seed",
@@ -75,6 +76,8 @@ def command(server: ServerSpec, python: str) -> list[str]:
         }
     )
     argv += ["--incremental-streaming-output", "--skip-tokenizer-init"]
+    if server.recipe.train.head == "float32":
+        argv += ["--enable-fp32-lm-head"]
     if limits.vocab_size < WARMUP_IDS:
         argv += ["--skip-server-warmup"]
     if not server.resources.devices:

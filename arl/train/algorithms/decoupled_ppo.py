@@ -38,5 +38,5 @@ class DecoupledPPO(AroundProximal):
         log_weight = proximal - tokens.behavior_logprobs
         clipped = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high, self.dual_clip)
         weighed = self.weigh(log_weight)
-        loss = -(weighed.weight * clipped.gain).sum()
+        loss = -(weighed.weight * clipped.gain).sum() + self.entropy_term(tokens.entropy)
         return loss, clipped.values | weighed.values | self.divergences(tokens, log_ratio, log_weight)

@@ -60,7 +60,8 @@ class GSPO(AroundProximal):
             self.dual_clip,
         )
         weighed = self.weigh(_sequence_means(log_weight, sequences))
-        loss = -(weighed.weight * clipped.gain).sum()
+        mean_entropies = _sequence_means(tokens.entropy, sequences)
+        loss = -(weighed.weight * clipped.gain).sum() + self.entropy_term(mean_entropies)
         of_sequences = clipped.values | weighed.values
         of_tokens = {name: value.index_select(0, sequences) for name, value in of_sequences.items()}
         return loss, of_tokens | self.divergences(tokens, log_ratio, log_weight)

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenColumns:
-    """Holds what a loss may read of N loss tokens. Only `current_logprobs` carries a gradient.
+    """Holds what a loss may read of N loss tokens. Only `current_logprobs` and `entropy` carry a gradient.
 
     Columns that the objective does not ask for (`ObjectiveSection.columns`) are None.
     """
 
     current_logprobs: "Tensor"  # (N,) float32, log π_θ of each token
+    entropy: "Tensor"  # (N,) float32, −Σ_v π_θ(v) log π_θ(v) where each token was sampled
     behavior_logprobs: "Tensor"  # (N,) float32, log π_behav, recorded by the engine that sampled the token
     advantages: "Tensor"  # (N,) float32
     policy_versions: "Tensor"  # (N,) int64, the version that sampled each token, ≤ version

@@ -37,4 +37,5 @@ class PPO(Clipped):
         check_columns(tokens, behavior)
         log_ratio = tokens.current_logprobs - behavior
         clipped = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high, self.dual_clip)
-        return -clipped.gain.sum(), clipped.values | self.drift(tokens)
+        loss = -clipped.gain.sum() + self.entropy_term(tokens.entropy)
+        return loss, clipped.values | self.drift(tokens)

@@ -80,9 +80,11 @@ def _fault(objective: Objective) -> str:
     import torch
 
     current = torch.tensor([-1.0, -0.5, -2.0], requires_grad=True)
+    entropy = torch.tensor([1.5, 0.8, 2.5], requires_grad=True)
     optional = {name: torch.tensor([-1.1, -0.4, -2.0]) for name in objective.needed_columns}
     tokens = TokenColumns(
         current_logprobs=current,
+        entropy=entropy,
         behavior_logprobs=torch.tensor([-1.2, -0.6, -1.9]),
         advantages=torch.tensor([1.0, 1.0, -1.0]),
         policy_versions=torch.tensor([2, 3, 3]),

@@ -1,0 +1,78 @@
+"""Micro-batches are joined once, one ahead of their use, and are those that joining at once makes."""
+
+import threading
+
+import msgspec
+import numpy as np
+import pytest
+
+from arl.config.recipe import Train
+from arl.train import join_ahead
+from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.grpo import GRPO
+from arl.train.join_ahead import AheadJoiner
+from arl.train.micro_batch import MicroBatch, SequencePack, join
+from arl.train.packer import Packing, SequenceShard, pack_batch
+from arl.train.shard import join_shard
+from tests.train.synthetic import batch
+
+
+def chosen(minibatches: int = 2) -> SequenceShard:
+    train = Train(minibatches=minibatches, capacity=60)
+    packing = Packing.of(train, DecoupledPPO(), GRPO(), ranks=1)
+    (shard,), _ = pack_batch(batch(groups=8, size=4), packing)
+    assert all(len(minibatch.packs) > 2 for minibatch in shard.minibatches)
+    return shard
+
+
+class Watched:
+    """Joins, and counts what was joined; `begun` is released once for each."""
+
+    def __init__(self) -> None:
+        self.joined: list[int] = []
+        self.begun = threading.Semaphore(0)
+
+    def __call__(self, pack: SequencePack) -> MicroBatch:
+        self.joined.append(id(pack))
+        self.begun.release()
+        return join(pack)
+
+
+def test_a_shard_joined_ahead_is_the_shard_joined_at_once() -> None:
+    shard = chosen()
+    joiner = AheadJoiner()
+    ahead = joiner.shard(shard, first_minibatch=1)
+    for one, other in zip(ahead.minibatches, join_shard(shard).minibatches, strict=True):
+        assert (one.loss_tokens, one.loss_sequences) == (other.loss_tokens, other.loss_sequences)
+        for a, b in zip(one.micro_batches, other.micro_batches, strict=True):
+            for left, right in zip(msgspec.structs.astuple(a), msgspec.structs.astuple(b), strict=True):
+                np.testing.assert_array_equal(left, right)
+    joiner.close()
+
+
+def test_the_thread_is_one_micro_batch_ahead_and_joins_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched()
+    monkeypatch.setattr(join_ahead, "join", watched)
+    joiner = AheadJoiner()
+    shard = chosen()
+    packs = [pack for minibatch in shard.minibatches for pack in minibatch.packs]
+    ahead = joiner.shard(shard)
+    for _ in range(2):
+        assert watched.begun.acquire(timeout=60), "the one that comes next is joined without being asked for"
+    assert watched.joined == [id(packs[0]), id(packs[1])]
+    for _ in range(2):  # a proximal pass, and then the update
+        for minibatch in ahead.minibatches:
+            list(minibatch.micro_batches)
+    joiner.close()
+    assert watched.joined == [id(pack) for pack in packs]
+
+
+def test_an_error_of_the_thread_reaches_the_step() -> None:
+    shard = chosen()
+    (first, *_), *_ = (minibatch.packs for minibatch in shard.minibatches)
+    torn = msgspec.structs.replace(first, loss_at=first.loss_at[:-1])
+    minibatch = msgspec.structs.replace(shard.minibatches[0], packs=(torn,))
+    joiner = AheadJoiner()
+    with pytest.raises(IndexError, match="shape mismatch"):
+        joiner.shard(SequenceShard(shard.version, (minibatch,)))
+    joiner.close()
