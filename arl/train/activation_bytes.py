@@ -79,15 +79,17 @@ def _selected_bytes(shape: ModelShape, item: int) -> int:
 
 
 def _compiled_bytes(shape: ModelShape, item: int) -> int:
-    """Return what a compiled block keeps: its compiler computes everything elementwise again, in the same kernel.
+    """Return what a compiled block keeps: operands of matrix products, and what attention needs and returns.
 
-    That leaves the block's input, what attention needs and returns, the residual stream behind it, gate and up.
+    Its compiler computes the rest again, within the kernels that need it. The block's input and the residual stream
+    behind attention are kept, from which come the norms' derivatives; then the inputs of linear layers, gate and up.
     """
-    attention = 2 * (shape.query_width + shape.key_width)
+    widths = 4 * shape.width + 2 * (shape.query_width + shape.key_width) + 3 * shape.mlp_width
+    roots = 0
     if shape.has_normed_heads:
-        attention += shape.query_width + shape.key_width
-    roots = 2 * FLOAT32
-    return item * (2 * shape.width + attention + 2 * shape.mlp_width) + FLOAT32 * shape.heads + roots
+        widths += shape.query_width + shape.key_width
+        roots = FLOAT32 * (shape.heads + shape.kv_heads)
+    return item * widths + FLOAT32 * shape.heads + roots
 
 
 def _gradient_bytes(shape: ModelShape, item: int) -> int:

@@ -96,25 +96,30 @@ class RankBytes:
         return self.weights + self.moments
 
     @property
-    def loss(self) -> int:
-        """Return what lives while the head computes the loss."""
-        return self.resident + self.gathered + self.gradients + self.activations + self.head
+    def instants(self) -> dict[str, dict[str, int]]:
+        """Return what lives at the three instants one of which is the peak, by name."""
+        resident = {"weights": self.weights, "AdamW's moments": self.moments}
+        computing = {
+            **resident,
+            "gathered weights": self.gathered,
+            "gradients": self.gradients,
+            "activations": self.activations,
+        }
+        return {
+            "loss": {**computing, "head": self.head},
+            "backward": {**computing, "one block's backward": self.block, "head": self.head_gradient},
+            "reduce": {**resident, "gradients on their way": self.collectives},
+        }
 
     @property
-    def backward(self) -> int:
-        """Return what lives while the last block runs backward, when none of the others has freed anything."""
-        kept = self.activations + self.block + self.head_gradient
-        return self.resident + self.gathered + self.gradients + kept
-
-    @property
-    def reduce(self) -> int:
-        """Return what lives while the root's gradient, which is the last, is reduced; its weights are freed by then."""
-        return self.resident + self.collectives
+    def peaks(self) -> dict[str, int]:
+        """Return the bytes of each instant."""
+        return {instant: sum(parts.values()) for instant, parts in self.instants.items()}
 
     @property
     def peak(self) -> int:
         """Return the most that lives at one instant of a step."""
-        return max(self.loss, self.backward, self.reduce)
+        return max(self.peaks.values())
 
 
 def rank_bytes(parameters: Parameters, shape: ModelShape, train: Train, work: Workload) -> RankBytes:
