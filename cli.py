@@ -36,7 +36,7 @@ Resume = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.")]
 Gpus = Annotated[
-    str | None, typer.Option(help="With --dry-run, plan for these GPUs, as in 8xH100 or 8x80GB, and not for this machine.")
+    str | None, typer.Option(help="With --dry-run, plan for these instead of this machine: 8xH100, 8x80GB.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
 CheckWeights = Annotated[

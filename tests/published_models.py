@@ -61,6 +61,10 @@ PUBLISHED: dict[str, PretrainedConfig] = {
         tie_word_embeddings=True,
     ),
 }
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
 # Every character that a prompt of the tests has.
 CHARACTERS = "".join(chr(code) for code in range(32, 127)) + "\n"
 
@@ -71,7 +75,7 @@ def make_published(name: str, directory: Path) -> Path:
     directory.mkdir(parents=True)
     config.save_pretrained(directory)
     tokenizer = character_tokenizer(CHARACTERS)
-    tokenizer.chat_template = "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(directory)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)

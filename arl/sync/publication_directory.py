@@ -18,6 +18,7 @@ from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.launch.file_lock import try_lock
 from arl.launch.host_memory import free_memory
+from arl.sync.buckets import ITEM_BYTES
 from arl.sync.published_versions import kept_versions
 from arl.types import Transport
 
@@ -44,7 +45,8 @@ def publication_directory(
     for place in (SHARED_MEMORY, run_directory):
         _remove_abandoned(place)
     kept = kept_versions(recipe, lags)
-    needed = _float32_bytes(model) * (kept + 2)  # one more is being written, and one waits for that
+    version = ITEM_BYTES[recipe.train.dtype] * _num_parameters(model)  # what is published has the dtype of training
+    needed = version * (kept + 2)  # one more is being written, and one waits for that
     sends_own_memory = transport in ("memory", "broadcast")
     place = _choose_place(needed, run_directory, sends_own_memory)
     free = free_memory() if sends_own_memory else shutil.disk_usage(place).free
@@ -115,13 +117,13 @@ def _open_locked(directory: Path) -> int | None:
     return None
 
 
-def _float32_bytes(model: Path) -> int:
-    """Return the size of a model's weights in float32, whatever type they are stored in."""
-    size = 0
+def _num_parameters(model: Path) -> int:
+    """Return the number of a model's weights, whatever type they are stored in."""
+    count = 0
     for file in model.iterdir():
         if file.suffix != ".safetensors" or "model" not in file.stem:
             continue
         with safe_open(file, "np") as tensors:
             for name in tensors.keys():  # noqa: SIM118
-                size += 4 * math.prod(tensors.get_slice(name).get_shape())
-    return size
+                count += math.prod(tensors.get_slice(name).get_shape())
+    return count

@@ -10,7 +10,7 @@ from arl.data.model_shape import ModelShape
 from arl.errors import InputError
 from arl.launch.host_memory import free_memory
 from arl.models.load import empty_model
-from arl.train.rank_bytes import Parameters, Workload, rank_bytes
+from arl.train.rank_bytes import ParameterCounts, Workload, rank_bytes
 
 
 def check_memory(path: str | Path, train: Train, tokens: int, on_gpu: bool) -> int:
@@ -23,7 +23,7 @@ def check_memory(path: str | Path, train: Train, tokens: int, on_gpu: bool) -> i
         InputError: the model needs more than one GPU's memory on each rank, or than this host has free on all of them.
         DataError: there is no model, or not one that arl supports.
     """
-    parameters = Parameters.of(empty_model(path))
+    parameters = ParameterCounts.of(empty_model(path))
     shape = ModelShape.of(model_config(str(path)))
     work = Workload(tokens, accumulates=True, device="cuda" if on_gpu else "cpu")
     per_rank = rank_bytes(parameters, shape, train, work).peak

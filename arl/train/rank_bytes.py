@@ -28,7 +28,7 @@ Device = Literal["cuda", "cpu"]
 
 
 @dataclass(frozen=True)
-class Parameters:
+class ParameterCounts:
     """Count the parameters of a model by the units in which FSDP2 gathers them."""
 
     total: int
@@ -36,7 +36,7 @@ class Parameters:
     root: int  # embedding, last norm and head, and blocks that are too small for a unit
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> "Parameters":
+    def of(cls, model: PreTrainedModel) -> "ParameterCounts":
         """Count those of a model, which may be on the meta device."""
         total = sum(p.numel() for p in model.parameters())
         blocks = [sum(p.numel() for p in block.parameters()) for block in model.model.layers]
@@ -122,7 +122,7 @@ class RankBytes:
         return max(self.peaks.values())
 
 
-def rank_bytes(parameters: Parameters, shape: ModelShape, train: Train, work: Workload) -> RankBytes:
+def rank_bytes(parameters: ParameterCounts, shape: ModelShape, train: Train, work: Workload) -> RankBytes:
     """Return what one rank allocates for updates of `work`. `train.dtype` is not auto."""
     item = DTYPES[train.dtype].itemsize
     shards = train.shard_ranks or train.ranks
@@ -141,7 +141,7 @@ def rank_bytes(parameters: Parameters, shape: ModelShape, train: Train, work: Wo
     )
 
 
-def _gathered(parameters: Parameters, train: Train, item: int) -> int:
+def _gathered(parameters: ParameterCounts, train: Train, item: int) -> int:
     """Return the weights that are whole at once: all, or with train.reshard the root, a block, and the next one.
 
     The next block is gathered ahead into a buffer, from which its tensors are copied.
@@ -151,7 +151,7 @@ def _gathered(parameters: Parameters, train: Train, item: int) -> int:
     return item * (parameters.root + 3 * parameters.largest_block)
 
 
-def _gradients(parameters: Parameters, train: Train, shards: int, work: Workload) -> int:
+def _gradients(parameters: ParameterCounts, train: Train, shards: int, work: Workload) -> int:
     """Return the gradients of earlier micro-batches: whole on each rank, or with train.reshard its shard."""
     if not work.accumulates:
         return 0
@@ -159,7 +159,7 @@ def _gradients(parameters: Parameters, train: Train, shards: int, work: Workload
     return FLOAT32 * parameters.total // copies
 
 
-def _collectives(parameters: Parameters, train: Train, item: int, shards: int, work: Workload) -> int:
+def _collectives(parameters: ParameterCounts, train: Train, item: int, shards: int, work: Workload) -> int:
     """Return the gradients at the end of an update: the root's, the buffer that sends them, and every shard.
 
     The buffer of the block before it is freed when its collective has ended.

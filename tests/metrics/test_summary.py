@@ -6,12 +6,17 @@ import pytest
 
 from arl.config.recipe import Recipe
 from arl.metrics.audit import Moments, Population, Selection
-from arl.metrics.summary import Summary, render
+from arl.metrics.summary import Summary, TrainerMemory, render
 
 NOTHING_LOST = Selection()
 
 
-def page(idle_engine: float = 0.0, selection: Selection = NOTHING_LOST, **parts: Any) -> str:
+def page(
+    idle_engine: float = 0.0,
+    selection: Selection = NOTHING_LOST,
+    memory: TrainerMemory | None = None,
+    **parts: Any,
+) -> str:
     recipe = Recipe.model_validate({"model": {"path": "m"}, "data": {"path": "d"}, **parts})
     summary = Summary(
         directory="runs/r",
@@ -30,6 +35,7 @@ def page(idle_engine: float = 0.0, selection: Selection = NOTHING_LOST, **parts:
         idle_trainer=0.0,
         idle_engine=idle_engine,
         weights_sha256="0",
+        trainer_memory=memory,
     )
     return render(summary, recipe)
 
@@ -60,3 +66,9 @@ def test_the_filters_effect_is_shown_as_intended_and_without_a_warning() -> None
     assert "warning" not in intended
     biased = page(selection=Selection(population(10), population(5), dropped=population(15)))
     assert "warning: mean length differs: trained 5, dropped 15" in biased
+
+
+def test_memory_on_a_gpu_is_shown_beside_what_was_predicted_and_on_a_cpu_alone() -> None:
+    assert "allocated 55.0 GB of its GPU at most, 50.0 GB predicted (+10%)" in page(memory=TrainerMemory(55.0, 50.0))
+    assert "had 0.92 GB resident at most, libraries included" in page(memory=TrainerMemory(0.92, None))
+    assert "memory" not in page()

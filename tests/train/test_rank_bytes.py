@@ -1,6 +1,7 @@
 """The memory that is planned for a trainer rank is what the allocator counts, in every family and mode."""
 
 import gc
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence
 from arl.train.packer import Minibatch, Shard, pack_groups
-from arl.train.rank_bytes import Parameters, RankBytes, Workload, rank_bytes
+from arl.train.rank_bytes import ParameterCounts, RankBytes, Workload, rank_bytes
 
 TOLERANCE = 0.10
 TOKENS = 512
@@ -94,7 +95,8 @@ def live_bytes(trace: profile) -> list[int]:
     assert results is not None
     calls = [event for event in results.events() if event.name() == "[memory]"]
     calls.sort(key=lambda event: event.start_ns())
-    return np.cumsum([event.nbytes() for event in calls]).tolist()
+    sizes = [event.nbytes() for event in calls]  # type: ignore[attr-defined]  # negative: freed
+    return list(itertools.accumulate(sizes))
 
 
 def measured_peak(path: Path, train: Train, micro_batches: int) -> int:
@@ -113,7 +115,7 @@ def measured_peak(path: Path, train: Train, micro_batches: int) -> int:
 def planned(path: Path, train: Train, micro_batches: int) -> RankBytes:
     model = empty_model(path)
     work = Workload(TOKENS, accumulates=micro_batches > 1, device="cpu")
-    return rank_bytes(Parameters.of(model), ModelShape.of(model.config), train, work)
+    return rank_bytes(ParameterCounts.of(model), ModelShape.of(model.config), train, work)
 
 
 def compare(family: str, directory: Path, micro_batches: int = 1, **settings: Any) -> None:

@@ -11,7 +11,7 @@ class Part(Struct, frozen=True):
     bytes: int
 
 
-class Budget(Struct, frozen=True):
+class MemoryBudget(Struct, frozen=True):
     """Compare what one memory must hold with what it has."""
 
     place: str  # such as "each trainer GPU"
@@ -33,7 +33,7 @@ class Budget(Struct, frozen=True):
 class MemoryPlan(Struct, frozen=True):
     """Hold the budgets of a run, and what follows for its engines and for its measurements."""
 
-    budgets: tuple[Budget, ...]
+    budgets: tuple[MemoryBudget, ...]
     hardware: str  # what it was planned for
     rank_peak: int  # bytes that torch allocates on the device of one trainer rank, at most
     rank_peaks: dict[str, int]  # of each instant of an update

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from arl.config.engine_section import EngineConfig
 from arl.data.model_shape import ModelShape
+from arl.sync.buckets import ITEM_BYTES
 
-ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 MEBIBYTE = 1 << 20
 LEAST_CAPACITY = 64  # tokens of a slot: see arl.models.slot_cache
 # Memory of a device in MiB, below which SGLang prefills so many tokens at once; and without a limit.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from arl.config.recipe import Recipe
-from arl.run.memory.budget import Budget, MemoryPlan
+from arl.run.memory.budget import MemoryBudget, MemoryPlan
 
 
 def memory_lines(memory: MemoryPlan, recipe: Recipe) -> Iterator[str]:
@@ -17,7 +17,7 @@ def memory_lines(memory: MemoryPlan, recipe: Recipe) -> Iterator[str]:
         yield _advice(memory, recipe)
 
 
-def _budget(budget: Budget) -> str:
+def _budget(budget: MemoryBudget) -> str:
     parts = ", ".join(f"{part.name} {part.bytes / 1e9:.1f}" for part in budget.parts)
     has = "" if budget.available is None else f" of {budget.available / 1e9:.1f}"
     return f"{budget.place} {budget.when}: {budget.needed / 1e9:.1f}{has} GB: {parts}"

@@ -1,6 +1,6 @@
 """Plan the memory of a recipe on a node, and refuse what cannot fit there.
 
-model's config and meta model ─► Given ─► plan_memory ─► MemoryPlan, or InputError with what would make it fit
+model's config and meta model ─► MemoryInputs ─► plan_memory ─► MemoryPlan, or InputError with what would make it fit
 """
 
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from arl.launch.host_memory import free_memory
 from arl.launch.placement import Placement
 from arl.models.load import empty_model
 from arl.run.memory.budget import MemoryPlan
-from arl.run.memory.planner import Given, plan_memory
+from arl.run.memory.planner import MemoryInputs, plan_memory
 from arl.run.memory.remedies import refuse_overfull
-from arl.train.rank_bytes import Parameters
+from arl.train.rank_bytes import ParameterCounts
 from arl.types import Transport
 
 Place = Callable[[Recipe], tuple[Placement, Transport]]
@@ -35,12 +35,12 @@ def plan_recipe(recipe: Recipe, node: Node, place: Place, longest: int, kept: in
         DataError: there is no model, or not one that arl supports.
     """
     path = str(recipe.model.path)
-    parameters = Parameters.of(empty_model(path))
+    parameters = ParameterCounts.of(empty_model(path))
     config = model_config(path)
 
     def plan(tried: Recipe) -> MemoryPlan:
         placement, transport = place(tried)
-        given = Given(
+        given = MemoryInputs(
             shape=ModelShape.of(config),
             parameters=parameters,
             context=config.max_position_embeddings,

@@ -2,7 +2,7 @@
 
     sizes of the model ─┐
     recipe             ─┼─► trainer rank: arl.train.rank_bytes    ─┐
-    placement          ─┤   engine: engine_bytes                   ├─► a Budget of each kind of device and of the host
+    placement          ─┤   engine: engine_bytes                   ├─► MemoryBudget of each kind of device and the host
     hardware           ─┘   weights on their way: publication_bytes ─┘
 
     disaggregated   each trainer GPU, each engine GPU, the host
@@ -17,10 +17,11 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.data.model_shape import ModelShape
 from arl.launch.placement import Placement
-from arl.run.memory.budget import Budget, MemoryPlan, Part
-from arl.run.memory.engine_bytes import ITEM_BYTES, EngineBytes, engine_bytes, grown_capacity
+from arl.run.memory.budget import MemoryBudget, MemoryPlan, Part
+from arl.run.memory.engine_bytes import EngineBytes, engine_bytes, grown_capacity
 from arl.run.memory.publication_bytes import PublicationBytes, publication_bytes
-from arl.train.rank_bytes import Parameters, RankBytes, Workload, rank_bytes
+from arl.sync.buckets import ITEM_BYTES
+from arl.train.rank_bytes import ParameterCounts, RankBytes, Workload, rank_bytes
 from arl.types import Transport
 
 CONTEXT = 1_000_000_000  # CUDA's context of a process, with the code of its libraries and cuBLAS's workspace
@@ -31,7 +32,7 @@ PROCESS_ON_CPU = 500_000_000
 CHECKPOINT_BYTES = 12  # a parameter: rank 0's copy of weights and moments, which is written in the background
 
 
-class Given(Struct, frozen=True):
+class MemoryInputs(Struct, frozen=True):
     """Hold what a plan needs to know beside the recipe.
 
     Args:
@@ -46,7 +47,7 @@ class Given(Struct, frozen=True):
     """
 
     shape: ModelShape
-    parameters: Parameters
+    parameters: ParameterCounts
     context: int
     longest: int
     kept: int
@@ -65,7 +66,7 @@ class _Sides(Struct, frozen=True):
     cache_tokens: int
 
 
-def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, given: Given) -> MemoryPlan:
+def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, given: MemoryInputs) -> MemoryPlan:
     """Return the budgets of a run whose recipe has no `auto`."""
     sides = _sides(recipe, placement, transport, given)
     if not placement.on_gpus:
@@ -101,7 +102,7 @@ def workload(recipe: Recipe, longest: int, on_gpus: bool) -> Workload:
     )
 
 
-def _sides(recipe: Recipe, placement: Placement, transport: Transport, given: Given) -> _Sides:
+def _sides(recipe: Recipe, placement: Placement, transport: Transport, given: MemoryInputs) -> _Sides:
     work = workload(recipe, given.longest, placement.on_gpus)
     total = given.parameters.total
     rank = rank_bytes(given.parameters, given.shape, recipe.train, work)
@@ -124,7 +125,7 @@ def _free_for_engine(
     placement: Placement,
     rank: RankBytes,
     published: PublicationBytes,
-    given: Given,
+    given: MemoryInputs,
 ) -> int | None:
     """Return what an engine finds free on its device when it starts, after the trainer; None: it has no device."""
     if not placement.on_gpus:
@@ -135,7 +136,7 @@ def _free_for_engine(
     return max(free, 0)
 
 
-def _cache(recipe: Recipe, engine: EngineBytes, given: Given, free: int | None) -> int:
+def _cache(recipe: Recipe, engine: EngineBytes, given: MemoryInputs, free: int | None) -> int:
     """Return the bytes of an engine's cache: all that SGLang leaves for it, or our own engine's slots, fully grown.
 
     A cache that could not hold one trajectory is counted as one that can, so that the budget shows what is missing.
@@ -146,9 +147,9 @@ def _cache(recipe: Recipe, engine: EngineBytes, given: Given, free: int | None) 
     return engine.per_token * grown_capacity(given.longest, given.context) * recipe.engine.slots
 
 
-def _trainer_device(recipe: Recipe, sides: _Sides, given: Given) -> Budget:
+def _trainer_device(recipe: Recipe, sides: _Sides, given: MemoryInputs) -> MemoryBudget:
     instant, parts = _peak_of_rank(sides)
-    return Budget(
+    return MemoryBudget(
         place="each trainer GPU",
         when=f"at its peak, {instant}",
         parts=(*parts, *_published_on_device(sides), *_overhead_of_rank(recipe, sides)),
@@ -180,8 +181,8 @@ def _overhead_of_rank(recipe: Recipe, sides: _Sides) -> list[Part]:
     return parts
 
 
-def _engine_device(sides: _Sides, given: Given) -> Budget:
-    return Budget(
+def _engine_device(sides: _Sides, given: MemoryInputs) -> MemoryBudget:
+    return MemoryBudget(
         place="each engine GPU",
         when="while it generates",
         parts=(*_engine_parts(sides), Part("engine", "CUDA context", CONTEXT)),
@@ -196,13 +197,13 @@ def _engine_parts(sides: _Sides) -> list[Part]:
     return parts
 
 
-def _shared_devices(recipe: Recipe, sides: _Sides, given: Given) -> list[Budget]:
+def _shared_devices(recipe: Recipe, sides: _Sides, given: MemoryInputs) -> list[MemoryBudget]:
     """Return the budgets of both turns: the side that is not at work keeps what it cannot release."""
     instant, parts = _peak_of_rank(sides)
     asleep = [Part("engine", "CUDA context and graphs", CONTEXT + sides.engine.graphs)]
     if recipe.engine.kind != "sglang":
         asleep.append(Part("engine", "weights, which our own engine keeps", sides.engine.weights))
-    trains = Budget(
+    trains = MemoryBudget(
         place="each GPU",
         when=f"while the trainer works, at its peak {instant}",
         parts=(*parts, *_published_on_device(sides), *_overhead_of_rank(recipe, sides), *asleep),
@@ -213,7 +214,7 @@ def _shared_devices(recipe: Recipe, sides: _Sides, given: Given) -> list[Budget]
         *_published_on_device(sides),
         Part("trainer", "CUDA context", CONTEXT),
     ]
-    generates = Budget(
+    generates = MemoryBudget(
         place="each GPU",
         when="while engines generate",
         parts=(*_engine_parts(sides), Part("engine", "CUDA context", CONTEXT), *kept),
@@ -222,10 +223,10 @@ def _shared_devices(recipe: Recipe, sides: _Sides, given: Given) -> list[Budget]
     return [trains, generates]
 
 
-def _host_of_gpus(recipe: Recipe, placement: Placement, sides: _Sides, given: Given) -> Budget:
+def _host_of_gpus(recipe: Recipe, placement: Placement, sides: _Sides, given: MemoryInputs) -> MemoryBudget:
     beside = 0 if placement.evaluation is None else 1
     processes = 1 + len(placement.ranks) + len(placement.engines) * recipe.engine.tensor_parallel + beside
-    return Budget(
+    return MemoryBudget(
         place="the host",
         when="while a checkpoint is written",
         parts=(
@@ -237,13 +238,13 @@ def _host_of_gpus(recipe: Recipe, placement: Placement, sides: _Sides, given: Gi
     )
 
 
-def _host_without_gpus(recipe: Recipe, placement: Placement, sides: _Sides, given: Given) -> Budget:
+def _host_without_gpus(recipe: Recipe, placement: Placement, sides: _Sides, given: MemoryInputs) -> MemoryBudget:
     """Return what both sides and everything between them take of the host's memory."""
     num_ranks = len(placement.ranks)
     num_engines = len(placement.engines) + (0 if placement.evaluation is None else 1)
     instant, of_rank = _peak_of_rank(sides)
     engine = [Part(part.owner, part.name, part.bytes * num_engines) for part in _engine_parts(sides)]
-    return Budget(
+    return MemoryBudget(
         place="the host",
         when=f"with {num_ranks} ranks at their peak, {instant}, and {num_engines} engines",
         parts=(

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError
-from arl.run.memory.budget import Budget, MemoryPlan
+from arl.run.memory.budget import MemoryBudget, MemoryPlan
 
 Setting = tuple[str, Any]  # field, value
 Plan = Callable[[Recipe], MemoryPlan]
@@ -34,7 +34,7 @@ def refuse_overfull(recipe: Recipe, plan: Plan) -> MemoryPlan:
     raise InputError(f"memory on {memory.hardware}: {reasons}. {_advice(recipe, plan)}")
 
 
-def _reason(budget: Budget) -> str:
+def _reason(budget: MemoryBudget) -> str:
     assert budget.available is not None, "a budget without a limit fits"
     largest = sorted(budget.parts, key=lambda part: part.bytes, reverse=True)[:LARGEST]
     parts = ", ".join(f"{part.name} ({part.owner}) {part.bytes / 1e9:.1f}" for part in largest)

@@ -15,10 +15,10 @@ from arl.launch.placement import place
 from arl.run.memory.budget import MemoryPlan
 from arl.run.memory.engine_bytes import given_share, grown_capacity
 from arl.run.memory.memory_text import memory_lines
-from arl.run.memory.planner import Given, plan_memory
+from arl.run.memory.planner import MemoryInputs, plan_memory
 from arl.run.memory.remedies import find_remedies, refuse_overfull
 from arl.sync.choose import choose_transport
-from arl.train.rank_bytes import Parameters
+from arl.train.rank_bytes import ParameterCounts
 from tests.examples import examples
 from tests.published_models import PUBLISHED
 
@@ -26,8 +26,8 @@ GIGABYTE = 10**9
 SEVEN = "Qwen2.5-7B-Instruct"
 # Parameters that the published models have, counted from their sizes: all, of one block, of embedding, norm and head.
 COUNTS = {
-    SEVEN: Parameters(7_615_616_512, 233_057_792, 1_089_998_336),
-    "Qwen2.5-1.5B-Instruct": Parameters(1_543_714_304, 46_797_824, 233_375_232),
+    SEVEN: ParameterCounts(7_615_616_512, 233_057_792, 1_089_998_336),
+    "Qwen2.5-1.5B-Instruct": ParameterCounts(1_543_714_304, 46_797_824, 233_375_232),
 }
 
 
@@ -62,7 +62,7 @@ class Machine:
             shares_files=True,
         )
         longest = 256 + tried.rollout.max_new_tokens
-        sizes = Given(
+        sizes = MemoryInputs(
             shape=ModelShape.of(PUBLISHED[self.model]),
             parameters=COUNTS[self.model],
             context=32_768,
