@@ -91,13 +91,20 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
 
 
 def workload(recipe: Recipe, longest: int, on_gpus: bool) -> Workload:
-    """Return the most that one update may ask of a rank: every trajectory as long as the longest."""
-    trajectories = recipe.rollout.problems_per_step * recipe.rollout.group_size
-    tokens = trajectories * longest // (recipe.train.minibatches * recipe.train.ranks)
-    capacity = recipe.train.capacity
+    """Return the most that one update may ask of a rank: every answer of full length behind the longest prompt.
+
+    Args:
+        longest: tokens of that prompt and its answer.
+    """
+    train = recipe.train
+    answer = recipe.rollout.max_new_tokens
+    size = recipe.rollout.group_size
+    shares_prompts = train.packing == "balanced"
+    of_group = longest - answer + size * answer if shares_prompts else size * longest
+    tokens = recipe.rollout.problems_per_step * of_group // (train.minibatches * train.ranks)
     return Workload(
-        tokens=min(max(tokens, longest), capacity),
-        accumulates=tokens > capacity,
+        tokens=min(max(tokens, longest), train.capacity),
+        accumulates=tokens > train.capacity,
         device="cuda" if on_gpus else "cpu",
     )
 
@@ -246,7 +253,7 @@ def _host_without_gpus(recipe: Recipe, placement: Placement, sides: _Sides, give
     engine = [Part(part.owner, part.name, part.bytes * num_engines) for part in _engine_parts(sides)]
     return MemoryBudget(
         place="the host",
-        when=f"with {num_ranks} ranks at their peak, {instant}, and {num_engines} engines",
+        when=f"with every rank at its peak, {instant}, beside all engines",
         parts=(
             *(Part(part.owner, part.name, part.bytes * num_ranks) for part in of_rank),
             *engine,

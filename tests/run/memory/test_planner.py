@@ -15,7 +15,7 @@ from arl.launch.placement import place
 from arl.run.memory.budget import MemoryPlan
 from arl.run.memory.engine_bytes import given_share, grown_capacity
 from arl.run.memory.memory_text import memory_lines
-from arl.run.memory.planner import MemoryInputs, plan_memory
+from arl.run.memory.planner import MemoryInputs, plan_memory, workload
 from arl.run.memory.remedies import find_remedies, refuse_overfull
 from arl.sync.choose import choose_transport
 from arl.train.rank_bytes import ParameterCounts
@@ -140,6 +140,19 @@ def test_an_engine_whose_weights_leave_no_room_for_one_request_is_refused_with_t
     with pytest.raises(InputError) as raised:
         refuse_overfull(settings, Machine(gigabytes=24))
     assert "each engine GPU needs" in str(raised.value)
+
+
+def test_an_update_stores_the_prompt_of_a_group_once_where_its_packing_does() -> None:
+    rollout = {"problems_per_step": 2, "group_size": 4, "max_new_tokens": 100}
+
+    def tokens(**train: Any) -> int:
+        tried = recipe(rollout=rollout, train={"ranks": 1, "minibatches": 1, **train})
+        return workload(tried, longest=1100, on_gpus=True).tokens
+
+    assert tokens() == 2 * (1000 + 4 * 100)
+    assert tokens(packing="algorithm1") == 2 * 4 * 1100
+    assert tokens(capacity=2000) == 2000
+    assert tokens(ranks=2, minibatches=2) == 1100  # never less than one trajectory
 
 
 def test_a_memory_that_nobody_knows_refuses_nothing() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from arl.sweep.request import SweepOptions, read_request
 from tests.forks import ROOT, arl
 from tests.published_models import PUBLISHED, make_published
 
@@ -72,6 +73,19 @@ def test_a_recipe_fits_the_machine_that_it_is_written_for(
     assert any("activations" in line and "head" in line for line in lines)
     assert any(line.startswith("an engine's cache holds ") for line in lines)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_largest_bound_of_the_rebuttals_table_fits_as_well(
+    models: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARL_DATA", str(data))
+    request = read_request(ROOT / "recipes/study/rebuttal-staleness.yaml", SweepOptions())
+    largest = max(point["rollout.staleness"] for point in request.axes[0].points)
+    settings = [f"rollout.staleness={largest}", f"model.path={models / RECIPES['r1-distill-1.5b'][0]}"]
+    overrides = [part for setting in settings for part in ("--set", setting)]
+    done = arl("train", str(request.recipe), "--dry-run", "--gpus", "8xH100", *overrides, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert plan_lines(done.stdout)[0].startswith("each trainer GPU at its peak")
 
 
 def test_7b_with_all_activations_is_refused_for_the_same_machine_with_what_would_make_it_fit(
