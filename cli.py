@@ -35,6 +35,9 @@ Resume = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.")]
+Gpus = Annotated[
+    str | None, typer.Option(help="With --dry-run, plan for these instead of this machine: 8xH100, 8x80GB.")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
 CheckWeights = Annotated[
     bool, typer.Option("--check-weights", help="Compare every weight after each swap: --set sync.check=true.")
@@ -76,6 +79,7 @@ def train(
     recipe: RecipePath,
     set_: Overrides = None,
     dry_run: DryRun = False,
+    gpus: Gpus = None,
     verbose: Verbose = False,
     resume: Resume = False,
     check_weights: CheckWeights = False,
@@ -86,6 +90,7 @@ def train(
     from arl.metrics.console import ConsoleDisplay
     from arl.metrics.summary import render
     from arl.run.auto import resolve_auto
+    from arl.run.memory.hardware import named_node
     from arl.run.plan_text import render_plan
     from arl.run.preflight import preflight
     from arl.run.train import train as run
@@ -99,10 +104,13 @@ def train(
         raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
     if verbose and not dry_run:
         raise InputError("--verbose prints the recipe of a --dry-run: give both")
+    if gpus is not None and not dry_run:
+        raise InputError(f"--gpus {gpus}: names a machine to plan for, and a run takes what is there; add --dry-run")
     if dry_run:
+        named = None if gpus is None else named_node(gpus)
         make_world(loaded.world)
-        loaded = resolve_auto(loaded)
-        typer.echo(render_plan(loaded, preflight(loaded)), nl=False)
+        loaded = resolve_auto(loaded, named)
+        typer.echo(render_plan(loaded, preflight(loaded, named)), nl=False)
         if verbose:
             typer.echo(f"\n{dump_recipe(loaded)}", nl=False)
         return

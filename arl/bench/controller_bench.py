@@ -149,7 +149,7 @@ def _make_start(problems_per_step: int, steps: int) -> Start:
         context=1024,
         placement=Placement(engines=[], ranks=[]),
         transport="memory",
-        trainer_bytes=None,
+        memory=None,
         lags=None,
     )
     nowhere = Path()  # nothing is written

@@ -36,11 +36,15 @@ class Node:
         name: of the machine, as messages show it.
         cores: CPU cores that a run may use.
         devices: GPUs that a run may use, as CUDA_VISIBLE_DEVICES names them.
+        device_name: what kind of GPUs they are, as messages show it.
+        device_bytes: memory of one of them, of the smallest if they differ; None: not known.
     """
 
     name: str
     cores: int
     devices: tuple[str, ...] = ()
+    device_name: str = "GPU"
+    device_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Self
 from arl.launch.address import HOST, LOOPBACK, LOOPBACK_INTERFACE, held_port
 from arl.launch.base import Command, Node, Process, Resources
 from arl.launch.child import NICENESS
+from arl.launch.device_memory import smallest_device
 from arl.launch.devices import VISIBLE_DEVICES, visible_cores, visible_devices
 from arl.launch.process import start_process
 
@@ -47,7 +48,10 @@ class LocalLauncher:
 
     @property
     def nodes(self) -> Sequence[Node]:
-        return [Node(platform.node(), visible_cores(), visible_devices())]
+        devices = visible_devices()
+        smallest = smallest_device(devices) if devices else None
+        name, num_bytes = smallest or ("GPU", None)
+        return [Node(platform.node(), visible_cores(), devices, name, num_bytes)]
 
     @property
     def host(self) -> str:

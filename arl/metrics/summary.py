@@ -16,6 +16,13 @@ BAR_WIDTH = 40  # characters that stand for all trained tokens
 MUCH_RECOMPUTED = 2.0
 
 
+class TrainerMemory(Struct, frozen=True):
+    """Compare the memory of the rank that used most with what was planned for it, in GB of 10^9 bytes."""
+
+    measured: float  # allocated on its GPU, or resident on a CPU: hardware/memory_gb
+    predicted: float | None  # allocated on its GPU; None: it computed on a CPU, or the model is a tiny one
+
+
 class Summary(Struct, frozen=True):
     """Hold the result of a run."""
 
@@ -38,6 +45,7 @@ class Summary(Struct, frozen=True):
     idle_engine: float
     pause: dict[str, float]  # mean seconds of a swap's "pause" and of its parts; empty: there was no swap
     weights_sha256: str  # of the last checkpoint: see arl.metrics.fingerprint
+    trainer_memory: TrainerMemory | None = None  # None: engines computed in the trainer's process
 
     @property
     def stale_fraction(self) -> float:
@@ -94,6 +102,7 @@ def render(summary: Summary, recipe: Recipe) -> str:
         f"staleness  {summary.stale_fraction:.0%} of trained tokens were sampled by an older policy "
         f"({_rule(recipe)}); {summary.trajectories_spanning_versions} trajectories span versions",
         *_histogram(Counter(summary.token_ages)),
+        *_memory(summary.trainer_memory),
         f"weights    sha256 {summary.weights_sha256}",
         f"files      {summary.directory}",
         *(f"try next   {hint}" for hint in _hints(summary, recipe)),
@@ -109,6 +118,19 @@ def _pause(summary: Summary) -> list[str]:
     whole = milliseconds.pop("pause")
     parts = ", ".join(f"{name} {value}" for name, value in milliseconds.items() if value)
     return [f"pause      {whole} ms for a swap" + (f": {parts}" if parts else "")]
+
+
+def _memory(memory: TrainerMemory | None) -> list[str]:
+    """Write what a rank took beside what was planned. A CPU counts Python and its libraries, which no plan has."""
+    if memory is None:
+        return []
+    if memory.predicted is None:
+        return [f"memory     a trainer rank had {memory.measured:.2f} GB resident at most, libraries included"]
+    difference = memory.measured / memory.predicted - 1
+    return [
+        f"memory     a trainer rank allocated {memory.measured:.1f} GB of its GPU at most, {memory.predicted:.1f} GB "
+        f"predicted ({difference:+.0%})"
+    ]
 
 
 def _selection(summary: Summary) -> list[str]:

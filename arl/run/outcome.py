@@ -7,11 +7,14 @@ import msgspec
 
 from arl.config.recipe import Recipe
 from arl.metrics.fingerprint import weights_sha256
-from arl.metrics.names import number
+from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder
-from arl.metrics.summary import Summary, mean_idle, mean_pause
+from arl.metrics.summary import Summary, TrainerMemory, mean_idle, mean_pause
 from arl.rollout.ledger import Ledger
+from arl.run.preflight import Plan
 from arl.types import Accuracy
+
+MEMORY = "hardware/memory_gb"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +29,11 @@ class Outcome:
     ledger: Ledger
 
 
-def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float) -> Summary:
+def summarize(recipe: Recipe, directory: Path, plan: Plan, outcome: Outcome, seconds: float) -> Summary:
     """Summarize a run on one page, and write it to its summary.json.
 
     Args:
+        plan: of the run, with the memory that was predicted.
         seconds: of the whole command, on the run's clock.
     """
     before = outcome.before
@@ -57,8 +61,19 @@ def summarize(recipe: Recipe, directory: Path, outcome: Outcome, seconds: float)
         idle_engine=mean_idle(steps, "engine"),
         pause=mean_pause(steps),
         weights_sha256=weights_sha256(directory / "checkpoints" / f"step_{outcome.version}"),
+        trainer_memory=_trainer_memory(recipe, plan, steps),
     )
     partial = directory / ".summary.json"
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
     partial.rename(directory / "summary.json")  # last, because a run that has it is finished
     return summary
+
+
+def _trainer_memory(recipe: Recipe, plan: Plan, steps: list[Record]) -> TrainerMemory | None:
+    """Return the most that a rank took, and on GPUs what was predicted: both count what torch allocates there."""
+    measured = [number(record, MEMORY) for record in steps if MEMORY in record]
+    if recipe.world_traits.one_process or not measured:
+        return None
+    if plan.memory is None or not plan.placement.on_gpus:
+        return TrainerMemory(max(measured), predicted=None)
+    return TrainerMemory(max(measured), predicted=plan.memory.rank_peak / 1e9)

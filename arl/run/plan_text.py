@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from arl.config.recipe import Recipe
 from arl.launch.base import Resources
 from arl.launch.gpu_devices import Gpu, named_gpus
+from arl.run.memory.memory_text import memory_lines
 from arl.run.preflight import Plan
 from arl.sync.publication_directory import SHARED_MEMORY
 
@@ -33,7 +34,8 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     if recipe.eval.every:
         yield "evaluation", _evaluation(recipe, plan)
     yield "weights", _weights(recipe, plan)
-    yield "memory", _memory(plan)
+    for line in _memory(recipe, plan):
+        yield "memory", line
     yield "deadlines", _deadlines(recipe)
     for gpu in plan.gpus:
         yield "GPU", f"{gpu}: {', '.join(_users(gpu, plan)) or 'unused'}"
@@ -161,10 +163,11 @@ def _processes(recipe: Recipe, side: Sequence[Resources]) -> str:
     return f"{_count(len(side), 'process', 'processes')} with {threads}{each}, {where}"
 
 
-def _memory(plan: Plan) -> str:
-    if plan.trainer_bytes is None:
-        return "a tiny model's: some megabytes"
-    return f"{plan.trainer_bytes / 1e9:.1f} GB of weights, gradients and AdamW a rank, and activations"
+def _memory(recipe: Recipe, plan: Plan) -> Iterator[str]:
+    if plan.memory is None:
+        yield "a tiny model's: some megabytes"
+    else:
+        yield from memory_lines(plan.memory, recipe)
 
 
 def _count(number: int, one: str, many: str) -> str:

@@ -14,8 +14,9 @@ from arl.data.model_limits import Limits
 from arl.data.model_source import check_model_source
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec
-from arl.engine.backend import probe_backend
+from arl.engine.backend import find_backend, probe_backend
 from arl.errors import DataError, InputError, RecipeError
+from arl.launch.base import Node
 from arl.launch.gpu_devices import Gpu
 from arl.launch.launchers import make_launcher
 from arl.launch.memory_share import engine_share
@@ -30,12 +31,14 @@ from arl.run.check_stops import check_stops
 from arl.run.evaluation.measure import measured_suites
 from arl.run.evaluation.suite import Suite, held_out_suite
 from arl.run.evaluation.suite_prompts import check_prompts
-from arl.run.gpu_checks import check_gpus
+from arl.run.gpu_checks import GpuReport, check_gpus
+from arl.run.memory.budget import MemoryPlan
 from arl.run.problem_sets import run_problems, run_suites
 from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
 from arl.sync.choose import choose_transport
 from arl.sync.publication_directory import place_of_weights
+from arl.sync.published_versions import kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
 from arl.train.algorithms.trial import try_algorithms
@@ -54,7 +57,7 @@ class Plan(Struct, frozen=True):
     context: int  # of the model, tokens
     placement: Placement
     transport: Transport
-    trainer_bytes: int | None  # weights, gradients and moments of one rank; None: a tiny model's
+    memory: MemoryPlan | None  # None: a tiny model's
     lags: np.ndarray | None  # (steps, P) int32, versions: see arl.rollout.lag_table; None: staleness is bounded instead
     suites: dict[str, list[Problem]] = {}  # name of a suite -> its problems
     measured: list[Suite] = []  # during training
@@ -74,15 +77,19 @@ class Plan(Struct, frozen=True):
         return digest.hexdigest()
 
 
-def preflight(recipe: Recipe) -> Plan:
+def preflight(recipe: Recipe, named: Node | None = None) -> Plan:
     """Check everything that is known to fail, and plan the run. Nothing is started or written.
+
+    Args:
+        named: plan for this machine, which is not there, so what is installed on it is not checked. None: for the
+            launcher's.
 
     Raises:
         InputError: an object that the recipe names lacks a part, problems or lags cannot be read, devices are missing,
             the model is of an unsupported family or larger than memory, or the backend is not installed.
     """
     _check_named_objects(recipe)
-    recipe = resolve_auto(recipe)
+    recipe = resolve_auto(recipe, named)
     if recipe.model.path is not None:
         check_model_source(recipe.model.path)
     try_algorithms(recipe)
@@ -93,23 +100,24 @@ def preflight(recipe: Recipe) -> Plan:
     limits = starting_limits(recipe, codec)
     suites = run_suites(recipe)
     problems = run_problems(recipe, suites, codec)
-    max_length = check_lengths(recipe, problems.training + problems.held_out, codec, limits)
+    longest = check_lengths(recipe, problems.training + problems.held_out, codec, limits)
     held_out = _held_out(recipe, problems.held_out)
     measured = measured_suites(recipe, held_out, suites)
     _check_evaluations(recipe, held_out, measured, codec, limits)
-    placement, transport = _place(recipe)
-    trainer_bytes = _check_model(recipe, on_gpus=placement.on_gpus)
-    report = check_gpus(recipe, placement, transport, probe_backend(recipe))
+    site = _Site.of(recipe, named)
+    placement, transport = site.place(recipe)
+    memory = _plan_memory(recipe, site, longest, kept_versions(recipe, lags))
+    report = _check_installation(recipe, site, placement, transport)
     if recipe.mode == "collocated" and report.gpus:
-        placement = _share_memory(placement, report.gpus, trainer_bytes or 0)
+        placement = _share_memory(placement, report.gpus, 0 if memory is None else memory.rank_resident)
     return Plan(
         training=problems.training,
         held_out=list(held_out.problems),
-        max_length=max_length,
+        max_length=min(recipe.train.capacity, limits.context),
         context=limits.context,
         placement=placement,
         transport=transport,
-        trainer_bytes=trainer_bytes,
+        memory=memory,
         lags=lags,
         suites={name: list(suite.problems) for name, suite in suites.items()},
         measured=measured,
@@ -154,27 +162,53 @@ def _check_evaluations(
         check_prompts(suite, codec.with_format(recipe_format(suite.recipe.data)), limits)
 
 
-def _place(recipe: Recipe) -> tuple[Placement, Transport]:
-    """Divide the launcher's first node between the processes, and choose how weights travel.
+class _Site(Struct, frozen=True):
+    """Hold where a run is placed: a node, and whether its processes share files."""
+
+    node: Node
+    shares_files: bool
+    is_here: bool
+
+    @classmethod
+    def of(cls, recipe: Recipe, named: Node | None) -> "_Site":
+        """Take the launcher's first node, or the one that is planned for."""
+        launcher = make_launcher(recipe, recipe.run_directory / "logs")
+        node = named or launcher.nodes[0]
+        return cls(node, launcher.shares_files, is_here=named is None)
+
+    def place(self, recipe: Recipe) -> tuple[Placement, Transport]:
+        """Divide the node between the processes, and choose how weights travel.
+
+        Raises:
+            InputError: devices are missing, or no transport serves.
+        """
+        placement = place(recipe, self.node)
+        transports = set(recipe.engine.capabilities.transports)
+        if any(is_mig(device) for device in placement.devices):
+            if recipe.sync.transport == "broadcast":
+                raise RecipeError("sync.transport broadcast: NCCL joins no MIG devices; use file or auto")
+            transports.discard("broadcast")
+        transport = choose_transport(
+            recipe,
+            backend_transports=transports,
+            one_process=recipe.world_traits.one_process,
+            on_gpus=placement.on_gpus,
+            shares_files=self.shares_files,
+        )
+        return placement, transport
+
+
+def _check_installation(recipe: Recipe, site: _Site, placement: Placement, transport: Transport) -> GpuReport:
+    """Check the backend and the GPUs that are here; of a machine that is not, nothing but the model.
 
     Raises:
-        InputError: devices are missing, or no transport serves.
+        InputError: the backend is not installed or refuses the model, or the GPUs cannot be used.
     """
-    launcher = make_launcher(recipe, recipe.run_directory / "logs")
-    placement = place(recipe, launcher.nodes[0])
-    transports = set(recipe.engine.capabilities.transports)
-    if any(is_mig(device) for device in placement.devices):
-        if recipe.sync.transport == "broadcast":
-            raise RecipeError("sync.transport broadcast: NCCL joins no MIG devices; use file or auto")
-        transports.discard("broadcast")
-    transport = choose_transport(
-        recipe,
-        backend_transports=transports,
-        one_process=recipe.world_traits.one_process,
-        on_gpus=placement.on_gpus,
-        shares_files=launcher.shares_files,
-    )
-    return placement, transport
+    if site.is_here:
+        return check_gpus(recipe, placement, transport, probe_backend(recipe))
+    if recipe.model.path is not None:
+        find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
+    return GpuReport()
 
 
 def _published_in(recipe: Recipe, lags: np.ndarray | None, transport: Transport) -> Path | None:
@@ -232,23 +266,23 @@ def _check_named_objects(recipe: Recipe) -> None:
         import_seam(recipe.rollout.filter, "rollout.filter", Filter, "arl.rollout.filters:reward_varies")
 
 
-def _check_model(recipe: Recipe, on_gpus: bool) -> int | None:
-    """Return the bytes that one trainer rank needs for a model of `model.path`; None for a tiny one.
+def _plan_memory(recipe: Recipe, site: _Site, longest: int, kept: int) -> MemoryPlan | None:
+    """Return the memory that a run with a model of `model.path` takes; None for a tiny one.
 
     Raises:
-        InputError: the model is of an unsupported family, or larger than memory.
+        InputError: the model is of an unsupported family, or the run does not fit.
     """
     if recipe.model.path is None:
         return None
-    from arl.train.cost import check_memory  # and every model class of transformers, seconds of them
+    from arl.run.memory.plan_recipe import plan_recipe  # and every model class of transformers, seconds of them
 
     if Path(recipe.model.path).is_dir():  # otherwise it is downloaded when the run begins
         stored_files(recipe.model.path)
-    return check_memory(recipe.model.path, recipe.train, on_gpu=on_gpus)
+    return plan_recipe(recipe, site.node, site.place, longest, kept, site.is_here)
 
 
 def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCodec, limits: Limits) -> int:
-    """Return the length of the longest trajectory that model and trainer can hold, in tokens.
+    """Check that model and trainer can hold the longest trajectory that is known before the start; return its tokens.
 
     The prompts and rollout.max_new_tokens, which bounds what the policy samples in all turns together, are known before
     the start. Text that an env adds is not; a session leaves out what does not fit, and the episode ends as truncated.
@@ -283,7 +317,7 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
         )
     if recipe.train.packing == "fixed":
         _check_packing_count(recipe.train, prompt + sampled, what)
-    return min(capacity, context)
+    return prompt + sampled
 
 
 def _check_packing_count(train: Train, longest: int, what: str) -> None:

@@ -66,7 +66,7 @@ def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path
     recipe = resolve_auto(recipe)
     with world.process_settings(), begin(recipe, display, resume) as origin:
         outcome, end = _run_segments(world, recipe, origin, display, began)
-        summary = summarize(recipe, origin.directory, outcome, end - world.traits.start_time)
+        summary = summarize(recipe, origin.directory, origin.plan, outcome, end - world.traits.start_time)
     if world.traits.virtual_time:
         display.note(f"computed in {perf_counter() - began:.1f} real seconds")
     return summary

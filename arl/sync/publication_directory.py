@@ -18,7 +18,7 @@ from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.launch.file_lock import try_lock
 from arl.launch.host_memory import free_memory
-from arl.sync.published_versions import kept_versions
+from arl.sync.published_versions import held_versions, kept_versions, published_bytes
 from arl.types import Transport
 
 SHARED_MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
@@ -44,7 +44,7 @@ def publication_directory(
     for place in (SHARED_MEMORY, run_directory):
         _remove_abandoned(place)
     kept = kept_versions(recipe, lags)
-    needed = _needed_bytes(model, kept)
+    needed = _needed_bytes(recipe, model, kept, transport)
     sends_own_memory = transport in ("memory", "broadcast")
     place = _choose_place(needed, run_directory, sends_own_memory)
     free = free_memory() if sends_own_memory else shutil.disk_usage(place).free
@@ -68,13 +68,15 @@ def place_of_weights(
     recipe: Recipe, model: Path, run_directory: Path, lags: np.ndarray | None, transport: Transport
 ) -> Path:
     """Return where `publication_directory` would make its directory now: shared memory, or the run directory."""
-    needed = _needed_bytes(model, kept_versions(recipe, lags))
+    needed = _needed_bytes(recipe, model, kept_versions(recipe, lags), transport)
     return _choose_place(needed, run_directory, sends_own_memory=transport in ("memory", "broadcast"))
 
 
-def _needed_bytes(model: Path, kept: int) -> int:
-    """Return the bytes of all versions at a time: one more is being written, and one waits for that."""
-    return _float32_bytes(model) * (kept + 2)
+def _needed_bytes(recipe: Recipe, model: Path, kept: int, transport: Transport) -> int:
+    """Return the bytes of all versions that are held at a time: as files, or in the trainer's own memory."""
+    held = held_versions(transport, kept, "host", on_gpus=False)
+    versions = held.in_files or held.on_host
+    return versions * published_bytes(_num_parameters(model), recipe.train.dtype)
 
 
 def _choose_place(needed: int, run_directory: Path, sends_own_memory: bool) -> Path:
@@ -128,13 +130,13 @@ def _open_locked(directory: Path) -> int | None:
     return None
 
 
-def _float32_bytes(model: Path) -> int:
-    """Return the size of a model's weights in float32, whatever type they are stored in."""
-    size = 0
+def _num_parameters(model: Path) -> int:
+    """Return the number of a model's weights, whatever type they are stored in."""
+    count = 0
     for file in model.iterdir():
         if file.suffix != ".safetensors" or "model" not in file.stem:
             continue
         with safe_open(file, "np") as tensors:
             for name in tensors.keys():  # noqa: SIM118
-                size += 4 * math.prod(tensors.get_slice(name).get_shape())
-    return size
+                count += math.prod(tensors.get_slice(name).get_shape())
+    return count

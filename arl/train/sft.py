@@ -25,7 +25,7 @@ from arl.data.jsonl import read_jsonl
 from arl.data.model_source import check_model_source
 from arl.data.tokenizer import load_codec
 from arl.errors import ArlError, DataError, InputError
-from arl.train.cost import check_memory
+from arl.train.memory_check import check_memory
 from arl.train.schedule import Schedule
 from arl.train.tuner import FLOOR, RAMP, Pair, Tuner, encode, say
 from arl.train.warmup import WarmupJob, warm_up
@@ -93,7 +93,7 @@ def tune_pairs(job: PairsJob) -> None:
         ranks=int(os.environ.get("WORLD_SIZE", "1")),
     )
     if int(os.environ.get("RANK", "0")) == 0:  # the others meet it later, before they take memory themselves
-        check_memory(job.model, train, on_gpu)
+        check_memory(job.model, train, min(job.capacity, job.batch_size * longest), on_gpu)
     schedule = schedule_of_pairs(job)
     tuner = Tuner(job.model, train)
     batches = _batches(pairs, job)

@@ -7,13 +7,17 @@ import pytest
 from arl.config.recipe import Recipe
 from arl.metrics.audit import Moments, Population, Selection
 from arl.metrics.names import Record
-from arl.metrics.summary import Summary, mean_pause, render
+from arl.metrics.summary import Summary, TrainerMemory, mean_pause, render
 
 NOTHING_LOST = Selection()
 
 
 def page(
-    idle_engine: float = 0.0, selection: Selection = NOTHING_LOST, tokens_recomputed: int = 0, **parts: Any
+    idle_engine: float = 0.0,
+    selection: Selection = NOTHING_LOST,
+    memory: TrainerMemory | None = None,
+    tokens_recomputed: int = 0,
+    **parts: Any,
 ) -> str:
     recipe = Recipe.model_validate({"model": {"path": "m"}, "data": {"path": "d"}, **parts})
     summary = Summary(
@@ -36,6 +40,7 @@ def page(
         idle_engine=idle_engine,
         pause={"pause": 0.0524, "drain": 0.03, "flush": 0.0, "transfer": 0.0, "load": 0.0204, "resume": 0.0},
         weights_sha256="0",
+        trainer_memory=memory,
     )
     return render(summary, recipe)
 
@@ -85,3 +90,9 @@ def test_a_step_without_a_swap_does_not_count_in_the_mean_pause() -> None:
         records.append({**parts, "sync/swaps": swaps, "sync/pause_seconds": pause})
     assert mean_pause(records)["pause"] == pytest.approx(0.3)
     assert mean_pause(records[1:2]) == {}
+
+
+def test_memory_on_a_gpu_is_shown_beside_what_was_predicted_and_on_a_cpu_alone() -> None:
+    assert "allocated 55.0 GB of its GPU at most, 50.0 GB predicted (+10%)" in page(memory=TrainerMemory(55.0, 50.0))
+    assert "had 0.92 GB resident at most, libraries included" in page(memory=TrainerMemory(0.92, None))
+    assert "memory" not in page()

@@ -1,0 +1,61 @@
+"""Plan the memory of a recipe on a node, and refuse what cannot fit there.
+
+model's config and meta model ─► MemoryInputs ─► plan_memory ─► MemoryPlan, or InputError with what would make it fit
+"""
+
+from collections.abc import Callable
+
+from arl.config.recipe import Recipe
+from arl.data.model_limits import model_config
+from arl.data.model_shape import ModelShape
+from arl.launch.base import Node
+from arl.launch.host_memory import free_memory
+from arl.launch.placement import Placement
+from arl.models.load import empty_model
+from arl.run.memory.budget import MemoryPlan
+from arl.run.memory.planner import MemoryInputs, plan_memory
+from arl.run.memory.remedies import refuse_overfull
+from arl.train.rank_bytes import ParameterCounts
+from arl.types import Transport
+
+Place = Callable[[Recipe], tuple[Placement, Transport]]
+
+
+def plan_recipe(recipe: Recipe, node: Node, place: Place, longest: int, kept: int, is_here: bool) -> MemoryPlan:
+    """Return the plan of a recipe with a model.path and without `auto`.
+
+    Args:
+        place: places a recipe on the node and chooses its transport; raises InputError where that is impossible.
+        longest: trajectory, tokens.
+        kept: versions that engines may still load.
+        is_here: the node is this machine; otherwise nobody knows the memory of its host.
+
+    Raises:
+        InputError: it does not fit; with the largest parts, and settings with which it would.
+        DataError: there is no model, or not one that arl supports.
+    """
+    path = str(recipe.model.path)
+    parameters = ParameterCounts.of(empty_model(path))
+    config = model_config(path)
+
+    def plan(tried: Recipe) -> MemoryPlan:
+        placement, transport = place(tried)
+        given = MemoryInputs(
+            shape=ModelShape.of(config),
+            parameters=parameters,
+            context=config.max_position_embeddings,
+            longest=longest,
+            kept=kept,
+            device_bytes=node.device_bytes,
+            host_bytes=free_memory() if is_here else None,
+            hardware=_hardware(node, placement),
+        )
+        return plan_memory(tried, placement, transport, given)
+
+    return refuse_overfull(recipe, plan)
+
+
+def _hardware(node: Node, placement: Placement) -> str:
+    if not placement.on_gpus:
+        return f"{node.name}, without GPUs"
+    return f"{len(node.devices)} {node.device_name} of {node.name}"

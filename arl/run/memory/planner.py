@@ -1,0 +1,269 @@
+"""Plan the memory of a run before it starts: pure functions of the model's sizes, the recipe and its placement.
+
+    sizes of the model ─┐
+    recipe             ─┼─► trainer rank: arl.train.rank_bytes    ─┐
+    placement          ─┤   engine: engine_bytes                   ├─► MemoryBudget of each kind of device and the host
+    hardware           ─┘   weights on their way: publication_bytes ─┘
+
+    disaggregated   each trainer GPU, each engine GPU, the host
+    collocated      each GPU while the trainer works, each GPU while engines generate, the host
+    without GPUs    the host alone
+
+What torch does not allocate is counted by the constants below. They are round numbers, and each is named in the plan.
+"""
+
+from msgspec import Struct
+
+from arl.config.recipe import Recipe
+from arl.data.model_shape import ModelShape
+from arl.launch.placement import Placement
+from arl.run.memory.budget import MemoryBudget, MemoryPlan, Part
+from arl.run.memory.engine_bytes import EngineBytes, engine_bytes, grown_capacity
+from arl.run.memory.publication_bytes import PublicationBytes, publication_bytes
+from arl.train.rank_bytes import ParameterCounts, RankBytes, Workload, rank_bytes
+from arl.types import Transport
+
+CONTEXT = 1_000_000_000  # CUDA's context of a process, with the code of its libraries and cuBLAS's workspace
+NCCL = 500_000_000  # channels and buffers of one process's communicators
+GAPS = 0.05  # of what is allocated: blocks of packs of varying size do not fill torch's segments
+PROCESS_ON_GPU = 3_000_000_000  # host memory of a process with CUDA's libraries
+PROCESS_ON_CPU = 500_000_000
+CHECKPOINT_BYTES = 12  # a parameter: rank 0's copy of weights and moments, which is written in the background
+
+
+class MemoryInputs(Struct, frozen=True):
+    """Hold what a plan needs to know beside the recipe.
+
+    Args:
+        shape: of the model.
+        parameters: of the model.
+        context: of the model, tokens.
+        longest: trajectory, tokens.
+        kept: versions that engines may still load.
+        device_bytes: memory of one GPU; None: not known.
+        host_bytes: memory of the host that is free; None: not known.
+        hardware: what it is, for messages.
+    """
+
+    shape: ModelShape
+    parameters: ParameterCounts
+    context: int
+    longest: int
+    kept: int
+    device_bytes: int | None
+    host_bytes: int | None
+    hardware: str
+
+
+class _Sides(Struct, frozen=True):
+    """Hold the bytes of both sides."""
+
+    rank: RankBytes
+    engine: EngineBytes
+    published: PublicationBytes
+    cache: int  # bytes of one engine's cache on one device
+    cache_tokens: int
+
+
+def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, given: MemoryInputs) -> MemoryPlan:
+    """Return the budgets of a run whose recipe has no `auto`."""
+    sides = _sides(recipe, placement, transport, given)
+    if not placement.on_gpus:
+        budgets = [_host_without_gpus(recipe, placement, sides, given)]
+    elif recipe.mode == "collocated":
+        budgets = [*_shared_devices(recipe, sides, given), _host_of_gpus(recipe, placement, sides, given)]
+    else:
+        trainer = _trainer_device(recipe, sides, given)
+        engine = _engine_device(sides, given)
+        budgets = [trainer, engine, _host_of_gpus(recipe, placement, sides, given)]
+    return MemoryPlan(
+        budgets=tuple(budgets),
+        hardware=given.hardware,
+        rank_peak=sides.rank.peak + sides.published.on_device,
+        rank_peaks=sides.rank.peaks,
+        rank_resident=sides.rank.resident + sides.published.on_device,
+        weights=sides.engine.weights,
+        cache_tokens=sides.cache_tokens,
+        longest=given.longest,
+        slots=recipe.engine.slots,
+    )
+
+
+def workload(recipe: Recipe, longest: int, on_gpus: bool) -> Workload:
+    """Return the most that one update may ask of a rank: every answer of full length behind the longest prompt.
+
+    Args:
+        longest: tokens of that prompt and its answer.
+    """
+    train = recipe.train
+    answer = recipe.rollout.max_new_tokens
+    size = recipe.rollout.group_size
+    shares_prompts = train.packing == "balanced"
+    of_group = longest - answer + size * answer if shares_prompts else size * longest
+    tokens = recipe.rollout.problems_per_step * of_group // (train.minibatches * train.ranks)
+    return Workload(
+        tokens=min(max(tokens, longest), train.capacity),
+        accumulates=tokens > train.capacity,
+        device="cuda" if on_gpus else "cpu",
+    )
+
+
+def _sides(recipe: Recipe, placement: Placement, transport: Transport, given: MemoryInputs) -> _Sides:
+    work = workload(recipe, given.longest, placement.on_gpus)
+    total = given.parameters.total
+    rank = rank_bytes(given.parameters, given.shape, recipe.train, work)
+    free_of_rank = max((given.device_bytes or 0) - CONTEXT - rank.resident, 0) if placement.on_gpus else None
+    published = publication_bytes(recipe, transport, total, given.kept, free_of_rank)
+    free = _free_for_engine(recipe, placement, rank, published, given)
+    engine = engine_bytes(recipe.engine, given.shape, total, free)
+    cache = _cache(recipe, engine, given, free)
+    return _Sides(
+        rank=rank,
+        engine=engine,
+        published=published,
+        cache=cache,
+        cache_tokens=cache // engine.per_token,
+    )
+
+
+def _free_for_engine(
+    recipe: Recipe,
+    placement: Placement,
+    rank: RankBytes,
+    published: PublicationBytes,
+    given: MemoryInputs,
+) -> int | None:
+    """Return what an engine finds free on its device when it starts, after the trainer; None: it has no device."""
+    if not placement.on_gpus:
+        return None
+    free = (given.device_bytes or 0) - CONTEXT
+    if recipe.mode == "collocated":
+        free -= rank.resident + published.on_device + CONTEXT
+    return max(free, 0)
+
+
+def _cache(recipe: Recipe, engine: EngineBytes, given: MemoryInputs, free: int | None) -> int:
+    """Return the bytes of an engine's cache: all that SGLang leaves for it, or our own engine's slots, fully grown.
+
+    A cache that could not hold one trajectory is counted as one that can, so that the budget shows what is missing.
+    """
+    least = engine.per_token * given.longest
+    if recipe.engine.kind == "sglang" and free is not None:
+        return max(free - engine.rest - engine.weights, least)
+    return engine.per_token * grown_capacity(given.longest, given.context) * recipe.engine.slots
+
+
+def _trainer_device(recipe: Recipe, sides: _Sides, given: MemoryInputs) -> MemoryBudget:
+    instant, parts = _peak_of_rank(sides)
+    return MemoryBudget(
+        place="each trainer GPU",
+        when=f"at its peak, {instant}",
+        parts=(*parts, *_published_on_device(sides), *_overhead_of_rank(recipe, sides)),
+        available=given.device_bytes,
+    )
+
+
+def _peak_of_rank(sides: _Sides) -> tuple[str, list[Part]]:
+    """Return the instant of an update at which a rank allocates most, and what lives then."""
+    peaks = sides.rank.peaks
+    instant = max(peaks, key=lambda name: peaks[name])
+    parts = [Part("trainer", name, size) for name, size in sides.rank.instants[instant].items() if size]
+    return {"loss": "in the loss", "backward": "in the backward", "reduce": "in the reduction"}[instant], parts
+
+
+def _published_on_device(sides: _Sides) -> list[Part]:
+    size = sides.published.on_device
+    return [Part("trainer", "published weights", size)] if size else []
+
+
+def _overhead_of_rank(recipe: Recipe, sides: _Sides) -> list[Part]:
+    allocated = sides.rank.peak + sides.published.on_device
+    parts = [
+        Part("trainer", f"gaps in torch's memory ({GAPS:.0%})", int(GAPS * allocated)),
+        Part("trainer", "CUDA context", CONTEXT),
+    ]
+    if recipe.train.ranks > 1 or recipe.mode == "disaggregated":
+        parts.append(Part("trainer", "NCCL", NCCL))
+    return parts
+
+
+def _engine_device(sides: _Sides, given: MemoryInputs) -> MemoryBudget:
+    return MemoryBudget(
+        place="each engine GPU",
+        when="while it generates",
+        parts=(*_engine_parts(sides), Part("engine", "CUDA context", CONTEXT)),
+        available=given.device_bytes,
+    )
+
+
+def _engine_parts(sides: _Sides) -> list[Part]:
+    parts = [Part("engine", "weights", sides.engine.weights), Part("engine", "KV cache", sides.cache)]
+    if sides.engine.rest:
+        parts.append(Part("engine", "graphs and activations", sides.engine.rest))
+    return parts
+
+
+def _shared_devices(recipe: Recipe, sides: _Sides, given: MemoryInputs) -> list[MemoryBudget]:
+    """Return the budgets of both turns: the side that is not at work keeps what it cannot release."""
+    instant, parts = _peak_of_rank(sides)
+    asleep = [Part("engine", "CUDA context and graphs", CONTEXT + sides.engine.graphs)]
+    if recipe.engine.kind != "sglang":
+        asleep.append(Part("engine", "weights, which our own engine keeps", sides.engine.weights))
+    trains = MemoryBudget(
+        place="each GPU",
+        when=f"while the trainer works, at its peak {instant}",
+        parts=(*parts, *_published_on_device(sides), *_overhead_of_rank(recipe, sides), *asleep),
+        available=given.device_bytes,
+    )
+    kept = [
+        Part("trainer", "weights and AdamW's moments", sides.rank.resident),
+        *_published_on_device(sides),
+        Part("trainer", "CUDA context", CONTEXT),
+    ]
+    generates = MemoryBudget(
+        place="each GPU",
+        when="while engines generate",
+        parts=(*_engine_parts(sides), Part("engine", "CUDA context", CONTEXT), *kept),
+        available=given.device_bytes,
+    )
+    return [trains, generates]
+
+
+def _host_of_gpus(recipe: Recipe, placement: Placement, sides: _Sides, given: MemoryInputs) -> MemoryBudget:
+    beside = 0 if placement.evaluation is None else 1
+    processes = 1 + len(placement.ranks) + len(placement.engines) * recipe.engine.tensor_parallel + beside
+    return MemoryBudget(
+        place="the host",
+        when="while a checkpoint is written",
+        parts=(
+            *_published_on_host(sides),
+            Part("host", "copy for a checkpoint", CHECKPOINT_BYTES * given.parameters.total),
+            Part("host", f"{processes} processes", PROCESS_ON_GPU * processes),
+        ),
+        available=given.host_bytes,
+    )
+
+
+def _host_without_gpus(recipe: Recipe, placement: Placement, sides: _Sides, given: MemoryInputs) -> MemoryBudget:
+    """Return what both sides and everything between them take of the host's memory."""
+    num_ranks = len(placement.ranks)
+    num_engines = len(placement.engines) + (0 if placement.evaluation is None else 1)
+    instant, of_rank = _peak_of_rank(sides)
+    engine = [Part(part.owner, part.name, part.bytes * num_engines) for part in _engine_parts(sides)]
+    return MemoryBudget(
+        place="the host",
+        when=f"with every rank at its peak, {instant}, beside all engines",
+        parts=(
+            *(Part(part.owner, part.name, part.bytes * num_ranks) for part in of_rank),
+            *engine,
+            *_published_on_host(sides),
+            Part("host", "copy for a checkpoint", CHECKPOINT_BYTES * given.parameters.total),
+            Part("host", "processes", PROCESS_ON_CPU * (1 + num_ranks + num_engines)),
+        ),
+        available=given.host_bytes,
+    )
+
+
+def _published_on_host(sides: _Sides) -> list[Part]:
+    size = sides.published.on_host
+    return [Part("host", "published weights", size)] if size else []

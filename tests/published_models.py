@@ -1,0 +1,98 @@
+"""Directories that look like published models: their real config.json, and weights whose content is a hole on disk."""
+
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen2Config, Qwen3Config
+
+from arl.models.characters import character_tokenizer
+
+
+def _qwen2(**sizes: Any) -> Qwen2Config:
+    return Qwen2Config(architectures=["Qwen2ForCausalLM"], rms_norm_eps=1e-6, **sizes)
+
+
+# The sizes in the config.json that each model was published with.
+PUBLISHED: dict[str, PretrainedConfig] = {
+    "Qwen2.5-1.5B-Instruct": _qwen2(
+        vocab_size=151_936,
+        hidden_size=1536,
+        intermediate_size=8960,
+        num_hidden_layers=28,
+        num_attention_heads=12,
+        num_key_value_heads=2,
+        max_position_embeddings=32_768,
+        tie_word_embeddings=True,
+    ),
+    "Qwen2.5-7B-Instruct": _qwen2(
+        vocab_size=152_064,
+        hidden_size=3584,
+        intermediate_size=18_944,
+        num_hidden_layers=28,
+        num_attention_heads=28,
+        num_key_value_heads=4,
+        max_position_embeddings=32_768,
+        tie_word_embeddings=False,
+    ),
+    "DeepSeek-R1-Distill-Qwen-1.5B": _qwen2(
+        vocab_size=151_936,
+        hidden_size=1536,
+        intermediate_size=8960,
+        num_hidden_layers=28,
+        num_attention_heads=12,
+        num_key_value_heads=2,
+        max_position_embeddings=131_072,
+        tie_word_embeddings=False,
+    ),
+    "Qwen3-0.6B": Qwen3Config(
+        architectures=["Qwen3ForCausalLM"],
+        vocab_size=151_936,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=40_960,
+        tie_word_embeddings=True,
+    ),
+}
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+# Every character that a prompt of the tests has.
+CHARACTERS = "".join(chr(code) for code in range(32, 127)) + "\n"
+
+
+def make_published(name: str, directory: Path) -> Path:
+    """Write the model to `directory`, and return it. Its weights take no room: the file ends in a hole."""
+    config = PUBLISHED[name]
+    directory.mkdir(parents=True)
+    config.save_pretrained(directory)
+    tokenizer = character_tokenizer(CHARACTERS)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(directory)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    _write_hole(dict(model.named_parameters()), directory / "model.safetensors")
+    return directory
+
+
+def _write_hole(parameters: dict[str, torch.nn.Parameter], file: Path) -> None:
+    """Write a safetensors file with a real header and no content: 8 bytes of length, the header, a hole."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, parameter in parameters.items():
+        start = end
+        end += 2 * math.prod(parameter.shape)
+        header[name] = {"dtype": "BF16", "shape": list(parameter.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with file.open("wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        out.truncate(8 + len(text) + end)

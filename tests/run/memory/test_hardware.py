@@ -1,0 +1,30 @@
+"""GPUs are named for planning by kind or by size; a kind that is not known is refused."""
+
+import pytest
+
+from arl.errors import InputError
+from arl.run.memory.hardware import KNOWN, named_node
+
+
+@pytest.mark.parametrize("text", ["8xH100", "8 x h100", "8X80GB"])
+def test_a_kind_and_its_size_name_the_same_memory(text: str) -> None:
+    node = named_node(text)
+    assert len(node.devices) == 8
+    assert node.device_bytes == 80 * 10**9
+
+
+def test_every_known_kind_can_be_named_as_people_write_it() -> None:
+    for name, gigabytes in KNOWN.items():
+        assert named_node(f"2x{name.lower()}").device_bytes == gigabytes * 10**9
+    assert named_node("1xRTX 4090").device_bytes == 24 * 10**9
+
+
+@pytest.mark.parametrize("text", ["H100", "8", "0xH100", "x80GB"])
+def test_what_is_no_number_of_gpus_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InputError, match=f"--gpus {text}: give a number and a kind, as in 8xH100"):
+        named_node(text)
+
+
+def test_an_unknown_kind_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(InputError, match=r"H900 is not known; give one of .*H100.*, or its memory, as in 8x80GB"):
+        named_node("8xH900")

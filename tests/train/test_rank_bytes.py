@@ -1,0 +1,163 @@
+"""The memory that is planned for a trainer rank is what the allocator counts, in every family and mode."""
+
+import gc
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+from transformers import (
+    AutoModelForCausalLM,
+    GemmaConfig,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from arl.config.recipe import Train
+from arl.data.model_shape import ModelShape
+from arl.models.load import empty_model
+from arl.train import sharding
+from arl.train.algorithms.ppo import PPO
+from arl.train.learner import Learner
+from arl.train.loss_sequence import LossSequence
+from arl.train.packer import pack_groups
+from arl.train.rank_bytes import ParameterCounts, RankBytes, Workload, rank_bytes
+from arl.train.shard import Minibatch, Shard
+
+TOLERANCE = 0.10
+TOKENS = 512
+PROMPT = 16
+# Large enough that activations are most of the peak, so that a wrong mode or family is off by more than the tolerance.
+SIZES: dict[str, Any] = {
+    "vocab_size": 256,
+    "hidden_size": 96,
+    "intermediate_size": 288,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 24,
+    "max_position_embeddings": 1024,
+}
+FAMILIES: dict[str, PretrainedConfig] = {
+    "llama": LlamaConfig(**SIZES),
+    "qwen2-tied": Qwen2Config(**SIZES, tie_word_embeddings=True),
+    "qwen3": Qwen3Config(**SIZES),
+    "mistral": MistralConfig(**SIZES, sliding_window=None),
+    "gemma-tied": GemmaConfig(**SIZES),
+}
+MODES = ("none", "selective", "full")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _alone() -> Iterator[None]:
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.fixture(autouse=True)
+def _blocks_are_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have FSDP2 gather each block by itself, as it does with every model that is worth planning for."""
+    monkeypatch.setattr(sharding, "WORTH_A_COLLECTIVE", 1 << 14)
+
+
+def sequence() -> LossSequence:
+    """One sequence of which a pack holds TOKENS tokens: its last token is only a target."""
+    length = TOKENS + 1
+    rng = np.random.default_rng(0)
+    loss_at = np.arange(PROMPT, length)
+    return LossSequence(
+        token_ids=rng.integers(0, SIZES["vocab_size"], length).astype(np.int32),
+        loss_at=loss_at,
+        behavior_logprobs=np.full(len(loss_at), -5.0, np.float32),
+        policy_versions=np.zeros(len(loss_at), np.int32),
+        advantages=np.ones(len(loss_at), np.float32),
+    )
+
+
+def make_model(family: str, directory: Path) -> Path:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(FAMILIES[family]).save_pretrained(directory)
+    return directory
+
+
+def live_bytes(trace: profile) -> list[int]:
+    """What torch's allocator held after each of its calls, in their order."""
+    assert trace.profiler is not None
+    results = trace.profiler.kineto_results
+    assert results is not None
+    calls = [event for event in results.events() if event.name() == "[memory]"]
+    calls.sort(key=lambda event: event.start_ns())
+    sizes = [event.nbytes() for event in calls]  # type: ignore[attr-defined]  # negative: freed
+    return list(itertools.accumulate(sizes))
+
+
+def measured_peak(path: Path, train: Train, micro_batches: int) -> int:
+    """The most that the allocator held at once, from the loading of the model to the end of a step."""
+    packs = pack_groups([[sequence()] for _ in range(micro_batches)], TOKENS, ranks=1)[0]
+    assert [len(pack.token_ids) for pack in packs] == [TOKENS] * micro_batches
+    scored = sum(len(pack.loss_scores) for pack in packs)
+    minibatch = Minibatch(tuple(packs), loss_tokens=scored, loss_sequences=micro_batches)
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
+        learner = Learner(path, train, PPO())
+        learner.step(Shard(0, (minibatch,)))
+    return max(live_bytes(trace))
+
+
+def planned(path: Path, train: Train, micro_batches: int) -> RankBytes:
+    model = empty_model(path)
+    work = Workload(TOKENS, accumulates=micro_batches > 1, device="cpu")
+    return rank_bytes(ParameterCounts.of(model), ModelShape.of(model.config), train, work)
+
+
+def compare(family: str, directory: Path, micro_batches: int = 1, **settings: Any) -> None:
+    path = make_model(family, directory)
+    train = Train(minibatches=1, learning_rate=1e-4, threads=1, **settings)
+    measured = measured_peak(path, train, micro_batches)
+    assert planned(path, train, micro_batches).peak == pytest.approx(measured, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_planned_peak_is_the_allocators(family: str, mode: str, tmp_path: Path) -> None:
+    compare(family, tmp_path, dtype="float32", checkpointing=mode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_so_it_is_in_bfloat16(family: str, mode: str, tmp_path: Path) -> None:
+    compare(family, tmp_path, dtype="bfloat16", checkpointing=mode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("micro_batches", [1, 3])
+@pytest.mark.parametrize("reshard", [False, True])
+def test_so_it_is_with_several_micro_batches_and_with_weights_that_are_freed(
+    mode: str, micro_batches: int, reshard: bool, tmp_path: Path
+) -> None:
+    compare("llama", tmp_path, micro_batches, dtype="float32", checkpointing=mode, reshard=reshard)
+
+
+def test_settings_that_save_memory_lower_the_plan(tmp_path: Path) -> None:
+    path = make_model("llama", tmp_path)
+
+    def peak(**settings: Any) -> int:
+        return planned(path, Train(dtype="float32", **settings), micro_batches=3).peak
+
+    plain = peak()
+    assert peak(checkpointing="full") < peak(checkpointing="selective") < plain
+    assert peak(ranks=4) < plain
+    assert peak(ranks=4, reshard=True) < peak(ranks=4)
+    assert peak(ranks=4) < peak(ranks=4, shard_ranks=2)
+    assert planned(path, Train(dtype="bfloat16"), 3).peak < plain
