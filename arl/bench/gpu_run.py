@@ -1,4 +1,4 @@
-"""Run the checks of arl/bench/gpu_checks.py, and keep what they measured: `arl bench gpu`.
+"""Run the checks of arl.bench.gpu_questions.py, and keep what they measured: `arl bench gpu`.
 
     each check ─► its commands, within their deadline ─► <out>/<check>.json ─► <out>/README.md: measured, or not yet
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from arl import clock
 from arl.bench import to_json
-from arl.bench.gpu_checks import CHECKS, Check, CheckCommand
+from arl.bench.gpu_questions import CHECKS, Check, CheckCommand
 from arl.errors import DeadlineError, InputError, ProcessDied
 from arl.launch.base import Command
 from arl.launch.devices import visible_devices

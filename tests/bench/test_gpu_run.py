@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from arl.bench import gpu_run
-from arl.bench.gpu_checks import CHECKS, Check, CheckCommand, read_document, read_run, read_tests
+from arl.bench.gpu_questions import CHECKS, Check, CheckCommand, read_document, read_run, read_tests
 from arl.bench.gpu_run import run_checks, run_gpu_checks, table
 from arl.errors import InputError
 from tests.report.synthetic_runs import write_run
