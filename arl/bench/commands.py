@@ -157,6 +157,17 @@ def broadcast(
     typer.echo(to_json(report))
 
 
+def publication(
+    versions: Annotated[int, typer.Option(min=3, help="From each place of the buffers.")] = 6,
+) -> None:
+    """Measure the trainer's side of a weight update: memory, gather, broadcast."""
+    from arl.bench import to_json
+    from arl.bench.publication_bench import bench_publication
+
+    report = bench_publication(versions)
+    typer.echo(to_json(report))
+
+
 def gpu(
     only: Annotated[list[str] | None, typer.Option(help="Name of a check; repeatable. Without it, all.")] = None,
     out: Annotated[Path, typer.Option(help="Directory of the documents and their table.")] = Path(
@@ -228,6 +239,7 @@ COMMANDS: list[Callable[..., None]] = [
     trainer,
     sync,
     broadcast,
+    publication,
     gpu,
     rewards,
     target,

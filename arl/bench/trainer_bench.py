@@ -98,7 +98,7 @@ def bench_trainer(steps: int, threads: int, checkpointing: str, compiled: bool) 
 def _measure(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any]:
     gc.collect()  # frees the last row's model, whose parts refer to each other
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as name:
-        _write_model(shape, Path(name))
+        write_model(shape, Path(name))
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         learner = Learner(name, train, PPO())
@@ -139,7 +139,7 @@ def _timed_step(learner: Learner, shard: Shard) -> dict[str, float]:
     return {**numbers, "seconds": seconds, "share": sum(inside) / seconds}
 
 
-def _write_model(shape: str, directory: Path) -> None:
+def write_model(shape: str, directory: Path) -> None:
     """Write random weights in bfloat16, the type of published models."""
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):

@@ -10,6 +10,8 @@ import pytest
 from arl.bench import gpu_run
 from arl.bench.gpu_questions import CHECKS, Check, CheckCommand, read_document, read_run, read_tests
 from arl.bench.gpu_run import run_checks, run_gpu_checks, table
+from arl.bench.overlap_bench import bench_broadcast
+from arl.bench.publication_bench import bench_publication
 from arl.errors import InputError
 from tests.report.synthetic_runs import write_run
 
@@ -76,6 +78,22 @@ def test_of_a_run_the_summary_and_two_steps_are_kept(tmp_path: Path) -> None:
     found = read_run(tmp_path, "")
     assert found["summary"] == {"steps": 8}
     assert found["steps"]["first"]["time/step_s"] == found["steps"]["last"]["time/step_s"] == 2.0
+
+
+@pytest.mark.slow
+def test_the_trainers_side_of_an_update_is_measured_beside_the_memory_that_it_uses_again() -> None:
+    report = bench_publication(versions=4)
+    (row,) = report["rows"]
+    assert row["buffers"] == "host"
+    assert row["warm"]["gather"] > 0
+    assert row["warm"]["reserve"] < row["cold"]["reserve"]
+
+
+@pytest.mark.slow
+def test_a_broadcast_and_a_computation_are_measured_alone_and_side_by_side() -> None:
+    report = bench_broadcast(repeats=1)
+    assert report["broadcast_beside_ms"] > 0
+    assert report["products_slowed"] == round(report["products_beside_ms"] / report["products_alone_ms"], 3)
 
 
 def test_the_page_says_which_checks_were_measured() -> None:
