@@ -38,8 +38,11 @@ class Receiving(Protocol):
     async def join_group(self, body: InitGroup) -> None:
         """Have its workers join a group. It leaves those that it had joined before."""
 
-    async def receive(self, group: str, update: WeightUpdate) -> None:
+    async def receive(self, group: str, update: WeightUpdate, sent: asyncio.Future[None]) -> None:
         """Have its workers receive every bucket of `update`, while rank 0 sends them.
+
+        Args:
+            sent: is done when rank 0 has sent everything, or has failed.
 
         Raises:
             EngineLost, DeadlineError: it is dead.
@@ -158,7 +161,7 @@ class GroupSender:
         if name is None:
             return failures
         sending = asyncio.create_task(self._trainer.send(name, update.version))
-        receiving = [self._receive(engine, name, update) for engine in engines]
+        receiving = [self._receive(engine, name, update, sending) for engine in engines]
         try:
             failures = await _failures_of(engines, receiving)
             sent = await _outcome(sending)
@@ -168,13 +171,13 @@ class GroupSender:
             await self._leave(name)
         return failures
 
-    async def _receive(self, engine: Receiving, group: str, update: WeightUpdate) -> None:
+    async def _receive(self, engine: Receiving, group: str, update: WeightUpdate, sent: asyncio.Future[None]) -> None:
         """Have one engine receive. If it cannot, it leaves the group, so that others stop waiting for it."""
         try:
             async with deadline(
                 2 * self._seconds, "engine client", f"{engine.url} to receive version {update.version}"
             ):
-                await engine.receive(group, update)
+                await engine.receive(group, update, sent)
         except (EngineLost, DeadlineError):
             raise
         except EngineError:

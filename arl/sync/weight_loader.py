@@ -9,6 +9,7 @@ pause. SGLang on a GPU loads each bucket as it comes, so its pause covers all of
 version.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -169,8 +170,12 @@ class WeightLoader:
         except msgspec.DecodeError as error:
             raise EngineError(f"{self.url}/init_weights_update_group: {error}: {answer[:200]!r}") from error
 
-    async def receive(self, group: str, update: WeightUpdate) -> None:
-        """See Receiving. A server that does not stage serves `update` afterwards."""
+    async def receive(self, group: str, update: WeightUpdate, sent: asyncio.Future[None]) -> None:
+        """See Receiving. A server that does not stage serves `update` afterwards.
+
+        One that stages is asked whether everything is there only when all of it was sent, because SGLang's scheduler
+        generates nothing while it waits.
+        """
         assert self._sender is not None
         *buckets, last = self._sender.buckets
         self.is_mixed = not self._stages
@@ -178,6 +183,7 @@ class WeightLoader:
             await self._receive(group, bucket, None)
         await self._receive(group, last, None if self._stages else str(update.version))
         if self._stages:
+            await asyncio.wait({sent})
             await self._receive(group, [], None)
         self.is_mixed = False
 

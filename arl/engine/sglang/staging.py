@@ -1,7 +1,8 @@
 """Have SGLang on a CPU receive broadcast weights while it generates. It runs in SGLang's processes, like plugin.py.
 
     a bucket                    ─► a thread receives it; the scheduler goes on                     no pause
-    no bucket                   ─► wait for the thread: everything is here, or the group broke     no pause
+    no bucket                   ─► wait for the thread: everything is here, or the group broke     none to speak of,
+                                   because it is asked when everything was sent
     no bucket, and a version    ─► load what was received                                          while paused
 
 SGLang itself receives in its scheduler, which generates nothing meanwhile. On a GPU that stays so: a second copy of
