@@ -1,0 +1,135 @@
+"""Judge how far the logprobs of an engine are from the trainer's for the same sampled tokens and version.
+
+    δ = trainer − engine, nats ─► RMS, KL = mean(exp δ − 1 − δ), largest |δ| ─► rounding of the dtype, or more
+
+The limits come from measurements with the small model of arl.run.smoke.small_model on a CPU, whose logits have a
+standard deviation of 4, with both engines and five seeds: see LIMITS. A real model has more layers; its rounding is the
+same in the head, which causes most of it.
+"""
+
+import numpy as np
+from msgspec import Struct
+
+from arl.run.smoke.smoke_types import LogprobRow, Precision
+
+# The largest RMS that is rounding, nats, and the largest KL.
+LIMITS = {
+    "float32": (1e-4, 1e-7),
+    "float16": (1e-2, 1e-4),
+    "bfloat16": (8e-2, 4e-3),
+}
+# Triton multiplies float32 matrices with the 10 bits of TF32's mantissa, which are those of float16.
+GPU_FLOAT32 = LIMITS["float16"]
+SCALED = 0.02  # from 1, of a slope that says another temperature
+EXPLAINED = 0.5  # of the variance of δ, by that slope
+UNRELATED = 0.5  # correlation, below which the two are of other weights
+FIRST_TOKENS = 2  # of each answer; they follow the prefill
+LATER = 3.0  # × the RMS of the first tokens
+
+
+class Compared(Struct, frozen=True):
+    """Hold logprobs of the same tokens by both sides, each (T,) float64, and each token's place in its answer."""
+
+    engine: np.ndarray
+    trainer: np.ndarray
+    places: np.ndarray
+
+    @classmethod
+    def of(
+        cls, engine: np.ndarray, trainer: np.ndarray | None, places: np.ndarray, is_compared: np.ndarray
+    ) -> "Compared":
+        """Keep the tokens that are marked and that the trainer has computed."""
+        if trainer is None:
+            trainer = np.full(len(engine), np.nan)
+        kept = is_compared & ~np.isnan(trainer)
+        return cls(engine[kept].astype(np.float64), trainer[kept].astype(np.float64), places[kept])
+
+    @property
+    def difference(self) -> np.ndarray:
+        """Return trainer − engine, (T,)."""
+        return np.asarray(self.trainer - self.engine)
+
+
+def judge(compared: Compared, *, engine: str, precision: Precision, weights: str, on_gpus: bool) -> LogprobRow:
+    """Compare and explain.
+
+    Args:
+        engine: its kind, for the table.
+        weights: which ones both sides had, for the table.
+        on_gpus: both sides compute on GPUs.
+    """
+    difference = compared.difference
+    limit, limit_kl = limits(precision, on_gpus)
+    if not len(difference):
+        return _row(engine, precision, weights, compared, limit, "no token of this version was sampled")
+    rms = _rms(difference)
+    kl = _kl(difference)
+    is_rounding = rms <= limit and kl <= limit_kl  # False where one is NaN
+    reason = "" if is_rounding else explain(compared)
+    return _row(engine, precision, weights, compared, limit, reason)
+
+
+def limits(precision: Precision, on_gpus: bool) -> tuple[float, float]:
+    """Return the largest RMS and KL that are rounding, nats."""
+    if on_gpus and precision.coarser == "float32":
+        return GPU_FLOAT32
+    return LIMITS[precision.coarser]
+
+
+def explain(compared: Compared) -> str:
+    """Say what a difference beyond rounding looks like."""
+    engine = compared.engine
+    trainer = compared.trainer
+    if not (np.isfinite(engine).all() and np.isfinite(trainer).all()):
+        return "a logprob is not finite: look at overflow in the compute type, or at damaged weights"
+    if engine.std() == 0 or trainer.std() == 0:
+        return "one side gives every token the same logprob: it does not compute the model"
+    correlation = float(np.corrcoef(engine, trainer)[0, 1])
+    if correlation < UNRELATED:
+        return f"the two are unrelated (correlation {correlation:.2f}): the sides have other weights"
+    line = np.polyfit(trainer, engine, 1)
+    slope = float(line[0])
+    left = engine - np.polyval(line, trainer)
+    explained = 1.0 - float(left.var() / compared.difference.var())
+    if abs(slope - 1) > SCALED and explained > EXPLAINED:
+        return (
+            f"the engine's are those of the trainer times {slope:.2f}: another temperature, about {1 / slope:.2f} "
+            "times the trainer's, or logits scaled otherwise"
+        )
+    first = compared.difference[compared.places < FIRST_TOKENS]
+    later = compared.difference[compared.places >= FIRST_TOKENS]
+    if len(first) and len(later) and _rms(later) > LATER * _rms(first):
+        return (
+            f"the first tokens agree better (RMS {_rms(first):.2g}) than later ones ({_rms(later):.2g}): look at the "
+            "decode's attention, its positions and its cache"
+        )
+    return (
+        "they differ from the first token on: look at the dtype of the head, at the attention, and at whether both "
+        "sides have the same weights"
+    )
+
+
+def _row(engine: str, precision: Precision, weights: str, compared: Compared, limit: float, reason: str) -> LogprobRow:
+    difference = compared.difference
+    is_empty = not len(difference)
+    return LogprobRow(
+        engine=engine,
+        precision=str(precision),
+        weights=weights,
+        tokens=len(difference),
+        rms=0.0 if is_empty else _rms(difference),
+        kl=0.0 if is_empty else _kl(difference),
+        largest=0.0 if is_empty else float(np.abs(difference).max()),
+        limit=limit,
+        verdict="wrong" if reason else "ok",
+        reason=reason or f"rounding of {precision.coarser}",
+    )
+
+
+def _rms(difference: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(difference**2)))
+
+
+def _kl(difference: np.ndarray) -> float:
+    with np.errstate(over="ignore"):  # infinite, and so beyond every limit
+        return float(np.mean(np.expm1(difference) - difference))
