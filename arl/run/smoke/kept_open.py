@@ -8,7 +8,7 @@ opening() ─► task: async with … as value ─► use(work): work(value), or
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from arl.errors import RunError
 from arl.run.failures import reported_failures
@@ -45,7 +45,8 @@ class KeptOpen(Generic[T]):
 
     async def opened(self) -> T | None:
         """Wait until the context is open, and return its value; None: it failed."""
-        await asyncio.wait({self._opened, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        waits: set[asyncio.Future[Any]] = {self._opened, self._task}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         return self._opened.result() if self._opened.done() and not self._task.done() else None
 
     async def use(self, work: Callable[[T], Awaitable[R]]) -> R:

@@ -60,7 +60,8 @@ def version_bytes(recipe: Recipe | None, item_bytes: int) -> int:
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(model_config(recipe.model.path))
-    return item_bytes * sum(parameter.numel() for parameter in model.parameters())
+    weights: int = sum(parameter.numel() for parameter in model.parameters())
+    return item_bytes * weights
 
 
 def make_small_model(config: Any, directory: Path, seed: int = 0) -> None:

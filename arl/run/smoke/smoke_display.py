@@ -5,7 +5,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from arl.run.smoke.smoke_types import SmokeReport, SmokeStage, Verdict
+from arl.run.smoke.smoke_types import LogprobRow, SmokeReport, SmokeStage, Verdict
 
 STYLES: dict[Verdict, str] = {
     "ok": "green",
@@ -18,6 +18,7 @@ VERDICT = 8  # characters
 SECONDS = 7
 NAME = 36
 MOST_LINES = 12  # of a message; the whole one is in the JSON
+MOST_CHARACTERS = 400  # of a line
 
 
 class SmokeDisplay:
@@ -36,7 +37,8 @@ class SmokeDisplay:
     def show(self, stage: SmokeStage) -> None:
         """Print a stage that has ended."""
         self.close()
-        first, *more = stage.said.splitlines()[:MOST_LINES] or [""]
+        lines = stage.said.splitlines() or [""]
+        first, *more = [text[:MOST_CHARACTERS] for text in lines[:MOST_LINES]]
         line = Text()
         line.append(f"{stage.verdict:<{VERDICT}}", STYLES[stage.verdict])
         line.append(f"{stage.seconds:>{SECONDS - 2}.1f} s  {stage.name:<{NAME}}  {first}")
@@ -47,8 +49,10 @@ class SmokeDisplay:
     def finish(self, report: SmokeReport) -> None:
         """Print the table, the advice and the verdict."""
         self.close()
-        if report.logprobs:
+        if self._console.is_terminal and report.logprobs:
             self._console.print(_table(report))
+        for row in () if self._console.is_terminal else report.logprobs:
+            self._console.print(Text(_plain(row)), soft_wrap=True)
         for text in report.advice:
             self._console.print(Text(f"advice  {text}"), soft_wrap=True)
         line = Text()
@@ -61,6 +65,14 @@ class SmokeDisplay:
         if self._status is not None:
             self._status.stop()
             self._status = None
+
+
+def _plain(row: LogprobRow) -> str:
+    """Return a row of the table as a line, for an output that is no terminal."""
+    return (
+        f"logprobs  {row.engine}, {row.precision}, {row.weights}: RMS {row.rms:.2g} (limit {row.limit:.2g}), "
+        f"KL {row.kl:.2g}, largest {row.largest:.2g}, {row.tokens} tokens: {row.verdict}"
+    )
 
 
 def _table(report: SmokeReport) -> Table:

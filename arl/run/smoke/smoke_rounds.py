@@ -10,6 +10,7 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from arl.run.smoke.busy_engines import Answer, generate
 from arl.run.smoke.kept_open import KeptOpen
@@ -90,14 +91,14 @@ class Round:
             await self._close()
 
     async def _close(self) -> None:
-        sides = [*self.engines.values(), *self.ranks.values()]
+        sides: list[KeptOpen[Any]] = [*self.engines.values(), *self.ranks.values()]
 
         async def close_all() -> StageOutcome:
             for side in sides:
                 await side.close()
             return StageOutcome(said=f"{len(sides)} groups of processes have ended")
 
-        await self.runner.run(self._name("end"), END, close_all)
+        await self.runner.end(self._name("end"), END, close_all)
 
     @contextlib.asynccontextmanager
     async def _open_engines(self, kind: str, trial: Trial) -> AsyncIterator[EngineSide]:

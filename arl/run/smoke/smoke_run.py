@@ -32,13 +32,15 @@ from arl.run.smoke.smoke_rounds import Round
 from arl.run.smoke.smoke_sides import Place
 from arl.run.smoke.smoke_trials import Trial, backends, make_trial, precisions
 from arl.run.smoke.smoke_types import LogprobRow, Precision, SmokeReport, StageOutcome, worst
-from arl.run.smoke.stage_runner import StageRunner
+from arl.run.smoke.stage_runner import TIME_IS_OVER, StageRunner
 
 # Deadlines of stages, seconds.
 ENVIRONMENTS = 60.0
 COLLECTIVES = 45.0
 MEMORY = 30.0
 MODEL = 40.0
+
+ROUND = 20.0  # of which less than this is not worth a start
 
 PATIENCE = 5.0  # seconds from SIGTERM to SIGKILL of a check
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -155,6 +157,9 @@ class _SmokeTest:
         on_gpus: bool,
         is_first: bool,
     ) -> None:
+        if not self._runner.has_left(ROUND):
+            self._runner.skip(f"both sides, {pair}", TIME_IS_OVER)
+            return
         tried = Round(
             runner=self._runner,
             where=where,

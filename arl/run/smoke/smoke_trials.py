@@ -44,8 +44,11 @@ class Trial:
 
 
 def precisions(recipe: Recipe | None, on_gpus: bool) -> list[Precision]:
-    """Return the pairs of dtypes to compare: the recipe's own first, then every dtype that both sides know."""
-    known = [name for name in _dtypes(Train) if name in _dtypes(EngineConfig)]
+    """Return the pairs of dtypes to compare: the recipe's own first, then those that both sides know.
+
+    On a CPU float16 is left out, unless it is the recipe's: nobody computes in it there.
+    """
+    known = [name for name in _dtypes(Train) if name in _dtypes(EngineConfig) and (on_gpus or name != "float16")]
     preferred = "bfloat16" if on_gpus else "float32"
     known.sort(key=lambda name: name != preferred)
     pairs = [Precision(name, name) for name in known]

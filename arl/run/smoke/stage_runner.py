@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable
 
 from arl.clock import deadline, now
 from arl.errors import ArlError, leaves
-from arl.run.smoke.smoke_types import SmokeStage, StageOutcome, Verdict
+from arl.run.smoke.smoke_types import SmokeStage, StageOutcome
 
 USUAL_SECONDS = 180.0  # for everything; the deadlines of stages are given for this time
 ENDING_SECONDS = 15.0  # of it, kept for the end of processes
+TIME_IS_OVER = "the time for all stages is over: give more with --seconds"
 
 Show = Callable[[SmokeStage], None]
 Begin = Callable[[str], None]
@@ -47,12 +48,22 @@ class StageRunner:
         start = now()
         allowed = min(seconds * self._scale, self._end - start)
         if allowed <= 0:
-            outcome = StageOutcome(verdict="skipped", said="the time for all stages is over: give more with --seconds")
+            outcome = StageOutcome(verdict="skipped", said=TIME_IS_OVER)
         else:
             self._begin(name)
             outcome = await self._attempt(name, allowed, work)
         self.record(name, outcome, now() - start)
         return outcome
+
+    async def end(self, name: str, seconds: float, work: Callable[[], Awaitable[StageOutcome]]) -> None:
+        """Run a stage that ends processes, also when the time for all stages is over."""
+        start = now()
+        outcome = await self._attempt(name, seconds * self._scale, work)
+        self.record(name, outcome, now() - start)
+
+    def has_left(self, seconds: float) -> bool:
+        """Return whether a part that takes so long, for USUAL_SECONDS in all, may begin."""
+        return self._end - now() >= seconds * self._scale
 
     def record(self, name: str, outcome: StageOutcome, seconds: float = 0.0) -> None:
         """Add a stage that has ended, and show it."""
@@ -71,11 +82,6 @@ class StageRunner:
     def skip(self, name: str, reason: str) -> None:
         """Record a stage that cannot run."""
         self.record(name, StageOutcome(verdict="skipped", said=reason))
-
-    def verdict_of(self, name: str) -> Verdict | None:
-        """Return the verdict of the stage `name`; None: it has not ended."""
-        found = [stage.verdict for stage in self.stages if stage.name == name]
-        return found[-1] if found else None
 
     async def _attempt(self, name: str, seconds: float, work: Callable[[], Awaitable[StageOutcome]]) -> StageOutcome:
         try:
