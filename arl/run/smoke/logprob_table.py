@@ -10,7 +10,8 @@ deviation of 4, before and after updates. The largest of 3,000 tokens each were
     bfloat16    RMS 4.8e-3, KL 1.1e-5      RMS 5.3e-2, KL 1.4e-3
 
 The embedded engine rounds at the same places as the trainer; SGLang rounds logits elsewhere. A temperature that differs
-by 5 % moves the RMS by 0.1 and more. A wider model adds up more products in float32, hence the larger room there.
+by 5 % makes an RMS of 0.06, which bfloat16 alone may make as well; but it scales all logprobs, and rounding does not.
+So such a factor is wrong at any size. A wider model adds up more products in float32, hence the larger room there.
 float16, which has 3 bits more than bfloat16, and every limit on a GPU are derived from these, not measured.
 """
 
@@ -31,6 +32,7 @@ SCALED = 0.02  # from 1, of a slope that says another temperature
 EXPLAINED = 0.5  # of the variance of δ, by that slope
 UNRELATED = 0.5  # correlation, below which the two are of other weights
 FIRST_TOKENS = 2  # of each answer; they follow the prefill
+TINY = 1e-30  # instead of 0 in a division
 LATER = 3.0  # × the RMS of the first tokens
 
 
@@ -69,10 +71,8 @@ def judge(compared: Compared, *, engine: str, precision: Precision, weights: str
     limit, limit_kl = limits(precision, on_gpus)
     if not len(difference):
         return _row(engine, precision, weights, compared, limit, "no token of this version was sampled")
-    rms = _rms(difference)
-    kl = _kl(difference)
-    is_rounding = rms <= limit and kl <= limit_kl  # False where one is NaN
-    reason = "" if is_rounding else explain(compared)
+    is_rounding = _rms(difference) <= limit and _kl(difference) <= limit_kl  # False where one is NaN
+    reason = _other_temperature(compared) if is_rounding else explain(compared)
     return _row(engine, precision, weights, compared, limit, reason)
 
 
@@ -94,15 +94,9 @@ def explain(compared: Compared) -> str:
     correlation = float(np.corrcoef(engine, trainer)[0, 1])
     if correlation < UNRELATED:
         return f"the two are unrelated (correlation {correlation:.2f}): the sides have other weights"
-    line = np.polyfit(trainer, engine, 1)
-    slope = float(line[0])
-    left = engine - np.polyval(line, trainer)
-    explained = 1.0 - float(left.var() / compared.difference.var())
-    if abs(slope - 1) > SCALED and explained > EXPLAINED:
-        return (
-            f"the engine's are those of the trainer times {slope:.2f}: another temperature, about {1 / slope:.2f} "
-            "times the trainer's, or logits scaled otherwise"
-        )
+    temperature = _other_temperature(compared)
+    if temperature:
+        return temperature
     first = compared.difference[compared.places < FIRST_TOKENS]
     later = compared.difference[compared.places >= FIRST_TOKENS]
     if len(first) and len(later) and _rms(later) > LATER * _rms(first):
@@ -113,6 +107,22 @@ def explain(compared: Compared) -> str:
     return (
         "they differ from the first token on: look at the dtype of the head, at the attention, and at whether both "
         "sides have the same weights"
+    )
+
+
+def _other_temperature(compared: Compared) -> str:
+    """Describe a difference that is a factor, which rounding never is; empty if there is none."""
+    if compared.trainer.std() == 0:
+        return ""
+    line = np.polyfit(compared.trainer, compared.engine, 1)
+    slope = float(line[0])
+    left = compared.engine - np.polyval(line, compared.trainer)
+    explained = 1.0 - float(left.var()) / max(float(compared.difference.var()), TINY)
+    if abs(slope - 1) < SCALED or explained < EXPLAINED:
+        return ""
+    return (
+        f"the engine's are those of the trainer times {slope:.2f}: another temperature, about {1 / slope:.2f} "
+        "times the trainer's, or logits scaled otherwise"
     )
 
 

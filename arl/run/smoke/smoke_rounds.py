@@ -8,11 +8,12 @@ each backend × each transport: a swap under load ─► logprobs with the new w
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from arl.run.smoke.busy_engines import Answer, generate
+from arl.launch.host_memory import free_memory
+from arl.run.smoke.busy_engines import GROUP, Answer, generate
 from arl.run.smoke.kept_open import KeptOpen
 from arl.run.smoke.logprob_table import Compared, judge
 from arl.run.smoke.outcomes import describe_engine, describe_logprobs, describe_swap, describe_trainer
@@ -31,6 +32,8 @@ SWAP = 40.0
 END = 30.0
 
 BUSY_SECONDS = 3.0  # of each backend
+OWN_PROCESSES = 3  # of a server under an interpreter of its own
+PROCESS_BYTES = 1.2e9  # of host memory; one that has imported torch takes about half of that
 STEPS = 4  # on the same batch
 
 
@@ -60,37 +63,40 @@ class Round:
     ranks: dict[Transport, KeptOpen[TrainerSide]] = field(default_factory=dict)
     answers: dict[str, list[Answer]] = field(default_factory=dict)
 
-    async def run(self) -> None:
-        """Run every stage of this precision, and end its processes."""
-        async with self._processes():
-            for kind in self.trials:
-                work = functools.partial(self._generate, kind)
-                await self.runner.run(self._name("engine", kind), ENGINE, work)
-            await self._compare_at_start()
-            if self.swaps:
-                for kind, trial in self.trials.items():
-                    await self._swap_by_each(kind, trial)
+    async def run(self, start_next: Callable[[], None]) -> None:
+        """Run every stage of this precision, after a start if need be.
+
+        Args:
+            start_next: is called when all processes of this one have started, and before the swaps.
+        """
+        if not self.engines:
+            self.start()
+        for kind in self.trials:
+            work = functools.partial(self._generate, kind)
+            await self.runner.run(self._name("engine", kind), ENGINE, work)
+        await self._compare_at_start()
+        start_next()
+        if self.swaps:
+            for kind, trial in self.trials.items():
+                await self._swap_by_each(kind, trial)
 
     def _name(self, what: str, kind: str = "") -> str:
         return f"{what} {kind}, {self.precision}" if kind else f"{what}, {self.precision}"
 
     # ---- processes
 
-    @contextlib.asynccontextmanager
-    async def _processes(self) -> AsyncIterator[None]:
-        """Start all processes at once, and end them behind the block."""
+    def start(self) -> None:
+        """Start all processes at once, without waiting for them."""
         known = [name for name in BETWEEN_PROCESSES if any(name in one.transports for one in self.trials.values())]
         for transport in known if self.swaps else known[:1]:
-            opening = functools.partial(open_ranks, self.where, self._rank_trial, self._logs("trainer", transport))
-            self.ranks[transport] = KeptOpen(f"trainer by {transport}", functools.partial(opening, transport))
+            logs = self._logs("trainer", transport)
+            opening = functools.partial(open_ranks, self.where, self._rank_trial, logs, transport)
+            self.ranks[transport] = KeptOpen(f"trainer by {transport}", opening)
         for kind, trial in self.trials.items():
             self.engines[kind] = KeptOpen(f"engine {kind}", functools.partial(self._open_engines, kind, trial))
-        try:
-            yield
-        finally:
-            await self._close()
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
+        """End all processes, engines first, because they have connections to the ranks."""
         sides: list[KeptOpen[Any]] = [*self.engines.values(), *self.ranks.values()]
 
         async def close_all() -> StageOutcome:
@@ -98,7 +104,19 @@ class Round:
                 await side.close()
             return StageOutcome(said=f"{len(sides)} groups of processes have ended")
 
-        await self.runner.end(self._name("end"), END, close_all)
+        if sides:
+            await self.runner.end(self._name("end"), END, close_all)
+            self.engines.clear()
+            self.ranks.clear()
+
+    @property
+    def fits_beside_another(self) -> bool:
+        """Return whether its processes may start while those of another precision run: not on a GPU's memory."""
+        processes = len(self.ranks) or 1
+        for trial in self.trials.values():
+            own = OWN_PROCESSES if trial.found.capabilities.own_interpreter else 1
+            processes += own * trial.recipe.engine.replicas + trial.recipe.train.ranks
+        return not self.on_gpus and free_memory() > processes * PROCESS_BYTES
 
     @contextlib.asynccontextmanager
     async def _open_engines(self, kind: str, trial: Trial) -> AsyncIterator[EngineSide]:
@@ -188,7 +206,7 @@ class Round:
                 await self.runner.run(name, SWAP, functools.partial(self._swap, kind, transport))
 
     async def _swap(self, kind: str, transport: Transport) -> StageOutcome:
-        batch = make_batch(self.answers[kind], version=0)
+        batch = make_batch(self.answers[kind][:GROUP], version=0)
 
         async def with_engines(engines: EngineSide) -> StageOutcome:
             async def with_ranks(ranks: TrainerSide) -> StageOutcome:

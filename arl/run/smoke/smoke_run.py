@@ -10,6 +10,7 @@ Each stage has a deadline (arl.run.smoke.stage_runner), and only those stages ar
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from arl.run.smoke.smoke_document import Secrets, describe_machine, installed_ve
 from arl.run.smoke.smoke_rounds import Round
 from arl.run.smoke.smoke_sides import Place
 from arl.run.smoke.smoke_trials import Trial, backends, make_trial, precisions
-from arl.run.smoke.smoke_types import LogprobRow, Precision, SmokeReport, StageOutcome, worst
+from arl.run.smoke.smoke_types import LogprobRow, SmokeReport, StageOutcome, worst
 from arl.run.smoke.stage_runner import TIME_IS_OVER, StageRunner
 
 # Deadlines of stages, seconds.
@@ -120,7 +121,7 @@ class _SmokeTest:
         on_gpus = bool(node.devices)
         model = self._directory / "model"
         pairs = precisions(self._recipe, on_gpus)
-        rounds: list[dict[str, Trial]] = []
+        trials_of: list[dict[str, Trial]] = []  # by precision
 
         async def prepare() -> StageOutcome:
             found, missing = await in_thread(backends, self._recipe, self._request.python)
@@ -135,7 +136,7 @@ class _SmokeTest:
                 trials = {}
                 for kind, one in found.items():
                     trials[kind] = make_trial(self._recipe, kind, one, pair, model, node, self._request.python)
-                rounds.append(trials)
+                trials_of.append(trials)
             shape = f"{config.model_type}, {config.num_hidden_layers} layers of width {config.hidden_size}"
             return StageOutcome(said=f"random weights: {shape}, {config.vocab_size} tokens")
 
@@ -145,34 +146,42 @@ class _SmokeTest:
             return
         vocab_size = model_limits(str(model)).vocab_size
         where = Place(model, self._directory, self._key, note=lambda line: None)
-        for number, (pair, trials) in enumerate(zip(pairs, rounds, strict=True)):
-            await self._round(where, pair, trials, vocab_size, on_gpus, is_first=number == 0)
+        tried: list[Round] = []
+        for pair, trials in zip(pairs, trials_of, strict=True):
+            one = Round(
+                runner=self._runner,
+                where=where,
+                precision=pair,
+                trials=trials,
+                vocab_size=vocab_size,
+                on_gpus=on_gpus,
+                swaps=not tried,
+            )
+            tried.append(one)
+        await self._run_rounds(tried)
 
-    async def _round(
-        self,
-        where: Place,
-        pair: Precision,
-        trials: dict[str, Trial],
-        vocab_size: int,
-        on_gpus: bool,
-        is_first: bool,
-    ) -> None:
-        if not self._runner.has_left(ROUND):
-            self._runner.skip(f"both sides, {pair}", TIME_IS_OVER)
-            return
-        tried = Round(
-            runner=self._runner,
-            where=where,
-            precision=pair,
-            trials=trials,
-            vocab_size=vocab_size,
-            on_gpus=on_gpus,
-            swaps=is_first,
-        )
+    async def _run_rounds(self, rounds: Sequence[Round]) -> None:
+        """Run each precision in turn. The processes of the next start as soon as those of this one have, if they fit.
+
+        Without that, a start of SGLang would twice be waited for on a CPU.
+        """
+        following = [*rounds[1:], None]
         try:
-            await tried.run()
+            for this, after in zip(rounds, following, strict=True):
+                if not self._runner.has_left(ROUND):
+                    self._runner.skip(f"both sides, {this.precision}", TIME_IS_OVER)
+                    continue
+
+                def start_next(after: Round | None = after) -> None:
+                    if after is not None and after.fits_beside_another and self._runner.has_left(ROUND):
+                        after.start()
+
+                await this.run(start_next)
+                await this.close()
         finally:
-            self._rows += tried.rows
+            for one in rounds:
+                self._rows += one.rows
+                await one.close()
 
     def _launcher(self) -> Launcher:
         logs = self._directory / "checks"

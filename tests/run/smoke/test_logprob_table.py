@@ -58,6 +58,20 @@ def test_another_temperature_is_named_with_its_size(temperature: float) -> None:
     assert "another temperature" in row.reason
 
 
+@pytest.mark.parametrize("temperature", [0.95, 1.05])
+def test_another_temperature_is_found_within_the_rounding_of_bfloat16(temperature: float) -> None:
+    everything = np.ones(TOKENS, bool)
+    places = np.arange(TOKENS) % 48
+    engine = sampled(temperature, rounding=0.03)
+    precision = Precision("bfloat16", "bfloat16")
+    row = judge(
+        Compared.of(engine, sampled(), places, everything), engine="", precision=precision, weights="", on_gpus=False
+    )
+    assert row.rms < row.limit
+    assert row.verdict == "wrong"
+    assert "another temperature" in row.reason
+
+
 def test_other_weights_are_named() -> None:
     row = compare(sampled(seed=0), sampled(seed=7))
     assert row.verdict == "wrong"

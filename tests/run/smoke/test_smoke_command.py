@@ -121,7 +121,8 @@ def test_an_interpreter_that_only_exits_is_missing_and_what_needs_no_engine_runs
     assert found["collectives"] == "ok"
     assert found["small model"] == "failed"
     assert found["engines and trainer"] == "skipped"
-    assert any("pip install sglang" in line for line in document["advice"])
+    missing = [stage["said"] for stage in document["stages"] if stage["verdict"] == "failed"]
+    assert any("pip install sglang" in said for said in missing)
 
 
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
