@@ -7,7 +7,7 @@ from typing import Any
 from arl.run.doctor import Finding
 from arl.run.smoke.busy_engines import Generated
 from arl.run.smoke.repeated_batch import Stepped, behavior, median_seconds
-from arl.run.smoke.smoke_sides import EngineSide, TrainerSide
+from arl.run.smoke.smoke_sides import EngineSide
 from arl.run.smoke.smoke_types import LogprobRow, StageOutcome, Verdict
 from arl.run.smoke.weight_swaps import Swapped
 from arl.types import Batch
@@ -41,7 +41,7 @@ def describe_engine(side: EngineSide, generated: Generated) -> StageOutcome:
     )
 
 
-def describe_trainer(side: TrainerSide, batch: Batch, steps: Sequence[Stepped]) -> StageOutcome:
+def describe_trainer(start_seconds: float, batch: Batch, steps: Sequence[Stepped]) -> StageOutcome:
     """Report the steps on one batch; wrong, unless the loss falls and every gradient is finite."""
     seconds = median_seconds(steps)
     loss_tokens = len(behavior(batch)[0])
@@ -52,7 +52,7 @@ def describe_trainer(side: TrainerSide, batch: Batch, steps: Sequence[Stepped]) 
         "loss_tokens": loss_tokens,
         "step_s": round(seconds, 4),
         "first_step_s": round(steps[0].seconds, 4),
-        "start_s": round(side.start_seconds, 2),
+        "start_s": round(start_seconds, 2),
         "losses": [round(loss, 5) for loss in losses],
         "grad_norms": norms,
         "mfu": steps[-1].number("hardware/mfu"),
@@ -63,7 +63,7 @@ def describe_trainer(side: TrainerSide, batch: Batch, steps: Sequence[Stepped]) 
         said += f", MFU {measured['mfu']:.1%}"
     if measured["memory_gb"] is not None:
         said += f", {measured['memory_gb']:.1f} GB"
-    said += f"; ready in {side.start_seconds:.1f} s"
+    said += f"; ready in {start_seconds:.1f} s"
     is_finite = all(norm is not None and math.isfinite(norm) for norm in norms)
     verdict: Verdict = "ok"
     if not is_finite:

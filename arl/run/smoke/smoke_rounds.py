@@ -155,13 +155,13 @@ class Round:
         steps: list[Stepped] = []
 
         async def train(side: TrainerSide) -> StageOutcome:
+            start_seconds = await side.ready()
             async with self._trainers_turn():
-                await side.ready()
                 batch = joined(list(batches.values()))
                 for _ in range(STEPS):
                     steps.append(await step(side, batch, side.version))
                     side.version = steps[-1].result.version
-            return describe_trainer(side, batch, steps)
+            return describe_trainer(start_seconds, batch, steps)
 
         work = functools.partial(self.ranks[transport].use, train)
         await self.runner.run(self._name("trainer"), TRAINER, work)

@@ -1,5 +1,6 @@
 """Open the two sides of a trial, each with a launcher of its own: engine servers behind a router, and trainer ranks."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -49,15 +50,12 @@ class TrainerSide:
     """Hold the ranks of one transport while they run."""
 
     trainer: TrainerClient
-    opened: float  # on the loop's clock
-    start_seconds: float = 0.0  # known after `ready`
+    starting: asyncio.Task[float]  # returns the seconds until every rank had loaded the model
     version: int = 0  # of finished steps
 
-    async def ready(self) -> None:
-        """Wait until every rank has loaded the model, the first time."""
-        if self.start_seconds == 0.0:
-            await self.trainer.ready()
-            self.start_seconds = now() - self.opened
+    async def ready(self) -> float:
+        """Wait until every rank has loaded the model, and return how many seconds that took."""
+        return await asyncio.shield(self.starting)
 
 
 @dataclass(frozen=True)
@@ -102,14 +100,21 @@ async def open_engines(where: Place, trial: Trial, logs: str, sender: WeightSend
 @contextlib.asynccontextmanager
 async def open_ranks(where: Place, trial: Trial, logs: str, transport: Transport) -> AsyncIterator[TrainerSide]:
     """Start the trial's ranks, which publish by `transport`, and yield their client before they are ready."""
-    opened = now()
+    begun = now()
     run_directory = where.directory / logs
     run_directory.mkdir(parents=True, exist_ok=True)
+
+    async def start(trainer: TrainerClient) -> float:
+        await trainer.ready()
+        return now() - begun
+
     with publication_directory(trial.recipe, where.model, run_directory, None, transport) as weights:
         async with make_launcher(trial.recipe, run_directory) as launcher, explain_deaths(launcher):
             ranks = place(trial.recipe, launcher.nodes[0]).ranks
             opening = open_trainer(
                 trial.recipe, where.versions, weights, ranks, launcher, where.key, None, transport=transport
             )
-            async with opening as trainer:
-                yield TrainerSide(trainer, opened)
+            async with opening as trainer, asyncio.TaskGroup() as tasks:
+                starting = tasks.create_task(start(trainer), name=f"start of the trainer by {transport}")
+                yield TrainerSide(trainer, starting)
+                starting.cancel()

@@ -46,12 +46,16 @@ class StageRunner:
             work: the stage; it is cancelled at its deadline.
         """
         start = now()
-        allowed = min(seconds * self._scale, self._end - start)
+        own = seconds * self._scale
+        left = self._end - start
+        allowed = min(own, left)
         if allowed <= 0:
             outcome = StageOutcome(verdict="skipped", said=TIME_IS_OVER)
         else:
             self._begin(name)
             outcome = await self._attempt(name, allowed, work)
+        if outcome.verdict == "failed" and left < own and now() >= self._end:
+            outcome = StageOutcome(verdict="failed", said=f"{TIME_IS_OVER}. {outcome.said}")
         self.record(name, outcome, now() - start)
         return outcome
 

@@ -60,6 +60,7 @@ def test_stages_that_do_not_fit_are_skipped_and_those_that_end_processes_run_nev
     (long, after, end), ended = clock.run(scenario, virtual=True)
     assert ended == USUAL_SECONDS - ENDING_SECONDS
     assert long.verdict == "failed"
+    assert "--seconds" in long.said
     assert after.verdict == "skipped"
     assert "--seconds" in after.said
     assert end.verdict == "ok"
