@@ -31,7 +31,7 @@ class Demand(Struct, frozen=True, kw_only=True):
     temperature: float
 
 
-class Answer(Struct, frozen=True):
+class SampledAnswer(Struct, frozen=True):
     """Hold one request with what was sampled for it."""
 
     group: int
@@ -44,7 +44,7 @@ class Answer(Struct, frozen=True):
 class Generated(Struct, frozen=True):
     """Hold complete groups of answers, and how fast tokens came."""
 
-    answers: list[Answer]
+    answers: list[SampledAnswer]
     tokens: int  # of all requests, also of those that were aborted
     seconds: float
 
@@ -61,15 +61,15 @@ class _Collector:
         self._engine = engine
         self._demand = demand
         self._numbers = itertools.count()
-        self._groups: dict[int, list[Answer]] = {}
+        self._groups: dict[int, list[SampledAnswer]] = {}
         self.tokens = 0
         self.got_token = asyncio.Event()
         self.is_enough = asyncio.Event()
 
     @property
-    def complete(self) -> list[Answer]:
+    def complete(self) -> list[SampledAnswer]:
         """Return the answers of complete groups, in the order of groups."""
-        answers: list[Answer] = []
+        answers: list[SampledAnswer] = []
         for _, group in sorted(self._groups.items()):
             if len(group) == GROUP:
                 answers += group
@@ -101,7 +101,7 @@ class _Collector:
             versions += increment.policy_versions
             self.tokens += len(increment.token_ids)
             self.got_token.set()
-        answer = Answer(group, prompt, sampled, logprobs, versions)
+        answer = SampledAnswer(group, prompt, sampled, logprobs, versions)
         self._groups.setdefault(group, []).append(answer)
 
 

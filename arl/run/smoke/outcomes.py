@@ -6,7 +6,7 @@ from typing import Any
 
 from arl.run.doctor import Finding
 from arl.run.smoke.busy_engines import Generated
-from arl.run.smoke.repeated_batch import Stepped, behavior, median_seconds
+from arl.run.smoke.repeated_batch import TrainedStep, behavior, median_seconds
 from arl.run.smoke.smoke_sides import EngineSide
 from arl.run.smoke.smoke_types import LogprobRow, StageOutcome, Verdict
 from arl.run.smoke.weight_swaps import Swapped
@@ -41,7 +41,7 @@ def describe_engine(side: EngineSide, generated: Generated) -> StageOutcome:
     )
 
 
-def describe_trainer(start_seconds: float, batch: Batch, steps: Sequence[Stepped]) -> StageOutcome:
+def describe_trainer(start_seconds: float, batch: Batch, steps: Sequence[TrainedStep]) -> StageOutcome:
     """Report the steps on one batch; wrong, unless the loss falls and every gradient is finite."""
     seconds = median_seconds(steps)
     loss_tokens = len(behavior(batch)[0])

@@ -12,14 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from arl.clock import now
-from arl.run.smoke.busy_engines import ENOUGH_GROUPS, GROUP, PROMPT, RESPONSE, Answer
+from arl.run.smoke.busy_engines import ENOUGH_GROUPS, GROUP, PROMPT, RESPONSE, SampledAnswer
 from arl.run.smoke.smoke_sides import TrainerSide
 from arl.types import NOT_SAMPLED, Batch, Problem, StepResult, TrainedTokens, Trajectory, TrajectoryGroup
 
 MOST_TOKENS = 4096  # sampled ones of a batch, so that a step on a CPU takes a second
 
 
-class Stepped(Struct, frozen=True):
+class TrainedStep(Struct, frozen=True):
     """Hold what one step did."""
 
     result: StepResult
@@ -44,13 +44,13 @@ class Stepped(Struct, frozen=True):
         return None if value is None or isinstance(value, list) else float(value)
 
 
-def make_batch(answers: Sequence[Answer], version: int) -> Batch:
+def make_batch(answers: Sequence[SampledAnswer], version: int) -> Batch:
     """Make a batch of whole groups, of at most MOST_TOKENS sampled tokens and at least one group.
 
     Args:
         version: the trainer's.
     """
-    groups: dict[int, list[Answer]] = {}
+    groups: dict[int, list[SampledAnswer]] = {}
     for answer in answers:
         groups.setdefault(answer.group, []).append(answer)
     made: list[TrajectoryGroup] = []
@@ -63,7 +63,7 @@ def make_batch(answers: Sequence[Answer], version: int) -> Batch:
     return Batch(version, tuple(made))
 
 
-def random_answers(vocab_size: int) -> list[Answer]:
+def random_answers(vocab_size: int) -> list[SampledAnswer]:
     """Return answers of no engine, uniform over the vocabulary, so that a trainer can step without one."""
     drawn = np.random.default_rng(0).integers(0, vocab_size, (ENOUGH_GROUPS, GROUP, PROMPT + RESPONSE))
     answers = []
@@ -72,7 +72,7 @@ def random_answers(vocab_size: int) -> list[Answer]:
         for member in range(GROUP):
             sampled = tuple(drawn[group, member, PROMPT:].tolist())
             logprobs = (-math.log(vocab_size),) * RESPONSE
-            answers.append(Answer(group, prompt, sampled, logprobs, (0,) * RESPONSE))
+            answers.append(SampledAnswer(group, prompt, sampled, logprobs, (0,) * RESPONSE))
     return answers
 
 
@@ -92,19 +92,19 @@ def behavior(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.concatenate(logprobs), np.concatenate(versions), np.concatenate(places)
 
 
-async def step(side: TrainerSide, batch: Batch, version: int) -> Stepped:
+async def step(side: TrainerSide, batch: Batch, version: int) -> TrainedStep:
     """Train on `batch` at the trainer's `version`."""
     start = now()
     result = await side.trainer.step(replace(batch, version=version))
-    return Stepped(result, now() - start)
+    return TrainedStep(result, now() - start)
 
 
-def median_seconds(steps: Sequence[Stepped]) -> float:
+def median_seconds(steps: Sequence[TrainedStep]) -> float:
     """Return the median of steps, without the first, which warms up, if there are more."""
     return statistics.median(one.seconds for one in steps[1:] or steps)
 
 
-def _group(number: int, answers: Sequence[Answer], version: int) -> TrajectoryGroup:
+def _group(number: int, answers: Sequence[SampledAnswer], version: int) -> TrajectoryGroup:
     trajectories = [_trajectory(answer, reward=float(i % 2)) for i, answer in enumerate(answers)]
     return TrajectoryGroup(
         group_id=number,
@@ -117,7 +117,7 @@ def _group(number: int, answers: Sequence[Answer], version: int) -> TrajectoryGr
     )
 
 
-def _trajectory(answer: Answer, reward: float) -> Trajectory:
+def _trajectory(answer: SampledAnswer, reward: float) -> Trajectory:
     length = len(answer.prompt)
     padding = np.zeros(length, np.float32)
     not_sampled = np.full(length, NOT_SAMPLED, np.int32)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arl.launch.host_memory import free_memory
-from arl.run.smoke.busy_engines import GROUP, Answer, generate
+from arl.run.smoke.busy_engines import GROUP, SampledAnswer, generate
 from arl.run.smoke.kept_open import KeptOpen
 from arl.run.smoke.logprob_table import Compared, judge
 from arl.run.smoke.outcomes import describe_engine, describe_logprobs, describe_swap, describe_trainer
-from arl.run.smoke.repeated_batch import Stepped, behavior, joined, make_batch, random_answers, step
+from arl.run.smoke.repeated_batch import TrainedStep, behavior, joined, make_batch, random_answers, step
 from arl.run.smoke.smoke_sides import EngineSide, Place, TrainerSide, open_engines, open_ranks
 from arl.run.smoke.smoke_trials import BETWEEN_PROCESSES, Trial
 from arl.run.smoke.smoke_types import LogprobRow, Precision, StageOutcome
@@ -61,7 +61,7 @@ class Round:
     rows: list[LogprobRow] = field(default_factory=list)
     engines: dict[str, KeptOpen[EngineSide]] = field(default_factory=dict)
     ranks: dict[Transport, KeptOpen[TrainerSide]] = field(default_factory=dict)
-    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    answers: dict[str, list[SampledAnswer]] = field(default_factory=dict)
 
     async def run(self, start_next: Callable[[], None]) -> None:
         """Run every stage of this precision, after a start if need be.
@@ -152,7 +152,7 @@ class Round:
         answers = self.answers or {"": random_answers(self.vocab_size)}
         batches = {kind: make_batch(own, version=0) for kind, own in answers.items()}
         transport = next(iter(self.ranks))
-        steps: list[Stepped] = []
+        steps: list[TrainedStep] = []
 
         async def train(side: TrainerSide) -> StageOutcome:
             start_seconds = await side.ready()
@@ -174,7 +174,7 @@ class Round:
             self.rows.append(row)
             self.runner.record(name, describe_logprobs(row))
 
-    def _row(self, kind: str, order: Sequence[str], batches: dict[str, Batch], first: Stepped) -> LogprobRow:
+    def _row(self, kind: str, order: Sequence[str], batches: dict[str, Batch], first: TrainedStep) -> LogprobRow:
         """Compare one backend's logprobs with its part of what the first step computed of the joined batch."""
         lengths = {name: len(behavior(batches[name])[0]) for name in order}
         begin = sum(lengths[name] for name in order[: order.index(kind)])

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from arl.clock import now
 from arl.engine.router import Router
-from arl.run.smoke.busy_engines import Answer, Generated, generate, kept_busy
+from arl.run.smoke.busy_engines import Generated, SampledAnswer, generate, kept_busy
 from arl.run.smoke.logprob_table import Compared, judge
 from arl.run.smoke.repeated_batch import behavior, make_batch, step
 from arl.run.smoke.smoke_sides import EngineSide, TrainerSide
@@ -105,5 +105,5 @@ async def _compare(ranks: TrainerSide, after: Generated, version: int) -> Compar
     return Compared.of(logprobs, stepped.tokens.current_logprobs, places, versions == version)
 
 
-def _is_of(answer: Answer, version: int) -> bool:
+def _is_of(answer: SampledAnswer, version: int) -> bool:
     return set(answer.versions) == {version}
