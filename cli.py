@@ -8,13 +8,16 @@ import functools
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
 from arl.bench.commands import COMMANDS, Model, Overrides, RecipePath
 from arl.report.commands import COMMANDS as REPORT_COMMANDS
 from arl.sweep.commands import COMMANDS as SWEEP_COMMANDS
+
+if TYPE_CHECKING:
+    from arl.config.recipe import Recipe
 
 P = ParamSpec("P")
 
@@ -178,21 +181,49 @@ def doctor(
     ] = None,
     set_: Overrides = None,
     python: Annotated[str | None, typer.Option(help="Also look for SGLang in this interpreter.")] = None,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="Also run every part once, small: exit code 1 if one is wrong or fails.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="With --smoke, print one document, for a bug report.")] = False,
+    seconds: Annotated[float, typer.Option(min=1.0, help="With --smoke, for all of it.")] = 180.0,
 ) -> None:
     """Check this machine and its environments.
 
     Exit code 2 if something is missing.
     """
     from arl.config.recipe_file import load_recipe
+    from arl.errors import InputError
     from arl.run.doctor import examine
 
     loaded = load_recipe(recipe, set_ or ()) if recipe else None
+    if smoke:
+        _smoke(loaded, python, seconds, json)
+        return
+    if json:
+        raise InputError("--json prints what --smoke finds: give both")
     good = True
     for finding in examine(loaded, python):
         typer.echo(str(finding))
         good = good and finding.good
     if not good:
         raise typer.Exit(2)
+
+
+def _smoke(recipe: "Recipe | None", python: str | None, seconds: float, json: bool) -> None:
+    """Run the smoke test; exit with 1 if a stage is wrong or has failed."""
+    from rich.console import Console
+
+    from arl.run.smoke.smoke_display import SmokeDisplay
+    from arl.run.smoke.smoke_document import to_json
+    from arl.run.smoke.smoke_run import SmokeRequest, smoke_recipe, smoke_test
+
+    display = SmokeDisplay(Console(stderr=json, highlight=False))
+    report = smoke_test(SmokeRequest(smoke_recipe(recipe), python, seconds), display)
+    display.finish(report)
+    if json:
+        typer.echo(to_json(report))
+    if report.is_bad:
+        raise typer.Exit(1)
 
 
 @command(app)

@@ -1,0 +1,1 @@
+"""Run every part of a machine once, small and within minutes: `arl doctor --smoke`."""

@@ -1,0 +1,107 @@
+"""Describe the machine for a bug report, and keep secrets out of it."""
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from arl.config.environment import SECRET_ENDINGS
+from arl.launch.base import Node
+from arl.launch.devices import VISIBLE_DEVICES
+from arl.launch.host_memory import free_memory
+from arl.run.smoke.smoke_types import SmokeReport
+from arl.sync.publication_directory import SHARED_MEMORY
+
+# Beginnings of the names of the variables that matter; a name that ends like a secret's is left out all the same.
+SHOWN = (VISIBLE_DEVICES, "NCCL_", "TORCH_", "PYTORCH_CUDA_ALLOC_CONF", "OMP_", "ARL_")
+HIDDEN = "[hidden]"
+LEAST_SECRET = 8  # characters: a shorter value would be found by chance
+DRIVER = Path("/proc/driver/nvidia/version")
+
+T = TypeVar("T")
+
+
+class Secrets:
+    """Replace secrets in texts: the run's key, and the values of variables whose names end like a secret's.
+
+    Args:
+        key: of the run.
+        environment: of this process.
+    """
+
+    def __init__(self, key: str, environment: Mapping[str, str]) -> None:
+        values = [value for name, value in environment.items() if _is_secret(name) and len(value) >= LEAST_SECRET]
+        self._values = sorted([key, *values], key=len, reverse=True)
+
+    def hide(self, text: str) -> str:
+        """Return the text without secrets."""
+        for value in self._values:
+            text = text.replace(value, HIDDEN)
+        return text
+
+    def hide_in(self, value: T) -> T:
+        """Return a copy of a struct in which no text has a secret."""
+        plain = self._hide_deep(msgspec.to_builtins(value))
+        return msgspec.convert(plain, type(value))
+
+    def _hide_deep(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, dict):
+            return {key: self._hide_deep(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self._hide_deep(inner) for inner in value]
+        return value
+
+
+def shown_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that matter to a run, none of them a secret."""
+    return {
+        name: value for name, value in sorted(environment.items()) if name.startswith(SHOWN) and not _is_secret(name)
+    }
+
+
+def describe_machine(node: Node) -> dict[str, Any]:
+    """Describe hardware and system of `node`, on which this process runs."""
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    shared = shutil.disk_usage(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
+    return {
+        "system": platform.platform(),
+        "cpu": found.group(1) if found else platform.machine(),
+        "cores": node.cores,
+        "devices": list(node.devices),
+        "driver": DRIVER.read_text().splitlines()[0] if DRIVER.exists() else None,
+        "load_average": [round(load, 1) for load in os.getloadavg()],
+        "free_memory_gb": round(free_memory() / 1e9, 1),
+        "free_shared_memory_gb": None if shared is None else round(shared.free / 1e9, 1),
+    }
+
+
+def installed_versions(engines: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions of what computes.
+
+    Args:
+        engines: kind of backend -> what was found of it.
+    """
+    versions = {"python": platform.python_version()}
+    for name in ("arl", "torch", "transformers", "safetensors", "triton"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "absent"
+    return versions | {f"engine {kind}": found for kind, found in engines.items()}
+
+
+def to_json(report: SmokeReport) -> str:
+    """Write the report as one indented JSON document."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=1).decode()
+
+
+def _is_secret(name: str) -> bool:
+    return name.upper().endswith(SECRET_ENDINGS)
