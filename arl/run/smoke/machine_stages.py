@@ -12,7 +12,8 @@ from arl.clock import in_thread
 from arl.config.recipe import Recipe
 from arl.errors import RunError
 from arl.launch.base import Command, Launcher, Resources
-from arl.run.doctor import Finding, examine
+from arl.run.doctor import examine
+from arl.run.finding import Finding
 from arl.run.smoke.small_model import version_bytes
 from arl.run.smoke.smoke_types import StageOutcome, Verdict
 from arl.sync.publication_directory import SHARED_MEMORY

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from arl.run.doctor import Finding
+from arl.run.finding import Finding
 from arl.run.smoke.busy_engines import Generated
 from arl.run.smoke.repeated_batch import TrainedStep, behavior, median_seconds
 from arl.run.smoke.smoke_sides import EngineSide

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from arl.run.doctor import Finding
+from arl.run.finding import Finding
 
 Verdict = Literal["ok", "slow", "wrong", "failed", "skipped"]
 BAD: tuple[Verdict, ...] = ("wrong", "failed")  # the command exits with 1

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from arl.engine.backend import ServerSpec
 from arl.engine.base import ReplicaEngine
 from arl.engine.embedded.embedded_backend import EmbeddedBackend
-from arl.sync.weight_sender import WeightSender
+from arl.sync.group_sender import GroupSender
 from arl.types import GenerateRequest, Increment
 
 FACTOR = 1.3
@@ -34,7 +34,7 @@ class HotBackend(EmbeddedBackend):
 
     @asynccontextmanager
     async def connect(
-        self, url: str, server: ServerSpec, key: str, sender: WeightSender | None
+        self, url: str, server: ServerSpec, key: str, sender: GroupSender | None
     ) -> AsyncIterator[HotEngine]:
         async with super().connect(url, server, key, sender) as engine:
             yield HotEngine(engine)
