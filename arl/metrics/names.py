@@ -234,7 +234,7 @@ ONCE_LOST = frozenset(  # each is logged from the first such group on
 )
 ON_KNOWN_DEVICES = frozenset({"hardware/mfu"})
 ON_DEMAND = frozenset(  # of settings that are off by default
-    {"ratio/dual_clip_fraction", "grad_cosine/stale_fresh", "time/halves_s"}
+    {"ratio/dual_clip_fraction", "grad_cosine/stale_fresh", "time/halves_s", "train/loss_scale"}
 )
 MEASURED = frozenset(
     {
