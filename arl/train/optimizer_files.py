@@ -39,7 +39,7 @@ class OptimizerFiles:
         files.read_rows("exp_avg.lm_head.weight", rows, place)
 
     Raises:
-        DataError: on entering: a file is missing or damaged. When reading: there is no such tensor, or it has another shape.
+        DataError: on entering, a file is missing or damaged; when reading, a tensor is missing or has another shape.
     """
 
     def __init__(self, directory: Path) -> None:
