@@ -70,7 +70,7 @@ def _exchange(
     device = next(iter(shards.values())).device
     sizes = [pack_bytes(bucket, group.parts) for bucket in buckets]
     sent = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-    for bucket, pack in zip(buckets, sent.split(sizes), strict=True):
+    for bucket, pack in zip(buckets, torch.split(sent, sizes), strict=True):
         fill_pack(shards, bucket, group.parts, group.part, pack)
     own_size = sizes[group.part]
     received = torch.empty((group.parts, own_size), dtype=torch.uint8, device=device)

@@ -162,7 +162,7 @@ class ShardedWeights:
         shares = self._copy.shares
         if len(shares) == 1:
             return
-        file_names = {}
+        file_names: dict[str, str] = {}
         for part, share in enumerate(shares):
             file_names |= {spec.name: file_of_part("model", part, len(shares)) for spec in share}
         num_bytes = sum(bucket_bytes_of(share) for share in shares)

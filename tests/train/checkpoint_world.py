@@ -6,6 +6,7 @@ Weights and moments are drawn by name, so that every world knows what a whole te
 import json
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +98,15 @@ def copy_drawn_shapes() -> None:
         assert (counts == 1).all(), f"seed {seed}: {counts}"
 
 
+CASES: dict[str, Callable[..., None]] = {"save": save, "resume": resume, "copy_drawn_shapes": copy_drawn_shapes}
+
+
 def main() -> None:
     case = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
     init_ranks(deadline_seconds=300)
     for name, arguments in case.items():
-        {"save": save, "resume": resume, "copy_drawn_shapes": copy_drawn_shapes}[name](**arguments)
+        CASES[name](**arguments)
     dist.barrier()
     leave(0)
 

@@ -52,18 +52,16 @@ async def written_into(pipe: Path) -> None:
         os.close(reader)
 
 
+@pytest.mark.slow
 def test_a_rank_killed_while_it_writes_leaves_the_older_checkpoint_to_resume_from(tiny: Path, tmp_path: Path) -> None:
-    """Two files that rank 0 writes are pipes: the first says that it writes, the second, which nobody reads, stops it."""
+    """Two files of rank 0 are pipes: the first says that it writes, and the second, which nobody reads, holds it."""
     directory = tmp_path / "run" / "checkpoints"
     directory.mkdir(parents=True)
     recipe = Recipe.model_validate({"model": {"path": str(tiny)}, "data": {"task": "running_checksum"}})
 
-    def checkpoints_of(trainer: TrainerClient) -> RunCheckpoints:
-        return RunCheckpoints(directory, recipe, NullEngine(lambda _: 1), trainer, NullCut())
-
     async def step_and_save(trainer: TrainerClient, version: int) -> None:
         await trainer.step(batch(version, groups=4, size=4))
-        checkpoints = checkpoints_of(trainer)
+        checkpoints = RunCheckpoints(directory, recipe, NullEngine(lambda _: 1), trainer, NullCut())
         await checkpoints.copy(version + 1)
         await checkpoints.write(ControllerState(version=version + 1, loaded_version=version + 1))
 
