@@ -26,7 +26,6 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.errors import InputError, RunError
 from arl.metrics.console import ConsoleDisplay
-from arl.models.load import save_model
 from arl.run.evaluation.serving import evaluate_models
 from arl.run.train import train
 
@@ -178,7 +177,8 @@ def _convert(state_file: Path, model: Path) -> Path:
     directory = state_file.with_suffix("")
     state = torch.load(state_file, weights_only=True)
     empty = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
-    save_model(empty, AutoTokenizer.from_pretrained(model), state, directory)
+    empty.save_pretrained(directory, state_dict=state)
+    AutoTokenizer.from_pretrained(model).save_pretrained(directory)
     return directory
 
 

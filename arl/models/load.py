@@ -1,6 +1,7 @@
 """Load Hugging Face causal language models with arl's attention, and refuses by name what that cannot do."""
 
 import contextlib
+import copy
 import functools
 from pathlib import Path
 
@@ -78,11 +79,13 @@ def empty_model(path: str | Path) -> PreTrainedModel:
     return model.eval()
 
 
-def save_model(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, state: dict[str, torch.Tensor], path: Path
-) -> None:
-    """Write `state`, the model's config and the tokenizer as files that `from_pretrained` reads."""
-    model.save_pretrained(path, state_dict=state)
+def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
+    """Write all that `from_pretrained` reads beside the weights: configs and tokenizer."""
+    config = copy.deepcopy(model.config)
+    config.dtype = model.dtype
+    config.save_pretrained(path)
+    if model.can_generate():
+        model.generation_config.save_pretrained(path)
     tokenizer.save_pretrained(path)
 
 

@@ -1,6 +1,7 @@
-"""Find the files of a model by its directory or its Hugging Face name. Importing this module does not import torch."""
+"""Name the files of a model, and find them by its directory or its Hugging Face name. This imports no torch."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -28,6 +29,28 @@ def local_copy(path: str | Path) -> Path:
         raise DataError(
             f"model.path {path}: neither a directory nor a model that can be downloaded ({error})"
         ) from error
+
+
+def file_of_part(stem: str, part: int, parts: int) -> str:
+    """Name the safetensors file of part number `part`, counted from 0, as transformers names those of large models.
+
+    >>> file_of_part("model", 0, 1), file_of_part("model", 0, 2)
+    ('model.safetensors', 'model-00001-of-00002.safetensors')
+    """
+    if parts == 1:
+        return f"{stem}.safetensors"
+    return f"{stem}-{part + 1:05d}-of-{parts:05d}.safetensors"
+
+
+def write_index(directory: Path, file_names: Mapping[str, str], num_bytes: int) -> None:
+    """Write the index of a model in several files.
+
+    Args:
+        file_names: parameter name -> name of the file that holds it.
+        num_bytes: of all parameters.
+    """
+    index = {"metadata": {"total_size": num_bytes}, "weight_map": dict(sorted(file_names.items()))}
+    (directory / SAFE_WEIGHTS_INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n")
 
 
 def stored_files(path: str | Path) -> dict[str, Path]:

@@ -1,7 +1,8 @@
 """Write, verify, keep and find the checkpoints of a run.
 
     checkpoints/step_N/   model.safetensors, config.json, tokenizer…   what `from_pretrained` reads
-                          optimizer.safetensors                        AdamW's moments
+                          optimizer.safetensors                        AdamW's moments; with several ranks both are
+                                                                       one file of each: arl.train.training_copy
                           weights/vM                                   versions that engines serve, or still need
                           run.msgpack                                  controller, metrics, clock: a RunState
                           manifest.json                                bytes and sha256 of every other file
@@ -42,7 +43,6 @@ P = ParamSpec("P")
 MANIFEST = "manifest.json"
 STATE = "run.msgpack"
 OLDER = "weights"  # directory of the versions before the checkpoint's
-OPTIMIZER = "optimizer.safetensors"
 STEPS_BETWEEN = 20  # checkpoints, unless the recipe says otherwise
 
 
@@ -252,8 +252,8 @@ def verify(checkpoint: Path) -> None:
         files = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=dict[str, _File])
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(f"checkpoint {checkpoint}: no {MANIFEST} that can be read ({error})") from error
-    has_weights = any(_holds_weights(name) for name in files)
-    if not has_weights or not {STATE, "config.json", OPTIMIZER} <= files.keys():
+    has_tensors = all(_has_tensors(files, stem) for stem in ("model", "optimizer"))
+    if not has_tensors or not {STATE, "config.json"} <= files.keys():
         raise DataError(f"checkpoint {checkpoint}: {MANIFEST} does not name all of its files")
     for name, expected in files.items():
         try:
@@ -266,9 +266,9 @@ def verify(checkpoint: Path) -> None:
             raise DataError(f"checkpoint {checkpoint}: {name} is corrupt: its sha256 is not that of {MANIFEST}")
 
 
-def _holds_weights(name: str) -> bool:
-    """Return whether it is model.safetensors, or one of the many files of a large model."""
-    return name.startswith("model") and name.endswith(".safetensors")
+def _has_tensors(files: Collection[str], stem: str) -> bool:
+    """Return whether `files` has STEM.safetensors, or one of the many files of a large model or of several ranks."""
+    return any(name.startswith(stem) and name.endswith(".safetensors") for name in files)
 
 
 def newest_intact(directory: Path, note: Callable[[str], None]) -> tuple[Path, RunState]:

@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from arl.errors import EngineError
+from arl.errors import DataError, EngineError
 from arl.models.load import DTYPES
+from arl.models.model_files import stored_files
 from arl.sync.buckets import TensorSpec
 
 
@@ -22,13 +23,14 @@ def read_weights(directory: str | Path) -> dict[str, Tensor]:
     """Read all tensors of a published version.
 
     Raises:
-        EngineError: `directory`/model.safetensors cannot be read.
+        EngineError: a file of `directory` cannot be read.
     """
-    path = Path(directory) / "model.safetensors"
+    state: dict[str, Tensor] = {}
     try:
-        state: dict[str, Tensor] = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise EngineError(f"{path}: the weights cannot be read ({error})") from error
+        for file in sorted(set(stored_files(directory).values())):
+            state |= load_file(file)
+    except (OSError, SafetensorError, DataError) as error:
+        raise EngineError(f"{directory}: the weights cannot be read ({error})") from error
     return state
 
 

@@ -6,7 +6,7 @@ controller (ROUTER, one port)                        rank r (DEALER, and one for
     Step ──► … Stepped ◄──                           version v + 1 exists, its snapshot is taken
                Published ◄──                         by rank 0's publisher, while the next step may run
     Save ──► … Copied ◄──
-               Saved ◄──                             by rank 0, from the thread that writes
+               Saved ◄──                             by every rank, from the thread that writes its part
     Join ──► … Joined ◄──                            a group of engines, by rank 0: arl.sync.broadcast_threads
     Send ──► … Sent ◄──                              by the thread of that group; Leave ends it
     Claim ──► … Claimed ◄──                          by rank 0's thread that keeps what engines need: arl.train.claims
@@ -40,7 +40,7 @@ class _Message(Struct, frozen=True, tag=True):
 class Hello(_Message, frozen=True):
     """Opens every connection, and says who has connected."""
 
-    role: str  # "trainer", or one of rank 0's threads
+    role: str  # "trainer", or one of a rank's threads
     rank: int
     run_key: str
     host: str  # name of its machine
@@ -141,7 +141,7 @@ class Save(_Message, frozen=True):
 
 
 class Copied(_Message, frozen=True):
-    """Answers Save: the state is copied, so training may continue."""
+    """Answers Save: this rank's share is copied, so training may continue."""
 
 
 class Saved(_Message, frozen=True):

@@ -17,7 +17,7 @@ class Link:
     """Sends messages to the controller and receives its own. The first message is Hello.
 
     Args:
-        role: "trainer", or the name of a thread of rank 0.
+        role: "trainer", or the name of a thread.
         context: of ZeroMQ. None: the process's own, which is destroyed at the end, so that no thread may still wait
             for a message of it then.
     """

@@ -39,7 +39,7 @@ from arl.train.shard import pack_sizes
 from arl.types import WeightUpdate
 
 if TYPE_CHECKING:
-    from arl.train.sharded_weights import TrainingState
+    from arl.train.training_copy import TrainingState
 
 
 class Rank:
@@ -120,9 +120,12 @@ class Rank:
         )
 
     def _save(self, message: Save) -> Copied:
-        state = self.learner.sharded.training_state()
-        if self._link.rank == 0:
-            self._saver.submit(self._write, state, Path(message.path), self.learner.version)
+        """Copy this rank's share. The controller asks for no copy while a rank still writes the one before."""
+        sharded = self.learner.sharded
+        state = sharded.training_state()
+        if self._init.takes_turns:
+            sharded.give_back()
+        self._saver.submit(self._write, state, Path(message.path), self.learner.version)
         return Copied()
 
     def _write(self, state: "TrainingState", path: Path, version: int) -> None:

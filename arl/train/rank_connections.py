@@ -20,7 +20,7 @@ TRAINER = "trainer"  # role of a rank's main thread
 
 
 class RankConnections:
-    """Holds one listening socket for all ranks and for the threads of rank 0.
+    """Holds one listening socket for all ranks and for their threads.
 
     Args:
         num_ranks: ranks from 0 to num_ranks - 1 are admitted.

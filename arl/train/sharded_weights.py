@@ -1,7 +1,8 @@
 """Hold this rank's shards of a model and of AdamW's moments, and save and load them as checkpoints.
 
     model directory ─► empty model ─► shard ─► fill_model
-    gather ─► what is published               training_state ─► write ─► a checkpoint ─► load_optimizer
+    gather ─► what is published
+    training_state: this rank's share, in host memory ─► write: files of this rank ─► a checkpoint ─► load_optimizer
 
 Master weights and optimizer states are float32. The optimizer works on the local shards themselves: AdamW is
 elementwise, so the result is the same, and DTensor's dispatch, which costs more than the arithmetic of a tiny model,
@@ -9,36 +10,28 @@ is not paid.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
 from arl.config.recipe import Train
-from arl.errors import DataError
-from arl.models.load import empty_model, save_model
-from arl.models.weights import fill_model
+from arl.models.load import empty_model, save_description
+from arl.models.model_files import file_of_part, write_index
+from arl.models.weights import fill_model, own_rows
+from arl.sync.buckets import TensorSpec, bucket_bytes_of
 from arl.train.gathering import Bucket, gather_buckets, shard_group
 from arl.train.loss_scale import LossScale
-from arl.train.sharding import local_part, part_like, shard, whole_tensor
+from arl.train.optimizer_files import OptimizerFiles, write_rows
+from arl.train.sharding import local_part, shard, whole_tensor
+from arl.train.training_copy import TrainingCopy, TrainingState
 
-OPTIMIZER = "optimizer.safetensors"
-LOSS_SCALE = "loss_scale"  # (2,) float32 in the optimizer's file: the value, and the good updates since it changed
+LOSS_SCALE = "loss_scale"  # (2,) float32 in the optimizer's files: the value, and the good updates since it changed
 MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-@dataclass(frozen=True)
-class TrainingState:
-    """Holds a copy of what a trainer needs to resume, on the CPU of rank 0; empty on the other ranks."""
-
-    weights: dict[str, Tensor]  # float32, by parameter name
-    optimizer: dict[str, Tensor]  # AdamW's moments as <moment>.<parameter>, its number of updates, and the loss scale
 
 
 def matrices(model: torch.nn.Module) -> set[str]:
@@ -79,6 +72,8 @@ class ShardedWeights:
             for moment in MOMENTS:
                 state[moment] = torch.zeros_like(local, requires_grad=False)
             self._optimizer.state[local] = state
+        specs = [TensorSpec(name, "float32", tuple(sharded.shape)) for name, sharded in self._shards.items()]
+        self._copy = TrainingCopy(specs, shard_group(next(iter(self._shards.values()))))
 
     def _groups(self, train: Train) -> list[dict[str, Any]]:
         """Divide the local shards into those that decay and those that do not."""
@@ -100,12 +95,8 @@ class ShardedWeights:
             flats: memory of each bucket, (bytes of the bucket,) uint8. None: this rank keeps nothing.
             everywhere: every rank may keep the buckets; otherwise rank 0 alone.
         """
-        shards = {name: local.detach() for name, _, local in self._parameters()}
-        any_parameter = next(iter(self._shards.values()))
-        group = shard_group(any_parameter)
-        gather_buckets(shards, buckets, flats, group, everywhere)
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
+        gather_buckets(self._local_weights(), buckets, flats, self._copy.group, everywhere)
+        self._wait_for_copies()
 
     def full_state(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Copy every weight, in `dtype`, to the CPU of rank 0; returns nothing on the other ranks. Collective."""
@@ -122,63 +113,87 @@ class ShardedWeights:
         Raises:
             OSError: `path` exists and is not empty.
         """
-        weights = self.full_state(torch.float32)
-        state = TrainingState(weights, optimizer={})
+        state = TrainingState(self._copy.copy_weights(self._local_weights()), optimizer={})
+        self._wait_for_copies()
+        temporary = path.with_name(f".{path.name}.partial")
+        self.write(state, temporary, tokenizer_path)
+        if dist.get_world_size() > 1:
+            dist.barrier()  # until every rank has written
         if dist.get_rank() == 0:
-            temporary = path.with_name(f".{path.name}.partial")
-            self.write(state, temporary, tokenizer_path)
             temporary.rename(path)
 
     def training_state(self) -> TrainingState:
-        """Copy weights and optimizer; later steps do not change the copy. Collective."""
-        optimizer = {}
-        for name, full in self._moments():
-            if dist.get_rank() == 0:
-                optimizer[name] = full.to("cpu", copy=True)
-        if dist.get_rank() == 0:
-            any_state = self._optimizer.state[self._local[0]]
-            optimizer["step"] = any_state["step"].to("cpu", copy=True)
-            optimizer[LOSS_SCALE] = torch.tensor([self.loss_scale.value, self.loss_scale.num_good])
-        weights = self.full_state(torch.float32)
-        return TrainingState(weights, optimizer)
+        """Copy this rank's share of weights and optimizer. Collective.
+
+        Later steps do not change the copy, and the next call does: it uses the same memory.
+        """
+        any_state = self._optimizer.state[self._local[0]]
+        optimizer = {
+            "step": any_state["step"],
+            LOSS_SCALE: torch.tensor([self.loss_scale.value, self.loss_scale.num_good]),
+        }
+        for name, _, local in self._parameters():
+            for moment in MOMENTS:
+                optimizer[f"{moment}.{name}"] = self._optimizer.state[local][moment]
+        state = TrainingState(
+            self._copy.copy_weights(self._local_weights()),
+            self._copy.copy_rows(optimizer),
+        )
+        self._wait_for_copies()
+        return state
 
     def write(self, state: TrainingState, path: Path, tokenizer_path: str | Path) -> None:
-        """Write rank 0's `state` to `path`, as `from_pretrained` and `load_optimizer` read it. Not collective."""
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)
-        save_model(self.model, tokenizer, state.weights, path)
+        """Write this rank's `state` to `path`, as `from_pretrained` and `load_optimizer` read it. Not collective."""
+        group = self._copy.group
+        if not group.has_rank_0:
+            return
+        path.mkdir(parents=True, exist_ok=True)
+        if group.part == 0:
+            save_description(self.model, AutoTokenizer.from_pretrained(tokenizer_path), path)
+            self._write_index(path)
+        if state.weights:
+            name = file_of_part("model", group.part, group.parts)
+            save_file(state.weights, path / name, metadata={"format": "pt"})
         if state.optimizer:
-            save_file(state.optimizer, path / OPTIMIZER)
+            write_rows(state.optimizer, path, group.part, group.parts)
+
+    def _write_index(self, path: Path) -> None:
+        """Write which rank's file holds which weight; one rank's file needs no index."""
+        shares = self._copy.shares
+        if len(shares) == 1:
+            return
+        file_names: dict[str, str] = {}
+        for part, share in enumerate(shares):
+            file_names |= {spec.name: file_of_part("model", part, len(shares)) for spec in share}
+        num_bytes = sum(bucket_bytes_of(share) for share in shares)
+        write_index(path, file_names, num_bytes)
 
     def load_optimizer(self, path: Path) -> None:
-        """Continue with the AdamW state of a checkpoint, which any number of ranks may have written. Collective.
+        """Continue with the AdamW state of a checkpoint, which any number of ranks may have written.
 
         Raises:
             DataError: the checkpoint has no optimizer state, or that of another model.
         """
-        try:
-            with safe_open(path / OPTIMIZER, "pt") as file:
-                value, num_good = file.get_tensor(LOSS_SCALE).tolist()
-                for name, sharded, local in self._parameters():
-                    # A copy, because all tensors that a file gives share its memory.
-                    state = {"step": file.get_tensor("step").to(self.device, copy=True)}
-                    for moment in MOMENTS:
-                        whole = file.get_tensor(f"{moment}.{name}")
-                        state[moment] = part_like(whole, sharded)
-                    self._optimizer.state[local] = state
-        except (OSError, SafetensorError) as error:
-            raise DataError(
-                f"{path / OPTIMIZER}: not the optimizer state of this model ({error}); resume from another checkpoint"
-            ) from error
+        with OptimizerFiles(path) as files:
+            value, num_good = files.whole(LOSS_SCALE).tolist()
+            step = files.whole("step")
+            for name, sharded, local in self._parameters():
+                state = self._optimizer.state[local]
+                state["step"].copy_(step)
+                first, _ = own_rows(sharded)
+                for moment in MOMENTS:
+                    files.read_rows(f"{moment}.{name}", len(sharded), first, state[moment])
         if self.loss_scale.is_dynamic:
             self.loss_scale.value = value
             self.loss_scale.num_good = int(num_good)
 
-    def _moments(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield each moment, whole. Collective."""
-        for name, sharded, local in self._parameters():
-            state = self._optimizer.state[local]
-            for moment in MOMENTS:
-                yield f"{moment}.{name}", whole_tensor(state[moment], sharded)
+    def _local_weights(self) -> dict[str, Tensor]:
+        return {name: local.detach() for name, _, local in self._parameters()}
+
+    def _wait_for_copies(self) -> None:
+        """Wait until what was copied to host memory is there."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
 
     def _parameters(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield of each parameter its name, the parameter of the model, and the shard that the optimizer updates."""

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers import AttentionInterface, PreTrainedModel
 
@@ -85,15 +85,6 @@ def whole_tensor(local: Tensor, sharded: Tensor) -> Tensor:
         stride=sharded.stride(),
     )
     return whole.full_tensor()
-
-
-def part_like(whole: Tensor, sharded: Tensor) -> Tensor:
-    """Return a copy of this rank's part of `whole`, sharded as the parameter `sharded` is."""
-    whole = whole.to(sharded.device, copy=True)
-    if not isinstance(sharded, DTensor):
-        return whole
-    distributed = distribute_tensor(whole, sharded.device_mesh, sharded.placements, src_data_rank=None)
-    return distributed.to_local().contiguous()
 
 
 def _mesh(train: Train, device: torch.device) -> DeviceMesh:

@@ -112,7 +112,7 @@ class TrainerClient:
         self._one_at_a_time = asyncio.Lock()  # one request to all ranks
         self._one_claim_at_a_time = asyncio.Lock()
         self._answers: Answers | None = None
-        self._saving: asyncio.Future[Any] | None = None
+        self._saving: Answers | None = None
         self._thread_answers: dict[str, asyncio.Future[Any]] = {}  # by role of rank 0's thread
         self._wanted: dict[int, asyncio.Future[WeightUpdate]] = {}  # by version
         self._tasks: list[asyncio.Task[None]] = []
@@ -231,26 +231,25 @@ class TrainerClient:
             return answer.version
 
     async def save(self, path: Path) -> None:
-        """See Trainer. First waits until the previous save is written, because only one is written at a time.
+        """See Trainer. First waits until the previous save is written, because a rank keeps one copy at a time.
 
         Raises:
             ProcessDied, TrainerError, DeadlineError: a rank died, raised, or took too long.
         """
         if self._saving is not None:
             await self.saved()
-        self._saving = self._waits.new()
+        self._saving = self._expect(Saved)
         await self._ask([Save(str(path))] * self._num_ranks, Copied, self._deadlines.step)
 
     async def saved(self) -> None:
         """See Trainer.
 
         Raises:
-            ProcessDied, TrainerError, DeadlineError: the rank that writes died, raised, or took too long.
+            ProcessDied, TrainerError, DeadlineError: a rank died, raised, or took too long to write its part.
         """
         assert self._saving is not None, "nothing was saved"
         self._waits.check()
-        async with self._rank_0_deadline(self._deadlines.step, "to write the checkpoint"):
-            await asyncio.shield(self._saving)
+        await self._collect(self._saving, self._deadlines.step, f"at version {self._version} to write the checkpoint")
 
     async def stop(self) -> None:
         """Let the ranks finish what they publish, and exit.
@@ -327,7 +326,7 @@ class TrainerClient:
             return f"{what}; {len(answers.by_rank)} of {self._num_ranks} ranks have answered"
 
         async with self._ranks.deadline(seconds, answers.missing, progress):
-            await answers.complete
+            await asyncio.shield(answers.complete)
         return [answers.by_rank[rank] for rank in range(self._num_ranks)]
 
     def _rank_0_deadline(self, seconds: float, what: str) -> contextlib.AbstractAsyncContextManager[None]:
@@ -367,7 +366,7 @@ class TrainerClient:
             self._deliver_update(message.update)
         elif isinstance(message, Saved):
             assert self._saving is not None, "nothing was to be saved"
-            set_if_waiting(self._saving, None)
+            self._saving.add(sender.rank, message)
         elif isinstance(message, Joined | Sent | Claimed):
             set_if_waiting(self._thread_answers[sender.role], message)
         elif sender.role == TRAINER:

@@ -23,6 +23,7 @@ from arl.train import channel
 from arl.train.algorithms.grpo import GRPO
 from arl.train.trainer_client import TrainerClient
 from arl.types import Batch, StepResult
+from tests.train.saved import saved_optimizer, saved_weights
 from tests.train.synthetic import batch
 from tests.train.workers import DEADLINES, KEY, forked, init, launched, started
 
@@ -36,7 +37,7 @@ async def two_steps(
     update = await trainer.weights(6)
     await trainer.save(directory / "saved")
     await trainer.saved()
-    saved = load_file(directory / "saved" / "model.safetensors")
+    saved = saved_weights(directory / "saved")
     published = load_file(Path(update.path) / "model.safetensors")
     assert saved.keys() == published.keys()
     assert all(np.array_equal(saved[name], published[name]) for name in saved), "publication reloads bit-equal"
@@ -104,8 +105,8 @@ def test_a_checkpoint_goes_on_with_its_optimizer_in_another_world_size(
     whole = asyncio.run(trained(tiny, (4, 5, 6), 1, "whole", resumed=False))
     half = asyncio.run(trained(tiny, (4, 5), ranks, "half", resumed=False))
     rest = asyncio.run(trained(half, (6,), later, "rest", resumed=True))
-    for file in ("model.safetensors", "optimizer.safetensors"):
-        ours, theirs = load_file(rest / file), load_file(whole / file)
+    for read in (saved_weights, saved_optimizer):
+        ours, theirs = read(rest), read(whole)
         assert ours.keys() == theirs.keys()
         for name, tensor in ours.items():
             np.testing.assert_allclose(tensor, theirs[name], atol=0 if ranks == later else 1e-5, err_msg=name)

@@ -28,7 +28,7 @@ NCCL = 500_000_000  # channels and buffers of one process's communicators
 GAPS = 0.05  # of what is allocated: blocks of packs of varying size do not fill torch's segments
 PROCESS_ON_GPU = 3_000_000_000  # host memory of a process with CUDA's libraries
 PROCESS_ON_CPU = 500_000_000
-CHECKPOINT_BYTES = 12  # a parameter: rank 0's copy of weights and moments, which is written in the background
+CHECKPOINT_BYTES = 12  # a parameter: weights and moments, which all ranks of a host copy and write in the background
 
 
 class MemoryInputs(Struct, frozen=True):
