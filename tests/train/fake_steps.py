@@ -36,7 +36,8 @@ OBJECTIVES: dict[str, Objective] = {
     "entropy": DecoupledPPO(entropy_coefficient=0.01),
     "sequences": GSPO(clip_low=0.2, clip_high=0.2),
 }
-BUCKET_BYTES = 1 << 12
+BUCKET_BYTES = 1 << 13
+CAPACITY = 100  # tokens
 
 
 def columns_stay_on_the_cpu(patch: pytest.MonkeyPatch) -> None:
@@ -109,9 +110,8 @@ def train(case: dict[str, Any]) -> Counter[str]:
     world_size = case.get("world_size", 2)
     objective = OBJECTIVES[case.get("objective", "decoupled")]
     settings = {"dtype": "bfloat16", "minibatches": 2, "clip_norm": 0.5, "ranks": world_size} | case.get("train", {})
-    lone = case.get("lone", False)  # one sequence in each pack, which is then one segment
-    groups = batch(4, groups=4, size=1 if lone else 2, seed=4)
-    shards, _ = packed(groups, 2, 20 if lone else 200, world_size, objective=objective)
+    groups = batch(4, groups=case.get("groups", 4), size=case.get("group_size", 2), seed=4)
+    shards, _ = packed(groups, 2, CAPACITY, world_size, objective=objective)
     with fake_gpu() as computed, fake_ranks(world_size), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "WORTH_A_COLLECTIVE", 1)  # every block is a unit of its own, as in a real model
         if fault := case.get("fault"):
