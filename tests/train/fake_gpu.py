@@ -102,6 +102,7 @@ def _patch_cuda(patch: pytest.MonkeyPatch) -> None:
         "synchronize": None,
         "max_memory_allocated": 0,
         "get_device_name": "NVIDIA H200",
+        "get_device_capability": (9, 0),
     }
     for name, answer in answers.items():
         patch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
