@@ -14,6 +14,7 @@ from arl.launch.gpu_devices import Gpu, find_gpus
 from arl.launch.gpu_driver import driver_version
 from arl.launch.gpu_peers import pairs_without_access
 from arl.launch.torch_build import TorchBuild, own_torch, probe_torch, refuse_unequal_nccl
+from arl.models.flash_package import FLASH_3, has_flash_3
 from arl.run.finding import Finding
 from arl.run.gpu_checks import LEAST_SHARED, install_packages
 from arl.sync.publication_directory import SHARED_MEMORY
@@ -41,9 +42,17 @@ def gpu_findings(visible: Sequence[str], backends: Sequence[Installation]) -> It
     yield _shared_memory()
     ours = own_torch()
     yield Finding(ours.cuda is not None, f"the trainer's {ours}")
+    yield _attention()
     for backend in backends:
         yield _other_torch(ours, backend)
         yield _packages(backend)
+
+
+def _attention() -> Finding:
+    """Name the flash attention of the trainer. None is missing, because torch brings version 2."""
+    if has_flash_3():
+        return Finding(True, f"flash attention 3 of {FLASH_3}, on GPUs of compute capability 9.0")
+    return Finding(True, f"flash attention 2 of torch; version 3, for H100 and H200, is in {FLASH_3}")
 
 
 def _describe(gpu: Gpu) -> str:

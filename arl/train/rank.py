@@ -70,7 +70,7 @@ class Rank:
     def serve(self) -> None:
         """Consumes the controller's messages; waits for the next; unblocked by it, or by the controller's death."""
         ready = Ready(self.learner.tensors())
-        self._log("ready")
+        self._log(f"ready; {self.learner.sharded.attention}")
         self._link.send(ready)
         while True:
             message = self._link.receive()

@@ -26,6 +26,7 @@ from arl.kernels.linear_logprob import linear_logprob
 from arl.kernels.linear_policy_loss import linear_policy_loss
 from arl.kernels.policy_loss import RowLoss
 from arl.kernels.rows import tune_rows
+from arl.models.flash import choose_flash
 from arl.models.load import DTYPES
 from arl.models.packed import PackedContext
 from arl.train.micro_batch import MicroBatch
@@ -76,6 +77,7 @@ class ShardedModel(ShardedWeights):
         self.temperature = temperature
         self.clip_norm = train.clip_norm
         self.dtype = DTYPES[train.dtype]
+        self.attention = choose_flash(device, self.dtype)
         self._world = dist.get_world_size()
         self._reshard = train.reshard
         self._copies = copies(train)

@@ -35,7 +35,7 @@ def test_every_test_here_holds_for_the_interpreted_kernels(pytestconfig: pytest.
     assert re.search(r"[3-9]\d passed|\d{3} passed", done.stdout), done.stdout
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_row_statistics_compile_to_wide_loads_without_spills(
     dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,15 +50,26 @@ def test_row_statistics_compile_to_wide_loads_without_spills(
         assert "bar.sync" not in loop  # lanes exchange nothing until a row has been read
 
 
-@pytest.mark.parametrize("has_entropy", [False, True])
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+# The gradient of float32 logits, which train.head asks for, is in the type of the hidden states.
+@pytest.mark.parametrize(
+    ("dtype", "out", "has_entropy"),
+    [
+        ("bf16", "bf16", False),
+        ("bf16", "bf16", True),
+        ("fp16", "fp16", True),
+        ("fp32", "fp32", False),
+        ("fp32", "fp32", True),
+        ("fp32", "bf16", True),
+        ("fp32", "fp16", True),
+    ],
+)
 def test_the_row_gradient_compiles_to_wide_accesses_without_spills(
-    dtype: str, has_entropy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: str, out: str, has_entropy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from arl.kernels.triton_rows import GRADIENT_CONFIGS, row_gradient_kernel
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    types = {"logits": f"*{dtype}", "out": f"*{dtype}", "targets": "*i64", "inverse_temperature": "fp32"}
+    types = {"logits": f"*{dtype}", "out": f"*{out}", "targets": "*i64", "inverse_temperature": "fp32"}
     types |= dict.fromkeys(("peak", "log_total", "of_logprob", "of_entropy", "entropy"), "*fp32")
     constants = {"HAS_ENTROPY": has_entropy}
     for config in GRADIENT_CONFIGS:
@@ -66,7 +77,7 @@ def test_the_row_gradient_compiles_to_wide_accesses_without_spills(
         assert "ld.global.v4.b32" in ptx
         assert "st.global.v4.b32" in ptx
         assert "bar.sync" not in ptx
-        assert dtype == "fp32" or "cvt.rn.bf16" in ptx  # rounded, not cut off
+        assert out == "fp32" or f"cvt.rn.{out.replace('fp', 'f')}" in ptx  # rounded, not cut off
 
 
 def test_where_a_chunk_begins_and_how_long_it_is_is_no_reason_to_compile_anew() -> None:

@@ -62,6 +62,7 @@ def test_gpus_are_reported_with_their_users_compilers_and_what_both_sides_have(
     assert any(line.startswith("ok       C compiler /") for line in lines)
     assert f"ok       Python.h of {sys.executable}" in lines
     assert any("/dev/shm of" in line and "GB for NCCL" in line for line in lines)
+    assert "ok       flash attention 2 of torch; version 3, for H100 and H200, is in flash_attn_interface" in lines
     assert "MISSING  SGLang and the trainer in one NCCL group" in lines
     assert "torch 2.11.0+cu130 for CUDA 13.0 with NCCL 2.28.9" in done.stdout
     assert f"{python} -m pip install 'sglang-kernel==0.4.7'" in lines

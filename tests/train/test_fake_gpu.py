@@ -1,0 +1,150 @@
+"""Take whole training steps on a GPU that is only a type: errors of dtype, device and shape are found without one.
+
+A rank of FSDP2 loads a model, computes proximal logprobs, runs packed prefix trees through flash attention, the fused
+head and the objective, reduces the gradient, clips, updates with fused AdamW, and gathers the weights as each transport
+does. tests/train/fake_gpu.py says how; a process of its own computes all cases. What this cannot find:
+
+    values, races of streams, memory: nothing is computed
+    how Triton compiles: tests/kernels/test_triton.py compiles for sm_90; here only arguments are checked
+    fused attention of a pack with one segment: it becomes plain products, because only CUDA's build chooses a kernel
+    collectives that ranks enter in different order: there is one rank, and the others are assumed
+    train.compile, and what calls CUDA's runtime itself: pinned memory, handles, mem_get_info
+"""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.train.families import FAMILIES, make_family
+
+pytest.importorskip("triton", reason="Triton is not installed here")
+pytestmark = [
+    pytest.mark.skipif(torch.version.cuda is not None, reason="this torch is built for GPUs: pytest -m gpu"),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="no g++, which compiles fake_gpu.cpp"),
+]
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+VARLEN = "torch_attn._varlen_attn.default"
+Case = dict[str, Any]
+Results = dict[str, dict[str, Any]]
+STEPS: dict[str, Case] = {
+    "bfloat16": {"family": "qwen3"},
+    "selective": {"family": "qwen3", "train": {"checkpointing": "selective"}},
+    "full": {"family": "qwen3", "train": {"checkpointing": "full"}},
+    "float32": {"family": "llama", "train": {"dtype": "float32"}, "groups": 16},  # two micro-batches in an update
+    "float16": {"family": "gemma-tied", "objective": "entropy", "train": {"dtype": "float16", "head": "float32"}},
+    "HSDP": {
+        "family": "qwen2-tied",
+        "world_size": 4,
+        "train": {"shard_ranks": 2, "reshard": True, "halves_every": 1},
+    },
+    # Groups of one have no advantage: this rank computes nothing, in step with others.
+    "nothing": {"family": "mistral", "objective": "sequences", "train": {"head": "float32"}, "group_size": 1},
+}
+FAULTS = {
+    "columns_stay_on_the_cpu": "at least two devices, cuda:0 and cpu",
+    "the_head_is_float32": "mm.out: expected operands of one type",
+    "sums_of_the_head_are_bfloat16": "self is torch.bfloat16, the product torch.float32",
+    "sums_are_reduced_on_the_cpu": "at least two devices, cpu and cuda:0",
+    "a_kernel_gets_int32_targets": "targets is torch.int32",
+    "ranks_reduce_on_the_cpu": "NCCL wants tensors of a GPU, and of one type",
+}
+DTYPES = ["bfloat16", "float16", "float32"]
+GRIDS: dict[int, dict[str, list[Any]]] = {  # by the number of ranks
+    2: {"dtype": DTYPES, "head": ["auto", "float32"], "checkpointing": ["none", "selective", "full"]},
+    4: {"dtype": DTYPES, "reshard": [False, True], "shard_ranks": [None, 2]},
+}
+Compute = Callable[[dict[str, Case]], Results]
+
+
+@pytest.fixture(scope="module")
+def compute(tmp_path_factory: pytest.TempPathFactory) -> Compute:
+    """Return a function that computes cases in a process of its own."""
+    directory = tmp_path_factory.mktemp("fake_gpu")
+    library = compiled(directory)
+    models = {name: str(make_family(name, directory / name)) for name in FAMILIES}
+
+    def run(cases: dict[str, Case]) -> Results:
+        given = {name: {**case, "model": models[case["family"]]} for name, case in cases.items()}
+        file = directory / "cases.json"
+        file.write_text(json.dumps(given))
+        command = [sys.executable, "-m", "tests.train.fake_steps", str(file)]
+        environment = os.environ | {"LD_PRELOAD": str(library)}
+        done = subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=1500
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        results: Results = json.loads(done.stdout.splitlines()[-1])
+        return results
+
+    return run
+
+
+def compiled(directory: Path) -> Path:
+    """Compile fake_gpu.cpp against this torch."""
+    library = directory / "fake_gpu.so"
+    torch_directory = Path(torch.__file__).parent
+    libraries = torch_directory / "lib"
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", f"-I{torch_directory / 'include'}"]
+    command += [str(HERE / "fake_gpu.cpp"), "-o", str(library)]
+    command += [f"-L{libraries}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{libraries}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return library
+
+
+@pytest.fixture(scope="module")
+def results(compute: Compute) -> Results:
+    faults = {name: {"family": "qwen3", "fault": name} for name in FAULTS}
+    return compute(STEPS | faults)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_rank_takes_a_step_on_a_gpu(name: str, results: Results) -> None:
+    result = results[name]
+    assert "error" not in result, result["trace"]
+    computed = result["computed"]
+    for operation in (
+        "aten._fused_adamw_.default",
+        "c10d._allgather_base_.default",
+        "c10d._reduce_scatter_base_.default",
+    ):
+        assert computed[operation], operation
+    dtype = STEPS[name].get("train", {}).get("dtype", "bfloat16")
+    is_half = dtype != "float32"
+    assert (VARLEN in computed) == (is_half and name != "nothing")
+    assert ("aten.addmm.dtype_out" in computed) == is_half  # d weight in float32 of products in half precision
+    has_wide_head = STEPS[name].get("train", {}).get("head") == "float32"
+    assert ("aten.mm.dtype_out" in computed) == (has_wide_head and is_half)
+
+
+def test_selective_checkpointing_keeps_flash_attention(results: Results) -> None:
+    kept, selective, full = (results[name]["computed"][VARLEN] for name in ("bfloat16", "selective", "full"))
+    assert selective == kept
+    assert full > kept
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_error_of_type_or_device_is_found(fault: str, results: Results) -> None:
+    assert FAULTS[fault] in results[fault].get("error", "no error")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", GRIDS)
+def test_every_setting_of_every_family_takes_a_step(world_size: int, compute: Compute) -> None:
+    grid = GRIDS[world_size]
+    cases: dict[str, Case] = {}
+    for family, *chosen in itertools.product(FAMILIES, *grid.values()):
+        train = dict(zip(grid, chosen, strict=True))
+        cases[f"{family} {train}"] = {"family": family, "world_size": world_size, "train": train}
+    failed = {name: result["trace"] for name, result in compute(cases).items() if "error" in result}
+    assert not failed, failed
