@@ -19,6 +19,7 @@ from torch import Tensor
 
 from arl.config.recipe import Train
 from arl.kernels import head, triton_rows
+from arl.kernels.linear_policy_loss import linear_policy_loss
 from arl.launch.child import leave
 from arl.sync.bucket_memory import allocate_buckets
 from arl.sync.buckets import make_buckets
@@ -51,10 +52,8 @@ def columns_stay_on_the_cpu(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_head_is_float32(patch: pytest.MonkeyPatch) -> None:
-    product = sharded_model.linear_policy_loss
-
     def loss(hidden: Tensor, weight: Tensor, *given: Any) -> Any:
-        return product(hidden, weight.float(), *given)
+        return linear_policy_loss(hidden, weight.float(), *given)
 
     patch.setattr("arl.kernels.linear_policy_loss.check_head", lambda *_: None)
     patch.setattr(sharded_model, "linear_policy_loss", loss)
