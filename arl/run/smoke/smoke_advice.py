@@ -3,12 +3,11 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from arl.config.recipe import Recipe, Train
+from arl.config.recipe import Recipe
 from arl.run.smoke.smoke_types import LogprobRow, SmokeStage
 
 NOTICEABLE_RMS = 1e-2  # nats, from which on rounding is part of every importance weight
 UNBALANCED = 3.0
-HEAD = "head"  # the field of the recipe section `train` by which a float32 head is chosen
 
 
 def advice(recipe: Recipe | None, stages: Sequence[SmokeStage], rows: Sequence[LogprobRow]) -> list[str]:
@@ -45,11 +44,10 @@ def _rounding(rows: Sequence[LogprobRow]) -> Iterator[str]:
     if not rounded:
         return
     most = max(rounded, key=lambda row: row.rms)
-    trainer = f"train.{HEAD}: float32" if HEAD in Train.model_fields else "float32 in the trainer's head"
     yield (
         f"in {most.precision} rounding alone moves a logprob by {most.rms:.2g} (RMS), and so the behavior weight by "
-        f"about {math.expm1(most.rms):.1%}: {trainer}, and for SGLang engine.args [--enable-fp32-lm-head], remove most "
-        "of it; GSPO's clip range is smaller than that"
+        f"about {math.expm1(most.rms):.1%}, which is more than GSPO's clip range: train.head float32 removes what "
+        "rounded logits add to it, on both sides"
     )
 
 
