@@ -7,6 +7,7 @@ Values that are read back are all 1. What stands in the way of that, and what ta
     the engine's thread for a device has no FakeTensorMode       backward runs in the thread that calls it
     torch.tensor(…, device="cuda") allocates before it is faked  FakeTensorMode.avoid_device_init, as without a GPU
     torch.cuda raises in a CPU build                             functions and streams that do nothing
+    host memory is pinned by its address                         nothing is pinned
     DeviceMesh, safetensors compute with values of a CPU         they run outside of the mode
     Triton launches a kernel by the address of its tensors       arguments are compared with the kernel's signature
     FakeTensorMode multiplies matrices of different types        `_Checks` refuses them, as cuBLAS does
@@ -32,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from arl.kernels import triton_rows
 from arl.models import weights
+from arl.sync import bucket_memory
 from arl.train import sharding
 
 aten = torch.ops.aten
@@ -108,6 +110,7 @@ def _patch_cuda(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch.cuda, "Stream", _Stream)
     patch.setattr(torch.cuda, "Event", _Stream)
     patch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    patch.setattr(bucket_memory, "_pin", lambda _: None)
 
 
 def _patch_values(patch: pytest.MonkeyPatch) -> None:
@@ -220,7 +223,11 @@ def _check_collective(func: Any, args: Any) -> None:
         raise RuntimeError(f"{func}: {kinds}; NCCL wants tensors of a GPU, and of one type")
     if not all(x.is_contiguous() for x in tensors):
         raise RuntimeError(f"{func}: NCCL wants tensors without gaps")
-    if "base" in func._schema.name:
-        sizes = sorted(x.numel() for x in tensors)
+    sizes = [x.numel() for x in tensors]
+    splits = [sum(x) for x in args if isinstance(x, list) and x and isinstance(x[0], int)]
+    if splits and splits != sizes:  # of an all-to-all: what is received, and what is sent
+        raise RuntimeError(f"{func}: {sizes} elements, and parts of {splits}")
+    if not splits and "base" in func._schema.name:
+        sizes.sort()
         if sizes[0] and sizes[-1] % sizes[0]:
             raise RuntimeError(f"{func}: {sizes} elements")
