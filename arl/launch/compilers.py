@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from arl.launch.torch_build import ALONE
+from arl.launch.interpreter import run_code
 
 HEADER = "Python.h"
 SECONDS = 60.0
@@ -32,15 +32,7 @@ def lacks_header(python: str = sys.executable) -> str | None:
     None as well where the interpreter cannot be run, which whoever needs it reports.
     """
     try:
-        done = subprocess.run(
-            [python, "-c", ASK],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-            env={**os.environ, **ALONE},
-            cwd="/",
-        )
+        done = run_code(python, ASK, SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = done.stdout.strip().splitlines()

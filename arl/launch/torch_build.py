@@ -3,16 +3,14 @@
 interpreter ─► a process of it imports torch, without using a GPU ─► TorchBuild ─► refuse_unequal_nccl
 """
 
-import os
 import subprocess
-from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
 
 from arl.errors import InputError
+from arl.launch.interpreter import last_words, run_code
 
-ALONE: Mapping[str, str] = {"PYTHONPATH": ""}  # our packages are not for another interpreter
 PROBE_SECONDS = 120.0  # importing torch takes seconds, and from a cold disk much longer
 # In torch built for a CPU, the function that reports NCCL's version lacks what it calls.
 PROBE = """
@@ -67,23 +65,14 @@ def probe_torch(python: str) -> TorchBuild:
         InputError: it cannot be run, or has no torch that can be imported.
     """
     try:
-        done = subprocess.run(
-            [python, "-c", PROBE],
-            capture_output=True,
-            text=True,
-            timeout=PROBE_SECONDS,
-            check=False,
-            env={**os.environ, **ALONE},
-            cwd="/",
-        )
+        done = run_code(python, PROBE, PROBE_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"{python}: cannot be asked for its torch ({error})") from error
     lines = done.stdout.strip().splitlines()
     try:
         return msgspec.json.decode(lines[-1] if lines else "", type=TorchBuild)
     except msgspec.DecodeError:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        reason = said[-1] if said else f"exit code {done.returncode}, and no answer"
+        reason = last_words(done)
     raise InputError(f"{python}: its torch cannot be imported ({reason}); install torch there, built for CUDA")
 
 

@@ -11,8 +11,8 @@ from arl.metrics.names import Record, number
 from arl.types import PauseParts
 
 BAR_WIDTH = 40  # characters that stand for all trained tokens
-# Tokens computed again for each one generated, from which on fewer loads are suggested. A prefill computes a token
-# about ten times as fast as a full batch of requests samples one, so this is a fifth of the engines' time.
+# Tokens computed again for each one generated, from which on fewer loads are suggested. Not measured: if a prefill
+# computes a token ten times as fast as a full batch of requests samples one, it is a fifth of the engines' time.
 MUCH_RECOMPUTED = 2.0
 
 

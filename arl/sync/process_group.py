@@ -62,6 +62,7 @@ class Group:
     def __init__(self, store: Store, name: str, rank: int, size: int, backend: str, seconds: float) -> None:
         timeout = timedelta(seconds=seconds)
         on_gpu = backend == "nccl"
+        self._receives = rank > 0
         self.device = torch.device("cpu")
         self._stream: torch.cuda.Stream | None = None
         if on_gpu:
@@ -78,8 +79,14 @@ class Group:
             self._group = ProcessGroupGloo(store, rank, size, timeout)
 
     def broadcast(self, flat: Tensor) -> Tensor:
-        """Send rank 0's `flat` to all ranks. Returns it on this rank's device, once it is sent or received."""
-        if self._stream is not None and flat.is_cuda:  # a computation under way may still use this memory
+        """Send rank 0's `flat`, which is complete, to all ranks.
+
+        Returns:
+            It, on this rank's device, once it is sent or received.
+        """
+        if self._stream is not None and self._receives and flat.is_cuda:
+            # A computation under way may still use this memory. What rank 0 sends is complete; to wait for its default
+            # stream would be to wait for the training step that is queued there.
             self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             flat = flat.to(self.device, non_blocking=True)

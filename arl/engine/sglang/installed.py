@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from arl.errors import InputError
-from arl.launch.torch_build import ALONE
+from arl.launch.interpreter import last_words, run_code
 
 TESTED = "0.5.20"
 FIRST_WITH_SPANS = (0, 5, 18)  # it reports which version sampled which token
@@ -87,9 +87,7 @@ def find_sglang(python: str | None) -> Interpreter:
     words = done.stdout.split()
     version = words[-1] if words else ""  # a wrapper may print something first
     if done.returncode or not version[:1].isdecimal():
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        reason = lines[-1] if lines else f"exit code {done.returncode}, and no answer"
-        raise InputError(f"engine.python {path}: there is no SGLang in it ({reason}). {REMEDY}")
+        raise InputError(f"engine.python {path}: there is no SGLang in it ({last_words(done)}). {REMEDY}")
     lacking = [line.removeprefix(LACKS) for line in done.stdout.splitlines() if line.startswith(LACKS)]
     return Interpreter(path, version, tuple(lacking))
 
@@ -101,14 +99,6 @@ def _run(path: str, code: str) -> subprocess.CompletedProcess[str]:
         InputError: it cannot be run, or takes longer than a minute.
     """
     try:
-        return subprocess.run(
-            [path, "-c", code],
-            capture_output=True,
-            text=True,
-            timeout=PROBE_SECONDS,
-            check=False,
-            env={**os.environ, **ALONE},
-            cwd="/",
-        )
+        return run_code(path, code, PROBE_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"engine.python {path}: cannot be run ({error}). {REMEDY}") from error
