@@ -139,10 +139,10 @@ def sync(
     ] = None,
 ) -> None:
     """Measure weight transports: GB/s, and the pause of a swap."""
-    from arl.bench import to_json
+    from arl.bench import stderr_display, to_json
     from arl.bench.sync_bench import SHAPES, bench_sync
 
-    report = bench_sync(repeats, size or list(SHAPES), engines or (1, 2, 4))
+    report = bench_sync(repeats, size or list(SHAPES), engines or (1, 2, 4), stderr_display().note)
     typer.echo(to_json(report))
 
 

@@ -4,8 +4,9 @@
     one trainer rank that broadcasts    ─► step ─► publish ─► 1, 2 and 4 servers: in one group, a group each, in turn
 
 GB/s are of the whole way: from the end of a step until the engine serves the new weights. The pause is the time during
-which no token was generated for 32 requests that stay open. Most of it is the pass under way, so an empty pause,
-without weights, is measured beside each. Servers, ranks and clients are those of a run; `memory` has one process.
+which no token was generated for requests that stay open. Most of it is the pass under way, so an empty pause, without
+weights, is measured beside each, and the part that waits for that pass (drain) is told apart. Servers, ranks and
+clients are those of a run; `memory` has one process.
 """
 
 import asyncio
@@ -56,12 +57,13 @@ SHAPES = {
 CARRIED: dict[str, tuple[Transport, ...]] = {"embedded": ("file", "broadcast"), "sglang": ("file", "broadcast", "ipc")}
 WAYS = ("one group", "a group each", "in turn")
 POLICIES = ("recompute", "keep")
-OPEN = 32  # requests
+OPEN = 8  # requests; more make each pass longer, and with it what waits for a pass
 PROMPT = 2 * tuple(range(len(CHARACTERS)))
 TOKENS = 128  # of the shortest answer
 RESOURCES = Resources(threads=1)
 
 Settle = Callable[[], Awaitable[None]]
+Note = Callable[[str], None]
 Publish = Callable[[], Awaitable[tuple[WeightUpdate, float]]]  # the next version, and the seconds it took
 
 
@@ -75,13 +77,18 @@ class Swap(Struct, frozen=True):
     empty_pause: float  # without weights, just before
     parts: PauseParts
 
+    @property
+    def beyond_drain_and_copy(self) -> float:
+        return self.pause - self.parts.drain - self.plain_copy
 
-def bench_sync(repeats: int, sizes: Sequence[str], engines: Sequence[int]) -> dict[str, Any]:
+
+def bench_sync(repeats: int, sizes: Sequence[str], engines: Sequence[int], note: Note) -> dict[str, Any]:
     """Measure medians over `repeats` rounds, after one that warms up; with SGLang where its environment is found.
 
     Args:
         sizes: of the model; names of SHAPES.
         engines: numbers of servers that one broadcast reaches; none: only the transports to one server are measured.
+        note: is called with a line about what is measured next.
 
     Raises:
         InputError: there is no such size.
@@ -96,26 +103,33 @@ def bench_sync(repeats: int, sizes: Sequence[str], engines: Sequence[int]) -> di
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="arl-bench-", dir=SHARED_MEMORY) as directory:
             make_tiny_model(SHAPES[size], CHARACTERS, 0, Path(directory) / "model")
-            measure = functools.partial(_measure, Path(directory), repeats, kinds, engines)
+            measure = functools.partial(_measure, Path(directory), repeats, kinds, engines, note)
             document[f"{size} parameters"] = clock.run(measure)
     return document
 
 
-async def _measure(directory: Path, repeats: int, kinds: Sequence[str], engines: Sequence[int]) -> dict[str, Any]:
+async def _measure(
+    directory: Path, repeats: int, kinds: Sequence[str], engines: Sequence[int], note: Note
+) -> dict[str, Any]:
     state = read_weights(directory / "model")
-    found: dict[str, Any] = {"megabytes": round(_num_bytes(state) / 1e6, 1)}
+    megabytes = round(_num_bytes(state) / 1e6, 1)
+    found: dict[str, Any] = {"megabytes": megabytes}
     for policy in POLICIES:
+        note(f"{megabytes} MB: one process, {policy}")
         found[f"one process, {policy}"] = await _in_one_process(directory, policy, state, repeats)
     for kind in kinds:
+        note(f"{megabytes} MB: starting one {kind} server, and a trainer rank for each transport")
         async with _system(directory, kind, CARRIED[kind], 1) as (servers, (url,), ranks):
             stepped = {transport: _steps(rank) for transport, rank in ranks.items()}
             for policy in POLICIES:
+                note(f"{megabytes} MB: {kind}, {policy}")
                 section = servers.recipe.engine.model_copy(update={"kv_policy": policy})
                 recipe = servers.recipe.model_copy(update={"engine": section})
                 sender = GroupSender(ranks["broadcast"], recipe.deadlines.swap)
                 async with dataclasses.replace(servers, recipe=recipe).connect(url, sender) as engine:
                     found[f"{kind}, {policy}"] = await _swaps(engine, stepped, state, repeats)
         for count in engines:
+            note(f"{megabytes} MB: a broadcast to {count} {kind} servers")
             async with _system(directory, kind, ("broadcast",), count) as system:
                 found[f"{kind}, {count} engines"] = await _groups(*system, state, repeats)
     return found
@@ -231,6 +245,7 @@ def _report(gigabytes: float, idle: list[Swap], loaded: list[Swap]) -> dict[str,
     whole_way = publish + swap_seconds
     pause = statistics.median(swap.pause for swap in loaded)
     empty_pause = statistics.median(swap.empty_pause for swap in loaded)
+    beyond_drain = statistics.median(swap.beyond_drain_and_copy for swap in loaded)
     return {
         "publish_ms": round(1e3 * publish, 2),
         "swap_ms": round(1e3 * swap_seconds, 2),
@@ -240,6 +255,7 @@ def _report(gigabytes: float, idle: list[Swap], loaded: list[Swap]) -> dict[str,
         "pause_under_load_ms": round(1e3 * pause, 1),
         "empty_pause_under_load_ms": round(1e3 * empty_pause, 1),
         "pause_beyond_that_and_the_plain_copy_ms": round(1e3 * (pause - empty_pause - copy), 1),
+        "pause_beyond_the_drain_and_the_plain_copy_ms": round(1e3 * beyond_drain, 1),
         "parts_of_the_pause_ms": _median_parts([swap.parts for swap in loaded]),
         "pauses_ms": [round(1e3 * swap.pause, 1) for swap in loaded],
         "empty_pauses_ms": [round(1e3 * swap.empty_pause, 1) for swap in loaded],

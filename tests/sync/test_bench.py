@@ -9,7 +9,8 @@ from arl.errors import InputError
 @pytest.mark.slow
 def test_each_transport_is_measured_beside_a_plain_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARL_SGLANG_PYTHON", "/nowhere/python")
-    report = sync.bench_sync(repeats=1, sizes=["0.4M"], engines=[2])
+    notes: list[str] = []
+    report = sync.bench_sync(repeats=1, sizes=["0.4M"], engines=[2], note=notes.append)
     assert report["sglang"] == "absent"
     policies = ("recompute", "keep")
     assert report["0.4M parameters"].keys() == {
@@ -17,6 +18,7 @@ def test_each_transport_is_measured_beside_a_plain_copy(monkeypatch: pytest.Monk
         *(f"{k}, {p}" for k in ("one process", "embedded") for p in policies),
         "embedded, 2 engines",
     }
+    assert notes[-1] == "1.7 MB: a broadcast to 2 embedded servers"
     groups = report["0.4M parameters"]["embedded, 2 engines"]
     for way in sync.WAYS:
         assert groups[way]["pause_under_load_ms"] > 0
@@ -31,4 +33,4 @@ def test_each_transport_is_measured_beside_a_plain_copy(monkeypatch: pytest.Monk
 
 def test_a_size_that_is_not_measured_is_refused() -> None:
     with pytest.raises(InputError, match=r"--size 7B: choose from 0\.4M, 25M, 135M"):
-        sync.bench_sync(repeats=1, sizes=["7B"], engines=[])
+        sync.bench_sync(repeats=1, sizes=["7B"], engines=[], note=print)
