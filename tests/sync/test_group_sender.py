@@ -235,19 +235,23 @@ def test_engines_whose_wait_for_each_other_is_cancelled_start_nothing() -> None:
     asyncio.run(scenario())
 
 
-def test_the_failure_of_the_trainer_is_no_loss_of_an_engine() -> None:
+@pytest.mark.parametrize("call", ["join", "send"])
+def test_the_failure_of_the_trainer_is_no_loss_of_an_engine_and_ends_every_wait(call: str) -> None:
+    """Engines that wait for a bucket would wait until their deadlines."""
+
     async def scenario() -> None:
         network = Network()
         trainer = Trainer(network)
         sender = GroupSender(trainer, SECONDS)
         loaders = [WeightLoader(FakeServer(network, number, stages=True), sender, 1) for number in range(2)]
 
-        async def fail(group: str, world_size: int) -> Rendezvous:
+        async def fail(*_: object) -> Rendezvous:
             raise TrainerError("rank 0 raised")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trainer, "join", fail)
-            failures = await swap(sender, loaders, WeightUpdate(1, transport="broadcast"))
+            patch.setattr(trainer, call, fail)
+            async with asyncio.timeout(SECONDS):
+                failures = await swap(sender, loaders, WeightUpdate(1, transport="broadcast"))
         assert [type(failure) for failure in failures] == [TrainerError, TrainerError]
 
     asyncio.run(scenario())
