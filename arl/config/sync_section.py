@@ -65,12 +65,7 @@ class Sync(Section):
         Raises:
             ValueError: the rule that is broken, and the remedy.
         """
-        stopped = "mode collocated" if collocated else "rollout.lag" if has_lag else "sync.interrupt false"
-        if self.order == "in_turn" and (collocated or has_lag or not self.interrupt):
-            raise ValueError(
-                f"sync.order in_turn: with {stopped} no engine generates while another one loads, so it would only be "
-                "slower; use together"
-            )
+        self._refuse_useless_order(has_lag, collocated)
         if self.check and tensor_parallel > 1:
             raise ValueError(
                 f"sync.check true: weights are compared whole, and engine.tensor_parallel {tensor_parallel} divides "
@@ -89,6 +84,20 @@ class Sync(Section):
             raise ValueError(f"{named}: in this world engines are in the trainer's process; use memory or file")
         if is_sent and has_lag:
             raise ValueError(f"{named}: with rollout.lag checkpoints copy the files that engines load; use file")
+
+    def _refuse_useless_order(self, has_lag: bool, collocated: bool) -> None:
+        """Refuse to load engines in turn where all of them wait for the last one."""
+        reasons = {
+            "mode collocated": collocated,
+            "rollout.lag": has_lag,
+            "sync.interrupt false": not self.interrupt,
+        }
+        stopped = [setting for setting, holds in reasons.items() if holds]
+        if self.order == "in_turn" and stopped:
+            raise ValueError(
+                f"sync.order in_turn: with {stopped[0]} no engine generates while another one loads, so it would only "
+                "be slower; use together"
+            )
 
     def refuse_impossible_pace(self, *, collocated: bool, has_lag: bool, versions_ahead: int) -> None:
         """Refuse to put loads off where a load is always waited for.

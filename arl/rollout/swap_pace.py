@@ -19,14 +19,14 @@ class SwapPace:
     every: int = 1
     min_seconds: float = 0.0
 
-    def is_early(self, versions: int, seconds: float) -> bool:
+    def is_early(self, versions: int, seconds_left: float) -> bool:
         """Return whether a load should be put off.
 
         Args:
             versions: by which the trainer is ahead of the engines.
-            seconds: since the last load.
+            seconds_left: of `min_seconds`.
         """
-        return versions < self.every or seconds < self.min_seconds
+        return versions < self.every or seconds_left > 0
 
 
 AT_ONCE = SwapPace()  # every version, as soon as it is there

@@ -45,7 +45,7 @@ class Swaps:
         self._deadlines = segment.deadlines
         self._pace = segment.pace
         self._versions_ahead = segment.rollout.versions_ahead
-        self._last_swap = now()
+        self._paced_until = now() + self._pace.min_seconds
         self._horizon = horizon
         self._trained = trained
         self._running = running
@@ -67,7 +67,7 @@ class Swaps:
             async with deadline(patience, "publisher", f"weights of version {version} in engines"):
                 update = await self._trainer.weights(version)
                 report = await self._engine.update_weights(update)
-            self._last_swap = now()
+            self._paced_until = now() + self._pace.min_seconds
             self._observer.swapped(report)
             if self._drain is not None:
                 self._drain.reopen()  # before the next turn of the trainer, which closes it again
@@ -92,10 +92,15 @@ class Swaps:
 
     async def _wait_for_a_change(self) -> None:
         """Wait until `loadable` is set, or until sync.min_seconds have passed since the last load."""
-        left = self._last_swap + self._pace.min_seconds - now()
+        left = self._seconds_left
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(left if left > 0 else None):
                 await self.loadable.wait()
+
+    @property
+    def _seconds_left(self) -> float:
+        """Return the seconds until sync.min_seconds have passed since the last load; not positive: they have."""
+        return self._paced_until - now()
 
     def _choose(self, loaded: int) -> int | None:
         """Return the next version to load, if there is one. The run's last one waits for no group."""
@@ -108,7 +113,7 @@ class Swaps:
 
     def _is_put_off(self, loaded: int, trained: int) -> bool:
         """Return whether the recipe wants the next load later, and neither admission nor the trainer waits for it."""
-        if not self._pace.is_early(trained - loaded, now() - self._last_swap):
+        if not self._pace.is_early(trained - loaded, self._seconds_left):
             return False
         trainer_may_start = trained <= loaded + self._versions_ahead
         return trainer_may_start and self._admission.is_open(loaded)

@@ -125,7 +125,7 @@ def preflight(recipe: Recipe, named: Node | None = None) -> Plan:
         prompts=_describe_prompts(codec, problems.training[0]),
         gpus=report.gpus,
         notes=report.notes,
-        published_in=_published_in(recipe, lags, transport),
+        published_in=_published_in(recipe, lags, transport, placement.on_gpus),
     )
 
 
@@ -211,12 +211,12 @@ def _check_installation(recipe: Recipe, site: _Site, placement: Placement, trans
     return GpuReport()
 
 
-def _published_in(recipe: Recipe, lags: np.ndarray | None, transport: Transport) -> Path | None:
+def _published_in(recipe: Recipe, lags: np.ndarray | None, transport: Transport, on_gpus: bool) -> Path | None:
     """Return the directory in which published weights will be written; None: by no file, or of an unknown size."""
     model = recipe.model.path
     if transport in ("memory", "broadcast") or model is None or not Path(model).is_dir():
         return None
-    return place_of_weights(recipe, Path(model), recipe.run_directory, lags, transport)
+    return place_of_weights(recipe, Path(model), recipe.run_directory, lags, transport, on_gpus)
 
 
 def _share_memory(placement: Placement, gpus: Sequence[Gpu], rank_bytes: int) -> Placement:

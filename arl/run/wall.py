@@ -58,7 +58,10 @@ class WallWorld:
         recipe = start.recipe
         directory = start.origin.directory
         plan = start.origin.plan
-        with publication_directory(recipe, start.model, directory, plan.lags, plan.transport) as weights:
+        on_gpus = plan.placement.on_gpus
+        with publication_directory(
+            recipe, start.model, directory, plan.lags, plan.transport, on_gpus=on_gpus
+        ) as weights:
             if weights.parent != SHARED_MEMORY:
                 start.display.note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
             async with (

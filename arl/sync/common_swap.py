@@ -6,7 +6,6 @@ engine C: leave()       ─► nobody waits for it any more
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -54,16 +53,16 @@ class CommonSwap(Generic[M]):
         """Cancel the work, if it still goes on because its callers were cancelled."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task})
 
     def _start_if_complete(self) -> None:
-        if not self._waiting or len(self._waiting) < self._expected:
+        if len(self._waiting) < self._expected:
             return
-        assert self._work is not None
-        here = self._waiting
+        here = {engine: outcome for engine, outcome in self._waiting.items() if not outcome.cancelled()}
         self._waiting = {}
-        self._task = asyncio.create_task(_run(self._work, here))
+        if here:
+            assert self._work is not None
+            self._task = asyncio.create_task(_run(self._work, here))
 
 
 async def _run(work: Work[M], here: dict[M, asyncio.Future[None]]) -> None:

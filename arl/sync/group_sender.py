@@ -11,46 +11,15 @@ is dead is known by its connection: it does not answer. The others answer that t
 
 import asyncio
 import contextlib
-import secrets
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Sequence
 
 from arl.clock import deadline
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.sync.buckets import TensorSpec
 from arl.sync.common_swap import CommonSwap, Failures, Work
-from arl.sync.weight_messages import InitGroup
+from arl.sync.engine_groups import EngineGroups, Receiving, failures_of, outcomes_of
 from arl.sync.weight_sender import WeightSender
 from arl.types import WeightUpdate
-
-
-class Receiving(Protocol):
-    """Represent one engine that receives. In a run it is its WeightLoader."""
-
-    @property
-    def url(self) -> str:
-        """Address of its server, for messages."""
-
-    @property
-    def workers(self) -> int:
-        """Number of its processes that hold a part of the weights."""
-
-    async def join_group(self, body: InitGroup) -> None:
-        """Have its workers join a group. It leaves those that it had joined before."""
-
-    async def receive(self, group: str, update: WeightUpdate, sent: asyncio.Future[None]) -> None:
-        """Have its workers receive every bucket of `update`, while rank 0 sends them.
-
-        Args:
-            sent: is done when rank 0 has sent everything, or has failed.
-
-        Raises:
-            EngineLost, DeadlineError: it is dead.
-            EngineError: it lives, and could not receive.
-        """
-
-    async def leave_groups(self) -> None:
-        """Have its workers leave their groups, so that others stop waiting for them. It never fails."""
 
 
 class GroupSender:
@@ -59,7 +28,7 @@ class GroupSender:
     The router and the loaders of its engines share one:
 
         async with sender.together(2) as swap:            # by the router; engines load at once
-            await sender.join(loader, update)             # by each loader, before its pause
+            await sender.join(loader)                     # by each loader, before its pause
             await sender.deliver(loader, update)          # by each loader; returns when it has received everything
             swap.leave()                                  # by the router, for each engine that is done or has failed
 
@@ -71,7 +40,7 @@ class GroupSender:
     def __init__(self, trainer: WeightSender, seconds: float) -> None:
         self._trainer = trainer
         self._seconds = seconds
-        self._groups: dict[str, frozenset[Receiving]] = {}
+        self._groups = EngineGroups(trainer)
         self._swap: CommonSwap[Receiving] | None = None
 
     @property
@@ -97,14 +66,13 @@ class GroupSender:
     async def join(self, engine: Receiving) -> None:
         """Wait for the other engines of the swap, and join a group of exactly these, unless there is one.
 
-        An engine that cannot join is given up by `deliver`, which tries again.
+        An engine that lives, and could not join, tries again in `deliver`.
+
+        Raises:
+            EngineLost, DeadlineError: the engine is dead.
+            TrainerError, ProcessDied: the trainer has failed.
         """
-
-        async def open_group(engines: Sequence[Receiving]) -> Failures[Receiving]:
-            await self._group_of(engines)
-            return {}
-
-        await self._with_others(engine, open_group)
+        await self._with_others(engine, self._group_survivors)
 
     async def deliver(self, engine: Receiving, update: WeightUpdate) -> None:
         """Wait for the other engines of the swap, and receive `update` together with them.
@@ -122,8 +90,7 @@ class GroupSender:
 
     async def forget(self, engine: Receiving) -> None:
         """Have rank 0 leave the groups of an engine that is gone."""
-        for name in self._groups_with([engine]):
-            await self._leave(name)
+        await self._groups.forget(engine)
 
     async def _with_others(self, engine: Receiving, work: Work[Receiving]) -> None:
         if self._swap is not None:
@@ -135,8 +102,6 @@ class GroupSender:
         finally:
             await alone.close()
 
-    # ---- sending
-
     async def _send_to_survivors(self, engines: Sequence[Receiving], update: WeightUpdate) -> Failures[Receiving]:
         """Send `update` until every engine that lives has all of it, and return what became of the others.
 
@@ -147,7 +112,7 @@ class GroupSender:
         is_last = False
         while left:
             failures = await self._attempt(left, update)
-            dead = {engine: error for engine, error in failures.items() if _is_loss(error)}
+            dead = _losses(failures)
             lost |= dead
             left = [engine for engine in failures if engine not in dead]
             if is_last and not dead:
@@ -156,27 +121,32 @@ class GroupSender:
         return lost
 
     async def _attempt(self, engines: Sequence[Receiving], update: WeightUpdate) -> Failures[Receiving]:
-        """Send `update` once to `engines`, and return what failed; the group is left if anything did."""
-        name, failures = await self._group_of(engines)
+        """Send `update` once to `engines`, and return what failed."""
+        name, failures = await self._groups.of(engines)
         if name is None:
             return failures
-        sending = asyncio.create_task(self._trainer.send(name, update.version))
+        return await self._groups.work_in(name, self._send(name, engines, update))
+
+    async def _send(self, name: str, engines: Sequence[Receiving], update: WeightUpdate) -> Failures[Receiving]:
+        """Have rank 0 send, and every engine receive, and return what failed.
+
+        What an engine says counts only if rank 0 could send everything, because with NCCL an engine answers before its
+        GPU has received anything.
+        """
+        sending = asyncio.ensure_future(self._trainer.send(name, update.version))
         receiving = [self._receive(engine, name, update, sending) for engine in engines]
-        try:
-            failures = await _failures_of(engines, receiving)
-            sent = await _outcome(sending)
-        finally:
-            sending.cancel()
-        if failures or sent is not None:
-            await self._leave(name)
-        return failures
+        unsent, *outcomes = await outcomes_of([sending, *receiving])
+        failures = failures_of(engines, outcomes)
+        if unsent is None:
+            return failures
+        not_sent = EngineError(f"version {update.version} was not sent: {unsent}")
+        return dict.fromkeys(engines, not_sent) | failures
 
     async def _receive(self, engine: Receiving, group: str, update: WeightUpdate, sent: asyncio.Future[None]) -> None:
         """Have one engine receive. If it cannot, it leaves the group, so that others stop waiting for it."""
+        seconds = 2 * self._seconds  # each of its commands has a deadline of its own
         try:
-            async with deadline(
-                2 * self._seconds, "engine client", f"{engine.url} to receive version {update.version}"
-            ):
+            async with deadline(seconds, "engine client", f"{engine.url} to receive version {update.version}"):
                 await engine.receive(group, update, sent)
         except (EngineLost, DeadlineError):
             raise
@@ -184,74 +154,20 @@ class GroupSender:
             await engine.leave_groups()
             raise
 
-    # ---- groups
-
-    async def _group_of(self, engines: Sequence[Receiving]) -> tuple[str | None, Failures[Receiving]]:
-        """Return the name of the group of exactly these engines, which is made unless it exists.
-
-        Returns:
-            The name and no failures; or None, and why each engine is in no group.
-        """
-        for name, members in self._groups.items():
-            if members == set(engines):
-                return name, {}
-        for name in self._groups_with(engines):
-            await self._leave(name)
-        return await self._open_group(engines)
-
-    async def _open_group(self, engines: Sequence[Receiving]) -> tuple[str | None, Failures[Receiving]]:
-        name = f"arl-{secrets.token_hex(8)}"
-        world_size = 1 + sum(engine.workers for engine in engines)
-        rendezvous = await self._trainer.join(name, world_size)
-        self._groups[name] = frozenset(engines)
-        joining = []
-        rank = 1
-        for engine in engines:
-            body = InitGroup(
-                master_address=rendezvous.host,
-                master_port=rendezvous.port,
-                rank_offset=rank,
-                world_size=world_size,
-                group_name=name,
-                backend=rendezvous.backend,
-            )
-            joining.append(engine.join_group(body))
-            rank += engine.workers
-        failures = await _failures_of(engines, joining)
-        if not failures:
-            return name, {}
-        await self._leave(name)
-        broken = EngineError(f"group {name}: it is not complete, because another engine could not join")
-        return None, dict.fromkeys(engines, broken) | failures
-
-    def _groups_with(self, engines: Sequence[Receiving]) -> list[str]:
-        return [name for name, members in self._groups.items() if members & set(engines)]
-
-    async def _leave(self, name: str) -> None:
-        """Have rank 0 leave a group. Engines leave it when they join the next one, or when it breaks."""
-        self._groups.pop(name, None)  # an engine that is gone may have been forgotten meanwhile
-        await self._trainer.leave(name)
+    async def _group_survivors(self, engines: Sequence[Receiving]) -> Failures[Receiving]:
+        """Have the engines that live join a group, and return those that are dead."""
+        lost: Failures[Receiving] = {}
+        left = list(engines)
+        while left:
+            _, failures = await self._groups.of(left)
+            dead = _losses(failures)
+            if not dead:
+                break
+            lost |= dead
+            left = [engine for engine in left if engine not in dead]
+        return lost
 
 
-def _is_loss(error: Exception) -> bool:
-    """Return whether an error says that the engine is dead, rather than that it could not receive."""
-    return isinstance(error, EngineLost | DeadlineError)
-
-
-async def _failures_of(engines: Sequence[Receiving], asked: Sequence[Awaitable[None]]) -> Failures[Receiving]:
-    """Wait for all engines, and return what those raised that did not succeed.
-
-    Raises:
-        TrainerError, ProcessDied: the trainer has failed, which is no failure of an engine.
-    """
-    outcomes = await asyncio.gather(*(_outcome(one) for one in asked))
-    return {engine: error for engine, error in zip(engines, outcomes, strict=True) if error is not None}
-
-
-async def _outcome(work: Awaitable[None]) -> Exception | None:
-    """Return the failure of an engine or a group that `work` raises; None: it succeeds."""
-    try:
-        await work
-    except (EngineError, DeadlineError) as error:
-        return error
-    return None
+def _losses(failures: Failures[Receiving]) -> Failures[Receiving]:
+    """Return the failures of engines that are dead; the others live, and could not join or receive."""
+    return {engine: error for engine, error in failures.items() if isinstance(error, EngineLost | DeadlineError)}

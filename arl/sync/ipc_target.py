@@ -6,25 +6,21 @@
 Each rank shares the memory of its own device with the engine's worker on that device. The folder of a rank gets its
 name when it is complete, and rank 0 announces a version when every rank has completed its own (arl.train.publication).
 
-Handles are pickles because SGLang accepts nothing else. This process sends only their path. The engine's client reads
-the file and sends it over loopback, with the run's key, to the server.
+The handles are made by arl.sync.handles. This process sends only their path. The engine's client reads the file and
+sends it over loopback, with the run's key, to the server.
 """
 
-import functools
-import pickle
 import shutil
-from collections.abc import Callable, Sequence
-from multiprocessing.reduction import ForkingPickler
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing import reductions
 
 from arl.sync.bucket_memory import allocate_buckets
 from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
-from arl.sync.loading import specs_of, unflatten, unflatten_all
+from arl.sync.handles import handles_of_file, handles_on_gpu
+from arl.sync.loading import specs_of, unflatten_all
 from arl.sync.publication_target import State
 from arl.sync.version_buffers import VersionBuffers
 from arl.sync.weight_messages import HANDLES
@@ -32,14 +28,10 @@ from arl.types import WeightUpdate
 
 BYTES = ".bytes"
 WRITE_SECONDS = 60.0  # longest wait for a buffer when whole tensors are given
-DEVICE_ARGUMENT = 6  # of torch's rebuild_cuda_tensor: the device's index, for which SGLang also takes a UUID
 
 
 class IpcTarget:
     """Share the memory of this process's GPU, or on a CPU mapped files that lie beside their handles.
-
-    A server may write into a tensor that it is given: SGLang adds one to Gemma's norms. The next server that loads the
-    same version must not see that, so whatever could be written to is copied when it is mapped.
 
     Args:
         directory: the versions are made in it.
@@ -72,30 +64,28 @@ class IpcTarget:
         self._partial(version).mkdir(parents=True)
         if self.buffers is not None:
             return self.buffers.reserve(version, seconds)
-        self._mapped = []
-        for number, bucket in enumerate(self._buckets):
-            path = str(self._partial(version) / f"{number:06d}{BYTES}")
-            self._mapped.append(torch.from_file(path, shared=True, size=bucket_bytes_of(bucket), dtype=torch.uint8))
-        return self._mapped
+        return self._map_files(version)
 
     def share(self, version: int, flats: Sequence[Tensor]) -> None:
         """Write the handles of what `reserve` returned for `version`, now that it is filled."""
+        partial = self._partial(version)
         final = self._folder(version)
         for number, (flat, bucket) in enumerate(zip(flats, self._buckets, strict=True)):
-            name = f"{number:06d}"
             if flat.is_cuda:
-                handles = self._handles_on_gpu(flat, bucket)
+                handles = self._lasting_handles(flat, bucket)
             else:
-                handles = _handles_of_file(final / f"{name}{BYTES}", flat, bucket)
-            (self._partial(version) / f"{name}{HANDLES}").write_bytes(handles)
+                handles = handles_of_file(final / _file_name(number, BYTES), flat, bucket)
+            file = partial / _file_name(number, HANDLES)
+            file.write_bytes(handles)
         self._mapped = []  # the files stay
-        self._partial(version).rename(final)
+        partial.rename(final)
 
     def write(self, version: int, state: State) -> WeightUpdate:
         """See PublicationTarget. Copies and shares `state`, unless the version is shared already."""
         if not self._folder(version).exists():
             flats = self.reserve(version, specs_of(state), WRITE_SECONDS)
-            for name, view in unflatten_all(flats, self._buckets).items():
+            views = unflatten_all(flats, self._buckets)
+            for name, view in views.items():
                 view.copy_(state[name])
             if self.buffers is not None:
                 torch.cuda.synchronize()
@@ -115,59 +105,32 @@ class IpcTarget:
     def _allocate(self) -> list[Tensor]:
         return allocate_buckets(self._buckets, "device")
 
-    def _handles_on_gpu(self, flat: Tensor, bucket: Sequence[TensorSpec]) -> bytes:
-        """Return CUDA's handles of a bucket's tensors. They are made once, and stay good as long as the memory lives.
+    def _map_files(self, version: int) -> list[Tensor]:
+        """Make a file for each bucket, and return the files' pages."""
+        partial = self._partial(version)
+        self._mapped = []
+        for number, bucket in enumerate(self._buckets):
+            pages = torch.from_file(
+                str(partial / _file_name(number, BYTES)),
+                shared=True,
+                size=bucket_bytes_of(bucket),
+                dtype=torch.uint8,
+            )
+            self._mapped.append(pages)
+        return self._mapped
 
-        torch keeps a record of each handle that it makes until the memory is freed, and this memory never is.
+    def _lasting_handles(self, flat: Tensor, bucket: Sequence[TensorSpec]) -> bytes:
+        """Return the handles of a bucket on the GPU, which are made once.
+
+        They stay good as long as its memory lives. torch keeps a record of each handle that it makes until the memory
+        is freed, and this memory never is.
         """
         address = flat.data_ptr()
         if address not in self._handles:
-            parts: list[tuple[str, Any]] = []
-            for name, view in unflatten(flat, bucket).items():
-                handle = _handle_on_gpu(view)
-                # A vector is copied where it is mapped; matrices, which are only read, are not.
-                part = _Call(torch.clone, handle) if view.ndim == 1 else handle
-                parts.append((name, part))
-            self._handles[address] = bytes(ForkingPickler.dumps(parts))
+            self._handles[address] = handles_on_gpu(flat, bucket)
         return self._handles[address]
 
 
-def _handle_on_gpu(view: Tensor) -> "_Call":
-    """Return torch's handle of `view`, which names the GPU by its UUID.
-
-    This process may have another number for the GPU than the engine's worker.
-    """
-    rebuild, arguments = reductions.reduce_tensor(view)  # type: ignore[no-untyped-call]
-    uuid = str(torch.cuda.get_device_properties(view.device).uuid)
-    before = arguments[:DEVICE_ARGUMENT]
-    after = arguments[DEVICE_ARGUMENT + 1 :]
-    return _Call(rebuild, *before, uuid, *after)
-
-
-def _handles_of_file(path: Path, flat: Tensor, bucket: Sequence[TensorSpec]) -> bytes:
-    """Return handles that map the file `path`, whose content is `flat`.
-
-    torch's own sharing on a CPU needs a process that outlives those who share. A mapped file needs no process.
-    """
-    views = unflatten(flat, bucket)
-    dtype = next(iter(views.values())).dtype
-    map_file = functools.partial(torch.from_file, dtype=dtype)
-    shared = False  # each reader maps it for itself: pages are shared until the reader writes to them
-    whole = _Call(map_file, str(path), shared, len(flat) // dtype.itemsize)
-    parts = []
-    for name, view in views.items():
-        shape = tuple(view.shape)
-        part = _Call(torch.as_strided, whole, shape, view.stride(), view.storage_offset())
-        parts.append((name, part))
-    return pickle.dumps(parts)
-
-
-class _Call:
-    """Pickle as what `function(*arguments)` returns where it is unpickled."""
-
-    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self._function = function
-        self._arguments = arguments
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return self._function, self._arguments
+def _file_name(number: int, suffix: str) -> str:
+    """Return the name of a file of bucket `number`; names are in the order of the buckets."""
+    return f"{number:06d}{suffix}"

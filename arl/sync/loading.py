@@ -78,12 +78,6 @@ def specs_of(state: Mapping[str, Tensor]) -> list[TensorSpec]:
     return specs
 
 
-def flatten(state: Mapping[str, Tensor], bucket: Sequence[TensorSpec], flat: Tensor) -> None:
-    """Copy the tensors of `bucket`, one after the other, into `flat`: (bytes of the bucket,) uint8."""
-    for name, part in unflatten(flat, bucket).items():
-        part.copy_(state[name])
-
-
 def unflatten_all(flats: Sequence[Tensor], buckets: Sequence[Sequence[TensorSpec]]) -> dict[str, Tensor]:
     """Return the tensors of all buckets, as views of `flats`."""
     state: dict[str, Tensor] = {}

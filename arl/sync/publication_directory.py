@@ -27,7 +27,12 @@ PREFIX = "arl-weights"  # of the directories' names
 
 @contextlib.contextmanager
 def publication_directory(
-    recipe: Recipe, model: Path, run_directory: Path, lags: np.ndarray | None, transport: Transport
+    recipe: Recipe,
+    model: Path,
+    run_directory: Path,
+    lags: np.ndarray | None,
+    transport: Transport,
+    on_gpus: bool = False,
 ) -> Iterator[Path]:
     """Yield a new directory: in memory if every kept version fits there, else on disk.
 
@@ -37,6 +42,7 @@ def publication_directory(
     Args:
         model: directory of the weights that the run begins with, which have the size of a version.
         lags: (steps, P) int32, of the recipe, see arl.rollout.lag_table; None: staleness is bounded instead.
+        on_gpus: the trainer's ranks compute on GPUs, whose memory ipc leaves the weights in.
 
     Raises:
         InputError: neither memory nor the disk has the room.
@@ -44,17 +50,17 @@ def publication_directory(
     for place in (SHARED_MEMORY, run_directory):
         _remove_abandoned(place)
     kept = kept_versions(recipe, lags)
-    needed = _needed_bytes(recipe, model, kept, transport)
+    needed = _needed_bytes(recipe, model, kept, transport, on_gpus)
     sends_own_memory = transport in ("memory", "broadcast")
     place = _choose_place(needed, run_directory, sends_own_memory)
     free = free_memory() if sends_own_memory else shutil.disk_usage(place).free
     if free < needed:
+        where = "memory" if sends_own_memory else str(place)
         bound = "rollout.staleness" if lags is None else "rollout.lag"
         is_fixed = recipe.mode == "collocated" or recipe.rollout.is_unbounded
         remedy = "; make room" if is_fixed else f" ({bound} + 2); make room, or lower {bound}"
         raise InputError(
-            f"{'memory' if sends_own_memory else place}: publishing weights needs {needed / 1e9:.2f} GB free there, "
-            f"for {kept} versions at a time{remedy}"
+            f"{where}: publishing weights needs {needed / 1e9:.2f} GB free there, for {kept} versions at a time{remedy}"
         )
     directory, lock = make_locked_directory(place)
     try:
@@ -65,16 +71,25 @@ def publication_directory(
 
 
 def place_of_weights(
-    recipe: Recipe, model: Path, run_directory: Path, lags: np.ndarray | None, transport: Transport
+    recipe: Recipe,
+    model: Path,
+    run_directory: Path,
+    lags: np.ndarray | None,
+    transport: Transport,
+    on_gpus: bool,
 ) -> Path:
     """Return where `publication_directory` would make its directory now: shared memory, or the run directory."""
-    needed = _needed_bytes(recipe, model, kept_versions(recipe, lags), transport)
+    needed = _needed_bytes(recipe, model, kept_versions(recipe, lags), transport, on_gpus)
     return _choose_place(needed, run_directory, sends_own_memory=transport in ("memory", "broadcast"))
 
 
-def _needed_bytes(recipe: Recipe, model: Path, kept: int, transport: Transport) -> int:
-    """Return the bytes of all versions that are held at a time: as files, or in the trainer's own memory."""
-    held = held_versions(transport, kept, "host", on_gpus=False)
+def _needed_bytes(recipe: Recipe, model: Path, kept: int, transport: Transport, on_gpus: bool) -> int:
+    """Return the bytes of all versions that are held at a time as files, or in host memory of the trainer.
+
+    Whether the buffers of a broadcast lie on a GPU is known only when the model is loaded, so the host has room for
+    them.
+    """
+    held = held_versions(transport, kept, "host", on_gpus)
     versions = held.in_files or held.on_host
     return versions * published_bytes(_num_parameters(model), recipe.train.dtype)
 

@@ -117,6 +117,7 @@ class WeightLoader:
                 await self._receive(self._groups[-1], [], version)
             self._received = None
         self.loaded = update
+        self.is_mixed = False
 
     async def release_memory(self) -> None:
         """Release the server's memory for others on its device. The server must be idle, because SGLang dies if not."""
@@ -185,7 +186,6 @@ class WeightLoader:
         if self._stages:
             await asyncio.wait({sent})
             await self._receive(group, [], None)
-        self.is_mixed = False
 
     async def leave_groups(self) -> None:
         """See Receiving."""
@@ -224,6 +224,7 @@ class WeightLoader:
             handles: of each bucket, those for each worker. They are of whole tensors, of which a worker takes its part.
         """
         last = len(handles) - 1
+        self.is_mixed = True
         for number, bucket in enumerate(handles):
             weight_version = version if number == last else None
             body = UpdateFromTensor(list(bucket), weight_version, flush_cache=False)

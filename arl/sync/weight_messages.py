@@ -14,9 +14,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-HANDLES = (
-    ".handles"  # ipc: suffix of the file that a bucket's handles lie in; the names are in the order of the buckets
-)
+# ipc: suffix of the file that a bucket's handles lie in; the names are in the order of the buckets
+HANDLES = ".handles"
 BUCKETS = "flattened_bucket"  # SGLang's load format for tensors that lie one after the other in one tensor of bytes
 
 STAGES = "stages buckets"  # in the answer to InitGroup: see UpdateFromDistributed

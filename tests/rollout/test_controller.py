@@ -452,6 +452,14 @@ def test_engines_load_no_version_before_the_seconds_between_two_loads_have_passe
     assert max(gaps) <= 130.0  # then at once: the next step at the latest
 
 
+@pytest.mark.parametrize("min_seconds", [10.8, 12.2, 14.3])
+def test_a_load_is_due_when_its_seconds_have_passed_however_sums_of_times_are_rounded(min_seconds: float) -> None:
+    rollout = Rollout(problems_per_step=2, group_size=2, staleness=9, max_groups=4)
+    world = World(rollout, 20, step_seconds=3.3, swap_seconds=0.1, pace=SwapPace(min_seconds=min_seconds)).run()
+    *gaps, _ = [later - earlier for earlier, later in itertools.pairwise(world.observer.swap_times)]  # the run's end
+    assert gaps == pytest.approx([min_seconds + 0.1] * len(gaps))
+
+
 def test_a_load_is_not_put_off_once_no_group_may_start_without_it() -> None:
     rollout = Rollout(problems_per_step=2, group_size=2, staleness=1)
     slow_trainer = World(rollout, 8, step_seconds=60.0, pace=SwapPace(min_seconds=1e6)).run()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from arl.errors import EngineError, EngineLost, TrainerError
 from arl.sync.buckets import TensorSpec
+from arl.sync.common_swap import CommonSwap, Failures
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
 from arl.sync.weight_sender import Rendezvous
@@ -26,6 +27,7 @@ class Trainer:
         self.buckets: Sequence[Sequence[TensorSpec]] = [[TensorSpec(name, "float32", (2,))] for name in "abc"]
         self.sent: list[str] = []
         self.left: list[str] = []
+        self.breaks = 0  # sends that fail behind their last bucket
         self._network = network
 
     async def join(self, group: str, world_size: int) -> Rendezvous:
@@ -35,6 +37,8 @@ class Trainer:
     async def send(self, group: str, version: int) -> None:
         self.sent.append(group)
         await self._network.send(group, version, len(self.buckets))
+        if len(self.sent) <= self.breaks:
+            raise EngineError("rank 0 lost an engine")
 
     async def leave(self, group: str) -> None:
         self.left.append(group)
@@ -142,19 +146,112 @@ def test_a_refusal_is_reported_as_it_is_after_a_second_attempt() -> None:
     asyncio.run(scenario())
 
 
-def test_the_failure_of_the_trainer_is_no_loss_of_an_engine() -> None:
+@pytest.mark.parametrize("stages", [False, True])
+def test_a_version_that_rank_0_could_not_send_is_sent_again_although_every_engine_says_it_has_it(stages: bool) -> None:
+    """With NCCL an engine answers before its GPU has received anything."""
+
+    async def scenario() -> None:
+        network = Network()
+        trainer = Trainer(network)
+        sender = GroupSender(trainer, SECONDS)
+        loaders = [WeightLoader(FakeServer(network, number, stages), sender, 1) for number in range(2)]
+        trainer.breaks = 1
+        assert await swap(sender, loaders, WeightUpdate(1, transport="broadcast")) == [None, None]
+        broken, whole = trainer.sent
+        assert broken != whole
+        trainer.breaks = 4
+        failures = await swap(sender, loaders, WeightUpdate(2, transport="broadcast"))
+        assert ["rank 0 lost an engine" in str(failure) for failure in failures] == [True, True]
+        assert not any(isinstance(failure, EngineLost) for failure in failures)
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_is_dead_is_given_up_before_the_others_pause() -> None:
+    async def scenario() -> None:
+        network = Network()
+        sender = GroupSender(Trainer(network), SECONDS)
+        servers = [FakeServer(network, number, stages=False, dies=0 if number == 1 else None) for number in range(3)]
+        loaders = [WeightLoader(server, sender, 1) for server in servers]
+        update = WeightUpdate(1, transport="broadcast")
+        async with sender.together(len(loaders)):
+            prepared = await asyncio.gather(*(loader.prepare(update) for loader in loaders), return_exceptions=True)
+        assert [type(outcome) for outcome in prepared] == [type(None), EngineLost, type(None)]
+        assert len(network.open_groups()) == 1, "the survivors have joined a group of their own"
+
+    asyncio.run(scenario())
+
+
+def test_a_group_whose_broadcast_was_cancelled_half_way_is_not_used_again() -> None:
+    async def scenario() -> None:
+        network = Network()
+        trainer = Trainer(network)
+        sender = GroupSender(trainer, SECONDS)
+        servers = [FakeServer(network, number, stages=False) for number in range(2)]
+        loaders = [WeightLoader(server, sender, 1) for server in servers]
+        await swap(sender, loaders, WeightUpdate(1, transport="broadcast"))
+        half_way = asyncio.Event()
+
+        async def send_one_bucket(group: str, version: int) -> None:
+            await network.send(group, version, 1)
+            half_way.set()
+            await asyncio.Event().wait()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trainer, "send", send_one_bucket)
+            cancelled = asyncio.create_task(swap(sender, loaders, WeightUpdate(2, transport="broadcast")))
+            await half_way.wait()
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        async with asyncio.timeout(SECONDS):
+            assert await swap(sender, loaders, WeightUpdate(3, transport="broadcast")) == [None, None]
+        assert [server.weights for server in servers] == [dict.fromkeys("abc", 3)] * 2
+        first, second = trainer.sent
+        assert first != second
+        assert first in trainer.left
+
+    asyncio.run(scenario())
+
+
+def test_engines_whose_wait_for_each_other_is_cancelled_start_nothing() -> None:
+    async def scenario() -> None:
+        common: CommonSwap[str] = CommonSwap(3)
+        begun = asyncio.Event()
+
+        async def work(engines: Sequence[str]) -> Failures[str]:
+            begun.set()
+            return {}
+
+        waiting = [asyncio.create_task(common.arrive(engine, work)) for engine in "ab"]
+        await asyncio.sleep(0)  # both have arrived
+        for task in waiting:
+            task.cancel()
+        common.leave()  # the third one, cancelled as well, before the others have noticed
+        await asyncio.wait(waiting)
+        await common.close()
+        assert not begun.is_set()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("call", ["join", "send"])
+def test_the_failure_of_the_trainer_is_no_loss_of_an_engine_and_ends_every_wait(call: str) -> None:
+    """Engines that wait for a bucket would wait until their deadlines."""
+
     async def scenario() -> None:
         network = Network()
         trainer = Trainer(network)
         sender = GroupSender(trainer, SECONDS)
         loaders = [WeightLoader(FakeServer(network, number, stages=True), sender, 1) for number in range(2)]
 
-        async def fail(group: str, world_size: int) -> Rendezvous:
+        async def fail(*_: object) -> Rendezvous:
             raise TrainerError("rank 0 raised")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trainer, "join", fail)
-            failures = await swap(sender, loaders, WeightUpdate(1, transport="broadcast"))
+            patch.setattr(trainer, call, fail)
+            async with asyncio.timeout(SECONDS):
+                failures = await swap(sender, loaders, WeightUpdate(1, transport="broadcast"))
         assert [type(failure) for failure in failures] == [TrainerError, TrainerError]
 
     asyncio.run(scenario())

@@ -133,10 +133,10 @@ def test_the_trainer_waits_until_engines_are_sent_the_newer_of_two_claimed_versi
 
     trainer = threading.Thread(target=reserve)
     trainer.start()
-    del_after = kept.lend(2)
+    lent = kept.lend(2)
     assert reserved.wait(SECONDS)
     trainer.join()
-    assert len(del_after) == 1
+    assert len(lent) == 1
     with pytest.raises(KeyError):
         kept.lend(1)
 

@@ -134,6 +134,22 @@ def test_a_broadcast_that_fails_does_not_count_as_loaded_and_leaves_mixed_weight
     asyncio.run(scenario())
 
 
+def test_a_bucket_of_handles_that_is_refused_leaves_mixed_weights_until_a_version_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "1.handles").write_bytes(b"handles")
+
+    async def scenario() -> None:
+        server = Recorded(refused="/update_weights_from_tensor")
+        loader = WeightLoader(server, None, workers=1)
+        with pytest.raises(EngineError, match="update_weights_from_tensor refused"):
+            await loader.load(WeightUpdate(3, str(tmp_path), "ipc"))
+        assert loader.is_mixed
+        await loader.load(WeightUpdate(3, "v3"))
+        assert not loader.is_mixed
+
+    asyncio.run(scenario())
+
+
 def test_a_broadcast_needs_a_sender_whose_group_is_left_at_the_end() -> None:
     async def scenario() -> None:
         update = WeightUpdate(3, transport="broadcast")

@@ -22,6 +22,7 @@ from torch import Tensor
 
 STAGES = "stages buckets"  # arl.sync.weight_messages looks for it in the answer to a group that is joined
 BUCKETS = "flattened_bucket"
+GROUP_NAME = 4  # its place among the arguments of WeightUpdater.init_weights_update_group
 BROADCAST_SECONDS = "ARL_BROADCAST_SECONDS"  # environment: when a rank gives up a broadcast that does not move
 UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater"
 SCHEDULER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
@@ -48,7 +49,8 @@ class StagedBuckets:
 
     def receive(self, request: Any) -> None:
         """Receive one more bucket, once those before it are here."""
-        self._parts.append(self._thread.submit(self._receive, request.names, request.dtypes, request.shapes))
+        part = self._thread.submit(self._receive, request.names, request.dtypes, request.shapes)
+        self._parts.append(part)
 
     def wait(self) -> list[tuple[str, Tensor]]:
         """Return all tensors that were received since they were last dropped.
@@ -56,7 +58,10 @@ class StagedBuckets:
         Raises:
             RuntimeError: the group broke, or nothing came in time.
         """
-        return [tensor for part in self._parts for tensor in part.result()]
+        tensors = []
+        for part in self._parts:
+            tensors += part.result()
+        return tensors
 
     def drop(self) -> None:
         """Forget what was received."""
@@ -69,12 +74,17 @@ class StagedBuckets:
 
     def _receive(self, names: list[str], dtypes: list[str], shapes: list[list[int]]) -> list[tuple[str, Tensor]]:
         kinds = [getattr(torch, dtype) for dtype in dtypes]
-        sizes = [torch.Size(shape).numel() * kind.itemsize for shape, kind in zip(shapes, kinds, strict=True)]
+        sizes = []
+        for kind, shape in zip(kinds, shapes, strict=True):
+            sizes.append(torch.Size(shape).numel() * kind.itemsize)
         flat = torch.empty(sum(sizes), dtype=torch.uint8)
         torch.distributed.broadcast(flat, src=0, group=self._group)
         parts = torch.split(flat, sizes)
-        columns = zip(names, parts, kinds, shapes, strict=True)
-        return [(name, part.view(kind).view(shape)) for name, part, kind, shape in columns]
+        tensors = []
+        for name, part, kind, shape in zip(names, parts, kinds, shapes, strict=True):
+            tensor = part.view(kind).view(shape)
+            tensors.append((name, tensor))
+        return tensors
 
 
 _staged: dict[str, StagedBuckets] = {}  # by group
@@ -91,7 +101,7 @@ def join(original: Any, updater: Any, *args: Any, **options: Any) -> tuple[bool,
     joined, message = original(updater, *args, **options)
     if not joined or updater.device != "cpu":
         return joined, message
-    name = options["group_name"] if "group_name" in options else args[4]
+    name = options["group_name"] if "group_name" in options else args[GROUP_NAME]
     _staged[name] = StagedBuckets(updater._model_update_group[name])
     return True, STAGES
 
@@ -112,25 +122,38 @@ def stage(original: Any, manager: Any, request: Any) -> Any:
         return original(manager, request)
     if request.names:
         staged.receive(request)
-        return UpdateWeightsFromDistributedReqOutput(success=True, message="on its way")
+        return _answer(True, "on its way")
     try:
         tensors = staged.wait()
-        if request.weight_version is not None:
-            manager.tp_worker.model_runner.weight_updater.get_model().load_weights(tensors)
+    except Exception as error:  # a scheduler that raises takes its server down
+        staged.drop()
+        return _answer(False, f"the broadcast broke off: {error}")
+    if request.weight_version is None:
+        return _answer(True, "received")
+    staged.drop()
+    return _load(manager, tensors, request)
+
+
+def _load(manager: Any, tensors: list[tuple[str, Tensor]], request: Any) -> Any:
+    """Load what was received, as SGLang does: without a flush unless one is asked for, and record the version."""
+    try:
+        manager.tp_worker.model_runner.weight_updater.get_model().load_weights(tensors)
     except Exception as error:
-        staged.drop()
-        return UpdateWeightsFromDistributedReqOutput(success=False, message=f"the broadcast broke off: {error}")
-    if request.weight_version is not None:
-        staged.drop()
-        manager.flush_cache_after_weight_update(request)
-        manager.record_weight_version_after_update(request.weight_version)
-    return UpdateWeightsFromDistributedReqOutput(success=True, message="received")
+        return _answer(False, f"what was received could not be loaded: {error!r}")
+    manager.flush_cache_after_weight_update(request)
+    manager.record_weight_version_after_update(request.weight_version)
+    return _answer(True, "loaded")
+
+
+def _answer(success: bool, message: str) -> Any:
+    return UpdateWeightsFromDistributedReqOutput(success=success, message=message)
 
 
 async def forward(original: Any, tokenizer: Any, request: Any, context: Any = None) -> tuple[bool, str]:
     """Send what needs no pause to the scheduler at once. SGLang's own way waits until no request is open."""
     is_staged = tokenizer.server_args.device == "cpu" and request.load_format == BUCKETS
-    if not is_staged or request.weight_version is not None:
+    needs_pause = request.weight_version is not None
+    if not is_staged or needs_pause:
         answer: tuple[bool, str] = await original(tokenizer, request, context)
         return answer
     tokenizer.auto_create_handle_loop()
