@@ -24,6 +24,7 @@ STAGES = "stages buckets"  # arl.sync.weight_messages looks for it in the answer
 BUCKETS = "flattened_bucket"
 GROUP_NAME = 4  # its place among the arguments of WeightUpdater.init_weights_update_group
 BROADCAST_SECONDS = "ARL_BROADCAST_SECONDS"  # environment: when a rank gives up a broadcast that does not move
+BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT"
 UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater"
 SCHEDULER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 TOKENIZER = "sglang.srt.managers.tokenizer_control_mixin.TokenizerControlMixin"
@@ -91,9 +92,21 @@ _staged: dict[str, StagedBuckets] = {}  # by group
 
 
 def join_in_time(original: Any, *args: Any, **options: Any) -> Any:
-    """Join a group, each of whose waits ends after the run's deadline rather than after half an hour."""
+    """Join a group, each of whose waits ends after the run's deadline rather than after half an hour.
+
+    With NCCL it then raises an error; torch's watchdog would end this server instead. The variable is read when a group
+    is made, so SGLang's own groups are not concerned.
+    """
     seconds = float(os.environ[BROADCAST_SECONDS])
-    return original(*args, **{**options, "timeout": timedelta(seconds=seconds)})
+    before = os.environ.get(BLOCKING_WAIT)
+    os.environ[BLOCKING_WAIT] = "1"
+    try:
+        return original(*args, **{**options, "timeout": timedelta(seconds=seconds)})
+    finally:
+        if before is None:
+            del os.environ[BLOCKING_WAIT]
+        else:
+            os.environ[BLOCKING_WAIT] = before
 
 
 def join(original: Any, updater: Any, *args: Any, **options: Any) -> tuple[bool, str]:
