@@ -21,7 +21,7 @@ from arl.launch.gpu_devices import Gpu
 from arl.launch.launchers import make_launcher
 from arl.launch.memory_share import engine_share
 from arl.launch.nccl_settings import nccl_settings
-from arl.launch.placement import Placement, is_mig, place
+from arl.launch.placement import NO_MIG_GROUP, Placement, place
 from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
 from arl.rollout.filters import Filter
@@ -125,7 +125,7 @@ def preflight(recipe: Recipe, named: Node | None = None) -> Plan:
         prompts=_describe_prompts(codec, problems.training[0]),
         gpus=report.gpus,
         notes=report.notes,
-        published_in=_published_in(recipe, lags, transport),
+        published_in=_published_in(recipe, lags, transport, placement.on_gpus),
     )
 
 
@@ -184,9 +184,9 @@ class _Site(Struct, frozen=True):
         """
         placement = place(recipe, self.node)
         transports = set(recipe.engine.capabilities.transports)
-        if any(is_mig(device) for device in placement.devices):
+        if placement.has_mig_devices:
             if recipe.sync.transport == "broadcast":
-                raise RecipeError("sync.transport broadcast: NCCL joins no MIG devices; use file or auto")
+                raise RecipeError(f"sync.transport broadcast: {NO_MIG_GROUP}; use file or auto")
             transports.discard("broadcast")
         transport = choose_transport(
             recipe,
@@ -211,10 +211,11 @@ def _check_installation(recipe: Recipe, site: _Site, placement: Placement, trans
     return GpuReport()
 
 
-def _published_in(recipe: Recipe, lags: np.ndarray | None, transport: Transport) -> Path | None:
+def _published_in(recipe: Recipe, lags: np.ndarray | None, transport: Transport, on_gpus: bool) -> Path | None:
     """Return the directory in which published weights will be written; None: by no file, or of an unknown size."""
     model = recipe.model.path
-    if transport in ("memory", "broadcast") or model is None or not Path(model).is_dir():
+    stays_in_memory = transport in ("memory", "broadcast") or (transport == "ipc" and on_gpus)
+    if stays_in_memory or model is None or not Path(model).is_dir():
         return None
     return place_of_weights(recipe, Path(model), recipe.run_directory, lags, transport)
 

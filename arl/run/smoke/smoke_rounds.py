@@ -6,6 +6,7 @@ engine servers of every backend ∥ trainer ranks of every transport          st
 each backend × each transport: a swap under load ─► logprobs with the new weights
 """
 
+import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -97,17 +98,21 @@ class Round:
 
     async def close(self) -> None:
         """End all processes, engines first, because they have connections to the ranks."""
-        sides: list[KeptOpen[Any]] = [*self.engines.values(), *self.ranks.values()]
+        engines = list(self.engines.values())
+        ranks = list(self.ranks.values())
+        if not engines and not ranks:
+            return
 
         async def close_all() -> StageOutcome:
-            for side in sides:
-                await side.close()
-            return StageOutcome(said=f"{len(sides)} groups of processes have ended")
+            try:
+                await _close(engines)
+            finally:
+                await _close(ranks)
+            return StageOutcome(said=f"{len(engines) + len(ranks)} groups of processes have ended")
 
-        if sides:
-            await self.runner.end(self._name("end"), END, close_all)
-            self.engines.clear()
-            self.ranks.clear()
+        await self.runner.end(self._name("end"), END, close_all)
+        self.engines.clear()
+        self.ranks.clear()
 
     @property
     def fits_beside_another(self) -> bool:
@@ -225,3 +230,15 @@ class Round:
             return await self.ranks[transport].use(with_ranks)
 
         return await self.engines[kind].use(with_engines)
+
+
+async def _close(sides: Sequence[KeptOpen[Any]]) -> None:
+    """Close all of them at once, and wait for each, also if one fails or this is cancelled.
+
+    Raises:
+        Exception: leaving one failed.
+    """
+    closing = [side.close() for side in sides]
+    for result in await asyncio.gather(*closing, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

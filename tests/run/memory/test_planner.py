@@ -11,11 +11,12 @@ from arl.config.recipe import Recipe
 from arl.data.model_shape import ModelShape
 from arl.errors import InputError
 from arl.launch.base import Node
+from arl.launch.memory_share import engine_share
 from arl.launch.placement import place
 from arl.run.memory.budget import MemoryPlan
 from arl.run.memory.engine_bytes import given_share, grown_capacity
 from arl.run.memory.memory_text import memory_lines
-from arl.run.memory.planner import MemoryInputs, plan_memory, workload
+from arl.run.memory.planner import CONTEXT, MemoryInputs, plan_memory, workload
 from arl.run.memory.remedies import find_remedies, refuse_overfull
 from arl.sync.choose import choose_transport
 from arl.train.rank_bytes import ParameterCounts
@@ -124,6 +125,15 @@ def test_both_sides_of_a_shared_gpu_are_counted_in_both_turns() -> None:
     alone = Machine()(recipe(engine={"replicas": 4}, train={"checkpointing": "full"}))
     shared = Machine()(settings)
     assert shared.cache_tokens < alone.cache_tokens
+
+
+def test_the_cache_of_a_collocated_engine_has_the_share_that_the_run_will_give_it() -> None:
+    settings = recipe(mode="collocated", engine={"replicas": 8}, train={"ranks": 8, "checkpointing": "full"})
+    memory = Machine()(settings)
+    share = engine_share(80 * GIGABYTE, memory.rank_resident)
+    generates = parts(memory, 1)
+    assert generates["weights"] + generates["KV cache"] == pytest.approx(share * (80 * GIGABYTE - CONTEXT), abs=1)
+    assert memory.budgets[1].fits
 
 
 def test_a_share_that_the_recipe_gives_decides_about_the_cache() -> None:
