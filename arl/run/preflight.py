@@ -125,7 +125,7 @@ def preflight(recipe: Recipe, named: Node | None = None) -> Plan:
         prompts=_describe_prompts(codec, problems.training[0]),
         gpus=report.gpus,
         notes=report.notes,
-        published_in=_published_in(recipe, lags, transport, placement.on_gpus),
+        published_in=_published_in(recipe, lags, transport),
     )
 
 
@@ -211,11 +211,10 @@ def _check_installation(recipe: Recipe, site: _Site, placement: Placement, trans
     return GpuReport()
 
 
-def _published_in(recipe: Recipe, lags: np.ndarray | None, transport: Transport, on_gpus: bool) -> Path | None:
+def _published_in(recipe: Recipe, lags: np.ndarray | None, transport: Transport) -> Path | None:
     """Return the directory in which published weights will be written; None: by no file, or of an unknown size."""
     model = recipe.model.path
-    stays_in_memory = transport in ("memory", "broadcast") or (transport == "ipc" and on_gpus)
-    if stays_in_memory or model is None or not Path(model).is_dir():
+    if transport in ("memory", "broadcast") or model is None or not Path(model).is_dir():
         return None
     return place_of_weights(recipe, Path(model), recipe.run_directory, lags, transport)
 
