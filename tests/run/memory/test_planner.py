@@ -152,6 +152,21 @@ def test_an_engine_whose_weights_leave_no_room_for_one_request_is_refused_with_t
     assert "each engine GPU needs" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("packing", "least"),
+    [({}, 256 + 8000), ({"packing": "fixed", "packing_count": 2}, 2 * (256 + 8000))],
+)
+def test_no_capacity_is_offered_that_the_longest_trajectories_exceed(packing: dict[str, Any], least: int) -> None:
+    settings = recipe(
+        rollout={"max_new_tokens": 8000},
+        train={"ranks": 4, "capacity": 2 * least - 100, **packing},
+    )
+    offered = list(find_remedies(settings, Machine()))
+    capacities = [remedy["train.capacity"] for remedy in offered if "train.capacity" in remedy]
+    assert offered
+    assert all(capacity >= least for capacity in capacities), offered
+
+
 def test_an_update_stores_the_prompt_of_a_group_once_where_its_packing_does() -> None:
     rollout = {"problems_per_step": 2, "group_size": 4, "max_new_tokens": 100}
 
