@@ -24,7 +24,7 @@ quickstart *args:
 thorough *args:
     {{python}} -m pytest -m "slow or sglang or hypothesis" --hypothesis-profile thorough {{args}}
 
-# What only a GPU can settle, less than ten minutes each: docs/benchmarks/gpu; `just gpu --only kernels` runs one of them
+# What only a GPU can settle, ten minutes a command at most: docs/benchmarks/gpu; `just gpu --only kernels` runs one check
 gpu *args:
     {{python}} -m arl.cli bench gpu {{args}}
 

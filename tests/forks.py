@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -91,19 +91,31 @@ class Fork:
 class ForkedCommand(Fork):
     """Start `arl` with `arguments`; its errors are part of its output."""
 
-    def __init__(self, arguments: list[str], cwd: Path, env: Mapping[str, str], is_apart: bool = False) -> None:
+    def __init__(
+        self,
+        arguments: list[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        is_apart: bool = False,
+        module: str = "arl.cli",
+    ) -> None:
         """With `is_apart`, what it writes to its standard error is read from `stderr`."""
         self.stdout, output = pipe()
         self.stderr: TextIO | None = None
         errors = output
         if is_apart:
             self.stderr, errors = pipe()
-        super().__init__("arl.cli", arguments, env, cwd, output, errors)
+        super().__init__(module, arguments, env, cwd, output, errors)
 
 
 def arl(*arguments: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> CompletedProcess[str]:
     """Run `arl` to its end."""
-    command = ForkedCommand(list(arguments), cwd, os.environ if env is None else env, is_apart=True)
+    return run_to_end("arl.cli", arguments, cwd, os.environ if env is None else env)
+
+
+def run_to_end(module: str, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]) -> CompletedProcess[str]:
+    """Do what `python -m MODULE` does, to its end."""
+    command = ForkedCommand(list(arguments), cwd, env, is_apart=True, module=module)
     assert command.stderr is not None
     with ThreadPoolExecutor(1) as reader:
         errors = reader.submit(command.stderr.read)

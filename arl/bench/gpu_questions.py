@@ -2,7 +2,7 @@
 
     Check ─► its commands, one after the other, each a process of its own ─► what they print or write ─► one document
 
-Each check takes less than ten minutes on one H200. `arl bench gpu` runs them (arl/bench/gpu_run.py).
+`arl bench gpu` runs them (arl/bench/gpu_run.py), and ends a command that takes longer than ten minutes.
 """
 
 import json
@@ -62,11 +62,17 @@ def read_tests(directory: Path, _: str) -> dict[str, Any]:
 
 
 def read_run(directory: Path, _: str) -> dict[str, Any]:
-    """Return the summary of the one run in `directory`, and numbers of its first and its last step."""
+    """Return the summary of the one run in `directory`, and numbers of its first and its last step.
+
+    Raises:
+        ValueError: there is no run, or it has no step.
+    """
     (summary,) = directory.glob("*/summary.json")
     lines = (summary.parent / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     steps = [record for record in records if "time/step_s" in record]
+    if not steps:
+        raise ValueError(f"{summary.parent.name}/metrics.jsonl: the run ended before its first step")
     named = {"first": steps[0], "last": steps[-1]}
     of_steps = {
         which: {metric: record[metric] for metric in OF_A_STEP if metric in record} for which, record in named.items()

@@ -28,7 +28,8 @@ PRINTED = "printed"  # file of a command's standard output; its log has the rest
 INTO_FILE = ("sh", "-c", 'exec "$@" >"$0"')
 TABLE_HEAD = """# What was measured on a GPU
 
-`just gpu` runs these checks and writes this page. Each is a file of this directory once it was measured.
+`arl bench gpu` runs these checks in a clone of arl, and writes this page. Each is a file of this directory once it was
+measured. None has a number of a GPU before that.
 
 | check | settles | measured |
 |---|---|---|

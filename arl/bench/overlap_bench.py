@@ -7,8 +7,9 @@ the launches of a broadcast, and nothing of the wire. On a CPU it is gloo, over 
 """
 
 import statistics
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from time import perf_counter
 from typing import Any
 
@@ -47,7 +48,8 @@ def bench_broadcast(repeats: int) -> dict[str, Any]:
         for flat in flats:
             group.broadcast(flat)
 
-    rounds = [_round(products, broadcast) for _ in range(repeats + 1)][1:]
+    with closing(group):
+        _, *rounds = [_round(products, broadcast) for _ in range(repeats + 1)]
     medians = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
     return {
         "device": torch.cuda.get_device_name() if on_gpu else "CPU",
@@ -79,11 +81,10 @@ def _products(on_gpu: bool) -> Callable[[], None]:
 def _round(products: Callable[[], None], broadcast: Callable[[], None]) -> dict[str, float]:
     """Return the seconds of each alone, and of each while the other runs."""
     alone = {"products_alone": _timed(products), "broadcast_alone": _timed(broadcast)}
-    beside: dict[str, float] = {}
-    thread = threading.Thread(target=lambda: beside.update(broadcast_beside=_timed(broadcast)))
-    thread.start()
-    beside["products_beside"] = _timed(products)
-    thread.join()
+    with ThreadPoolExecutor(1) as thread:
+        sending = thread.submit(_timed, broadcast)
+        products_beside = _timed(products)
+        beside = {"products_beside": products_beside, "broadcast_beside": sending.result()}
     return alone | beside
 
 

@@ -9,6 +9,7 @@ One rank, and a group of one, because NCCL joins no two ranks on one device: so 
 import statistics
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -66,8 +67,16 @@ def _measure(learner: Learner, specs: Sequence[TensorSpec], place: BufferPlace, 
     target = BroadcastTarget(BUCKET_BYTES, place)
     store, _ = listen(LOOPBACK, SECONDS)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
-    group = Group(store=store, name=f"bench-{place}", rank=0, size=1, backend=backend, seconds=SECONDS)
-    published = [_publish(learner, specs, target, group, version) for version in range(versions)]
+    group = Group(
+        store=store,
+        name=f"bench-{place}",
+        rank=0,
+        size=1,
+        backend=backend,
+        seconds=SECONDS,
+    )
+    with closing(group):
+        published = [_publish(learner, specs, target, group, version) for version in range(versions)]
     cold, second, *warm = published
     gigabytes = bucket_bytes_of(specs) / 1e9
     sent = statistics.median(one.broadcast for one in warm)

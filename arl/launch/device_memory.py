@@ -9,13 +9,14 @@ from arl.launch.gpu_devices import find_gpus, named_gpus
 
 
 def smallest_device(names: Sequence[str]) -> tuple[str, int] | None:
-    """Return name and bytes of the GPU with the least memory among `names`; None: nvidia-smi knows none of them.
+    """Return name and bytes of the GPU with the least memory among `names`; None: nvidia-smi knows that of none.
 
     Args:
         names: as CUDA_VISIBLE_DEVICES gives them.
     """
     found = named_gpus(find_gpus() or (), names)
-    if not found:
+    known = [gpu for gpu in found if gpu.total_bytes]
+    if not known:
         return None
-    smallest = min(found, key=lambda gpu: gpu.total_bytes)
+    smallest = min(known, key=lambda gpu: gpu.total_bytes)
     return smallest.name, smallest.total_bytes

@@ -46,7 +46,7 @@ class Gpu(Struct, frozen=True):
     number: int  # nvidia-smi's, in the order of the PCI bus
     uuid: str
     name: str
-    total_bytes: int
+    total_bytes: int  # 0: the driver does not say, as where CPU and GPU share their memory
     used_bytes: int
     driver: str  # version
     is_divided: bool = False  # into MIG devices

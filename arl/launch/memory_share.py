@@ -18,7 +18,8 @@ def engine_share(device_bytes: int, rank_bytes: int) -> float:
 
     Args:
         device_bytes: memory of the device.
-        rank_bytes: what the trainer's rank holds there while the engine generates: weights, gradients and moments.
+        rank_bytes: what the trainer's rank holds there while the engine generates: weights, moments and published
+            versions.
 
     >>> engine_share(80_000_000_000, 20_000_000_000)
     0.6

@@ -16,6 +16,7 @@ from arl.errors import RecipeError
 from arl.launch.base import Node, Resources
 
 LOWEST_PRIORITY = 19  # niceness
+NO_MIG_GROUP = "NCCL joins no MIG devices"
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ class Placement:
         beside = [] if self.evaluation is None else [self.evaluation]
         used = [device for resources in (*self.engines, *self.ranks, *beside) for device in resources.devices]
         return tuple(dict.fromkeys(used))
+
+    @property
+    def has_mig_devices(self) -> bool:
+        """Return whether a process has a part of a GPU, with which it can join no NCCL group."""
+        return any(is_mig(device) for device in self.devices)
 
     def with_memory_share(self, share: float) -> "Placement":
         """Return the same placement, in which an engine may take only this fraction of each of its devices."""
@@ -103,11 +109,10 @@ def _refuse_groups_of_mig_devices(ranks: int, width: int) -> None:
     A process sees one MIG device, and none has access to another one's memory; NCCL also takes two parts of one GPU for
     the same device: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
     """
-    rule = "NCCL joins no MIG devices"
     if width > 1:
-        raise RecipeError(f"engine.tensor_parallel {width}: {rule}; use 1, or GPUs that are not divided")
+        raise RecipeError(f"engine.tensor_parallel {width}: {NO_MIG_GROUP}; use 1, or GPUs that are not divided")
     if ranks > 1:
-        raise RecipeError(f"train.ranks {ranks}: {rule}; use 1, or GPUs that are not divided")
+        raise RecipeError(f"train.ranks {ranks}: {NO_MIG_GROUP}; use 1, or GPUs that are not divided")
 
 
 def _for_both_sides(recipe: Recipe) -> int:

@@ -22,7 +22,19 @@ RESAMPLES = 10_000
 RESAMPLES_OF_CURVES = 1_000  # at each point of a curve
 TAILS = (2.5, 97.5)  # percentiles, which 95 % of the means drawn lie between
 Z = NormalDist().inv_cdf(0.975)
-T_OF_FEW = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # with 1, 2, … degrees of freedom
+# The 97.5 % quantile of Student's t with 1, 2, … degrees of freedom.
+T_OF_FEW = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+)
 
 
 class MeanOfSeeds(Struct, frozen=True):
@@ -36,7 +48,9 @@ class MeanOfSeeds(Struct, frozen=True):
     @property
     def holds_zero(self) -> bool:
         """Return whether the interval says that 0 is possible; without an interval, it does."""
-        return self.low is None or self.high is None or self.low <= 0 <= self.high
+        if self.low is None or self.high is None:
+            return True
+        return self.low <= 0 <= self.high
 
 
 def mean_of_seeds(values: Sequence[float]) -> MeanOfSeeds | None:
@@ -47,9 +61,15 @@ def mean_of_seeds(values: Sequence[float]) -> MeanOfSeeds | None:
         return None
     mean = float(measured.mean())
     if seeds == 1:
-        return MeanOfSeeds(mean, None, None, 1)
-    low, high = _interval(measured[:, None], RESAMPLES)
-    return MeanOfSeeds(mean, low.item(), high.item(), seeds)
+        return _without_interval(mean)
+    one_point = measured[:, None]
+    low, high = _interval(one_point, RESAMPLES)
+    return MeanOfSeeds(
+        mean=mean,
+        low=low.item(),
+        high=high.item(),
+        seeds=seeds,
+    )
 
 
 def difference_of_means(ones: Sequence[float], others: Sequence[float]) -> MeanOfSeeds | None:
@@ -61,10 +81,20 @@ def difference_of_means(ones: Sequence[float], others: Sequence[float]) -> MeanO
         return None
     mean = float(one.mean() - other.mean())
     if seeds == 1:
-        return MeanOfSeeds(mean, None, None, 1)
-    deviations = _deviations(one, RESAMPLES) - _deviations(other, RESAMPLES, is_other=True)
-    low, high = np.percentile(deviations, TAILS).tolist()
-    return MeanOfSeeds(mean, mean + min(low, 0.0), mean + max(high, 0.0), seeds)
+        return _without_interval(mean)
+    of_one = _deviations(one, RESAMPLES)
+    of_other = _deviations(other, RESAMPLES, is_other=True)
+    low, high = np.percentile(of_one - of_other, TAILS).tolist()
+    return MeanOfSeeds(
+        mean=mean,
+        low=mean + min(low, 0.0),
+        high=mean + max(high, 0.0),
+        seeds=seeds,
+    )
+
+
+def _without_interval(mean: float) -> MeanOfSeeds:
+    return MeanOfSeeds(mean=mean, low=None, high=None, seeds=1)
 
 
 def _measured(values: Sequence[float]) -> np.ndarray:
@@ -74,15 +104,19 @@ def _measured(values: Sequence[float]) -> np.ndarray:
 
 def widening(num_seeds: int) -> float:
     """Return the factor by which intervals of means of two or more resampled seeds are widened, see above."""
-    return math.sqrt(num_seeds / (num_seeds - 1)) * _student_t(num_seeds - 1) / Z
+    degrees = num_seeds - 1
+    spread = math.sqrt(num_seeds / degrees)
+    return spread * _student_t(degrees) / Z
 
 
 def _student_t(degrees: int) -> float:
     """Return the 97.5 % quantile of Student's t; of many degrees by its expansion (Abramowitz and Stegun 26.7.5)."""
     if degrees <= len(T_OF_FEW):
         return T_OF_FEW[degrees - 1]
-    first = (Z**3 + Z) / (4 * degrees)
-    second = (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * degrees**2)
+    cube = Z**3
+    fifth = Z**5
+    first = (cube + Z) / (4 * degrees)
+    second = (5 * fifth + 16 * cube + 3 * Z) / (96 * degrees**2)
     return Z + first + second
 
 
@@ -102,8 +136,10 @@ def curve_of_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     measured = np.isfinite(values)
     patterns = np.unique(measured, axis=1).T  # points at which the same seeds were measured are computed together
     for pattern in patterns:
-        points = (measured == pattern[:, None]).all(axis=0)
-        there = values[pattern][:, points]
+        has_these_seeds = measured == pattern[:, None]
+        points = has_these_seeds.all(axis=0)
+        of_seeds = values[pattern]
+        there = of_seeds[:, points]
         if len(there) > 0:
             mean[points] = there.mean(axis=0)
         if len(there) > 1:
@@ -129,14 +165,16 @@ def _deviations(values: np.ndarray, resamples: int, is_other: bool = False) -> n
     """
     num_seeds = len(values)
     weights = _weights(num_seeds, resamples, is_other)
-    drawn: np.ndarray = weights @ (values - values.mean(axis=0))
+    centered = values - values.mean(axis=0)
+    drawn: np.ndarray = weights @ centered
     return widening(num_seeds) * drawn
 
 
 @functools.lru_cache(maxsize=64)
 def _weights(num_seeds: int, resamples: int, is_other: bool) -> np.ndarray:
     """Draw how much each seed counts in each resample, (resamples, seeds) float; rows sum to 1."""
-    rng = np.random.default_rng([num_seeds, 1] if is_other else num_seeds)
+    seed = [num_seeds, 1] if is_other else num_seeds
+    rng = np.random.default_rng(seed)
     chances = np.full(num_seeds, 1 / num_seeds)
     draws = rng.multinomial(num_seeds, chances, size=resamples)
     return draws / num_seeds
@@ -149,7 +187,9 @@ def at(x: np.ndarray, y: np.ndarray, wanted: float) -> float:
         x: (n,) float, increasing.
         y: (n,) float; NaN where it was not measured.
     """
-    return float(at_each(x, y, np.array([wanted]))[0])
+    points = np.array([wanted])
+    found = at_each(x, y, points)
+    return float(found[0])
 
 
 def at_each(x: np.ndarray, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -157,7 +197,13 @@ def at_each(x: np.ndarray, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     measured = np.isfinite(x) & np.isfinite(y)
     if not measured.any():
         return np.full(len(wanted), np.nan)
-    values: np.ndarray = np.interp(wanted, x[measured], y[measured], left=np.nan, right=np.nan)
+    values: np.ndarray = np.interp(
+        wanted,
+        x[measured],
+        y[measured],
+        left=np.nan,
+        right=np.nan,
+    )
     return values
 
 
@@ -178,12 +224,14 @@ def thinned(x: np.ndarray, rows: np.ndarray, points: int) -> tuple[np.ndarray, n
     starts = np.arange(0, size, width)
     measured = np.isfinite(rows)
     known = np.where(measured, rows, 0.0)
-    counts = np.add.reduceat(measured.astype(float), starts, axis=1)
+    ones = measured.astype(float)
+    counts = np.add.reduceat(ones, starts, axis=1)
     sums = np.add.reduceat(known, starts, axis=1)
     means = quotients(sums, counts)
-    lengths = np.diff([*starts, size])
-    places = np.add.reduceat(x.astype(float), starts) / lengths
-    return places, means
+    ends = [*starts, size]
+    lengths = np.diff(ends)
+    places = np.add.reduceat(x.astype(float), starts)
+    return places / lengths, means
 
 
 def quotients(sums: np.ndarray, totals: np.ndarray) -> np.ndarray:

@@ -27,18 +27,22 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
         recipe: its backend is probed, and then everything that `arl train` would refuse before the start
         python: an interpreter to look for backends in, instead of the recipe's; each built-in backend that has an
             interpreter of its own is probed
+
+    Without both, the built-in backends with an interpreter of their own are examined where they are there; most recipes
+    need none of them, so that nothing is missing.
     """
     yield from _environment()
     visible = _visible()
     yield visible if isinstance(visible, Finding) else _devices(visible)
     yield _memory()
+    is_asked_for = recipe is not None or python is not None
     others = []
     are_installed = True
     for config in _engines(recipe, python):
         found = _backend(config)
         if isinstance(found, Finding):
             are_installed = False
-            yield found
+            yield found if is_asked_for else _not_needed(config)
             continue
         yield _installed(config, found)
         if found.capabilities.own_interpreter:
@@ -51,7 +55,7 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
 def _engines(recipe: Recipe | None, python: str | None) -> list[EngineConfig]:
     """List the engine sections whose backends are to be probed."""
     engines = [] if recipe is None else [recipe.engine]
-    if python is None:
+    if recipe is not None and python is None:
         return engines
     kinds = [kind for kind in BUILT_IN if find_backend(kind).capabilities.own_interpreter]
     others = [engine for engine in engines if engine.kind not in kinds]
@@ -104,6 +108,11 @@ def _backend(config: EngineConfig) -> Installation | Finding:
 def _installed(config: EngineConfig, found: Installation) -> Finding:
     note = f"; {found.note}" if found.note else ""
     return Finding(True, f"engine {config.kind}: {found}{note}")
+
+
+def _not_needed(config: EngineConfig) -> Finding:
+    where = "`arl doctor --python PYTHON` looks for it in another interpreter, and says how to install it"
+    return Finding(True, f"no engine {config.kind}: only recipes with engine.kind {config.kind} need it; {where}")
 
 
 def _startable(recipe: Recipe) -> Finding:

@@ -57,7 +57,8 @@ def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backe
         refuse_unequal_nccl(own_torch(), sys.executable, probe_torch(backend.place), backend.place)
     found = find_gpus()
     used = named_gpus(found or (), names)
-    if recipe.mode == "collocated" and recipe.engine.kind == "sglang" and not used:
+    is_known = any(gpu.total_bytes for gpu in used)
+    if recipe.mode == "collocated" and recipe.engine.kind == "sglang" and not is_known:
         notes.append(UNKNOWN_MEMORY)
     if found is None:
         return GpuReport(notes=(*notes, NOT_LOOKED))

@@ -21,7 +21,7 @@ from arl.launch.gpu_devices import Gpu
 from arl.launch.launchers import make_launcher
 from arl.launch.memory_share import engine_share
 from arl.launch.nccl_settings import nccl_settings
-from arl.launch.placement import Placement, is_mig, place
+from arl.launch.placement import NO_MIG_GROUP, Placement, place
 from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
 from arl.rollout.filters import Filter
@@ -108,7 +108,7 @@ def preflight(recipe: Recipe, named: Node | None = None) -> Plan:
     placement, transport = site.place(recipe)
     memory = _plan_memory(recipe, site, longest, kept_versions(recipe, lags))
     report = _check_installation(recipe, site, placement, transport)
-    if recipe.mode == "collocated" and report.gpus:
+    if recipe.mode == "collocated":
         placement = _share_memory(placement, report.gpus, 0 if memory is None else memory.rank_resident)
     return Plan(
         training=problems.training,
@@ -184,9 +184,9 @@ class _Site(Struct, frozen=True):
         """
         placement = place(recipe, self.node)
         transports = set(recipe.engine.capabilities.transports)
-        if any(is_mig(device) for device in placement.devices):
+        if placement.has_mig_devices:
             if recipe.sync.transport == "broadcast":
-                raise RecipeError("sync.transport broadcast: NCCL joins no MIG devices; use file or auto")
+                raise RecipeError(f"sync.transport broadcast: {NO_MIG_GROUP}; use file or auto")
             transports.discard("broadcast")
         transport = choose_transport(
             recipe,
@@ -220,13 +220,16 @@ def _published_in(recipe: Recipe, lags: np.ndarray | None, transport: Transport,
 
 
 def _share_memory(placement: Placement, gpus: Sequence[Gpu], rank_bytes: int) -> Placement:
-    """Leave the trainer's memory out of what an engine on the same GPUs may take.
+    """Leave the trainer's memory out of what an engine on the same GPUs may take, if their memory is known.
 
     Args:
         gpus: of the run.
         rank_bytes: that one rank holds while engines generate.
     """
-    smallest = min(gpu.total_bytes for gpu in gpus)
+    known = [gpu.total_bytes for gpu in gpus if gpu.total_bytes]
+    if not known:
+        return placement
+    smallest = min(known)
     return placement.with_memory_share(engine_share(smallest, rank_bytes))
 
 

@@ -80,6 +80,20 @@ def test_of_a_run_the_summary_and_two_steps_are_kept(tmp_path: Path) -> None:
     assert found["steps"]["first"]["time/step_s"] == found["steps"]["last"]["time/step_s"] == 2.0
 
 
+def test_a_run_that_ends_before_its_first_step_is_reported_as_what_ended_it(tmp_path: Path) -> None:
+    code = """
+import pathlib, sys
+run = pathlib.Path(sys.argv[1]) / "run"
+run.mkdir()
+(run / "summary.json").write_text("{}")
+(run / "metrics.jsonl").touch()
+sys.exit("no memory left")
+"""
+    results = results_of(tmp_path, CheckCommand("train", python(code, "{directory}"), read_run))
+    assert "no memory left" in results["train"]["error"]
+    assert "result" not in results["train"]
+
+
 @pytest.mark.slow
 def test_the_trainers_side_of_an_update_is_measured_beside_the_memory_that_it_uses_again() -> None:
     report = bench_publication(versions=4)

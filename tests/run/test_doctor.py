@@ -43,6 +43,20 @@ def test_sglangs_version_and_whether_a_recipe_can_start_are_told(tmp_path: Path)
     assert "recipe quickstart-sglang: it can start" in done.stdout
 
 
+def test_without_a_recipe_the_sglang_that_a_run_would_take_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = make_fake_sglang(tmp_path)
+    monkeypatch.setenv("ARL_SGLANG_PYTHON", python)
+    done = arl("doctor")
+    assert done.returncode == 0
+    assert f"ok       engine sglang: SGLang 0.5.20 in {python}" in done.stdout
+    monkeypatch.setenv("ARL_SGLANG_PYTHON", str(tmp_path / "nothing"))
+    without = arl("doctor")
+    assert without.returncode == 0  # most recipes need none
+    assert "ok       no engine sglang: only recipes with engine.kind sglang need it" in without.stdout
+
+
 def test_gpus_are_reported_with_their_users_compilers_and_what_both_sides_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

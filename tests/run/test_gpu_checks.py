@@ -13,6 +13,7 @@ from arl.errors import InputError, RecipeError
 from arl.launch import local
 from arl.launch.base import Node
 from arl.launch.compilers import c_compiler, lacks_header
+from arl.launch.device_memory import smallest_device
 from arl.launch.gpu_devices import find_gpus, named_gpus
 from arl.launch.memory_share import RESERVE, engine_share
 from arl.launch.placement import place
@@ -260,6 +261,19 @@ def test_where_the_memory_of_a_gpu_is_not_known_the_plan_asks_for_the_share(
 ) -> None:
     engine = {"kind": "sglang", "python": make_fake_sglang(tmp_path)}
     found = plan(tmp_path, monkeypatch, ("MIG-a",), mode="collocated", engine=engine)
+    assert found.placement.engines[0].memory_share is None
+    assert gpu_checks.UNKNOWN_MEMORY in found.notes
+
+
+def test_a_gpu_that_does_not_say_how_much_memory_it_has_is_of_unknown_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi
+) -> None:
+    eight.gpus[0][3] = "[N/A]"
+    eight.write()
+    assert smallest_device(("0",)) is None
+    assert smallest_device(("0", "1")) is not None
+    engine = {"kind": "sglang", "python": make_fake_sglang(tmp_path)}
+    found = plan(tmp_path, monkeypatch, ("0",), mode="collocated", engine=engine)
     assert found.placement.engines[0].memory_share is None
     assert gpu_checks.UNKNOWN_MEMORY in found.notes
 

@@ -30,16 +30,19 @@ class EngineBytes(Struct, frozen=True):
 
     weights: int
     per_token: int  # of its cache
-    rest: int  # graphs and activations, which no cache may use
+    rest: int  # of what was free at its start: graphs, activations, and what is allocated later beside it
     graphs: int  # the part of the rest that stays when it releases its memory
 
 
-def engine_bytes(config: EngineConfig, shape: ModelShape, parameters: int, free: int | None) -> EngineBytes:
+def engine_bytes(
+    config: EngineConfig, shape: ModelShape, parameters: int, free: int | None, share: float | None = None
+) -> EngineBytes:
     """Return the bytes of one engine; `config.dtype` is not auto.
 
     Args:
         parameters: of the model.
         free: bytes that are free on the device when it starts; None: it computes on the CPU.
+        share: of them that the run lets it take for weights and cache; None: it decides. `config.args` override it.
     """
     item = ITEM_BYTES[config.dtype]
     width = config.tensor_parallel
@@ -48,7 +51,7 @@ def engine_bytes(config: EngineConfig, shape: ModelShape, parameters: int, free:
     return EngineBytes(
         weights=item * parameters // width,
         per_token=2 * item * shape.layers * heads * shape.head_dim,
-        rest=sglang_rest(config, free) if is_sglang and free is not None else 0,
+        rest=sglang_rest(config, free, share) if is_sglang and free is not None else 0,
         graphs=_graphs(config) if is_sglang else 0,
     )
 
@@ -65,11 +68,12 @@ def grown_capacity(longest: int, context: int) -> int:
     return max(min(capacity, context), longest)
 
 
-def sglang_rest(config: EngineConfig, free: int) -> int:
-    """Return what SGLang leaves for graphs and activations, from `--mem-fraction-static` or as it would choose."""
-    share = given_share(config.args)
-    if share is not None:
-        return int(free * (1 - share))
+def sglang_rest(config: EngineConfig, free: int, share: float | None) -> int:
+    """Return what SGLang leaves of `free`: of its share, which engine.args give first, or as it would choose."""
+    given = given_share(config.args)
+    chosen = share if given is None else given
+    if chosen is not None:
+        return int(free * (1 - chosen))
     mebibytes = free / MEBIBYTE
     limits = [chunk for limit, chunk in CHUNKS.items() if mebibytes < limit]
     chunk = limits[0] if limits else LARGEST_CHUNK

@@ -32,9 +32,10 @@ def _requests(memory: MemoryPlan) -> str:
 
 def _advice(memory: MemoryPlan, recipe: Recipe) -> str:
     """Say what to do where not all slots can be of full length."""
-    width = recipe.engine.tensor_parallel
+    wider = ""
+    if recipe.engine.capabilities.tensor_parallel:
+        wider = f", or engine.tensor_parallel to {2 * recipe.engine.tensor_parallel} where there are GPUs for it"
     return (
         f"when many answers are long, requests beyond {memory.full_requests:,} wait for the cache and are computed "
-        f"again: set engine.slots to {max(memory.full_requests, 1):,} if most answers are that long, or "
-        f"engine.tensor_parallel to {2 * width}"
+        f"again: set engine.slots to {max(memory.full_requests, 1):,} if most answers are that long{wider}"
     )

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from arl.config.recipe import Recipe
 from arl.data.model_shape import ModelShape
+from arl.launch.memory_share import engine_share
 from arl.launch.placement import Placement
 from arl.run.memory.budget import MemoryBudget, MemoryPlan, Part
 from arl.run.memory.engine_bytes import EngineBytes, engine_bytes, grown_capacity
@@ -114,8 +115,9 @@ def _sides(recipe: Recipe, placement: Placement, transport: Transport, given: Me
     rank = rank_bytes(given.parameters, given.shape, recipe.train, work)
     free_of_rank = max((given.device_bytes or 0) - CONTEXT - rank.resident, 0) if placement.on_gpus else None
     published = publication_bytes(recipe, transport, total, given.kept, free_of_rank)
-    free = _free_for_engine(recipe, placement, rank, published, given)
-    engine = engine_bytes(recipe.engine, given.shape, total, free)
+    free = max((given.device_bytes or 0) - CONTEXT, 0) if placement.on_gpus else None
+    share = _share_of_engine(recipe, rank.resident + published.on_device, given)
+    engine = engine_bytes(recipe.engine, given.shape, total, free, share)
     cache = _cache(recipe, engine, given, free)
     return _Sides(
         rank=rank,
@@ -126,20 +128,14 @@ def _sides(recipe: Recipe, placement: Placement, transport: Transport, given: Me
     )
 
 
-def _free_for_engine(
-    recipe: Recipe,
-    placement: Placement,
-    rank: RankBytes,
-    published: PublicationBytes,
-    given: MemoryInputs,
-) -> int | None:
-    """Return what an engine finds free on its device when it starts, after the trainer; None: it has no device."""
-    if not placement.on_gpus:
+def _share_of_engine(recipe: Recipe, held_by_rank: int, given: MemoryInputs) -> float | None:
+    """Return the share of its device that a run gives an engine beside a rank; None: the engine decides.
+
+    It is a share of what the engine finds free, which is most if it starts before the rank: that is what is planned.
+    """
+    if recipe.mode != "collocated" or given.device_bytes is None:
         return None
-    free = (given.device_bytes or 0) - CONTEXT
-    if recipe.mode == "collocated":
-        free -= rank.resident + published.on_device + CONTEXT
-    return max(free, 0)
+    return engine_share(given.device_bytes, held_by_rank)
 
 
 def _cache(recipe: Recipe, engine: EngineBytes, given: MemoryInputs, free: int | None) -> int:
@@ -196,10 +192,16 @@ def _engine_device(sides: _Sides, given: MemoryInputs) -> MemoryBudget:
     )
 
 
-def _engine_parts(sides: _Sides) -> list[Part]:
+def _engine_parts(sides: _Sides, beside: int = 0) -> list[Part]:
+    """Return the parts of an engine.
+
+    Args:
+        beside: bytes of others that were allocated after its start, and so out of what it leaves.
+    """
     parts = [Part("engine", "weights", sides.engine.weights), Part("engine", "KV cache", sides.cache)]
-    if sides.engine.rest:
-        parts.append(Part("engine", "graphs and activations", sides.engine.rest))
+    own = sides.engine.rest - beside
+    if own > 0:
+        parts.append(Part("engine", "graphs and activations", own))
     return parts
 
 
@@ -220,10 +222,11 @@ def _shared_devices(recipe: Recipe, sides: _Sides, given: MemoryInputs) -> list[
         *_published_on_device(sides),
         Part("trainer", "CUDA context", CONTEXT),
     ]
+    beside = sum(part.bytes for part in kept)
     generates = MemoryBudget(
         place="each GPU",
         when="while engines generate",
-        parts=(*_engine_parts(sides), Part("engine", "CUDA context", CONTEXT), *kept),
+        parts=(*_engine_parts(sides, beside), Part("engine", "CUDA context", CONTEXT), *kept),
         available=given.device_bytes,
     )
     return [trains, generates]

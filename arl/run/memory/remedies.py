@@ -56,8 +56,9 @@ def find_remedies(recipe: Recipe, plan: Plan) -> Iterator[Mapping[str, Any]]:
     """Yield settings with which everything fits: single ones, where none does pairs, and at last a longer row."""
     helpful = []
     found = False
-    before = _excess(plan(recipe))
-    for setting in _candidates(recipe):
+    memory = plan(recipe)
+    before = _excess(memory)
+    for setting in _candidates(recipe, memory.longest):
         excess = _excess_with(recipe, dict([setting]), plan)
         if excess == 0:
             found = True
@@ -95,10 +96,14 @@ def _add_one_by_one(
             return
 
 
-def _candidates(recipe: Recipe) -> Iterator[Setting]:
-    """Yield what may lower the memory, the cheapest in speed first."""
+def _candidates(recipe: Recipe, longest: int) -> Iterator[Setting]:
+    """Yield what may lower the memory, the cheapest in speed first.
+
+    Args:
+        longest: tokens of the longest trajectory, which a micro-batch must hold; with `packing: fixed` several.
+    """
     train = recipe.train
-    least = recipe.rollout.max_new_tokens
+    least = longest * (train.packing_count if train.packing == "fixed" else 1)
     if train.dtype == "float32":
         yield "train.dtype", "bfloat16"
     if recipe.engine.dtype == "float32":
@@ -108,7 +113,7 @@ def _candidates(recipe: Recipe) -> Iterator[Setting]:
     if not train.reshard:
         yield "train.reshard", True
     for capacity in (train.capacity // 2, train.capacity // 4):
-        if capacity > least:
+        if capacity >= least:
             yield "train.capacity", capacity
     yield from _more_devices(recipe)
     for slots in (recipe.engine.slots // 4, recipe.engine.slots // 16):

@@ -6,7 +6,7 @@ opening() ─► task: async with … as value ─► use(work): work(value), or
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
@@ -95,3 +95,15 @@ class KeptOpen(Generic[T]):
         async with reported_failures(), opening() as value:
             self._opened.set_result(value)
             await self._released.wait()
+
+
+async def close_all(sides: Sequence[KeptOpen[Any]]) -> None:
+    """Close all of them at once, and wait for each, also if one fails or this is cancelled.
+
+    Raises:
+        Exception: leaving one failed.
+    """
+    closing = [side.close() for side in sides]
+    for result in await asyncio.gather(*closing, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

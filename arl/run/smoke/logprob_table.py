@@ -59,6 +59,9 @@ class Compared(Struct, frozen=True):
         return np.asarray(self.trainer - self.engine)
 
 
+NOTHING_COMPARED = Compared(np.empty(0), np.empty(0), np.empty(0))
+
+
 def judge(compared: Compared, *, engine: str, precision: Precision, weights: str, on_gpus: bool) -> LogprobRow:
     """Compare and explain.
 

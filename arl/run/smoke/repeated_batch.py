@@ -56,7 +56,8 @@ def make_batch(answers: Sequence[SampledAnswer], version: int) -> Batch:
     made: list[TrajectoryGroup] = []
     tokens = 0
     for number, group in groups.items():
-        tokens += sum(len(answer.sampled) for answer in group)
+        lengths = [len(answer.sampled) for answer in group]
+        tokens += sum(lengths)
         if made and tokens > MOST_TOKENS:
             break
         made.append(_group(number, group, version))
@@ -65,31 +66,51 @@ def make_batch(answers: Sequence[SampledAnswer], version: int) -> Batch:
 
 def random_answers(vocab_size: int) -> list[SampledAnswer]:
     """Return answers of no engine, uniform over the vocabulary, so that a trainer can step without one."""
-    drawn = np.random.default_rng(0).integers(0, vocab_size, (ENOUGH_GROUPS, GROUP, PROMPT + RESPONSE))
+    rng = np.random.default_rng(0)
+    uniform = -math.log(vocab_size)
     answers = []
     for group in range(ENOUGH_GROUPS):
-        prompt = tuple(drawn[group, 0, :PROMPT].tolist())
-        for member in range(GROUP):
-            sampled = tuple(drawn[group, member, PROMPT:].tolist())
-            logprobs = (-math.log(vocab_size),) * RESPONSE
-            answers.append(SampledAnswer(group, prompt, sampled, logprobs, (0,) * RESPONSE))
+        prompt = rng.integers(0, vocab_size, PROMPT)
+        for _ in range(GROUP):
+            sampled = rng.integers(0, vocab_size, RESPONSE)
+            answer = SampledAnswer(
+                group=group,
+                prompt=tuple(prompt.tolist()),
+                sampled=tuple(sampled.tolist()),
+                logprobs=(uniform,) * RESPONSE,
+                versions=(0,) * RESPONSE,
+            )
+            answers.append(answer)
     return answers
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """Join batches of one version, with the groups of each after those of the one before it."""
-    groups = [group for batch in batches for group in batch.groups]
-    numbered = tuple(replace(group, group_id=number) for number, group in enumerate(groups))
-    return Batch(batches[0].version, numbered)
+    groups: list[TrajectoryGroup] = []
+    for batch in batches:
+        for group in batch.groups:
+            numbered = replace(group, group_id=len(groups))
+            groups.append(numbered)
+    return Batch(batches[0].version, tuple(groups))
 
 
 def behavior(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return logprobs, versions and place in the answer of each sampled token, (T,), in the order of TrainedTokens."""
-    trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
-    logprobs = [one.behavior_logprobs[one.loss_mask] for one in trajectories]
-    versions = [one.policy_versions[one.loss_mask] for one in trajectories]
-    places = [np.arange(int(one.loss_mask.sum())) for one in trajectories]
-    return np.concatenate(logprobs), np.concatenate(versions), np.concatenate(places)
+    logprobs = []
+    versions = []
+    places = []
+    for group in batch.groups:
+        for trajectory in group.trajectories:
+            mask = trajectory.loss_mask
+            length = int(mask.sum())
+            logprobs.append(trajectory.behavior_logprobs[mask])
+            versions.append(trajectory.policy_versions[mask])
+            places.append(np.arange(length))
+    return (
+        np.concatenate(logprobs),
+        np.concatenate(versions),
+        np.concatenate(places),
+    )
 
 
 async def step(side: TrainerSide, batch: Batch, version: int) -> TrainedStep:
@@ -101,11 +122,15 @@ async def step(side: TrainerSide, batch: Batch, version: int) -> TrainedStep:
 
 def median_seconds(steps: Sequence[TrainedStep]) -> float:
     """Return the median of steps, without the first, which warms up, if there are more."""
-    return statistics.median(one.seconds for one in steps[1:] or steps)
+    warm = steps[1:] or steps
+    return statistics.median(one.seconds for one in warm)
 
 
 def _group(number: int, answers: Sequence[SampledAnswer], version: int) -> TrajectoryGroup:
-    trajectories = [_trajectory(answer, reward=float(i % 2)) for i, answer in enumerate(answers)]
+    trajectories = []
+    for i, answer in enumerate(answers):
+        reward = float(i % 2)
+        trajectories.append(_trajectory(answer, reward))
     return TrajectoryGroup(
         group_id=number,
         problem=Problem(str(number)),
@@ -119,14 +144,15 @@ def _group(number: int, answers: Sequence[SampledAnswer], version: int) -> Traje
 
 def _trajectory(answer: SampledAnswer, reward: float) -> Trajectory:
     length = len(answer.prompt)
-    padding = np.zeros(length, np.float32)
-    not_sampled = np.full(length, NOT_SAMPLED, np.int32)
-    is_sampled = np.arange(length + len(answer.sampled)) >= length
+    token_ids = answer.prompt + answer.sampled
+    logprobs = (0.0,) * length + answer.logprobs
+    versions = (NOT_SAMPLED,) * length + answer.versions
+    places = np.arange(len(token_ids))
     return Trajectory(
-        token_ids=np.array(answer.prompt + answer.sampled, np.int32),
-        behavior_logprobs=np.concatenate([padding, np.array(answer.logprobs, np.float32)]),
-        policy_versions=np.concatenate([not_sampled, np.array(answer.versions, np.int32)]),
-        loss_mask=is_sampled,
+        token_ids=np.array(token_ids, np.int32),
+        behavior_logprobs=np.array(logprobs, np.float32),
+        policy_versions=np.array(versions, np.int32),
+        loss_mask=places >= length,
         prompt_length=length,
         reward=reward,
         unshaped_reward=reward,

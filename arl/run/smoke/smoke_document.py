@@ -14,6 +14,7 @@ import msgspec
 from arl.config.environment import SECRET_ENDINGS
 from arl.launch.base import Node
 from arl.launch.devices import VISIBLE_DEVICES
+from arl.launch.gpu_driver import driver_version
 from arl.launch.host_memory import free_memory
 from arl.run.smoke.smoke_types import SmokeReport
 from arl.sync.publication_directory import SHARED_MEMORY
@@ -22,7 +23,6 @@ from arl.sync.publication_directory import SHARED_MEMORY
 SHOWN = (VISIBLE_DEVICES, "NCCL_", "TORCH_", "PYTORCH_CUDA_ALLOC_CONF", "OMP_", "ARL_")
 HIDDEN = "[hidden]"
 LEAST_SECRET = 8  # characters: a shorter value would be found by chance
-DRIVER = Path("/proc/driver/nvidia/version")
 
 T = TypeVar("T")
 
@@ -76,7 +76,8 @@ def describe_machine(node: Node) -> dict[str, Any]:
         "cpu": found.group(1) if found else platform.machine(),
         "cores": node.cores,
         "devices": list(node.devices),
-        "driver": DRIVER.read_text().splitlines()[0] if DRIVER.exists() else None,
+        "device_name": node.device_name if node.devices else None,
+        "driver": driver_version(),
         "load_average": [round(load, 1) for load in os.getloadavg()],
         "free_memory_gb": round(free_memory() / 1e9, 1),
         "free_shared_memory_gb": None if shared is None else round(shared.free / 1e9, 1),

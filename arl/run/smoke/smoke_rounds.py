@@ -10,11 +10,10 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from arl.launch.host_memory import free_memory
 from arl.run.smoke.busy_engines import GROUP, SampledAnswer, generate
-from arl.run.smoke.kept_open import KeptOpen
+from arl.run.smoke.kept_open import KeptOpen, close_all
 from arl.run.smoke.logprob_table import Compared, judge
 from arl.run.smoke.outcomes import describe_engine, describe_logprobs, describe_swap, describe_trainer
 from arl.run.smoke.repeated_batch import TrainedStep, behavior, joined, make_batch, random_answers, step
@@ -87,27 +86,40 @@ class Round:
 
     def start(self) -> None:
         """Start all processes at once, without waiting for them."""
-        known = [name for name in BETWEEN_PROCESSES if any(name in one.transports for one in self.trials.values())]
-        for transport in known if self.swaps else known[:1]:
+        for transport in self._transports:
             logs = self._logs("trainer", transport)
             opening = functools.partial(open_ranks, self.where, self._rank_trial, logs, transport)
             self.ranks[transport] = KeptOpen(f"trainer by {transport}", opening)
         for kind, trial in self.trials.items():
-            self.engines[kind] = KeptOpen(f"engine {kind}", functools.partial(self._open_engines, kind, trial))
+            starting = functools.partial(self._open_engines, kind, trial)
+            self.engines[kind] = KeptOpen(f"engine {kind}", starting)
+
+    @property
+    def _transports(self) -> list[Transport]:
+        """Return the transports by which ranks publish: all that a backend can take, or one where nothing is loaded."""
+        known: list[Transport] = []
+        for transport in BETWEEN_PROCESSES:
+            if any(transport in trial.transports for trial in self.trials.values()):
+                known.append(transport)
+        return known if self.swaps else known[:1]
 
     async def close(self) -> None:
         """End all processes, engines first, because they have connections to the ranks."""
-        sides: list[KeptOpen[Any]] = [*self.engines.values(), *self.ranks.values()]
+        engines = list(self.engines.values())
+        ranks = list(self.ranks.values())
+        if not engines and not ranks:
+            return
 
-        async def close_all() -> StageOutcome:
-            for side in sides:
-                await side.close()
-            return StageOutcome(said=f"{len(sides)} groups of processes have ended")
+        async def end() -> StageOutcome:
+            try:
+                await close_all(engines)
+            finally:
+                await close_all(ranks)
+            return StageOutcome(said=f"{len(engines) + len(ranks)} groups of processes have ended")
 
-        if sides:
-            await self.runner.end(self._name("end"), END, close_all)
-            self.engines.clear()
-            self.ranks.clear()
+        await self.runner.end(self._name("end"), END, end)
+        self.engines.clear()
+        self.ranks.clear()
 
     @property
     def fits_beside_another(self) -> bool:
@@ -176,13 +188,20 @@ class Round:
 
     def _row(self, kind: str, order: Sequence[str], batches: dict[str, Batch], first: TrainedStep) -> LogprobRow:
         """Compare one backend's logprobs with its part of what the first step computed of the joined batch."""
-        lengths = {name: len(behavior(batches[name])[0]) for name in order}
-        begin = sum(lengths[name] for name in order[: order.index(kind)])
-        logprobs, versions, places = behavior(batches[kind])
+        before = order[: order.index(kind)]
+        begin = sum(_num_sampled(batches[name]) for name in before)
+        end = begin + _num_sampled(batches[kind])
         current = first.tokens.current_logprobs
-        own = None if current is None else current[begin : begin + lengths[kind]]
+        own = None if current is None else current[begin:end]
+        logprobs, versions, places = behavior(batches[kind])
         compared = Compared.of(logprobs, own, places, versions == 0)
-        return judge(compared, engine=kind, precision=self.precision, weights="of the start", on_gpus=self.on_gpus)
+        return judge(
+            compared,
+            engine=kind,
+            precision=self.precision,
+            weights="of the start",
+            on_gpus=self.on_gpus,
+        )
 
     @contextlib.asynccontextmanager
     async def _trainers_turn(self) -> AsyncIterator[None]:
@@ -225,3 +244,8 @@ class Round:
             return await self.ranks[transport].use(with_ranks)
 
         return await self.engines[kind].use(with_engines)
+
+
+def _num_sampled(batch: Batch) -> int:
+    logprobs, _, _ = behavior(batch)
+    return len(logprobs)

@@ -34,6 +34,7 @@ from arl.run.smoke.smoke_sides import Place
 from arl.run.smoke.smoke_trials import Trial, backends, make_trial, precisions
 from arl.run.smoke.smoke_types import LogprobRow, SmokeReport, StageOutcome, worst
 from arl.run.smoke.stage_runner import TIME_IS_OVER, StageRunner
+from arl.sync.buckets import ITEM_BYTES
 
 # Deadlines of stages, seconds.
 ENVIRONMENTS = 60.0
@@ -44,7 +45,6 @@ MODEL = 40.0
 ROUND = 20.0  # of which less than this is not worth a start
 
 PATIENCE = 5.0  # seconds from SIGTERM to SIGKILL of a check
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class _SmokeTest:
 
     async def _check_machine(self) -> None:
         launcher = self._launcher()
-        item_bytes = 4 if self._recipe is None else ITEM_BYTES.get(self._recipe.train.dtype, 4)
+        dtype = "float32" if self._recipe is None else self._recipe.train.dtype
+        item_bytes = ITEM_BYTES[dtype]
 
         async def collectives() -> StageOutcome:
             async with launcher:

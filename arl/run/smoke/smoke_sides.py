@@ -8,6 +8,7 @@ from pathlib import Path
 
 from arl.clock import now
 from arl.engine.router import Router
+from arl.launch.base import Node, Resources
 from arl.launch.launchers import make_launcher
 from arl.launch.placement import place
 from arl.run.engines import EngineServers, connect_engines
@@ -19,6 +20,8 @@ from arl.sync.publication_directory import publication_directory
 from arl.sync.weight_sender import WeightSender
 from arl.train.trainer_client import TrainerClient
 from arl.types import StartingVersions, Transport
+
+MEMORY_SHARE = 0.3  # of a GPU, which engines of all backends and trainer ranks of all transports share
 
 
 @dataclass
@@ -80,6 +83,11 @@ class Place:
         return StartingVersions(str(self.model))
 
 
+def engine_resources(trial: Trial, node: Node) -> list[Resources]:
+    """Return what each engine server of the trial gets of `node`."""
+    return place(trial.recipe, node).with_memory_share(MEMORY_SHARE).engines
+
+
 @contextlib.asynccontextmanager
 async def open_engines(where: Place, trial: Trial, logs: str, sender: WeightSender | None) -> AsyncIterator[EngineSide]:
     """Start the trial's engine servers, and yield a router over them once all are ready.
@@ -90,7 +98,7 @@ async def open_engines(where: Place, trial: Trial, logs: str, sender: WeightSend
     """
     start = now()
     async with make_launcher(trial.recipe, where.directory / logs) as launcher, explain_deaths(launcher):
-        resources = place(trial.recipe, launcher.nodes[0]).engines
+        resources = engine_resources(trial, launcher.nodes[0])
         servers = EngineServers(trial.recipe, where.versions, resources, launcher, where.key)
         started = await servers.start_all()
         async with connect_engines(servers, started, where.note, sender) as router:

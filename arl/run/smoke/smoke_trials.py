@@ -15,7 +15,7 @@ from arl.config.recipe import EngineConfig, Recipe, Train
 from arl.engine.backend import BUILT_IN, Installation, find_backend
 from arl.errors import InputError
 from arl.launch.base import Node
-from arl.launch.placement import place
+from arl.launch.placement import NO_MIG_GROUP, is_mig, place
 from arl.run.auto import AUTO
 from arl.run.smoke.smoke_types import Precision
 from arl.sync.choose import choose_transport
@@ -24,7 +24,6 @@ from arl.types import Transport
 PLAIN_SLOTS = 32
 LEARNING_RATE = 1e-2  # × the standard deviation of the weights, which is 1 / √width
 BETWEEN_PROCESSES: tuple[Transport, ...] = ("file", "broadcast", "ipc")
-MEMORY_SHARE = ("--mem-fraction-static", "0.3")  # of a GPU, so that the engines of all backends fit on one
 
 
 @dataclass(frozen=True)
@@ -127,17 +126,20 @@ def _transports(
     recipe: Recipe, fields: dict[str, Any], found: Installation, node: Node
 ) -> tuple[tuple[Transport, ...], dict[Transport, str]]:
     """Return the transports that work here, and why the others do not."""
-    on_gpus = place(recipe, node).on_gpus
+    placement = place(recipe, node)
     works: list[Transport] = []
     refused: dict[Transport, str] = {}
     for transport in BETWEEN_PROCESSES:
+        if transport == "broadcast" and placement.has_mig_devices:
+            refused[transport] = NO_MIG_GROUP
+            continue
         try:
             asking = _validated({**fields, "sync": {**fields["sync"], "transport": transport}})
             choose_transport(
                 asking,
                 backend_transports=found.capabilities.transports,
                 one_process=False,
-                on_gpus=on_gpus,
+                on_gpus=placement.on_gpus,
             )
         except InputError as error:
             refused[transport] = str(error)
@@ -147,15 +149,14 @@ def _transports(
 
 
 def _plain(kind: str, node: Node) -> dict[str, Any]:
-    """Return the settings without a recipe: all devices, or on one GPU both sides in turn."""
+    """Return the settings without a recipe: all devices, two of many MIG devices, or on one GPU both sides in turn."""
     count = len(node.devices)
+    joins_nccl = not any(is_mig(device) for device in node.devices)
     engine: dict[str, Any] = {"kind": kind, "slots": PLAIN_SLOTS}
     train: dict[str, Any] = {}
-    if count > 1:
+    if count > 1 and joins_nccl:
         engine["replicas"] = count // 2
         train["ranks"] = count - count // 2
-    if count and find_backend(kind).capabilities.own_interpreter:
-        engine["args"] = MEMORY_SHARE
     mode = "collocated" if count == 1 else "disaggregated"
     return {"mode": mode, "engine": engine, "train": train}
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from arl.clock import now
 from arl.engine.router import Router
 from arl.run.smoke.busy_engines import Generated, SampledAnswer, generate, kept_busy
-from arl.run.smoke.logprob_table import Compared, judge
+from arl.run.smoke.logprob_table import NOTHING_COMPARED, Compared, judge
 from arl.run.smoke.repeated_batch import behavior, make_batch, step
 from arl.run.smoke.smoke_sides import EngineSide, TrainerSide
 from arl.run.smoke.smoke_types import LogprobRow, Precision
@@ -96,9 +96,15 @@ async def _train_beyond(ranks: TrainerSide, batch: Batch, loaded: int) -> int:
 
 
 async def _compare(ranks: TrainerSide, after: Generated, version: int) -> Compared:
-    """Train once more, on what the engines sampled with the new weights, which are those before this step."""
+    """Train once more, on what the engines sampled with the new weights, which are those before this step.
+
+    Nothing is compared if the engines labeled no answer with `version`, which the verdict then names.
+    """
     assert ranks.version == version
-    batch = make_batch([answer for answer in after.answers if _is_of(answer, version)], version)
+    answers = [answer for answer in after.answers if _is_of(answer, version)]
+    if not answers:
+        return NOTHING_COMPARED
+    batch = make_batch(answers, version)
     logprobs, versions, places = behavior(batch)
     stepped = await step(ranks, batch, version)
     ranks.version = stepped.result.version

@@ -11,11 +11,12 @@ from arl.config.recipe import Recipe
 from arl.data.model_shape import ModelShape
 from arl.errors import InputError
 from arl.launch.base import Node
+from arl.launch.memory_share import engine_share
 from arl.launch.placement import place
 from arl.run.memory.budget import MemoryPlan
 from arl.run.memory.engine_bytes import given_share, grown_capacity
 from arl.run.memory.memory_text import memory_lines
-from arl.run.memory.planner import MemoryInputs, plan_memory, workload
+from arl.run.memory.planner import CONTEXT, MemoryInputs, plan_memory, workload
 from arl.run.memory.remedies import find_remedies, refuse_overfull
 from arl.sync.choose import choose_transport
 from arl.train.rank_bytes import ParameterCounts
@@ -126,6 +127,15 @@ def test_both_sides_of_a_shared_gpu_are_counted_in_both_turns() -> None:
     assert shared.cache_tokens < alone.cache_tokens
 
 
+def test_the_cache_of_a_collocated_engine_has_the_share_that_the_run_will_give_it() -> None:
+    settings = recipe(mode="collocated", engine={"replicas": 8}, train={"ranks": 8, "checkpointing": "full"})
+    memory = Machine()(settings)
+    share = engine_share(80 * GIGABYTE, memory.rank_resident)
+    generates = parts(memory, 1)
+    assert generates["weights"] + generates["KV cache"] == pytest.approx(share * (80 * GIGABYTE - CONTEXT), abs=1)
+    assert memory.budgets[1].fits
+
+
 def test_a_share_that_the_recipe_gives_decides_about_the_cache() -> None:
     assert given_share(["--mem-fraction-static", "0.5", "--other", "1"]) == 0.5
     assert given_share(["--mem-fraction-static=0.5"]) == 0.5
@@ -140,6 +150,21 @@ def test_an_engine_whose_weights_leave_no_room_for_one_request_is_refused_with_t
     with pytest.raises(InputError) as raised:
         refuse_overfull(settings, Machine(gigabytes=24))
     assert "each engine GPU needs" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("packing", "least"),
+    [({}, 256 + 8000), ({"packing": "fixed", "packing_count": 2}, 2 * (256 + 8000))],
+)
+def test_no_capacity_is_offered_that_the_longest_trajectories_exceed(packing: dict[str, Any], least: int) -> None:
+    settings = recipe(
+        rollout={"max_new_tokens": 8000},
+        train={"ranks": 4, "capacity": 2 * least - 100, **packing},
+    )
+    offered = list(find_remedies(settings, Machine()))
+    capacities = [remedy["train.capacity"] for remedy in offered if "train.capacity" in remedy]
+    assert offered
+    assert all(capacity >= least for capacity in capacities), offered
 
 
 def test_an_update_stores_the_prompt_of_a_group_once_where_its_packing_does() -> None:

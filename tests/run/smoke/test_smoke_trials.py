@@ -13,6 +13,7 @@ from arl.engine.backend import find_backend
 from arl.errors import InputError
 from arl.launch.base import Node
 from arl.run.smoke.small_model import LAYERS, LOGIT_STD, make_small_model, small_config
+from arl.run.smoke.smoke_sides import MEMORY_SHARE, engine_resources
 from arl.run.smoke.smoke_trials import Trial, make_trial, precisions
 from arl.run.smoke.smoke_types import Precision
 
@@ -49,6 +50,21 @@ def test_one_gpu_is_shared_in_turns_and_takes_handles_but_no_broadcast(model: Pa
     assert trial.recipe.mode == "collocated"
     assert trial.transports == ("file", "ipc")
     assert "NCCL joins no two processes on one GPU" in trial.refused["broadcast"]
+
+
+def test_an_engine_leaves_most_of_a_gpu_to_the_processes_beside_it(model: Path) -> None:
+    one_gpu = Node("there", 8, ("0",))
+    recipe = Recipe.model_validate(given(mode="collocated", engine={"kind": "sglang"}))
+    for trial in (trial_of(model, None, "sglang", one_gpu), trial_of(model, recipe, "sglang", one_gpu)):
+        (engine,) = engine_resources(trial, one_gpu)
+        assert engine.memory_share == MEMORY_SHARE
+
+
+def test_on_mig_devices_there_is_one_process_a_side_and_no_broadcast(model: Path) -> None:
+    trial = trial_of(model, None, "sglang", Node("there", 8, ("MIG-a", "MIG-b", "MIG-c", "MIG-d")))
+    assert (trial.recipe.engine.replicas, trial.recipe.train.ranks) == (1, 1)
+    assert "file" in trial.transports
+    assert "NCCL joins no MIG devices" in trial.refused["broadcast"]
 
 
 def test_a_transport_that_the_backend_cannot_take_is_refused_with_the_reason(model: Path) -> None:
