@@ -59,9 +59,7 @@ class WallWorld:
         directory = start.origin.directory
         plan = start.origin.plan
         on_gpus = plan.placement.on_gpus
-        with publication_directory(
-            recipe, start.model, directory, plan.lags, plan.transport, on_gpus=on_gpus
-        ) as weights:
+        with publication_directory(recipe, start.model, directory, plan.lags, plan.transport, on_gpus) as weights:
             if weights.parent != SHARED_MEMORY:
                 start.display.note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
             async with (

@@ -116,11 +116,12 @@ async def open_ranks(where: Place, trial: Trial, logs: str, transport: Transport
         await trainer.ready()
         return now() - begun
 
-    with publication_directory(trial.recipe, where.model, run_directory, None, transport) as weights:
-        async with make_launcher(trial.recipe, run_directory) as launcher, explain_deaths(launcher):
-            ranks = place(trial.recipe, launcher.nodes[0]).ranks
+    async with make_launcher(trial.recipe, run_directory) as launcher, explain_deaths(launcher):
+        placement = place(trial.recipe, launcher.nodes[0])
+        on_gpus = placement.on_gpus
+        with publication_directory(trial.recipe, where.model, run_directory, None, transport, on_gpus) as weights:
             opening = open_trainer(
-                trial.recipe, where.versions, weights, ranks, launcher, where.key, None, transport=transport
+                trial.recipe, where.versions, weights, placement.ranks, launcher, where.key, None, transport=transport
             )
             async with opening as trainer, asyncio.TaskGroup() as tasks:
                 starting = tasks.create_task(start(trainer), name=f"start of the trainer by {transport}")
