@@ -71,6 +71,11 @@ class Train(Section):
     """Precision of the logits, in the trainer and in the engines. auto: that of `dtype`; in bfloat16 a logit of 16 to
     32 is rounded by up to 0.06, more than the clip of some objectives. float32: the product of the output head stays in
     float32 until log-probabilities are taken. Engine and trainer agree better; chunks of logits are shorter."""
+    deterministic: bool = False
+    """Compute the same update to the last bit from the same weights and the same batch, on the same GPUs and versions
+    of torch and NCCL. On a GPU the gradients of shared prompts otherwise add up in another order each time. What it
+    costs has not been measured. Which version samples which token remains a matter of timing. `world: virtual`
+    always computes so."""
     capacity: Tokens = 16_384
     """Packed tokens per micro-batch; must hold the longest trajectory."""
     packing: Literal["balanced", "algorithm1", "fixed"] = "balanced"

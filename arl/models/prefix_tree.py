@@ -38,23 +38,23 @@ def prefix_tree(sequences: Sequence[np.ndarray]) -> PrefixTree:
 
     at = np.arange(table.shape[1])
     in_sequence = at < lengths[:, None]
-    own = in_sequence & (at >= shared[:, None])
+    is_shared = at < shared[:, None]
+    own = in_sequence & ~is_shared
     _, positions = np.nonzero(own)
-    paths = np.zeros(table.shape, np.int32)
-    paths[own] = np.arange(len(positions))
-    np.maximum.accumulate(paths, axis=0, out=paths)  # a shared token's index is its latest owner's, the largest so far
+    paths = _paths(own)
     paths_as_given = np.empty_like(paths)
     paths_as_given[order] = paths
 
     own_lengths = lengths - shared
     segments = np.flatnonzero(own_lengths)  # a sequence of which all is stored already has none
-    seen = in_sequence[segments]
+    paths_of_segments = paths[segments]
+    is_key = in_sequence[segments]
     return PrefixTree(
         token_ids=table[own],
         position_ids=positions.astype(np.int32),
         query_offsets=_offsets(own_lengths[segments]),
         key_offsets=_offsets(lengths[segments]),
-        key_indices=paths[segments][seen],
+        key_indices=paths_of_segments[is_key],
         paths=paths_as_given,
     )
 
@@ -86,16 +86,31 @@ def _shared_lengths(table: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return shared
 
 
+def _paths(own: np.ndarray) -> np.ndarray:
+    """Number the tokens that each row owns, `own` (n, longest) bool, and give a shared one its owner's number.
+
+    The owner is the last row so far that owns a token in this column. Its number is the largest so far.
+    """
+    num_tokens = np.count_nonzero(own)
+    paths = np.zeros(own.shape, np.int32)
+    paths[own] = np.arange(num_tokens)
+    np.maximum.accumulate(paths, axis=0, out=paths)
+    return paths
+
+
 def _offsets(lengths: np.ndarray) -> np.ndarray:
     """Return where runs of these lengths begin, and where the last one ends."""
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    ends = np.cumsum(lengths)
+    return np.concatenate([[0], ends]).astype(np.int32)
 
 
 def how_many_fit(sequences: Sequence[np.ndarray], limit: int) -> int:
     """Find the largest m, 0 to n, such that the tree of the first m of n sequences has at most `limit` tokens."""
-    if sum(map(len, sequences)) <= limit:
+    num_tokens = sum(len(sequence) for sequence in sequences)
+    if num_tokens <= limit:
         return len(sequences)
-    return int(np.searchsorted(tree_sizes(sequences), limit, side="right"))
+    sizes = tree_sizes(sequences)
+    return int(np.searchsorted(sizes, limit, side="right"))
 
 
 def tree_sizes(sequences: Sequence[np.ndarray]) -> np.ndarray:
@@ -107,18 +122,24 @@ def tree_sizes(sequences: Sequence[np.ndarray]) -> np.ndarray:
     """
     n = len(sequences)
     order = sorted(range(n), key=lambda i: sequences[i].tobytes())
-    shared = [*shared_lengths([sequences[i] for i in order]), 0]  # with the sequence before in the sorted order
     place_of = {i: place for place, i in enumerate(order)}
-    before = list(range(-1, n))  # places, of those that are left
+    shared = shared_lengths([sequences[i] for i in order])  # by place, with the sequence at the place before
+    shared.append(0)  # nothing follows the last place
+    # The places of those that are left are a linked list. Place n ends it. Place −1, the spare last element of `after`,
+    # begins it.
+    before = list(range(-1, n))
     after = list(range(1, n + 2))
     added = np.zeros(n, np.int64)
     for i in reversed(range(n)):
         place = place_of[i]
+        previous_place = before[place]
         next_place = after[place]
-        added[i] = len(sequences[i]) - max(shared[place], shared[next_place])
-        shared[next_place] = min(shared[place], shared[next_place])
-        before[next_place] = before[place]
-        after[before[place]] = next_place  # before the first place it is the spare last element
+        shared_with_previous = shared[place]
+        shared_with_next = shared[next_place]
+        added[i] = len(sequences[i]) - max(shared_with_previous, shared_with_next)
+        shared[next_place] = min(shared_with_previous, shared_with_next)
+        before[next_place] = previous_place
+        after[previous_place] = next_place
     return np.cumsum(added)
 
 
@@ -128,10 +149,19 @@ def shared_lengths(ordered: Sequence[np.ndarray]) -> list[int]:
     If sequences are sorted by their bytes, a tree of consecutive ones stores the whole first one, and of each other one
     what is not shared.
     """
+    if not ordered:
+        return []
     shared = [0]
     for one, other in pairwise(ordered):
-        length = min(len(one), len(other))
-        differs = one[:length] != other[:length]
-        first = int(differs.argmax()) if length else 0
-        shared.append(first if length and differs[first] else length)
-    return shared[: len(ordered)]
+        shared.append(_common_length(one, other))
+    return shared
+
+
+def _common_length(one: np.ndarray, other: np.ndarray) -> int:
+    """Return how many tokens two sequences have in common from their beginning on."""
+    length = min(len(one), len(other))
+    if length == 0:
+        return 0
+    differs = one[:length] != other[:length]
+    first = int(differs.argmax())
+    return first if differs[first] else length

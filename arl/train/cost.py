@@ -6,7 +6,8 @@ from arl.data.model_limits import Flops
 from arl.launch.host_memory import peak_resident
 from arl.train.micro_batch import MicroBatch, forward_flops
 
-# Dense bfloat16 FLOP/s of one device, from NVIDIA's data sheets. The first name that is part of the device's counts.
+# Dense FLOP/s of one device in bfloat16, and as many in float16, from NVIDIA's data sheets. The first name that is part
+# of the device's counts.
 PEAKS = {
     "H100 PCIe": 756e12,
     "H100 NVL": 835e12,
@@ -17,6 +18,8 @@ PEAKS = {
     "GB200": 2500e12,
     "B200": 2250e12,
 }
+
+HALVES = (torch.bfloat16, torch.float16)
 
 
 def training_flops(flops: Flops, batch: MicroBatch) -> float:
@@ -29,7 +32,7 @@ def training_flops(flops: Flops, batch: MicroBatch) -> float:
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
     """Return the FLOP/s that the device's maker states; None where that is not known, as on a CPU."""
-    if device.type != "cuda" or dtype != torch.bfloat16:
+    if device.type != "cuda" or dtype not in HALVES:
         return None
     name = torch.cuda.get_device_name(device)
     for known, peak in PEAKS.items():

@@ -1,7 +1,7 @@
 """Train in this process, in virtual time.
 
 Batch ─► pack_batch ─► join_shard ─► Learner.step, at once ─► sleep what it costs ─► StepResult
-                               └ snapshot ─► VirtualPublisher, while the trainer goes on ─► WeightUpdate
+                                             └ snapshot ─► VirtualPublisher, while the trainer goes on ─► WeightUpdate
 """
 
 import asyncio

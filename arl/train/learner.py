@@ -24,6 +24,7 @@ from arl.sync.buckets import TensorSpec, bucket_bytes_of
 from arl.sync.loading import unflatten
 from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.cost import peak_flops, peak_memory, training_flops
+from arl.train.deterministic import compute_deterministically
 from arl.train.gradient_halves import Half, halves
 from arl.train.micro_batch import MicroBatch
 from arl.train.rendezvous import init_ranks
@@ -63,6 +64,8 @@ class Learner:
     ) -> None:
         if train.threads is not None:
             torch.set_num_threads(train.threads)
+        if train.deterministic:
+            compute_deterministically()
         self.sharded = ShardedModel(path, train, temperature, init_ranks(deadline_seconds))
         assert isinstance(objective, Objective), "the recipe has checked it"
         self.objective: Objective = objective

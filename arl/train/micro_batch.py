@@ -8,13 +8,13 @@ prompt first of all, is computed once.
 """
 
 from collections.abc import Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from msgspec import Struct
 
 from arl.data.model_limits import Flops
-from arl.models.prefix_tree import prefix_tree
+from arl.models.prefix_tree import PrefixTree, prefix_tree
 from arl.train.loss_sequence import LossSequence
 
 
@@ -72,28 +72,20 @@ class MicroBatch(Struct, frozen=True, kw_only=True):
 
 def join(pack: SequencePack) -> MicroBatch:
     """Build a micro-batch; without sequences, a single token without a loss, for ranks that must compute in step."""
-    num_sequences = len(pack.lengths)
-    ends = np.cumsum(pack.lengths)
-    whole = np.split(pack.token_ids, ends[:-1])
-    stored = [tokens[:-1] for tokens in whole if len(tokens)]  # nothing needs what comes behind the last loss token
-    nothing = np.zeros(1, np.int32)
-    tree = prefix_tree(stored or [nothing])
-    sequences = np.repeat(np.arange(num_sequences, dtype=np.int32), pack.num_loss_tokens)
-    predecessors = tree.paths[sequences, pack.loss_at - 1].astype(np.int64)
-    starts = ends - pack.lengths
-    targets = pack.token_ids[starts[sequences] + pack.loss_at]
-    pairs = predecessors << 32 | targets  # equal for loss tokens that share a score
-    scored, loss_scores = np.unique(pairs, return_inverse=True)
-    by_score = np.argsort(loss_scores, kind="stable")  # so that a range of scores has a range of loss tokens
+    tree = _tree(pack)
+    numbers = np.arange(len(pack.lengths), dtype=np.int32)
+    sequences = np.repeat(numbers, pack.num_loss_tokens)
+    scores = _share_scores(pack, tree, sequences)
+    by_score = np.argsort(scores.of_loss_tokens, kind="stable")  # so that a range of scores has a range of loss tokens
     return MicroBatch(
         token_ids=tree.token_ids,
         position_ids=tree.position_ids,
         query_offsets=tree.query_offsets,
         key_offsets=tree.key_offsets,
         key_indices=tree.key_indices,
-        score_positions=(scored >> 32).astype(np.int32),
-        score_targets=(scored & 0xFFFFFFFF).astype(np.int32),
-        loss_scores=loss_scores[by_score].astype(np.int32),
+        score_positions=scores.positions,
+        score_targets=scores.targets,
+        loss_scores=scores.of_loss_tokens[by_score],
         behavior_logprobs=pack.behavior_logprobs[by_score],
         policy_versions=pack.policy_versions[by_score],
         advantages=pack.advantages[by_score],
@@ -104,18 +96,54 @@ def join(pack: SequencePack) -> MicroBatch:
     )
 
 
+def _tree(pack: SequencePack) -> PrefixTree:
+    """Build the tree of what is computed: nothing needs the hidden state of a sequence's last token."""
+    if not len(pack.lengths):
+        nothing = np.zeros(1, np.int32)
+        return prefix_tree([nothing])
+    ends = np.cumsum(pack.lengths)
+    sequences = np.split(pack.token_ids, ends[:-1])
+    return prefix_tree([tokens[:-1] for tokens in sequences])
+
+
+class _Scores(NamedTuple):
+    """Hold M scored positions, each with the token whose log-probability it gives."""
+
+    positions: np.ndarray  # (M,) int32 pack index
+    targets: np.ndarray  # (M,) int32 token
+    of_loss_tokens: np.ndarray  # (N,) int32, the score of each loss token
+
+
+def _share_scores(pack: SequencePack, tree: PrefixTree, sequences: np.ndarray) -> _Scores:
+    """Give loss tokens one score if the same token comes behind the same tokens; `sequences` (N,) has each one's."""
+    ends = np.cumsum(pack.lengths)
+    starts = ends - pack.lengths
+    predecessors = tree.paths[sequences, pack.loss_at - 1].astype(np.int64)
+    targets = pack.token_ids[starts[sequences] + pack.loss_at]
+    pairs = predecessors << 32 | targets
+    different_pairs, of_loss_tokens = np.unique(pairs, return_inverse=True)
+    return _Scores(
+        positions=(different_pairs >> 32).astype(np.int32),
+        targets=(different_pairs & 0xFFFFFFFF).astype(np.int32),
+        of_loss_tokens=of_loss_tokens.astype(np.int32),
+    )
+
+
 def forward_flops(batch: MicroBatch, flops: Flops) -> float:
     """Return the operations of a micro-batch's forward.
 
     Tokens that trajectories share are computed and counted once, and positions without a loss have no row in the head.
     A token at position p sees p + 1 keys.
     """
-    num_keys = int(batch.position_ids.sum(dtype=np.int64)) + len(batch.position_ids)
-    return flops.of(len(batch.token_ids), num_keys, len(batch.score_targets))
+    num_tokens = len(batch.token_ids)
+    num_keys = int(batch.position_ids.sum(dtype=np.int64)) + num_tokens
+    num_scores = len(batch.score_targets)
+    return flops.of(num_tokens, num_keys, num_scores)
 
 
 def _joined(arrays: Sequence[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
-    return np.concatenate([np.empty(0, dtype), *arrays], dtype=dtype, casting="same_kind")
+    nothing = np.empty(0, dtype)  # numpy joins no empty list
+    return np.concatenate([nothing, *arrays], dtype=dtype, casting="same_kind")
 
 
 def _joined_column(arrays: Sequence[np.ndarray | None], dtype: type[np.generic]) -> np.ndarray | None:

@@ -135,7 +135,7 @@ def rank_bytes(parameters: ParameterCounts, shape: ModelShape, train: Train, wor
         gradients=_gradients(parameters, train, shards, work),
         activations=block.kept * shape.layers * work.tokens,
         block=(block.recomputed + block.gradients) * work.tokens + of_weights,
-        head=_head(shape, item, work),
+        head=_head(shape, train, item, work),
         head_gradient=item * shape.vocab_size * shape.width,
         collectives=_collectives(parameters, train, item, shards, work),
     )
@@ -170,19 +170,33 @@ def _collectives(parameters: ParameterCounts, train: Train, item: int, shards: i
     return root + block + FLOAT32 * parameters.total // shards
 
 
-def _head(shape: ModelShape, item: int, work: Workload) -> int:
+def _head(shape: ModelShape, train: Train, item: int, work: Workload) -> int:
     """Return the most that last norm and head hold, with every token scored."""
     weight = shape.vocab_size * shape.width
-    row = item * shape.vocab_size
     hidden = item * shape.width * work.tokens
-    most_rows = max(head.CHUNK_BYTES[work.device] // row, 1)
-    chunk = row * min(work.tokens, most_rows)
-    if work.device == "cpu":
-        chunk += _cpu_workspace(shape, item, work.tokens)
+    logits = _logits(shape, train, item, work)
     norm = norm_bytes(shape, item) * work.tokens
-    in_forward = 2 * hidden + FLOAT32 * weight + chunk
+    in_forward = 2 * hidden + FLOAT32 * weight + logits
     in_backward = 2 * hidden + FLOAT32 * weight + item * weight  # scaled by the loss's own gradient
     return norm + max(in_forward, in_backward)
+
+
+def _logits(shape: ModelShape, train: Train, item: int, work: Workload) -> int:
+    """Return a chunk of logits with its gradient, and what a CPU needs to compute with them.
+
+    With train.head float32 and a narrower train.dtype the gradient has a place of its own, and a CPU casts the weight:
+    see arl.kernels.head.
+    """
+    is_wider = train.head == "float32" and item < FLOAT32
+    row = item * shape.vocab_size
+    if is_wider:
+        row += FLOAT32 * shape.vocab_size
+    most_rows = max(head.CHUNK_BYTES[work.device] // row, 1)
+    chunk = row * min(work.tokens, most_rows)
+    if work.device != "cpu":
+        return chunk
+    weight = FLOAT32 * shape.vocab_size * shape.width if is_wider else 0
+    return chunk + weight + _cpu_workspace(shape, item, work.tokens)
 
 
 def _cpu_workspace(shape: ModelShape, item: int, tokens: int) -> int:

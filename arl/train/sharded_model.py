@@ -161,7 +161,8 @@ class ShardedModel(ShardedWeights):
         """
         grads = self._gradient()
         update = self._reduced(grads, loss)
-        self.loss_scale.update(update.has_overflowed)
+        if math.isfinite(update.loss):  # else the forward is at fault, which nobody has scaled
+            self.loss_scale.update(update.has_overflowed)
         if update.is_finite:
             if update.grad_norm > self.clip_norm:
                 scale = self.clip_norm / (update.grad_norm + 1e-6)

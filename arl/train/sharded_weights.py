@@ -9,6 +9,7 @@ elementwise, so the result is the same, and DTensor's dispatch, which costs more
 is not paid.
 """
 
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,10 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 def matrices(model: torch.nn.Module) -> set[str]:
     """Return the names of the weights of linear layers, without biases and without what an embedding shares."""
-    embedded = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    embedded = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     found = set()
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and not any(module.weight is weight for weight in embedded):
+        if isinstance(module, torch.nn.Linear) and id(module.weight) not in embedded:
             found.add(f"{name}.weight")
     return found
 
@@ -60,32 +61,48 @@ class ShardedWeights:
         fill_model(self.model, path, device)
         self._shards = dict(self.model.named_parameters())
         self._local = [torch.nn.Parameter(local_part(p.detach())) for p in self._shards.values()]
-        self._optimizer = torch.optim.AdamW(
+        self._optimizer = self._make_optimizer(train)
+        self.loss_scale = LossScale.of(train.dtype)
+        self._copy = self._make_copy()
+
+    def _make_optimizer(self, train: Train) -> torch.optim.Optimizer:
+        """Make AdamW with moments of zero: a checkpoint may come before the first update that is not skipped."""
+        optimizer = torch.optim.AdamW(
             self._groups(train),
             betas=train.betas,
             eps=train.eps,
             fused=True,
         )
-        self.loss_scale = LossScale.of(train.dtype)
-        for local in self._local:  # a checkpoint may come before the first update that is not skipped
-            state = {"step": torch.zeros((), device=device)}
+        for local in self._local:
+            state = {"step": torch.zeros((), device=self.device)}
             for moment in MOMENTS:
                 state[moment] = torch.zeros_like(local, requires_grad=False)
-            self._optimizer.state[local] = state
-        specs = [TensorSpec(name, "float32", tuple(sharded.shape)) for name, sharded in self._shards.items()]
-        self._copy = TrainingCopy(specs, shard_group(next(iter(self._shards.values()))))
+            optimizer.state[local] = state
+        return optimizer
 
     def _groups(self, train: Train) -> list[dict[str, Any]]:
         """Divide the local shards into those that decay and those that do not."""
-        names = self._shards.keys()
-        decaying = matrices(self.model) if train.decayed == "matrices" else set(names)
-        decayed = [local for name, local in zip(names, self._local, strict=True) if name in decaying]
-        others = [local for name, local in zip(names, self._local, strict=True) if name not in decaying]
-        groups = [
+        if train.decayed == "all":
+            return [{"params": self._local, "weight_decay": train.weight_decay}]
+        decaying = matrices(self.model)
+        decayed = []
+        others = []
+        for name, _, local in self._parameters():
+            if name in decaying:
+                decayed.append(local)
+            else:
+                others.append(local)
+        return [
             {"params": decayed, "weight_decay": train.weight_decay},
             {"params": others, "weight_decay": 0.0},
         ]
-        return [group for group in groups if group["params"]]
+
+    def _make_copy(self) -> TrainingCopy:
+        specs = []
+        for name, sharded, _ in self._parameters():
+            specs.append(TensorSpec(name, "float32", tuple(sharded.shape)))
+        any_parameter = next(iter(self._shards.values()))
+        return TrainingCopy(specs, shard_group(any_parameter))
 
     def gather(self, buckets: Sequence[Bucket], flats: Sequence[Tensor] | None, everywhere: bool = False) -> None:
         """Write every weight, cast to the dtype of `buckets`, into `flats`; it is there on return. Collective.
@@ -113,12 +130,15 @@ class ShardedWeights:
         Raises:
             OSError: `path` exists and is not empty.
         """
-        state = TrainingState(self._copy.copy_weights(self._local_weights()), optimizer={})
+        weights = self._copy.copy_weights(self._local_weights())
         self._wait_for_copies()
         temporary = path.with_name(f".{path.name}.partial")
-        self.write(state, temporary, tokenizer_path)
-        if dist.get_world_size() > 1:
-            dist.barrier()  # until every rank has written
+        if dist.get_rank() == 0:
+            # What a killed save has left there may be the files of another number of ranks, with an index of them.
+            shutil.rmtree(temporary, ignore_errors=True)
+        self._wait_for_ranks()
+        self.write(TrainingState(weights, optimizer={}), temporary, tokenizer_path)
+        self._wait_for_ranks()
         if dist.get_rank() == 0:
             temporary.rename(path)
 
@@ -127,20 +147,23 @@ class ShardedWeights:
 
         Later steps do not change the copy, and the next call does: it uses the same memory.
         """
+        weights = self._copy.copy_weights(self._local_weights())
+        rows = self._copy.copy_rows(self._optimizer_state())
+        self._wait_for_copies()
+        return TrainingState(weights, rows)
+
+    def _optimizer_state(self) -> dict[str, Tensor]:
+        """Return this rank's rows of AdamW's state by the names that they have in a file, and the loss scale."""
         any_state = self._optimizer.state[self._local[0]]
-        optimizer = {
+        found = {
             "step": any_state["step"],
             LOSS_SCALE: torch.tensor([self.loss_scale.value, self.loss_scale.num_good]),
         }
         for name, _, local in self._parameters():
+            state = self._optimizer.state[local]
             for moment in MOMENTS:
-                optimizer[f"{moment}.{name}"] = self._optimizer.state[local][moment]
-        state = TrainingState(
-            self._copy.copy_weights(self._local_weights()),
-            self._copy.copy_rows(optimizer),
-        )
-        self._wait_for_copies()
-        return state
+                found[f"{moment}.{name}"] = state[moment]
+        return found
 
     def write(self, state: TrainingState, path: Path, tokenizer_path: str | Path) -> None:
         """Write this rank's `state` to `path`, as `from_pretrained` and `load_optimizer` read it. Not collective."""
@@ -149,7 +172,8 @@ class ShardedWeights:
             return
         path.mkdir(parents=True, exist_ok=True)
         if group.part == 0:
-            save_description(self.model, AutoTokenizer.from_pretrained(tokenizer_path), path)
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)
+            save_description(self.model, tokenizer, path)
             self._write_index(path)
         if state.weights:
             name = file_of_part("model", group.part, group.parts)
@@ -163,9 +187,12 @@ class ShardedWeights:
         if len(shares) == 1:
             return
         file_names: dict[str, str] = {}
+        num_bytes = 0
         for part, share in enumerate(shares):
-            file_names |= {spec.name: file_of_part("model", part, len(shares)) for spec in share}
-        num_bytes = sum(bucket_bytes_of(share) for share in shares)
+            file_name = file_of_part("model", part, len(shares))
+            for spec in share:
+                file_names[spec.name] = file_name
+            num_bytes += bucket_bytes_of(share)
         write_index(path, file_names, num_bytes)
 
     def load_optimizer(self, path: Path) -> None:
@@ -193,7 +220,13 @@ class ShardedWeights:
     def _wait_for_copies(self) -> None:
         """Wait until what was copied to host memory is there."""
         if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
+            stream = torch.cuda.current_stream(self.device)
+            stream.synchronize()
+
+    def _wait_for_ranks(self) -> None:
+        """Wait until every rank has come to this point. Collective."""
+        if dist.get_world_size() > 1:
+            dist.barrier()
 
     def _parameters(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield of each parameter its name, the parameter of the model, and the shard that the optimizer updates."""

@@ -50,6 +50,18 @@ def test_row_statistics_compile_to_wide_loads_without_spills(
         assert "bar.sync" not in loop  # lanes exchange nothing until a row has been read
 
 
+def test_in_deterministic_mode_no_measurement_decides_in_which_blocks_a_row_is_summed() -> None:
+    from arl.kernels.triton_rows import STATS_CONFIGS, configs_to_measure, row_stats_kernel
+
+    assert row_stats_kernel.early_config_prune is configs_to_measure
+    assert configs_to_measure(STATS_CONFIGS, {}, vocab=17) == STATS_CONFIGS
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert configs_to_measure(STATS_CONFIGS, {}, vocab=17) == STATS_CONFIGS[:1]
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 # The gradient of float32 logits, which train.head asks for, is in the type of the hidden states.
 @pytest.mark.parametrize(
     ("dtype", "out", "has_entropy"),

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,6 +17,7 @@ from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.learner import MOST_SKIPPED, Learner
 from arl.train.loss_scale import FIRST, GROWTH_EVERY, LossScale
 from arl.train.shard import Shard
+from arl.types import Batch
 from tests.train.synthetic import batch, packed
 
 
@@ -34,6 +36,13 @@ def learner(model: Path, **train: Any) -> Learner:
 def shard(version: int = 4) -> Shard:
     (made,), _ = packed(batch(version, groups=8, size=4, seed=version), 2, 200)
     return made
+
+
+def with_nan(given: Batch) -> Batch:
+    for group in given.groups:
+        for trajectory in group.trajectories:
+            trajectory.behavior_logprobs[trajectory.loss_mask] = np.nan
+    return given
 
 
 def test_float16_takes_nearly_the_step_of_float32(tiny: Path) -> None:
@@ -81,6 +90,15 @@ def test_an_overflow_skips_updates_and_halves_the_scale_until_it_fits(tiny: Path
             break
     assert skipped > MOST_SKIPPED, "a large scale is no reason to give up"
     assert half.sharded.loss_scale.value == 2.0 ** (40 - skipped)
+
+
+def test_a_loss_that_is_not_finite_says_nothing_of_the_scale(tiny: Path) -> None:
+    """No scale cures it, and it is no good update either."""
+    half = learner(tiny)
+    half.sharded.loss_scale.num_good = GROWTH_EVERY - 1
+    (made,), _ = packed(with_nan(batch(4, groups=8, size=4, seed=4)), 2, 200)
+    assert half.step(made)["train/skipped_updates"] == 2
+    assert half.sharded.loss_scale == LossScale(FIRST, is_dynamic=True, num_good=GROWTH_EVERY - 1)
 
 
 def test_overflows_at_the_least_scale_end_the_run(tiny: Path, tmp_path: Path) -> None:

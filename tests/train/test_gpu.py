@@ -36,6 +36,23 @@ for name, tensor in pickle.load(open(sys.argv[1], "rb")):
     print(name, tensor.dtype, tuple(tensor.shape), float(tensor.double().sum()))
 """
 
+STEP_TWICE = """
+import hashlib, sys, torch
+from arl.config.recipe import Train
+from arl.train.algorithms.ppo import PPO
+from arl.train.learner import Learner
+from tests.train.synthetic import batch, packed
+(shard,), report = packed(batch(4, groups=16, size=8), 2)
+assert report["packing/saved_fraction"] > 0.1
+for _ in range(2):
+    learner = Learner(sys.argv[1], Train(dtype=sys.argv[2], minibatches=2, deterministic=True), PPO(), version=4)
+    learner.step(shard)
+    digest = hashlib.sha256()
+    for tensor in learner.sharded.full_state(torch.float32).values():
+        digest.update(tensor.numpy().tobytes())
+    print(digest.hexdigest())
+"""
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -112,6 +129,17 @@ def test_a_step_is_the_same_whatever_is_kept_or_compiled_and_near_that_of_float3
             assert metrics[name] == pytest.approx(exact[name], rel=0.03, abs=1e-3), (setting, name)
         state = learner.snapshot()
         assert all(bool(tensor.isfinite().all()) for tensor in state.values())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_deterministic_step_with_shared_prompts_repeats_to_the_last_bit(model: Path, dtype: str) -> None:
+    """Run it in a process of its own: the mode, and the workspace of cuBLAS, are for a whole process."""
+    command = [sys.executable, "-c", STEP_TWICE, str(model), dtype]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == second
 
 
 def test_another_process_opens_the_handles_of_shared_memory(tmp_path: Path) -> None:

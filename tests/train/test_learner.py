@@ -27,6 +27,7 @@ from arl.train.algorithms.grpo import GRPO
 from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
+from arl.train.cost import peak_flops
 from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence, loss_sequences
 from arl.train.packer import pack_groups
@@ -231,6 +232,24 @@ def test_bfloat16_computes_nearly_the_same_step_on_float32_master_weights(tiny: 
     assert metrics["grad_norm"] == pytest.approx(exact["grad_norm"], rel=0.03)
     assert {w.dtype for w in weights(half).values()} == {torch.float32}
     assert {w.dtype for w in half.snapshot().values()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", torch.bfloat16, 989e12),
+        ("NVIDIA H100 80GB HBM3", torch.float16, 989e12),
+        ("NVIDIA H100 80GB HBM3", torch.float32, None),
+        ("NVIDIA H100 PCIe", torch.bfloat16, 756e12),
+        ("NVIDIA GB200", torch.bfloat16, 2500e12),
+        ("NVIDIA L4", torch.bfloat16, None),
+    ],
+)
+def test_mfu_is_of_the_dense_peak_of_both_half_precisions_where_it_is_known(
+    name: str, dtype: torch.dtype, peak: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    assert peak_flops(torch.device("cuda"), dtype) == peak
 
 
 def test_the_learning_rate_ramps_linearly(tiny: Path) -> None:

@@ -53,6 +53,7 @@ FAMILIES: dict[str, PretrainedConfig] = {
     "mistral": MistralConfig(**SIZES, sliding_window=None),
     "gemma-tied": GemmaConfig(**SIZES),
 }
+LARGE_VOCABULARY = LlamaConfig(**SIZES | {"vocab_size": 8_000, "num_hidden_layers": 1})
 MODES = ("none", "selective", "full")
 
 
@@ -85,7 +86,8 @@ def sequence() -> LossSequence:
 
 def make_model(family: str, directory: Path) -> Path:
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(FAMILIES[family]).save_pretrained(directory)
+    config = FAMILIES.get(family, LARGE_VOCABULARY)
+    AutoModelForCausalLM.from_config(config).save_pretrained(directory)
     return directory
 
 
@@ -130,6 +132,11 @@ def compare(family: str, directory: Path, micro_batches: int = 1, **settings: An
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_planned_peak_is_the_allocators(family: str, mode: str, tmp_path: Path) -> None:
     compare(family, tmp_path, dtype="float32", checkpointing=mode)
+
+
+@pytest.mark.parametrize("head", ["auto", "float32"])
+def test_so_it_is_where_logits_are_most_of_it(head: str, tmp_path: Path) -> None:
+    compare("large vocabulary", tmp_path, dtype="bfloat16", head=head)
 
 
 @pytest.mark.slow

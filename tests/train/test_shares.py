@@ -1,12 +1,15 @@
 """A checkpoint is written by all ranks, each its share, and read by any number of them to the last bit."""
 
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +20,7 @@ from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of
 from arl.train.dealing import deal
 from arl.train.optimizer_files import OptimizerFiles, write_rows
 from tests.train import workers
-from tests.train.checkpoint_world import drawn
+from tests.train.checkpoint_world import drawn, learner
 from tests.train.families import make_family
 from tests.train.saved import saved_optimizer, saved_weights
 
@@ -51,6 +54,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         found[name] = directory / "saved"
         run({"save": {"model": str(model), "directory": str(found[name]), "train": train}}, train["ranks"], directory)
     return found
+
+
+@pytest.fixture
+def _alone() -> Iterator[None]:
+    yield
+    dist.destroy_process_group()
 
 
 @given(SHAPES, st.integers(1, 9), st.sampled_from(sorted(ITEM_BYTES)))
@@ -115,6 +124,17 @@ def test_any_world_resumes_what_any_other_has_saved_to_the_last_bit(
 
 def test_four_ranks_resume_what_three_have_saved(saved: dict[str, Path], tmp_path: Path) -> None:
     run({"resume": {"directories": [str(saved["three"])], "train": {"ranks": 4}}}, 4, tmp_path)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_a_save_keeps_nothing_of_what_a_killed_save_of_two_ranks_has_left(
+    saved: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(saved["two"], tmp_path / ".tuned.partial")
+    tuned = learner(str(make_family("qwen2-tied", tmp_path / "model")), {"ranks": 1}, resumed=False)
+    tuned.sharded.save(tmp_path / "tuned", tokenizer_path=tmp_path / "model")
+    assert sorted(file.name for file in (tmp_path / "tuned").glob("model*")) == ["model.safetensors"]
+    assert weights_sha256(tmp_path / "tuned") == weights_sha256(tmp_path / "model")
 
 
 def test_a_missing_file_of_the_optimizer_or_another_shape_is_refused_by_name(tmp_path: Path) -> None:
