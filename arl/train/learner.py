@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -22,12 +21,13 @@ from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
 from arl.sync.buckets import TensorSpec, bucket_bytes_of
 from arl.sync.loading import unflatten
-from arl.train.algorithms.objective import Objective, TokenColumns
+from arl.train.algorithms.objective import Objective
 from arl.train.cost import peak_flops, peak_memory, training_flops
 from arl.train.deterministic import compute_deterministically
 from arl.train.gradient_halves import Half, halves
 from arl.train.micro_batch import MicroBatch
 from arl.train.rendezvous import init_ranks
+from arl.train.row_loss import RowLoss
 from arl.train.schedule import schedule_of
 from arl.train.shard import Minibatch, Shard
 from arl.train.sharded_model import ShardedModel, Update
@@ -249,38 +249,20 @@ class Learner:
             proximal: (M,) of its scored positions; None: the current ones serve, if the objective asks for them.
             half: gives the loss the gradient of these tokens alone; None: of all.
         """
-        num_terms = self._num_terms(minibatch)
         columns = self._columns(batch)
         score_of = columns.pop("loss_scores")
-        needs_proximal = PROXIMAL in self.objective.needed_columns
         names = self._kept_names(with_log=batch.places is not None)
-
-        def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
-            """Compute the loss of the tokens whose score is among `rows`: equal continuations share a score."""
-            first, end = np.searchsorted(batch.loss_scores, (rows.start, rows.stop)).tolist()
-            own = score_of[first:end] - rows.start
-            current = logprob.index_select(0, own)
-            entropy_of = entropy.index_select(0, own)
-            given = {name: column[first:end] for name, column in columns.items()}
-            if needs_proximal and proximal is None:  # the weights are still those before the step
-                given[PROXIMAL] = current.detach()
-            elif proximal is not None:
-                given[PROXIMAL] = proximal[rows].index_select(0, own)
-            if half is not None:
-                ages = self.version - given["policy_versions"]
-                current = half.only(current, ages)
-                entropy_of = half.only(entropy_of, ages)
-            tokens = TokenColumns(
-                current_logprobs=current,
-                entropy=entropy_of,
-                version=self.version,
-                **given,
-            )
-            loss, per_token = self.objective.loss(tokens)
-            found = {**given, CURRENT: current.detach(), **per_token}
-            kept = tuple(found[name] for name in names)
-            return loss * self.sharded.loss_scale.value / max(1, num_terms), kept
-
+        row_loss = RowLoss(
+            objective=self.objective,
+            version=self.version,
+            batch=batch,
+            score_of=score_of,
+            columns=columns,
+            proximal=proximal,
+            half=half,
+            kept=names,
+            scale=self.sharded.loss_scale.value / max(1, self._num_terms(minibatch)),
+        )
         if self.objective.scope == "sequence":
             logprob, entropy = self.sharded.score(batch)
             loss, kept = row_loss(logprob, entropy, slice(0, len(logprob)))
