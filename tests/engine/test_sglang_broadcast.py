@@ -29,6 +29,7 @@ LIMITS = Deadlines(startup=600, step=1500, swap=60, generate=60)
 # ARL_TEST_SERVERS=4 ARL_TEST_KILLS=20 pytest -m "slow and sglang" tests/engine/test_sglang_broadcast.py
 SERVERS = int(os.environ.get("ARL_TEST_SERVERS", "2"))
 KILLS = int(os.environ.get("ARL_TEST_KILLS", "2"))
+SECONDS = LIMITS.startup * (1 + KILLS)
 
 
 class Broadcasts:
@@ -99,6 +100,7 @@ class Broadcasts:
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.timeout(SECONDS)
 def test_an_sglang_server_killed_in_mid_broadcast_is_replaced_and_the_others_serve_the_version(
     sglang_python: str, old: Weights, new: Weights, tmp_path: Path
 ) -> None:
@@ -128,7 +130,7 @@ def test_an_sglang_server_killed_in_mid_broadcast_is_replaced_and_the_others_ser
                 np.testing.assert_allclose(after.logprobs, expected_logprobs, rtol=0, atol=2e-4)
                 await broadcasts.replaced.wait()  # it has loaded the version before it is seated
 
-    within(scenario, LIMITS.startup * (1 + KILLS))
+    within(scenario, SECONDS)
     assert len(broadcasts.killed) == KILLS
     assert len([note for note in broadcasts.notes if "restarted in" in note]) == KILLS
     assert not survivors(broadcasts.everyone)
