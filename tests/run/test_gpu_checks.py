@@ -313,6 +313,62 @@ def test_the_plan_names_each_gpu_with_its_processes(
     assert "train.dtype float32 on GPUs: without tensor cores" in notes[0]
 
 
+@pytest.mark.parametrize(
+    ("train", "engine", "coarse"),
+    [("float16", "auto", "engine.dtype"), ("auto", "float16", "train.dtype")],
+)
+def test_a_float16_that_the_other_side_rounds_away_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi, train: str, engine: str, coarse: str
+) -> None:
+    monkeypatch.setattr(local, "visible_devices", lambda: ("0", "1"))
+    given = resolve_auto(recipe(tmp_path, train={"dtype": train}, engine={"dtype": engine}))
+    (note,) = [line for line in render_plan(given, preflight(given)).splitlines() if line.startswith("note")]
+    assert note.endswith(f"set {coarse} to float16 as well")
+
+
+def test_a_float16_beside_the_finer_float32_of_a_cpu_is_not_noted(tmp_path: Path) -> None:
+    given = resolve_auto(recipe(tmp_path, train={"dtype": "float16"}))
+    assert given.engine.dtype == "float32"
+    assert "\nnote" not in render_plan(given, preflight(given))
+
+
+def test_the_plan_shows_choices_that_are_not_the_default(tmp_path: Path) -> None:
+    plain = recipe(tmp_path)
+    chosen = recipe(
+        tmp_path,
+        train={"head": "float32", "reshard": True, "deterministic": True},
+        sync={"every": 2, "min_seconds": 1.5, "order": "in_turn", "check": True},
+    )
+    shown = [
+        "checkpointing none, head float32, reshard, deterministic\n",
+        ", every 2 versions, at most once in 1.5 s, to one engine after the other, compared after each swap\n",
+    ]
+    text = render_plan(chosen, preflight(chosen))
+    assert all(choices in text for choices in shown), text
+    text = render_plan(plain, preflight(plain))
+    assert "checkpointing none\n" in text
+    assert "travel by transport file\n" in text
+
+
+@pytest.mark.parametrize(("buffers", "place"), [("device", "rank 0's GPU"), ("host", "pinned memory of the host")])
+def test_the_plan_says_where_the_buffers_of_a_broadcast_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi, buffers: str, place: str
+) -> None:
+    monkeypatch.setattr(local, "visible_devices", lambda: ("0", "1"))
+    make_tiny_model(TinyModel(), CHARACTERS, 0, tmp_path / "model")
+    given = resolve_auto(recipe(tmp_path, model={"path": str(tmp_path / "model")}, sync={"buffers": buffers}))
+    found = preflight(given)
+    assert f"travel by transport broadcast, from {place}\n" in render_plan(given, found)
+
+
+def test_the_plan_tells_the_longest_trajectory_from_the_tokens_of_a_micro_batch(tmp_path: Path) -> None:
+    given = recipe(tmp_path, rollout={"max_new_tokens": 64}, train={"capacity": 1000})
+    found = preflight(given)
+    assert 64 < found.longest < 1000
+    text = render_plan(given, found)
+    assert f"trajectories up to {found.longest}, micro-batches up to 1,000\n" in text
+
+
 def test_the_plan_says_how_fast_the_longest_episode_must_be(tmp_path: Path) -> None:
     given = recipe(tmp_path, rollout={"max_new_tokens": 300}, deadlines={"step": 60, "startup": 900})
     text = render_plan(given, preflight(given))
