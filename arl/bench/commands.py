@@ -176,8 +176,8 @@ def gpu(
 ) -> None:
     """Run the checks that only a GPU can settle: tests, kernels, broadcast, quickstart, publication and sglang.
 
-    Start it in a clone of arl. One GPU suffices. Each of their ten commands is ended after ten minutes; how long they take
-    has not been measured.
+    Start it in a clone of arl. One GPU suffices. Each of their ten commands is ended after ten minutes; how long they
+    take has not been measured.
     """
     from arl.bench import stderr_display, to_json
     from arl.bench.gpu_run import run_gpu_checks
