@@ -152,6 +152,7 @@ def test_a_trainer_gpu_that_is_planned_almost_full_is_noted_with_settings_that_l
     offered = []
     while notes := list(tight_device(machine(settings), settings)):
         before = machine(settings).budgets[0]
+        assert before.available is not None
         assert f"{before.needed / 1e9:.1f} of {before.available / 1e9:.1f} GB" in notes[0]
         remedy = re.search(r"; (\S+) (\S+) leaves more room$", notes[0])
         assert remedy is not None, notes
