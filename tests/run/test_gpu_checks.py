@@ -19,12 +19,14 @@ from arl.launch.memory_share import RESERVE, engine_share
 from arl.launch.placement import place
 from arl.launch.torch_build import TorchBuild
 from arl.models.tiny import make_tiny_model
+from arl.rollout.env import Session
 from arl.run import gpu_checks
 from arl.run.auto import resolve_auto
 from arl.run.plan_text import render_plan
 from arl.run.preflight import Plan, preflight
 from arl.sync.publication_directory import SHARED_MEMORY
 from arl.tasks.running_checksum import CHARACTERS
+from arl.types import Problem
 from tests.fake_nvidia_smi import FakeNvidiaSmi, on_path
 from tests.fake_sglang import add_fake_torch, make_fake_sglang
 
@@ -367,6 +369,20 @@ def test_the_plan_tells_the_longest_trajectory_from_the_tokens_of_a_micro_batch(
     assert 64 < found.longest < 1000
     text = render_plan(given, found)
     assert f"trajectories up to {found.longest}, micro-batches up to 1,000\n" in text
+
+
+async def asks_again(problem: Problem, session: Session) -> float | None:
+    """Stand for an env that adds text."""
+    await session.generate()
+    return None
+
+
+def test_the_plan_leaves_room_for_text_that_an_env_adds(tmp_path: Path) -> None:
+    given = recipe(tmp_path, rollout={"max_new_tokens": 64, "env": f"{__name__}:asks_again"})
+    found = preflight(given)
+    assert found.longest < found.max_length
+    text = render_plan(given, found)
+    assert f"trajectories up to {found.longest} and what the env adds, up to {found.max_length}, micro" in text
 
 
 def test_the_plan_says_how_fast_the_longest_episode_must_be(tmp_path: Path) -> None:
