@@ -169,12 +169,16 @@ def publication(
 
 
 def gpu(
-    only: Annotated[list[str] | None, typer.Option(help="Name of a check; repeatable. Without it, all.")] = None,
-    out: Annotated[Path, typer.Option(help="Directory of the documents and their table.")] = Path(
-        "docs/benchmarks/gpu"
-    ),
+    only: Annotated[list[str] | None, typer.Option(help="Name of a check; repeatable. Without it, all six.")] = None,
+    out: Annotated[
+        Path, typer.Option(help="Directory of the documents and their table; by default the clone's own, in git.")
+    ] = Path("docs/benchmarks/gpu"),
 ) -> None:
-    """Run the checks that only a GPU can settle."""
+    """Run the checks that only a GPU can settle: tests, kernels, broadcast, quickstart, publication and sglang.
+
+    Start it in a clone of arl. One GPU suffices. Each of their ten commands is ended after ten minutes; how long they
+    take has not been measured.
+    """
     from arl.bench import stderr_display, to_json
     from arl.bench.gpu_run import run_gpu_checks
 

@@ -145,6 +145,7 @@ def _make_start(problems_per_step: int, steps: int) -> Start:
     plan = Plan(
         training=[Problem(str(i)) for i in range(NUM_PROBLEMS)],
         held_out=[],
+        longest=1024,
         max_length=1024,
         context=1024,
         placement=Placement(engines=[], ranks=[]),

@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 from arl.config.recipe import Recipe
 from arl.launch.base import Resources
 from arl.launch.gpu_devices import Gpu, named_gpus
-from arl.run.memory.memory_text import memory_lines
+from arl.run.memory.memory_text import memory_lines, published_on_device
+from arl.run.plan_notes import plan_notes
 from arl.run.preflight import Plan
 from arl.sync.publication_directory import SHARED_MEMORY
+from arl.tasks.registry import SINGLE_TURN, env_name
 
 WIDTH = 12  # characters before the text of a line
 
@@ -39,16 +41,40 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "deadlines", _deadlines(recipe)
     for gpu in plan.gpus:
         yield "GPU", f"{gpu}: {', '.join(_users(gpu, plan)) or 'unused'}"
-    for note in _notes(recipe, plan):
+    for note in plan_notes(recipe, plan):
         yield "note", note
 
 
 def _weights(recipe: Recipe, plan: Plan) -> str:
-    way = f"travel by transport {plan.transport}"
-    if plan.published_in is None:
-        return way
-    disk = "" if plan.published_in == SHARED_MEMORY else f" on disk, because {SHARED_MEMORY} has no room: slower"
-    return f"{way}, in {plan.published_in}{disk}"
+    way = f"travel by transport {plan.transport}{_where_published(recipe, plan)}"
+    return ", ".join([way, *_pace(recipe)])
+
+
+def _where_published(recipe: Recipe, plan: Plan) -> str:
+    """Say where engines take weights from; nothing where it is not known, or is only one place."""
+    if plan.published_in is not None:
+        disk = "" if plan.published_in == SHARED_MEMORY else f" on disk, because {SHARED_MEMORY} has no room: slower"
+        return f", in {plan.published_in}{disk}"
+    if plan.transport != "broadcast" or not plan.placement.on_gpus or plan.memory is None:
+        return ""
+    if published_on_device(plan.memory):
+        return ", from rank 0's GPU"
+    return ", from pinned memory of the host"
+
+
+def _pace(recipe: Recipe) -> Iterator[str]:
+    """Yield the choices of when engines load weights, and how, that are not the default."""
+    sync = recipe.sync
+    if sync.every > 1:
+        yield f"every {sync.every} versions"
+    if sync.min_seconds:
+        yield f"at most once in {sync.min_seconds:g} s"
+    if sync.order == "in_turn":
+        yield "to one engine after the other"
+    if not sync.interrupt:
+        yield "when episodes have ended"
+    if sync.check:
+        yield "compared after each swap"
 
 
 def _deadlines(recipe: Recipe) -> str:
@@ -70,18 +96,6 @@ def _users(gpu: Gpu, plan: Plan) -> Iterator[str]:
         for i, resources in enumerate(processes):
             if gpu in named_gpus(plan.gpus, resources.devices):
                 yield f"{side}-{i}"
-
-
-def _notes(recipe: Recipe, plan: Plan) -> Iterator[str]:
-    yield from plan.notes
-    if not plan.placement.on_gpus:
-        return
-    for field, dtype in (("train.dtype", recipe.train.dtype), ("engine.dtype", recipe.engine.dtype)):
-        if dtype == "float32":
-            yield (
-                f"{field} float32 on GPUs: without tensor cores, and with twice the memory of bfloat16; `auto` is "
-                "bfloat16 there"
-            )
 
 
 def _model(recipe: Recipe) -> str:
@@ -115,10 +129,12 @@ def _steps(recipe: Recipe, plan: Plan) -> str:
 def _tokens(recipe: Recipe, plan: Plan) -> str:
     rollout = recipe.rollout
     episodes = rollout.problems_per_step * rollout.group_size
+    trajectories = f"trajectories up to {plan.longest:,}"
+    if env_name(recipe) != SINGLE_TURN:  # it may add text, which nobody knows before
+        trajectories += f" and what the env adds, up to {plan.max_length:,}"
     return (
         f"at most {episodes * rollout.max_new_tokens:,} sampled a step ({episodes:,} episodes of "
-        f"{rollout.max_new_tokens:,}); trajectories up to {plan.max_length:,}, micro-batches up to "
-        f"{recipe.train.capacity:,}"
+        f"{rollout.max_new_tokens:,}); {trajectories}, micro-batches up to {recipe.train.capacity:,}"
     )
 
 
@@ -141,7 +157,14 @@ def _engines(recipe: Recipe, plan: Plan) -> str:
 
 def _trainer(recipe: Recipe, plan: Plan) -> str:
     train = recipe.train
-    return f"{_processes(recipe, plan.placement.ranks)}; {train.dtype}, checkpointing {train.checkpointing}"
+    choices = [train.dtype, f"checkpointing {train.checkpointing}"]
+    if train.head != "auto":
+        choices.append(f"head {train.head}")
+    if train.reshard:
+        choices.append("reshard")
+    if train.deterministic:
+        choices.append("deterministic")
+    return f"{_processes(recipe, plan.placement.ranks)}; {', '.join(choices)}"
 
 
 def _evaluation(recipe: Recipe, plan: Plan) -> str:

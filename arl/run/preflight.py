@@ -53,7 +53,8 @@ class Plan(Struct, frozen=True):
 
     training: list[Problem]
     held_out: list[Problem]
-    max_length: int  # of a trajectory, tokens
+    longest: int  # trajectory that is known before the start, tokens
+    max_length: int  # of any trajectory, with what an env adds, tokens
     context: int  # of the model, tokens
     placement: Placement
     transport: Transport
@@ -113,6 +114,7 @@ def preflight(recipe: Recipe, named: Node | None = None) -> Plan:
     return Plan(
         training=problems.training,
         held_out=list(held_out.problems),
+        longest=longest,
         max_length=min(recipe.train.capacity, limits.context),
         context=limits.context,
         placement=placement,

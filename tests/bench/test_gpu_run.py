@@ -1,5 +1,6 @@
 """What only a GPU can settle is run, kept and tabled, whatever one of its commands does."""
 
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from arl.bench import gpu_run
+from arl.bench import commands, gpu_run
 from arl.bench.gpu_questions import CHECKS, Check, CheckCommand, read_document, read_run, read_tests
 from arl.bench.gpu_run import run_checks, run_gpu_checks, table
 from arl.bench.overlap_bench import bench_broadcast
@@ -112,6 +113,13 @@ def test_a_broadcast_and_a_computation_are_measured_alone_and_side_by_side() -> 
 
 def test_the_page_says_which_checks_were_measured() -> None:
     assert TABLE.read_text() == table(TABLE.parent)
+
+
+def test_the_help_names_every_check_and_counts_their_commands() -> None:
+    text = inspect.getdoc(commands.gpu)
+    assert text is not None
+    assert all(check.name in text for check in CHECKS)
+    assert sum(len(check.commands) for check in CHECKS) == 10  # docs/gpu.md and the help say so
 
 
 def test_without_a_gpu_or_with_an_unknown_check_nothing_is_run(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.config.recipe import Recipe, TinyModel
+from arl.config.recipe import Recipe
 from arl.errors import InputError, RecipeError
 from arl.launch import local
 from arl.launch.base import Node
@@ -18,13 +18,8 @@ from arl.launch.gpu_devices import find_gpus, named_gpus
 from arl.launch.memory_share import RESERVE, engine_share
 from arl.launch.placement import place
 from arl.launch.torch_build import TorchBuild
-from arl.models.tiny import make_tiny_model
 from arl.run import gpu_checks
-from arl.run.auto import resolve_auto
-from arl.run.plan_text import render_plan
 from arl.run.preflight import Plan, preflight
-from arl.sync.publication_directory import SHARED_MEMORY
-from arl.tasks.running_checksum import CHARACTERS
 from tests.fake_nvidia_smi import FakeNvidiaSmi, on_path
 from tests.fake_sglang import add_fake_torch, make_fake_sglang
 
@@ -291,42 +286,3 @@ def test_the_rank_fits_whichever_side_allocates_first(device: int, rank: float, 
     still_needed = rank_bytes - held
     rounding = 0.0005 * device
     assert left >= still_needed - rounding
-
-
-# ---- the plan
-
-
-def test_the_plan_names_each_gpu_with_its_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi
-) -> None:
-    monkeypatch.setattr(local, "visible_devices", lambda: ("4", "5", "6"))
-    given = resolve_auto(recipe(tmp_path, engine={"replicas": 2}, train={"dtype": "float32"}))
-    lines = render_plan(given, preflight(given)).splitlines()
-    gpus = [line.split(maxsplit=1)[1] for line in lines if line.startswith("GPU")]
-    assert gpus == [
-        "GPU 4 NVIDIA H200, 150.8 GB: engine-0",
-        "GPU 5 NVIDIA H200, 150.8 GB: engine-1",
-        "GPU 6 NVIDIA H200, 150.8 GB: trainer-0",
-    ]
-    notes = [line for line in lines if line.startswith("note")]
-    assert len(notes) == 1
-    assert "train.dtype float32 on GPUs: without tensor cores" in notes[0]
-
-
-def test_the_plan_says_how_fast_the_longest_episode_must_be(tmp_path: Path) -> None:
-    given = recipe(tmp_path, rollout={"max_new_tokens": 300}, deadlines={"step": 60, "startup": 900})
-    text = render_plan(given, preflight(given))
-    assert "900 s for a start; 60 s for a step and for a batch" in text
-    assert "the longest episode needs 5 tokens a second" in text
-
-
-def test_the_plan_says_where_weights_are_published_and_why_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_tiny_model(TinyModel(), CHARACTERS, 0, tmp_path / "model")
-    given = recipe(tmp_path, model={"path": str(tmp_path / "model")})
-    assert preflight(given).published_in == SHARED_MEMORY
-    assert "travel by transport file, in /dev/shm\n" in render_plan(given, preflight(given))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(67_108_864, 67_000_000, 100_000))
-    text = render_plan(given, preflight(given))
-    assert f"in {given.run_directory} on disk, because /dev/shm has no room: slower" in text

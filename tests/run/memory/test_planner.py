@@ -15,7 +15,7 @@ from arl.launch.memory_share import engine_share
 from arl.launch.placement import place
 from arl.run.memory.budget import MemoryPlan
 from arl.run.memory.engine_bytes import given_share, grown_capacity
-from arl.run.memory.memory_text import memory_lines
+from arl.run.memory.memory_text import memory_lines, tight_device
 from arl.run.memory.planner import CONTEXT, MemoryInputs, plan_memory, workload
 from arl.run.memory.remedies import find_remedies, refuse_overfull
 from arl.sync.choose import choose_transport
@@ -116,6 +116,58 @@ def test_a_plan_advises_fewer_slots_where_not_all_can_be_long() -> None:
     memory = Machine()(settings)
     assert memory.full_requests < settings.engine.slots
     assert f"set engine.slots to {memory.full_requests}" in list(memory_lines(memory, settings))[-1]
+
+
+def test_published_weights_are_told_apart_where_only_rank_0_holds_them() -> None:
+    settings = recipe(train={"checkpointing": "full"}, sync={"buffers": "device"})
+    memory = Machine()(settings)
+    published = f"{4 * COUNTS[SEVEN].total / 1e9:.1f}"
+    lines = list(memory_lines(memory, settings))
+    assert lines[0].endswith(f"published weights are rank 0's alone, so the others need {published} less")
+    instants = next(line for line in lines if line.startswith("torch allocates on rank 0"))
+    assert f"{memory.rank_peak / 1e9:.1f}" in instants  # with published weights, as between two steps
+    assert instants.endswith(f"between two steps {memory.rank_resident / 1e9:.1f}; on the others {published} less")
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"mode": "collocated", "engine": {"replicas": 4}, "train": {"checkpointing": "full"}},
+        {"train": {"ranks": 1, "checkpointing": "full", "reshard": True}, "sync": {"buffers": "device"}},
+        {"train": {"checkpointing": "full"}, "sync": {"buffers": "host"}},
+    ],
+    ids=["a version on each rank", "one rank", "a version on the host"],
+)
+def test_ranks_of_equal_memory_are_not_told_apart(sections: dict[str, Any]) -> None:
+    settings = recipe(**sections)
+    lines = list(memory_lines(Machine(gigabytes=200)(settings), settings))
+    assert not any("the others" in line for line in lines)
+    assert any(line.startswith("torch allocates on a rank") for line in lines)
+
+
+def test_a_trainer_gpu_that_is_planned_almost_full_is_noted_with_settings_that_leave_more_room() -> None:
+    settings = recipe(sync={"buffers": "device"})
+    needed = Machine()(settings).budgets[0].needed
+    machine = Machine(gigabytes=needed // GIGABYTE + 1)
+    offered = []
+    while notes := list(tight_device(machine(settings), settings)):
+        before = machine(settings).budgets[0]
+        assert before.available is not None
+        assert f"{before.needed / 1e9:.1f} of {before.available / 1e9:.1f} GB" in notes[0]
+        remedy = re.search(r"; (\S+) (\S+) leaves more room$", notes[0])
+        assert remedy is not None, notes
+        section, name = remedy[1].split(".")
+        tree = settings.model_dump(mode="json")
+        tree[section][name] = remedy[2]
+        settings = Recipe.model_validate(tree)
+        assert machine(settings).budgets[0].needed < before.needed
+        offered.append(remedy[1])
+    assert offered[0] == "sync.buffers"
+
+
+def test_a_trainer_gpu_with_room_is_not_noted() -> None:
+    settings = recipe(train={"checkpointing": "full"})
+    assert not list(tight_device(Machine(gigabytes=200)(settings), settings))
 
 
 def test_both_sides_of_a_shared_gpu_are_counted_in_both_turns() -> None:

@@ -1,0 +1,131 @@
+"""The page of `arl train --dry-run` says which process gets what, what was chosen, and what costs accuracy."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from arl.config.recipe import TinyModel
+from arl.launch import local
+from arl.models.tiny import make_tiny_model
+from arl.rollout.env import Session
+from arl.run.auto import resolve_auto
+from arl.run.plan_text import render_plan
+from arl.run.preflight import preflight
+from arl.sync.publication_directory import SHARED_MEMORY
+from arl.tasks.running_checksum import CHARACTERS
+from arl.types import Problem
+from tests.fake_nvidia_smi import FakeNvidiaSmi, on_path
+from tests.run.test_gpu_checks import Usage, recipe
+
+
+@pytest.fixture
+def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvidiaSmi:
+    """Make a machine with eight GPUs, of which nobody uses any."""
+    return on_path(monkeypatch, tmp_path, 8)
+
+
+def test_the_plan_names_each_gpu_with_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi
+) -> None:
+    monkeypatch.setattr(local, "visible_devices", lambda: ("4", "5", "6"))
+    given = resolve_auto(recipe(tmp_path, engine={"replicas": 2}, train={"dtype": "float32"}))
+    lines = render_plan(given, preflight(given)).splitlines()
+    gpus = [line.split(maxsplit=1)[1] for line in lines if line.startswith("GPU")]
+    assert gpus == [
+        "GPU 4 NVIDIA H200, 150.8 GB: engine-0",
+        "GPU 5 NVIDIA H200, 150.8 GB: engine-1",
+        "GPU 6 NVIDIA H200, 150.8 GB: trainer-0",
+    ]
+    notes = [line for line in lines if line.startswith("note")]
+    assert len(notes) == 1
+    assert "train.dtype float32 on GPUs: without tensor cores" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("train", "engine", "coarse"),
+    [("float16", "auto", "engine.dtype"), ("auto", "float16", "train.dtype")],
+)
+def test_a_float16_that_the_other_side_rounds_away_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi, train: str, engine: str, coarse: str
+) -> None:
+    monkeypatch.setattr(local, "visible_devices", lambda: ("0", "1"))
+    given = resolve_auto(recipe(tmp_path, train={"dtype": train}, engine={"dtype": engine}))
+    (note,) = [line for line in render_plan(given, preflight(given)).splitlines() if line.startswith("note")]
+    assert note.endswith(f"set {coarse} to float16 as well")
+
+
+def test_a_float16_beside_the_finer_float32_of_a_cpu_is_not_noted(tmp_path: Path) -> None:
+    given = resolve_auto(recipe(tmp_path, train={"dtype": "float16"}))
+    assert given.engine.dtype == "float32"
+    assert "\nnote" not in render_plan(given, preflight(given))
+
+
+def test_the_plan_shows_choices_that_are_not_the_default(tmp_path: Path) -> None:
+    plain = recipe(tmp_path)
+    chosen = recipe(
+        tmp_path,
+        train={"head": "float32", "reshard": True, "deterministic": True},
+        sync={"every": 2, "min_seconds": 1.5, "order": "in_turn", "check": True},
+    )
+    shown = [
+        "checkpointing none, head float32, reshard, deterministic\n",
+        ", every 2 versions, at most once in 1.5 s, to one engine after the other, compared after each swap\n",
+    ]
+    text = render_plan(chosen, preflight(chosen))
+    assert all(choices in text for choices in shown), text
+    text = render_plan(plain, preflight(plain))
+    assert "checkpointing none\n" in text
+    assert "travel by transport file\n" in text
+
+
+@pytest.mark.parametrize(("buffers", "place"), [("device", "rank 0's GPU"), ("host", "pinned memory of the host")])
+def test_the_plan_says_where_the_buffers_of_a_broadcast_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi, buffers: str, place: str
+) -> None:
+    monkeypatch.setattr(local, "visible_devices", lambda: ("0", "1"))
+    make_tiny_model(TinyModel(), CHARACTERS, 0, tmp_path / "model")
+    given = resolve_auto(recipe(tmp_path, model={"path": str(tmp_path / "model")}, sync={"buffers": buffers}))
+    found = preflight(given)
+    assert f"travel by transport broadcast, from {place}\n" in render_plan(given, found)
+
+
+def test_the_plan_tells_the_longest_trajectory_from_the_tokens_of_a_micro_batch(tmp_path: Path) -> None:
+    given = recipe(tmp_path, rollout={"max_new_tokens": 64}, train={"capacity": 1000})
+    found = preflight(given)
+    assert 64 < found.longest < 1000
+    text = render_plan(given, found)
+    assert f"trajectories up to {found.longest}, micro-batches up to 1,000\n" in text
+
+
+async def asks_again(problem: Problem, session: Session) -> float | None:
+    """Stand for an env that adds text."""
+    await session.generate()
+    return None
+
+
+def test_the_plan_leaves_room_for_text_that_an_env_adds(tmp_path: Path) -> None:
+    given = recipe(tmp_path, rollout={"max_new_tokens": 64, "env": f"{__name__}:asks_again"})
+    found = preflight(given)
+    assert found.longest < found.max_length
+    text = render_plan(given, found)
+    assert f"trajectories up to {found.longest} and what the env adds, up to {found.max_length}, micro" in text
+
+
+def test_the_plan_says_how_fast_the_longest_episode_must_be(tmp_path: Path) -> None:
+    given = recipe(tmp_path, rollout={"max_new_tokens": 300}, deadlines={"step": 60, "startup": 900})
+    text = render_plan(given, preflight(given))
+    assert "900 s for a start; 60 s for a step and for a batch" in text
+    assert "the longest episode needs 5 tokens a second" in text
+
+
+def test_the_plan_says_where_weights_are_published_and_why_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tiny_model(TinyModel(), CHARACTERS, 0, tmp_path / "model")
+    given = recipe(tmp_path, model={"path": str(tmp_path / "model")})
+    assert preflight(given).published_in == SHARED_MEMORY
+    assert "travel by transport file, in /dev/shm\n" in render_plan(given, preflight(given))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(67_108_864, 67_000_000, 100_000))
+    text = render_plan(given, preflight(given))
+    assert f"in {given.run_directory} on disk, because /dev/shm has no room: slower" in text
