@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from arl.config.data_section import task_evaluation
 from arl.config.eval_section import HELD_OUT, Eval
+from arl.config.mistakes import rule_of
 from arl.config.recipe import Recipe
 from arl.data.problems import load_problems
 from arl.errors import DataError, RecipeError
@@ -136,7 +137,7 @@ def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any], fiel
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        rules = "; ".join(mistake["msg"].removeprefix("Value error, ") for mistake in error.errors())
+        rules = "; ".join(rule_of(mistake) for mistake in error.errors())
         raise RecipeError(f"{field} {name}: {rules}") from error
 
 
