@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 from arl.launch.base import Node
+from arl.launch.devices import VISIBLE_DEVICES
 
 Settings = Mapping[str, Any]  # field -> value
 
@@ -24,14 +25,16 @@ def refuse_too_few_devices(recipe: Recipe, node: Node) -> None:
     count = len(node.devices)
     needed = needed_devices(recipe)
     width = recipe.engine.tensor_parallel
+    if count >= _all_devices(recipe):
+        return
+    remedies = _remedies(recipe, node)
     if count < needed:
-        raise RecipeError(f"{_need_of_sides(recipe)}; {_count(node)}: {_remedies(recipe, node)}")
-    if recipe.evaluates_beside and count < needed + width:
-        raise RecipeError(
-            f"eval.every {recipe.eval.every}: evaluation during training is a replica of its own on "
-            f"{_gpus(width)}, which makes {needed + width} with the {needed} of engines and ranks; {_count(node)}: "
-            f"--set eval.every=0 and `arl eval` on the checkpoints, or {_remedies(recipe, node)}"
-        )
+        raise RecipeError(f"{_need_of_sides(recipe)}; {_count(node)}: use {', or '.join(remedies)}")
+    raise RecipeError(
+        f"eval.every {recipe.eval.every}: evaluation during training is a replica of its own on {_gpus(width)}, which "
+        f"makes {needed + width} with the {needed} of engines and ranks; {_count(node)}: use --set eval.every=0 and "
+        f"`arl eval` on the checkpoints, or {', or '.join(remedies)}"
+    )
 
 
 def _need_of_sides(recipe: Recipe) -> str:
@@ -52,34 +55,35 @@ def _gpus(count: int) -> str:
 
 def _count(node: Node) -> str:
     """Say how many GPUs there are, and whose."""
-    verb = "is" if len(node.devices) == 1 else "are"
-    whose = "visible" if node.planned_by is None else f"planned for ({node.planned_by})"
-    return f"{len(node.devices)} {verb} {whose}"
+    verb = "there is" if len(node.devices) == 1 else "there are"
+    whose = "visible" if node.planned_by is None else f"({node.planned_by})"
+    return f"{verb} {len(node.devices)} {whose}"
 
 
-def _remedies(recipe: Recipe, node: Node) -> str:
+def _remedies(recipe: Recipe, node: Node) -> list[str]:
     remedies = [_write(settings) for settings in _fitting_settings(recipe, len(node.devices))]
     if node.planned_by is None and recipe.engine.tensor_parallel == 1:
-        remedies.append("CUDA_VISIBLE_DEVICES= for the CPU")
-    return "use " + ", or ".join(remedies) if remedies else f"use a machine with {needed_devices(recipe)} GPUs or more"
+        remedies.append(f"{VISIBLE_DEVICES}= for the CPU")
+    return remedies or [f"a machine with {_gpus(_all_devices(recipe))} or more"]
 
 
 def _fitting_settings(recipe: Recipe, count: int) -> Iterator[Settings]:
     """Yield settings with which a valid recipe needs at most `count` GPUs: of the same mode, and of the other one."""
-    for settings in (
-        _of_its_mode(recipe, count),
-        {"mode": "collocated"},
-        {"mode": "collocated"} | _shared(recipe, count),
-    ):
-        tried = _with(recipe, settings)
-        if tried is not None and tried != recipe and _all_devices(tried) <= count:
+    if recipe.mode == "collocated":
+        if _fits(recipe, _shared(recipe, count), count):
+            yield _shared(recipe, count)
+        return
+    if _fits(recipe, _divided(recipe, count), count):
+        yield _divided(recipe, count)
+    for settings in ({"mode": "collocated"}, {"mode": "collocated", **_shared(recipe, count)}):
+        if _fits(recipe, settings, count):
             yield settings
-            if "mode" in settings:
-                return
+            return
 
 
-def _of_its_mode(recipe: Recipe, count: int) -> Settings:
-    return _shared(recipe, count) if recipe.mode == "collocated" else _divided(recipe, count)
+def _fits(recipe: Recipe, settings: Settings, count: int) -> bool:
+    tried = _with(recipe, settings)
+    return tried is not None and _all_devices(tried) <= count
 
 
 def _divided(recipe: Recipe, count: int) -> Settings:
@@ -92,7 +96,7 @@ def _divided(recipe: Recipe, count: int) -> Settings:
 
 
 def _shared(recipe: Recipe, count: int) -> Settings:
-    """Give all GPUs to both sides, but no side more processes than it has."""
+    """Lower each side to the processes for which there are GPUs."""
     width = recipe.engine.tensor_parallel
     free = count - width if recipe.evaluates_beside else count
     return {

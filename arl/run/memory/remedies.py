@@ -57,20 +57,21 @@ def _advice(recipe: Recipe, plan: Plan) -> str:
         return f"It fits with {', or with '.join(written)}"
     tried = _name_tried(change for change, _ in _tried(recipe, plan))
     alone = f"It fits with none of these, alone or together: {tried}" if tried else "No other setting can be tried"
-    return f"{alone}. Choose a smaller model, shorter answers (rollout.max_new_tokens), or larger or more GPUs"
+    larger = "larger or more GPUs" if plan(recipe).on_gpus else "a machine with more memory"
+    return f"{alone}. Choose a smaller model, shorter answers (rollout.max_new_tokens), or {larger}"
 
 
 def _name_tried(changes: Iterable[Settings]) -> str:
     """Name fields, each with the values that were tried.
 
     >>> _name_tried([{"train.capacity": 4096}, {"train.capacity": 2048}, {"engine.replicas": 1, "train.ranks": 7}])
-    'train.capacity 4096 or 2048; engine.replicas and train.ranks 1 and 7'
+    'train.capacity 4096, 2048; engine.replicas/train.ranks 1/7'
     """
     of_fields: dict[str, list[str]] = {}
     for change in changes:
-        values = " and ".join(map(_write, change.values()))
-        of_fields.setdefault(" and ".join(change), []).append(values)
-    return "; ".join(f"{fields} {' or '.join(values)}" for fields, values in of_fields.items())
+        values = "/".join(map(_write, change.values()))
+        of_fields.setdefault("/".join(change), []).append(values)
+    return "; ".join(f"{fields} {', '.join(values)}" for fields, values in of_fields.items())
 
 
 def find_remedies(recipe: Recipe, plan: Plan) -> Iterator[Settings]:
@@ -97,7 +98,7 @@ def find_remedies(recipe: Recipe, plan: Plan) -> Iterator[Settings]:
 
 def _tried(recipe: Recipe, plan: Plan) -> Iterator[tuple[Settings, int]]:
     """Yield the changes that are possible on this hardware, each with the bytes that are missing with it."""
-    for change in _candidates(recipe, plan(recipe).longest):
+    for change in _candidates(recipe, plan(recipe)):
         excess = _excess_with(recipe, change, plan)
         if excess is not None:
             yield change, excess
@@ -124,11 +125,11 @@ def _add_one_by_one(
             return
 
 
-def _candidates(recipe: Recipe, longest: int) -> Iterator[Settings]:
+def _candidates(recipe: Recipe, memory: MemoryPlan) -> Iterator[Settings]:
     """Yield what may lower the memory, the cheapest in speed first.
 
     Args:
-        longest: tokens of the longest trajectory.
+        memory: of the recipe.
     """
     train = recipe.train
     if train.dtype == "float32":
@@ -139,10 +140,9 @@ def _candidates(recipe: Recipe, longest: int) -> Iterator[Settings]:
         yield {"train.checkpointing": "full"}
     if not train.reshard:
         yield {"train.reshard": True}
-    for capacity in _capacities(recipe, longest):
+    for capacity in _capacities(recipe, memory.longest):
         yield {"train.capacity": capacity}
-    yield from _divisions(recipe)
-    yield from _more_devices(recipe)
+    yield from _other_devices(recipe) if memory.on_gpus else _fewer_processes(recipe)
     for slots in (recipe.engine.slots // 4, recipe.engine.slots // 16):
         if slots:
             yield {"engine.slots": slots}
@@ -161,20 +161,9 @@ def _capacities(recipe: Recipe, longest: int) -> list[int]:
     return sorted((size for size in wanted if needed <= size < train.capacity), reverse=True)
 
 
-def _divisions(recipe: Recipe) -> Iterator[Settings]:
-    """Yield other divisions of the same GPUs between engines and ranks, the nearest to the recipe's first."""
-    if recipe.mode == "collocated":
-        return
-    width = recipe.engine.tensor_parallel
-    replicas = recipe.engine.replicas
-    total = replicas * width + recipe.train.ranks
-    others = [number for number in range(1, (total - 1) // width + 1) if number != replicas]
-    others.sort(key=lambda number: abs(number - replicas))
-    for number in others[:: -(-len(others) // DIVISIONS) or 1]:
-        yield {"engine.replicas": number, "train.ranks": total - number * width}
-
-
-def _more_devices(recipe: Recipe) -> Iterator[Settings]:
+def _other_devices(recipe: Recipe) -> Iterator[Settings]:
+    if recipe.mode == "disaggregated":
+        yield from _divisions(recipe)
     for factor in WIDTHS:
         yield {"train.ranks": recipe.train.ranks * factor}
     for width in WIDTHS:
@@ -182,6 +171,44 @@ def _more_devices(recipe: Recipe) -> Iterator[Settings]:
             yield {"engine.tensor_parallel": width}
     if recipe.engine.replicas > 1:
         yield {"engine.replicas": recipe.engine.replicas // 2}
+
+
+def _divisions(recipe: Recipe) -> Iterator[Settings]:
+    """Yield other divisions of the same GPUs between both sides, the nearest first, then with wider engines."""
+    engine = recipe.engine
+    total = engine.replicas * engine.tensor_parallel + recipe.train.ranks
+    for number in _nearest(engine.replicas, most=(total - 1) // engine.tensor_parallel):
+        if number != engine.replicas:
+            yield {"engine.replicas": number, "train.ranks": total - number * engine.tensor_parallel}
+    if not engine.capabilities.tensor_parallel:
+        return
+    for width in WIDTHS:
+        if width <= engine.tensor_parallel:
+            continue
+        for number in _nearest(engine.replicas, most=(total - 1) // width):
+            yield {
+                "engine.replicas": number,
+                "engine.tensor_parallel": width,
+                "train.ranks": total - number * width,
+            }
+
+
+def _nearest(number: int, most: int) -> list[int]:
+    """Return numbers from 1 to `most`, the nearest to `number` first; of very many a part.
+
+    >>> _nearest(2, most=4)
+    [2, 1, 3, 4]
+    """
+    ordered = sorted(range(1, most + 1), key=lambda other: abs(other - number))
+    return ordered[:: len(ordered) // DIVISIONS + 1]
+
+
+def _fewer_processes(recipe: Recipe) -> Iterator[Settings]:
+    """Yield fewer processes on a CPU, where each has its own copy of what it computes with."""
+    if recipe.engine.replicas > 1:
+        yield {"engine.replicas": 1}
+    if recipe.train.ranks > 1:
+        yield {"train.ranks": 1}
 
 
 def _excess_with(recipe: Recipe, settings: Settings, plan: Plan) -> int | None:
