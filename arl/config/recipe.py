@@ -171,6 +171,7 @@ class Recipe(Section):
             tensor_parallel=engine.tensor_parallel,
             has_lag=self.rollout.lag is not None,
             collocated=self.mode == "collocated",
+            replicas=engine.replicas,
         )
 
     def _possible_to_learn(self) -> None:

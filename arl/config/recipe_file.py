@@ -15,11 +15,11 @@ from pydantic import BaseModel, ValidationError
 from arl.config.chosen_section import ChosenSection
 from arl.config.data_section import OF_FILES, task_options
 from arl.config.leaves import leaves
+from arl.config.mistakes import Key, Mistake, find_mistakes
 from arl.config.recipe import Recipe
 from arl.config.section import inner_sections
 from arl.errors import RecipeError
 
-Key = tuple[str | int, ...]
 ALIKE = 0.8  # of 1: how much a field of another section must be written alike to be suggested
 
 ALTERNATIVES: list[tuple[Key, ...]] = [
@@ -81,8 +81,8 @@ def make_recipe(
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        mistakes = [_explain(mistake, values, places, path) for mistake in error.errors()]
-        raise RecipeError("\n".join(mistakes)) from error
+        lines = [_explain(mistake, values, places, path) for mistake in find_mistakes(error, values)]
+        raise RecipeError("\n".join(lines)) from error
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -205,22 +205,19 @@ def _set(values: dict[str, Any], key: Key, value: Any, override: str) -> None:
     section[key[-1]] = value
 
 
-def _explain(error: Any, values: dict[str, Any], places: dict[Key, str], path: Path) -> str:
-    """Write one of pydantic's errors as place, field, value, rule and remedy."""
-    key: Key = error["loc"]
-    rule = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "value_error":  # a rule between fields: its message begins with the field at fault
+def _explain(mistake: Mistake, values: dict[str, Any], places: dict[Key, str], path: Path) -> str:
+    """Write a mistake as place, field, value, rule and remedy."""
+    key, kind, value, rule = mistake
+    if kind == "value_error":  # a rule between fields: its message begins with the field at fault
         field = rule.split(maxsplit=1)[0].rstrip(":")
-        key = tuple(field.split("."))
-        return f"{place_of(key, places, path)}: {rule}"
+        named = tuple(field.split("."))
+        return f"{place_of(named, places, path)}: {rule}"
     place = place_of(key, places, path)
-    if error["type"] == "extra_forbidden":
+    if kind == "extra_forbidden":
         return f"{place}: {_dotted(key)}: unknown key{_nearest(key, values)}"
-    if error["type"] == "missing":
+    if kind == "missing":
         return f"{place}: {_dotted(key)}: required, and missing"
-    if error["type"] == "tuple_type":
-        rule = f"must be a list, as in [{error['input']}]"
-    return f"{place}: {_dotted(key)} = {error['input']!r}: {rule}"
+    return f"{place}: {_dotted(key)} = {value!r}: {rule}"
 
 
 def place_of(key: Key, places: Mapping[Key, str], path: Path) -> str:

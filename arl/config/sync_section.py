@@ -6,6 +6,8 @@ from typing import Literal
 from arl.config.section import NonNegativeFloat, Positive, Section
 from arl.types import Transport
 
+DEVICE_BUFFERS = "sync.buffers device: only transport broadcast between GPUs keeps versions there"
+
 
 class Sync(Section):
     """Say how new weights reach the engines."""
@@ -51,8 +53,9 @@ class Sync(Section):
         tensor_parallel: int,
         has_lag: bool,
         collocated: bool,
+        replicas: int,
     ) -> None:
-        """Refuse a transport or a check that no device could make possible.
+        """Refuse settings that no device could make possible, or give a meaning.
 
         Args:
             backend: name of the engine's backend, for messages.
@@ -61,11 +64,13 @@ class Sync(Section):
             tensor_parallel: GPUs of one engine.
             has_lag: the recipe sets rollout.lag.
             collocated: engines use the trainer's devices, and are paused during its steps.
+            replicas: number of engines.
 
         Raises:
             ValueError: the rule that is broken, and the remedy.
         """
-        self._refuse_useless_order(has_lag, collocated)
+        self._refuse_useless_order(has_lag, collocated, replicas)
+        self._refuse_useless_buffers(one_process, has_lag, collocated)
         if self.check and tensor_parallel > 1:
             raise ValueError(
                 f"sync.check true: weights are compared whole, and engine.tensor_parallel {tensor_parallel} divides "
@@ -85,19 +90,37 @@ class Sync(Section):
         if is_sent and has_lag:
             raise ValueError(f"{named}: with rollout.lag checkpoints copy the files that engines load; use file")
 
-    def _refuse_useless_order(self, has_lag: bool, collocated: bool) -> None:
-        """Refuse to load engines in turn where all of them wait for the last one."""
+    def _refuse_useless_order(self, has_lag: bool, collocated: bool, replicas: int) -> None:
+        """Refuse to load engines in turn where nobody generates meanwhile."""
+        if self.order != "in_turn":
+            return
         reasons = {
             "mode collocated": collocated,
             "rollout.lag": has_lag,
             "sync.interrupt false": not self.interrupt,
         }
         stopped = [setting for setting, holds in reasons.items() if holds]
-        if self.order == "in_turn" and stopped:
+        if stopped:
             raise ValueError(
                 f"sync.order in_turn: with {stopped[0]} no engine generates while another one loads, so it would only "
                 "be slower; use together"
             )
+        if replicas == 1:
+            raise ValueError(
+                "sync.order in_turn: engine.replicas 1 has no other engine that could generate meanwhile; use together"
+            )
+
+    def _refuse_useless_buffers(self, one_process: bool, has_lag: bool, collocated: bool) -> None:
+        """Refuse to keep versions on a GPU where no broadcast between GPUs can be."""
+        reasons = {
+            f"sync.transport is {self.transport}": self.transport not in ("auto", "broadcast"),
+            "engines are in the trainer's process": one_process,
+            "rollout.lag takes files": has_lag,
+            "mode is collocated": collocated,
+        }
+        others = [reason for reason, holds in reasons.items() if holds]
+        if self.buffers == "device" and others:
+            raise ValueError(f"{DEVICE_BUFFERS}, and {others[0]}; leave it out")
 
     def refuse_impossible_pace(self, *, collocated: bool, has_lag: bool, versions_ahead: int) -> None:
         """Refuse to put loads off where a load is always waited for.

@@ -38,6 +38,7 @@ class Node:
         devices: GPUs that a run may use, as CUDA_VISIBLE_DEVICES names them.
         device_name: what kind of GPUs they are, as messages show it.
         device_bytes: memory of one of them, of the smallest if they differ; None: not known.
+        planned_by: the option that names a machine which is only planned for, such as `--gpus 8xH100`; None: it exists.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Node:
     devices: tuple[str, ...] = ()
     device_name: str = "GPU"
     device_bytes: int | None = None
+    planned_by: str | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 from arl.launch.base import Node, Resources
+from arl.launch.device_count import needed_devices, refuse_too_few_devices
 
 LOWEST_PRIORITY = 19  # niceness
 NO_MIG_GROUP = "NCCL joins no MIG devices"
@@ -61,8 +62,10 @@ def place(recipe: Recipe, node: Node) -> Placement:
     Raises:
         RecipeError: there are GPUs, but fewer than the recipe's processes need; or none, where it needs them.
     """
-    devices = () if recipe.world_traits.one_process else node.devices  # one process computes on the CPU
-    _check_devices(recipe, devices)
+    if recipe.world_traits.one_process:
+        node = replace(node, devices=())  # one process computes on the CPU
+    _check_devices(recipe, node)
+    devices = node.devices
     is_collocated = recipe.mode == "collocated"
     engines = _place_engines(recipe, node.cores, devices, is_collocated)
     return Placement(
@@ -72,26 +75,15 @@ def place(recipe: Recipe, node: Node) -> Placement:
     )
 
 
-def _check_devices(recipe: Recipe, devices: tuple[str, ...]) -> None:
-    replicas = recipe.engine.replicas
+def _check_devices(recipe: Recipe, node: Node) -> None:
     ranks = recipe.train.ranks
     width = recipe.engine.tensor_parallel
-    if any(is_mig(device) for device in devices):
+    if any(is_mig(device) for device in node.devices):
         _refuse_groups_of_mig_devices(ranks, width)
-    if width > 1 and not devices:
+    if width > 1 and not node.devices:
         raise RecipeError(f"engine.tensor_parallel {width}: no GPU is visible, and on a CPU it is 1; use more replicas")
-    needed = _for_both_sides(recipe)
-    if devices and len(devices) < needed:
-        raise RecipeError(
-            f"mode {recipe.mode} with {replicas} engine replicas on {width} GPUs each and {ranks} ranks needs {needed} "
-            f"GPUs; {len(devices)} visible: use mode collocated, fewer processes, or CUDA_VISIBLE_DEVICES= for the CPU"
-        )
-    if devices and recipe.evaluates_beside and len(devices) < needed + width:
-        raise RecipeError(
-            f"eval.every {recipe.eval.every}: evaluation during training is a replica of its own on {width} GPUs, "
-            f"which makes {needed + width} with the {needed} of engines and ranks; {len(devices)} visible: use mode "
-            "collocated, fewer processes, or eval.every 0, and `arl eval` on the checkpoints"
-        )
+    if node.devices:
+        refuse_too_few_devices(recipe, node)
 
 
 def is_mig(device: str) -> bool:
@@ -115,19 +107,12 @@ def _refuse_groups_of_mig_devices(ranks: int, width: int) -> None:
         raise RecipeError(f"train.ranks {ranks}: {NO_MIG_GROUP}; use 1, or GPUs that are not divided")
 
 
-def _for_both_sides(recipe: Recipe) -> int:
-    """Return the number of GPUs that engines and ranks need."""
-    for_engines = recipe.engine.replicas * recipe.engine.tensor_parallel
-    ranks = recipe.train.ranks
-    return max(for_engines, ranks) if recipe.mode == "collocated" else for_engines + ranks
-
-
 def _place_evaluation(recipe: Recipe, devices: tuple[str, ...], threads: int) -> Resources | None:
     if not recipe.evaluates_beside:
         return None
     if not devices:
         return Resources(threads, niceness=LOWEST_PRIORITY)
-    first = _for_both_sides(recipe)
+    first = needed_devices(recipe)
     return Resources(threads, devices[first : first + recipe.engine.tensor_parallel])
 
 

@@ -19,7 +19,8 @@ import yaml
 from msgspec import Struct
 from pydantic import Field, ValidationError
 
-from arl.config.recipe_file import Key, place_of, read_with_places
+from arl.config.mistakes import Key, rule_of
+from arl.config.recipe_file import place_of, read_with_places
 from arl.config.section import NonNegative, Positive, Section
 from arl.errors import InputError
 from arl.sweep.axes import SweepAxis, make_axis, parse_axis, write_override
@@ -173,10 +174,9 @@ def _explain(mistake: Any, places: Mapping[Key, str], path: Path) -> str:
     key = tuple(part for part in mistake["loc"] if part != "[key]")  # pydantic's mark of a mapping's key
     rules = {
         "extra_forbidden": f"unknown key; a sweep file has {', '.join(SweepFile.model_fields)}",
-        "tuple_type": f"must be a list, as in [{mistake['input']}]",
         "string_pattern_mismatch": NAME_RULE,
     }
-    rule = rules.get(mistake["type"], mistake["msg"])
+    rule = rules.get(mistake["type"]) or rule_of(mistake)
     field = ".".join(map(str, key))
     return f"{place_of(key, places, path)}: {field} = {mistake['input']!r}: {rule}"
 

@@ -14,6 +14,7 @@ A choice that the backend cannot take, or that needs a common file system where 
 from collections.abc import Collection
 
 from arl.config.recipe import Recipe
+from arl.config.sync_section import DEVICE_BUFFERS
 from arl.errors import InputError
 from arl.types import Transport
 
@@ -38,12 +39,27 @@ def choose_transport(
         shares_files: every process reads what another one writes to a file.
 
     Raises:
-        InputError: the recipe's transport cannot work on these devices, or `auto` finds none that can.
+        InputError: the recipe's transport cannot work on these devices, `auto` finds none that can, or another setting
+            has no meaning with the one that is chosen.
     """
     wanted = recipe.sync.transport
-    if wanted != "auto":
+    if wanted == "auto":
+        chosen = _first_possible(recipe, backend_transports, one_process, on_gpus, shares_files)
+    else:
         _refuse_unsuited(recipe, wanted, on_gpus, shares_files)
-        return wanted
+        chosen = wanted
+    _refuse_useless_buffers(recipe, chosen, on_gpus)
+    return chosen
+
+
+def _first_possible(
+    recipe: Recipe,
+    backend_transports: Collection[Transport],
+    one_process: bool,
+    on_gpus: bool,
+    shares_files: bool,
+) -> Transport:
+    """Return what `auto` stands for here, or raise InputError."""
     for transport in _preferred(recipe, one_process, on_gpus):
         if transport in backend_transports and (shares_files or not _needs_files(transport)):
             return transport
@@ -83,6 +99,14 @@ def _refuse_unsuited(recipe: Recipe, wanted: Transport, on_gpus: bool, shares_fi
         )
     if _needs_files(wanted) and not shares_files:
         raise InputError(f"{named}: processes on these nodes have no file system in common; use broadcast")
+
+
+def _refuse_useless_buffers(recipe: Recipe, chosen: Transport, on_gpus: bool) -> None:
+    """Raise InputError if versions shall be kept on a GPU, and are not broadcast from one."""
+    if recipe.sync.buffers != "device" or (chosen == "broadcast" and on_gpus):
+        return
+    instead = f"this run uses {chosen}" if chosen != "broadcast" else "the trainer has no GPU"
+    raise InputError(f"{DEVICE_BUFFERS}, and {instead}; leave it out")
 
 
 def _is_on_ranks(recipe: Recipe) -> bool:

@@ -128,7 +128,7 @@ def test_the_options_of_a_task_are_checked_by_the_task(recipe_file: Path) -> Non
     assert ":7: data.options.blurp: unknown key; did you mean blurt?" in refusal(
         recipe_file, GOOD.replace(task, options + "blurp: 1")
     )
-    assert ":7: data.options.blurt = 2: Input should be less than or equal to 1" in refusal(
+    assert ":7: data.options.blurt = 2: must be 1 or less" in refusal(
         recipe_file, GOOD.replace(task, options + "blurt: 2")
     )
     assert ":4: data.options {'size': 3}: these are settings of a task" in refusal(
@@ -148,7 +148,7 @@ def test_an_unknown_key_names_its_line_and_the_nearest_valid_name(recipe_file: P
 
 def test_every_mistake_is_reported_at_once(recipe_file: Path) -> None:
     message = refusal(recipe_file, GOOD + "  steps: 0\nrollout:\n  group_size: many\n")
-    assert f"{recipe_file}:7: train.steps = 0: Input should be greater than 0" in message
+    assert f"{recipe_file}:7: train.steps = 0: must be 1 or more" in message
     assert f"{recipe_file}:9: rollout.group_size = 'many'" in message
 
 
@@ -201,9 +201,9 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("objective: {kind: gspo, clip_low: 3.0e-4}\n", ":7: objective.kind gspo: give clip_low and clip_high"),
         ("engine: {threads: 4}\nworld: virtual\n", "engine.threads 4: world virtual computes with one thread"),
         ("eval: {suites: gsm8k}\n", "eval.suites = 'gsm8k': must be a list, as in [gsm8k]"),
-        ("virtual: {load: -1}\n", "virtual.load = -1: Input should be greater than or equal to 0"),
-        ("deadlines: {step: .inf}\n", "deadlines.step = inf: Input should be a finite number"),
-        ("virtual: {load: .inf}\n", "virtual.load = inf: Input should be a finite number"),
+        ("virtual: {load: -1}\n", "virtual.load = -1: must be 0 or more"),
+        ("deadlines: {step: .inf}\n", "deadlines.step = inf: must be a finite number"),
+        ("virtual: {load: .inf}\n", "virtual.load = inf: must be a finite number"),
     ],
 )
 def test_impossible_combinations_are_refused_by_the_rule_they_break(recipe_file: Path, extra: str, rule: str) -> None:

@@ -59,7 +59,7 @@ def test_a_name_alone_chooses_it_and_a_dumped_recipe_loads_again(tmp_path: Path)
         ),
         (
             f"advantage: {{kind: '{MINE}:Growing', discount: 2}}",
-            "advantage.discount = 2: Input should be less than or equal",
+            "advantage.discount = 2: must be 1 or less",
         ),
         (
             f"advantage: {MINE}:Growing\nobjective: {{kind: gspo, clip_low: 3.0e-4, clip_high: 4.0e-4}}",

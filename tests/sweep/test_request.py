@@ -80,7 +80,7 @@ def test_a_recipe_is_swept_by_options_alone(recipe: Path) -> None:
     [
         ("recipe: a.yaml\nseed: 3", r"study.yaml:2: seed = 3: unknown key; a sweep file has name, recipe, set, axes"),
         ("recipe: a.yaml\naxes: [{a.b: 3}]", r"study.yaml:2: axes.0.a.b = 3: .*list"),
-        ("recipe: a.yaml\njobs: 0", r"study.yaml:2: jobs = 0: .*greater than 0"),
+        ("recipe: a.yaml\njobs: 0", r"study.yaml:2: jobs = 0: must be 1 or more"),
         ("recipe: a.yaml\nmatch: {steps: 1, tokens: 2}", "match: give tokens or steps, not both"),
         ("recipe: a.yaml\nset: {seed: 3}", "--set seed=3: every arm runs with each of the seeds"),
         ("recipe: a.yaml\nseeds: [1, 1]", r"study.yaml: seeds: .1, 1.: .*each once"),

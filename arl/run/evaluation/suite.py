@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from arl.config.data_section import task_evaluation
 from arl.config.eval_section import HELD_OUT, Eval
+from arl.config.mistakes import Mistake, find_mistakes
 from arl.config.recipe import Recipe
 from arl.data.problems import load_problems
 from arl.errors import DataError, RecipeError
@@ -136,8 +137,15 @@ def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any], fiel
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        rules = "; ".join(mistake["msg"].removeprefix("Value error, ") for mistake in error.errors())
+        rules = "; ".join(_explain(mistake) for mistake in find_mistakes(error, values))
         raise RecipeError(f"{field} {name}: {rules}") from error
+
+
+def _explain(mistake: Mistake) -> str:
+    """Write a mistake with its field and value, which a rule between fields names itself."""
+    if mistake.kind == "value_error":
+        return mistake.rule
+    return f"{'.'.join(map(str, mistake.key))} = {mistake.value!r}: {mistake.rule}"
 
 
 def _prompting(recipe: Recipe) -> dict[str, Any]:

@@ -49,6 +49,11 @@ class MemoryPlan(Struct, frozen=True):
         return all(budget.fits for budget in self.budgets)
 
     @property
+    def on_gpus(self) -> bool:
+        """Return whether there are other memories than the host's."""
+        return len(self.budgets) > 1
+
+    @property
     def full_requests(self) -> int:
         """Return how many requests of the longest trajectory one engine's cache holds."""
         return self.cache_tokens // self.longest

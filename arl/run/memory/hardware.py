@@ -12,8 +12,10 @@ KNOWN = {
     "A10G": 24,
     "A100-40GB": 40,
     "A100": 80,
+    "A800": 80,
     "H100": 80,
     "H100-NVL": 94,
+    "H800": 80,
     "H200": 141,
     "B200": 180,
     "L4": 24,
@@ -22,6 +24,7 @@ KNOWN = {
     "RTX4090": 24,
     "RTX5090": 32,
 }
+SIZE = r"(\d+)GB"
 PATTERN = re.compile(r"(\d+)\s*[xX]\s*(.+)")
 
 
@@ -36,25 +39,47 @@ def named_node(text: str) -> Node:
         InputError: not of the form NUMBERxNAME or NUMBERxMEMORYGB, or a GPU that is not known.
     """
     match = PATTERN.fullmatch(text.strip())
-    if match is None or int(match[1]) == 0:
+    if match is None:
         raise InputError(f"--gpus {text}: give a number and a kind, as in 8xH100 or 8x80GB")
+    count = int(match[1])
+    if count == 0:
+        raise InputError(f"--gpus {text}: the number must be 1 or more, as in 8xH100 or 8x80GB")
     name = match[2].strip()
+    num_bytes = _bytes_of(name, text, count)
+    is_size = re.fullmatch(SIZE, _plain(name)) is not None
     return Node(
         name="the named machine",
         cores=visible_cores(),
-        devices=tuple(str(i) for i in range(int(match[1]))),
-        device_name=name,
-        device_bytes=_bytes_of(name, text),
+        devices=tuple(str(i) for i in range(count)),
+        device_name="GPU" if is_size else name,
+        device_bytes=num_bytes,
+        planned_by=f"--gpus {text}",
     )
 
 
-def _bytes_of(name: str, text: str) -> int:
+def describe_gpus(node: Node) -> str:
+    """Say how many GPUs of what kind a node has, and whose they are.
+
+    >>> describe_gpus(named_node("8x24GB")), describe_gpus(named_node("1xH100"))
+    ('8 GPUs of 24 GB (--gpus 8x24GB)', '1 H100 of 80 GB (--gpus 1xH100)')
+    """
+    count = len(node.devices)
+    if node.planned_by is None:
+        return f"{count} {node.device_name} of {node.name}"
+    kind = node.device_name
+    plural = "s" if kind == "GPU" and count > 1 else ""
+    return f"{count} {kind}{plural} of {(node.device_bytes or 0) // GIGABYTE} GB ({node.planned_by})"
+
+
+def _bytes_of(name: str, text: str, count: int) -> int:
     wanted = _plain(name)
     for known, gigabytes in KNOWN.items():
         if _plain(known) == wanted:
             return gigabytes * GIGABYTE
-    if size := re.fullmatch(r"(\d+)GB", wanted):
+    if (size := re.fullmatch(SIZE, wanted)) and int(size[1]) > 0:
         return int(size[1]) * GIGABYTE
+    if name.isdecimal():
+        raise InputError(f"--gpus {text}: {name} is no kind of GPU; did you mean {count}x{name}GB?")
     raise InputError(f"--gpus {text}: {name} is not known; give one of {', '.join(KNOWN)}, or its memory, as in 8x80GB")
 
 

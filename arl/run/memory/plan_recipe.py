@@ -8,15 +8,19 @@ from collections.abc import Callable
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_config
 from arl.data.model_shape import ModelShape
+from arl.errors import InputError
 from arl.launch.base import Node
 from arl.launch.host_memory import free_memory
 from arl.launch.placement import Placement
 from arl.models.load import empty_model
 from arl.run.memory.budget import MemoryPlan
+from arl.run.memory.hardware import describe_gpus
 from arl.run.memory.planner import MemoryInputs, plan_memory
 from arl.run.memory.remedies import refuse_overfull
 from arl.train.rank_bytes import ParameterCounts
 from arl.types import Transport
+
+WITHOUT_GPUS = "This machine has no GPU; to plan for another one add --dry-run --gpus 8xH100"
 
 Place = Callable[[Recipe], tuple[Placement, Transport]]
 
@@ -37,11 +41,13 @@ def plan_recipe(recipe: Recipe, node: Node, place: Place, longest: int, kept: in
     path = str(recipe.model.path)
     parameters = ParameterCounts.of(empty_model(path))
     config = model_config(path)
+    shape = ModelShape.of(config)
 
     def plan(tried: Recipe) -> MemoryPlan:
+        _refuse_divided_heads(tried.engine.tensor_parallel, shape)
         placement, transport = place(tried)
         given = MemoryInputs(
-            shape=ModelShape.of(config),
+            shape=shape,
             parameters=parameters,
             context=config.max_position_embeddings,
             longest=longest,
@@ -52,10 +58,18 @@ def plan_recipe(recipe: Recipe, node: Node, place: Place, longest: int, kept: in
         )
         return plan_memory(tried, placement, transport, given)
 
-    return refuse_overfull(recipe, plan)
+    return refuse_overfull(recipe, plan, hint=None if node.devices else WITHOUT_GPUS)
+
+
+def _refuse_divided_heads(width: int, shape: ModelShape) -> None:
+    """Raise InputError if the GPUs of one engine cannot share the model's attention heads equally."""
+    if shape.heads % width:
+        raise InputError(
+            f"engine.tensor_parallel {width}: must divide the {shape.heads} attention heads of the model; use another"
+        )
 
 
 def _hardware(node: Node, placement: Placement) -> str:
     if not placement.on_gpus:
         return f"{node.name}, without GPUs"
-    return f"{len(node.devices)} {node.device_name} of {node.name}"
+    return describe_gpus(node)

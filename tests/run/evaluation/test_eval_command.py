@@ -126,7 +126,7 @@ def test_a_directory_is_not_shared_by_two_models(finished: CompletedProcess[str]
         (("--suite", "mine:Digits", "--samples", "4", "--temperature", "0"), "eval.samples 4: with temperature 0"),
         (("--suite", "mine:Digits", "--samples", "4", "--k", "8"), "--k 8: pass@8 needs 8 samples or more"),
         (("--suite", "mine:Digits", "--k", "many"), "--k many: give whole numbers"),
-        (("--suite", "mine:Digits", "--top-p", "1.5"), "Input should be less than or equal to 1"),
+        (("--suite", "mine:Digits", "--top-p", "1.5"), "suite mine:Digits: eval.top_p = 1.5: must be 1 or less"),
         (
             ("--suite", "mine:Digits"),
             "with 1024 new ones, 1028 in all, it exceeds the model's context of 64: at most 60",

@@ -1,6 +1,7 @@
 """A plan refuses what cannot fit, offers only settings with which it fits, and counts both sides of shared GPUs."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -52,6 +53,7 @@ class Machine:
     def __init__(self, model: str = SEVEN, gigabytes: int = 80, gpus: int = 8) -> None:
         self.node = Node("a machine", 64, tuple(map(str, range(gpus))), "GPU", gigabytes * GIGABYTE)
         self.model = model
+        self.host_bytes: int | None = None
 
     def __call__(self, tried: Recipe) -> MemoryPlan:
         placement = place(tried, self.node)
@@ -70,7 +72,7 @@ class Machine:
             longest=longest,
             kept=2,
             device_bytes=self.node.device_bytes,
-            host_bytes=None,
+            host_bytes=self.host_bytes,
             hardware="a machine",
         )
         return plan_memory(tried, placement, transport, sizes)
@@ -219,6 +221,60 @@ def test_no_capacity_is_offered_that_the_longest_trajectories_exceed(packing: di
     assert all(capacity >= least for capacity in capacities), offered
 
 
+def with_(settings: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    tree = settings.model_dump(mode="json")
+    for field, value in changes.items():
+        section, name = field.split(".")
+        tree[section][name] = value
+    return Recipe.model_validate(tree)
+
+
+LEAST = {"checkpointing": "full", "reshard": True}
+
+
+def test_the_same_gpus_divided_otherwise_are_offered_the_nearest_division_first() -> None:
+    settings = recipe(rollout={"max_new_tokens": 8192}, train={"ranks": 4, **LEAST})
+    first = next(iter(find_remedies(settings, Machine(gigabytes=44))))
+    assert first == {"train.capacity": 8704}  # 256 + 8192 tokens, rounded up
+    settings = with_(settings, {"train.capacity": 8704})
+    offered = list(find_remedies(settings, Machine(gigabytes=40)))
+    assert offered[0]["engine.replicas"] + offered[0]["train.ranks"] == 8
+    assert offered[0]["train.ranks"] > 4
+
+
+def test_no_division_is_offered_that_the_recipe_cannot_have() -> None:
+    settings = recipe(train={"ranks": 4, "shard_ranks": 4, **LEAST})
+    for remedy in find_remedies(settings, Machine(gigabytes=32)):
+        assert remedy.get("train.ranks", 4) % 4 == 0
+
+
+def test_gpus_that_train_enough_but_cannot_hold_an_engine_are_joined_to_wider_engines() -> None:
+    settings = recipe(engine={"replicas": 8}, train={"ranks": 8, "capacity": 2560, **LEAST})
+    remedies = list(find_remedies(settings, Machine(gigabytes=24, gpus=16)))
+    assert remedies
+    assert all(remedy["engine.tensor_parallel"] > 1 for remedy in remedies), remedies
+
+
+def test_a_refusal_without_remedy_names_what_was_tried() -> None:
+    settings = recipe(rollout={"max_new_tokens": 8192}, train={"ranks": 4, **LEAST})
+    with pytest.raises(InputError) as raised:
+        refuse_overfull(settings, Machine(gigabytes=16), hint="One more sentence")
+    message = str(raised.value)
+    assert "It fits with none of these, alone or together: train.capacity 8704; " in message
+    assert "engine.replicas/train.ranks 3/5, 5/3, 2/6, 6/2, 1/7, 7/1" in message
+    assert "train.ranks 8" not in message  # there are no GPUs for them
+    assert message.endswith("or larger or more GPUs. One more sentence")
+
+
+def test_on_a_cpu_fewer_processes_are_tried_and_no_gpus_are_asked_for() -> None:
+    machine = Machine(gpus=0)
+    machine.host_bytes = 10 * GIGABYTE
+    with pytest.raises(InputError) as raised:
+        refuse_overfull(recipe(train={"ranks": 2}), machine)
+    assert "engine.replicas 1; train.ranks 1; " in str(raised.value)
+    assert "or a machine with more memory" in str(raised.value)
+
+
 def test_an_update_stores_the_prompt_of_a_group_once_where_its_packing_does() -> None:
     rollout = {"problems_per_step": 2, "group_size": 4, "max_new_tokens": 100}
 
@@ -259,11 +315,7 @@ def test_every_remedy_that_is_offered_fits(
     if machine(settings).fits:
         return
     for remedy in find_remedies(settings, machine):
-        tree = settings.model_dump(mode="json")
-        for field, value in remedy.items():
-            section, name = field.split(".")
-            tree[section][name] = value
-        assert machine(Recipe.model_validate(tree)).fits
+        assert machine(with_(settings, remedy)).fits
 
 
 @examples(1)

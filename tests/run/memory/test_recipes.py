@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -99,6 +100,57 @@ def test_7b_with_all_activations_is_refused_for_the_same_machine_with_what_would
     assert "each trainer GPU needs" in done.stderr
     assert "activations (trainer)" in done.stderr
     assert "It fits with --set train.checkpointing=full" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("gpus", "remedy"),
+    [
+        ("8xA100-40GB", "engine.replicas=2 train.ranks=6"),
+        ("8x44GB", "train.capacity=8704"),
+    ],
+)
+def test_7b_on_smaller_gpus_is_refused_with_settings_that_fit_them(
+    gpus: str, remedy: str, models: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARL_DATA", str(data))
+    settings = [f"model.path={models / 'Qwen2.5-7B-Instruct'}"]
+    refused = plan_of_7b(settings, tmp_path, "--gpus", gpus)
+    assert refused.returncode == 2
+    assert f"(--gpus {gpus}): each trainer GPU needs" in refused.stderr
+    assert f"It fits with {overrides(remedy.split())}, or with " in refused.stderr
+    fitting = plan_of_7b([*settings, *remedy.split()], tmp_path, "--gpus", gpus)
+    assert fitting.returncode == 0, fitting.stderr
+
+
+def test_a_refusal_on_a_machine_without_gpus_says_how_to_plan_for_another_one(
+    models: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARL_DATA", str(data))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    more_than_any_host = [f"model.path={models / 'Qwen2.5-7B-Instruct'}", "engine.replicas=1000", "train.ranks=1000"]
+    refused = plan_of_7b(more_than_any_host, tmp_path)
+    assert refused.returncode == 2
+    assert "without GPUs: the host needs" in refused.stderr
+    assert refused.stderr.strip().endswith("has no GPU; to plan for another one add --dry-run --gpus 8xH100")
+
+
+def test_an_engine_whose_gpus_cannot_share_the_heads_is_refused(
+    models: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARL_DATA", str(data))
+    settings = [f"model.path={models / 'Qwen2.5-7B-Instruct'}", "engine.replicas=1", "engine.tensor_parallel=8"]
+    refused = plan_of_7b(settings, tmp_path, "--gpus", "16xH100")
+    assert refused.returncode == 2
+    assert "engine.tensor_parallel 8: must divide the 28 attention heads" in refused.stderr
+
+
+def plan_of_7b(settings: list[str], directory: Path, *options: str) -> CompletedProcess[str]:
+    recipe = str(ROOT / "recipes/gsm8k/7b-8k.yaml")
+    return arl("train", recipe, "--dry-run", *options, *overrides(settings).split(), cwd=directory)
+
+
+def overrides(settings: list[str]) -> str:
+    return " ".join(f"--set {setting}" for setting in settings)
 
 
 def test_gpus_are_only_named_for_a_plan() -> None:

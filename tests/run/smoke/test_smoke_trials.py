@@ -92,7 +92,7 @@ def test_a_recipes_engine_mode_temperature_and_processes_are_kept_and_its_schedu
 
 def test_a_recipe_for_more_gpus_than_there_are_is_refused(model: Path) -> None:
     recipe = Recipe.model_validate(given(engine={"replicas": 8}))
-    with pytest.raises(InputError, match="needs 9"):
+    with pytest.raises(InputError, match="which makes 9; there are 8 visible"):
         trial_of(model, recipe, node=EIGHT_GPUS)
 
 
