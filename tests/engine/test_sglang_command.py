@@ -56,7 +56,7 @@ def test_memory_can_be_released_where_a_gpu_has_two_users(model: str, share: Res
 def test_a_flag_of_the_user_comes_last_and_so_overrides_that_of_a_cpu(model: str) -> None:
     argv = server_command.command(spec(model, Resources(1), args=["--mem-fraction-static", 0.8]), "python")
     given = [value for flag, value in pairwise(argv) if flag == "--mem-fraction-static"]
-    assert given == ["0.1", "0.8"]
+    assert given == ["0.3", "0.8"]
 
 
 @pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
