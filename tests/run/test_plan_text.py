@@ -67,6 +67,7 @@ def test_the_plan_shows_choices_that_are_not_the_default(tmp_path: Path) -> None
         tmp_path,
         train={"head": "float32", "reshard": True, "deterministic": True},
         sync={"every": 2, "min_seconds": 1.5, "order": "in_turn", "check": True},
+        engine={"replicas": 2},
     )
     shown = [
         "checkpointing none, head float32, reshard, deterministic\n",
