@@ -133,9 +133,9 @@ class ShardedWeights:
         weights = self._copy.copy_weights(self._local_weights())
         self._wait_for_copies()
         temporary = path.with_name(f".{path.name}.partial")
-        if dist.get_rank() == 0:
+        if dist.get_rank() == 0 and temporary.exists():
             # What a killed save has left there may be the files of another number of ranks, with an index of them.
-            shutil.rmtree(temporary, ignore_errors=True)
+            shutil.rmtree(temporary)
         self._wait_for_ranks()
         self.write(TrainingState(weights, optimizer={}), temporary, tokenizer_path)
         self._wait_for_ranks()
