@@ -16,6 +16,7 @@ import typer
 from arl.bench.commands import COMMANDS, Model, Overrides, RecipePath
 from arl.report.commands import COMMANDS as REPORT_COMMANDS
 from arl.sweep.commands import COMMANDS as SWEEP_COMMANDS
+from arl.watch.commands import COMMANDS as WATCH_COMMANDS
 
 if TYPE_CHECKING:
     from arl.config.recipe import Recipe
@@ -360,7 +361,7 @@ def serve(
     main(arguments)
 
 
-for function in (*SWEEP_COMMANDS, *REPORT_COMMANDS):
+for function in (*SWEEP_COMMANDS, *REPORT_COMMANDS, *WATCH_COMMANDS):
     command(app)(function)
 
 bench = typer.Typer(help="Measure, and print JSON.", no_args_is_help=True, rich_markup_mode=None)

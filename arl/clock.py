@@ -142,12 +142,15 @@ class _Wait:
 _waits: dict[int, _Wait] = {}
 
 
+def current_waits() -> list[tuple[str, str, float]]:
+    """Return every wait in progress in this process: who waits, for what, and for how many seconds."""
+    time = now()
+    return [(wait.who, wait.describe(), time - wait.since) for wait in _waits.values()]
+
+
 def who_waits() -> str:
     """List every wait in progress in this process: who waits, for what, and for how long."""
-    lines = []
-    for wait in _waits.values():
-        seconds = now() - wait.since
-        lines.append(f"{wait.who} waits {seconds:.1f} s for {wait.describe()}")
+    lines = [f"{who} waits {seconds:.1f} s for {what}" for who, what, seconds in current_waits()]
     return "; ".join(sorted(lines)) or "nobody"
 
 

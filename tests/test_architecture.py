@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
     {"rollout", "train"},
     {"run", "bench"},
     {"sweep"},
-    {"report"},
+    {"report", "watch"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

@@ -47,6 +47,11 @@ class Replica:
         requests = max(self.requests, unreported)
         return self.load.free(requests, self.tokens)
 
+    @property
+    def has_reported(self) -> bool:
+        """Return whether `load` is its own, and not what is assumed of one that was never asked."""
+        return self.load is not IDLE
+
     def record(self, load: Load) -> None:
         """Take its report; what was given to it before is part of that."""
         self.load = load
@@ -127,6 +132,11 @@ class Router:
     def restarts(self) -> int:
         """Return how often a seat was filled again."""
         return sum(max(seat.fills - 1, 0) for seat in self._seats)
+
+    @property
+    def replicas(self) -> list[Replica | None]:
+        """Return the replica of each seat; None: the seat is empty."""
+        return [seat.replica for seat in self._seats]
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
         """See Engine.generate. The loss of a replica is invisible but for the time, and perhaps the versions."""

@@ -1,12 +1,28 @@
-"""Show progress to a person: a live bar in a terminal, and one plain line per event anywhere else."""
+"""Show progress to a person: a live bar below the run's status in a terminal, else one plain line per event."""
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from arl.metrics.names import Record, number
+from arl.metrics.run_status import RunStatus
+from arl.metrics.status_view import draw_status
+
+REFRESHES_PER_SECOND = 2  # enough for a person; drawing takes time of the controller
+
+
+class _Dashboard(Progress):
+    """Draw a bar, and what is set above it."""
+
+    top: RenderableType | None = None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        if self.top is not None:
+            yield self.top
+        yield self.make_tasks_table(self.tasks)
 
 
 class ConsoleDisplay:
@@ -14,7 +30,7 @@ class ConsoleDisplay:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
-        self._progress = Progress(
+        self._progress = _Dashboard(
             TextColumn("{task.description}"),
             BarColumn(24),
             MofNCompleteColumn(),
@@ -22,6 +38,7 @@ class ConsoleDisplay:
             TextColumn("{task.fields[detail]}"),
             console=self._console,
             transient=True,
+            refresh_per_second=REFRESHES_PER_SECOND,
             disable=not self._console.is_terminal,
         )
         self._stage = self._progress.add_task("", total=None, detail="", visible=False)
@@ -49,6 +66,11 @@ class ConsoleDisplay:
         self._progress.update(self._stage, completed=completed, detail=detail)
         if not self._console.is_terminal:
             self.note(detail)
+
+    def show_status(self, status: RunStatus) -> None:
+        """Draw the status of the run above the bar. Anywhere but in a terminal it is not shown."""
+        if self.is_live:
+            self._progress.top = draw_status(status)
 
     def note(self, text: str) -> None:
         """Print one line. Threads may call it too."""

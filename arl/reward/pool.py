@@ -122,6 +122,11 @@ class RewardPool:
         """Make a scorer of one of the functions; see Scorer."""
         return Scorer(self, function, weights, on_error, self._ungraded)
 
+    @property
+    def workers(self) -> list[WorkerLink]:
+        """Return the workers that can be given calls, by process id."""
+        return sorted(self._workers, key=lambda worker: worker.pid or 0)
+
     async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
         """Call `function`, which is one of `functions`, and return its verdict."""
         index = self._functions.index(function)

@@ -81,6 +81,11 @@ class WorkerLink(asyncio.Protocol):
                 raise
         return link
 
+    @property
+    def pid(self) -> int | None:
+        """Return its process id; None: it is not started yet."""
+        return None if self._process is None else self._process.pid
+
     def has_room(self, alone: bool) -> bool:
         """Return whether it takes another call; `alone`: one that shares the worker with no other."""
         if alone or self._has_single:

@@ -352,12 +352,7 @@ class Controller:
         self.version = state.version
         self._saved = state.version
         self._horizon.restore(state.version, state.tokens_trained)
-        self.ledger = Ledger(
-            admitted=state.admitted,
-            trained=state.trained,
-            lost=Counter(state.lost),
-            restarted_tokens=state.restarted_tokens,
-        )
+        self.ledger = Ledger(state.admitted, state.trained, Counter(state.lost), state.restarted_tokens)
         self._problems.restore(state.position, state.num_problems, state.requeued)
         self._limits.restore(state.failures)
         if self._tail is not None:
@@ -369,10 +364,7 @@ class Controller:
             self._running[running.group_id] = OpenGroup.restored(running, keeps_tokens)
             if not keeps_tokens:
                 self.ledger.restarted_tokens += running.ended_tokens
-        finished = [(group.dispatch_version, due) for due, group in state.buffered]
-        unfinished = [(running.dispatch_version, running.deadline) for running in state.running]
-        outstanding = finished + unfinished
-        self._admission.restore(state.trained, state.loaded_version, outstanding)
+        self._admission.restore(state.trained, state.loaded_version, state.outstanding)
 
     async def _resume_groups(self, tasks: asyncio.TaskGroup) -> None:
         """Start the restored groups, and let their envs take in the recorded turns before anything else happens."""
@@ -390,6 +382,11 @@ class Controller:
     def open_tokens(self) -> int:
         """Return how many tokens the ended episodes of running groups have sampled."""
         return sum(group.ended_tokens for group in self._running.values())
+
+    @property
+    def num_groups(self) -> tuple[int, int]:
+        """Return how many groups run, and how many have finished and wait for their step."""
+        return len(self._running), len(self._buffer)
 
     def _counts(self) -> str:
         """Describe this moment, for the message of a wait."""

@@ -37,3 +37,10 @@ class ControllerState(Struct, frozen=True, kw_only=True):
     failures: WindowState = WindowState()
     running: tuple[RunningGroup, ...] = ()  # in the order of their admission
     buffered: tuple[tuple[int, TrajectoryGroup], ...] = ()  # (deadline, group), in the buffer's order
+
+    @property
+    def outstanding(self) -> list[tuple[int, int]]:
+        """Return dispatch version and deadline of each group that was admitted and is neither trained nor lost."""
+        finished = [(group.dispatch_version, due) for due, group in self.buffered]
+        unfinished = [(group.dispatch_version, group.deadline) for group in self.running]
+        return finished + unfinished

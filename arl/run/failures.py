@@ -87,9 +87,14 @@ async def reported_failures() -> AsyncIterator[None]:
     try:
         yield
     except Exception as error:
-        causes = list(leaves(error))
-        known = [cause for cause in causes if isinstance(cause, ArlError)]
-        cause = (known or causes)[0]
+        cause = cause_to_show(error)
         if isinstance(cause, OSError | SafetensorError):
             raise RunError(f"{cause}: is the disk full, or not writable?") from error
         raise cause from error
+
+
+def cause_to_show(error: BaseException) -> BaseException:
+    """Return the exception of a group that says what happened: the first that arl has raised, or the first."""
+    causes = list(leaves(error))
+    known = [cause for cause in causes if isinstance(cause, ArlError)]
+    return (known or causes)[0]

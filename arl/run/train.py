@@ -44,6 +44,7 @@ from arl.run.failures import explain_deaths, reported_failures
 from arl.run.outcome import Outcome, summarize
 from arl.run.resume import Origin, begin
 from arl.run.starting_model import starting_model
+from arl.run.status_writer import StatusWriter, written_status
 from arl.run.world import Cut, Parts, Start, World, make_world, open_world
 from arl.types import Accuracy, Problem
 
@@ -116,8 +117,8 @@ def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Ou
     known = None if start.origin.state is not None else world.known_accuracy(start)
 
     async def run() -> tuple[Outcome, float]:
-        async with reported_failures(), open_world(world, start) as parts:
-            outcome = await segment.run(parts, known)
+        async with reported_failures(), written_status(start) as status, open_world(world, start) as parts:
+            outcome = await segment.run(parts, known, status)
         return outcome, clock.now()
 
     taken = 0.0 if traits.virtual_time else perf_counter() - began
@@ -136,21 +137,26 @@ class SegmentRun:
     until: int
     is_last: bool  # the run is evaluated at its end
 
-    async def run(self, parts: Parts, known_before: Accuracy | None) -> Outcome:
+    async def run(self, parts: Parts, known_before: Accuracy | None, status: StatusWriter) -> Outcome:
         """Run it; `known_before` is the accuracy before training, if nobody has to measure it."""
-        before = await self._evaluate_before(parts, known_before)
+        status.watch(parts)
+        before = await self._evaluate_before(parts, known_before, status)
+        status.stage = "waiting for the trainer to be ready"
         await parts.ready()
-        return await self._record(parts, before)
+        outcome = await self._record(parts, before, status)
+        status.end = f"stopped at version {outcome.version}" if outcome.is_stopped else "finished"
+        return outcome
 
-    async def _evaluate_before(self, parts: Parts, known: Accuracy | None) -> Accuracy | None:
+    async def _evaluate_before(self, parts: Parts, known: Accuracy | None, status: StatusWriter) -> Accuracy | None:
         state = self.start.origin.state
         if state is not None:
             return state.before
         if known is not None:
             return known
+        status.stage = "evaluation before training"
         return await self._evaluate(parts, self.start.origin.version, "before training")
 
-    async def _record(self, parts: Parts, before: Accuracy | None) -> Outcome:
+    async def _record(self, parts: Parts, before: Accuracy | None, status: StatusWriter) -> Outcome:
         recipe = self.start.recipe
         state = self.start.origin.state
         directory = self.start.origin.directory
@@ -177,9 +183,11 @@ class SegmentRun:
             checkpoints = parts.make_checkpoints(self._cutter(recorder, before), evaluations)
             observer = SteppedObserver(recorder, lambda step: evaluations.stepped(step, controller.has_ended()))
             controller = Controller(make_segment(self.start, parts, self.until, observer, checkpoints))
+            status.watch_training(controller, recorder)
             async with asyncio.TaskGroup() as tasks:
                 evaluating = tasks.create_task(evaluations.run(), name="evaluations")
                 seconds = await self._train(parts, controller, recorder)
+                status.stage = "evaluation after training"
                 after = await self._evaluate_after(parts, controller)
                 if after is not None:
                     self._record_after(after, recorder, board)

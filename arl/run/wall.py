@@ -26,6 +26,7 @@ from arl.run.evaluation.replica import open_replica
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
 from arl.run.gc_pacing import rare_collections
+from arl.run.process_states import ProcessStates
 from arl.run.ranks import open_trainer
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.world import Parts, Start, recipe_parts
@@ -105,6 +106,7 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> A
                     ready=ready,
                     make_evaluations=_evaluations(start, servers),
                     num_restarts=lambda: engine.restarts,
+                    processes=ProcessStates(launcher, engine, rewards).now,
                 )
         await trainer.stop()
 

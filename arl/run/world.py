@@ -27,6 +27,7 @@ from arl.engine.base import Engine
 from arl.errors import RecipeError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
+from arl.metrics.run_status import ProcessStatus
 from arl.reward.shaping import Shaping
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease
 from arl.rollout.drain import Drain
@@ -84,6 +85,10 @@ def _zero() -> int:
     return 0
 
 
+def _no_processes() -> Sequence[ProcessStatus]:
+    return ()
+
+
 async def _at_once() -> None:
     pass
 
@@ -124,6 +129,8 @@ class Parts:
     """Turns tokens into the text that the run's files hold; None: they hold none."""
     num_restarts: Callable[[], int] = _zero
     """Counts the engines that were restarted since the world was opened."""
+    processes: Callable[[], Sequence[ProcessStatus]] = _no_processes
+    """Lists the processes that run beside this one. It is called about once a second, for status.json."""
     num_diverged: Callable[[], int] = _zero
     """Counts the resumed episodes whose env did not repeat what was recorded."""
     data_may_end: bool = False

@@ -1,0 +1,169 @@
+"""Draw the status of a run, for `arl top` and the dashboard of `arl train`.
+
+runs/small · training · step 12 of 60 · 0.8 s a step · 38 s left
+trainer    waits 62 % of the time: for groups 60 %, for the bound 2 % · now 0.3 s for 4 groups for step 12; …
+engines    idle 5 % of the time, 3 % because no group may start
+groups     8 of 12 in flight: 6 running, 2 finished; a step takes 4
+…
+role       node  pid    up    restarts  version  open  running  slots  cache  memory
+"""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from arl.metrics.run_status import ProcessStatus, RunStatus, Speed
+
+MOST_PROCESSES = 24  # rows; a run may have hundreds
+MOST_WAITS = 3
+UNKNOWN = "–"
+COLUMNS = ("up", "restarts", "version", "open", "running", "waiting", "slots", "cache", "memory")
+
+
+def draw_status(status: RunStatus, name: str = "") -> RenderableType:
+    """Draw one moment of the run called `name`."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column()
+    for title, text in _facts(status):
+        facts.add_row(Text(title), Text(text))
+    return Group(Text(_headline(status, name), style="bold"), facts, _processes(status))
+
+
+def _headline(status: RunStatus, name: str) -> str:
+    parts = [name] if name else []
+    parts += [status.end or status.stage, f"version {status.version} of {status.steps}"]
+    if status.speed is not None:
+        parts.append(f"{_seconds(status.speed.step_seconds)} a step")
+    if status.seconds_left is not None and not status.end:
+        parts.append(f"about {_seconds(status.seconds_left)} left")
+    return " · ".join(parts)
+
+
+def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
+    """Yield a title and a line for each thing that is known."""
+    if status.speed is not None:
+        yield "trainer", _trainer(status.speed)
+        yield "engines", _engines(status.speed)
+    for wait in status.waits[:MOST_WAITS] if not status.end else ():
+        yield "now", f"{wait.who} waits {_seconds(wait.seconds)} for {wait.what}"
+    if status.groups is not None:
+        yield "groups", _groups(status)
+    yield "staleness", _staleness(status)
+    if status.speed is not None:
+        speed = status.speed
+        yield (
+            "tokens/s",
+            f"{speed.generated_per_s:,.0f} generated, {speed.trained_per_s:,.0f} trained (last {speed.steps} steps)",
+        )
+    if status.last_step or status.evaluations:
+        yield "reward", _reward(status)
+    if "hardware/memory_gb" in status.last_step:
+        yield "memory", f"a trainer rank took {status.last_step['hardware/memory_gb']:.2f} GB at most"
+
+
+def _trainer(speed: Speed) -> str:
+    total = sum(speed.trainer_waits.values())
+    causes = {"groups": "for groups", "bound": "for the staleness bound", "device": "for the device"}
+    parts = [f"{causes[cause]} {share:.0%}" for cause, share in speed.trainer_waits.items() if share >= 0.005]
+    return f"waits {total:.0%} of the time" + (f": {', '.join(parts)}" if parts else "")
+
+
+def _engines(speed: Speed) -> str:
+    text = f"idle {speed.engine_idle:.0%} of the time"
+    if speed.gate >= 0.005:
+        text += f"; {speed.gate:.0%} because no group may start before weights are loaded"
+    return text
+
+
+def _groups(status: RunStatus) -> str:
+    groups = status.groups
+    assert groups is not None
+    in_flight = groups.running + groups.finished
+    most = "" if groups.capacity is None else f" of {groups.capacity}"
+    return (
+        f"{in_flight}{most} in flight: {groups.running} running, {groups.finished} finished; "
+        f"a step takes {groups.problems_per_step}"
+    )
+
+
+def _staleness(status: RunStatus) -> str:
+    bound = "no bound" if status.staleness is None else f"bound {status.staleness}"
+    if status.has_exact_lag:
+        bound = "exact lag"
+    text = f"{bound}; engines serve version {status.loaded_version}, the trainer has {status.version}"
+    step = status.last_step
+    if "staleness/mean" in step:
+        text += f"; last step mean {step['staleness/mean']:.2f}, max {step['staleness/max']:.0f}"
+    return text
+
+
+def _reward(status: RunStatus) -> str:
+    parts = []
+    step = status.last_step
+    if "reward/trained_mean" in step:
+        parts.append(f"{step['reward/trained_mean']:.3f} in step {step['step']:.0f}")
+    for suite, (version, accuracy) in status.evaluations.items():
+        parts.append(f"{suite} {accuracy:.3f} at version {version}")
+    return " · ".join(parts)
+
+
+def _processes(status: RunStatus) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("role", "node", "pid", "state"):
+        table.add_column(column, no_wrap=True)
+    for column in COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    shown = _most_telling(status.processes)
+    for process in shown:
+        table.add_row(*_row(process, status.time))
+    left_out = len(status.processes) - len(shown)
+    if left_out:
+        return Group(table, Text(f"… and {left_out} more processes", style="dim"))
+    return table
+
+
+def _most_telling(processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
+    """Choose what to show of many: first those that have ended or were restarted, then the order of their start."""
+    troubled = sorted(processes, key=lambda process: (process.state == "runs", -process.restarts))
+    chosen = troubled[:MOST_PROCESSES]
+    return [process for process in processes if process in chosen]
+
+
+def _row(process: ProcessStatus, at: float) -> list[str]:
+    cache = None
+    if process.cache_tokens is not None and process.cache_capacity:
+        cache = f"{process.cache_tokens / process.cache_capacity:.0%}"
+    return [
+        process.role,
+        process.node,
+        str(process.pid),
+        process.state,
+        UNKNOWN if process.since is None else _seconds(at - process.since),
+        str(process.restarts),
+        _known(process.version),
+        _known(process.open_requests),
+        _known(process.running),
+        _known(process.waiting),
+        _known(process.slots),
+        _known(cache),
+        UNKNOWN if process.memory_bytes is None else f"{process.memory_bytes / 1e9:.2f} GB",
+    ]
+
+
+def _known(value: object) -> str:
+    return UNKNOWN if value is None else str(value)
+
+
+def _seconds(seconds: float) -> str:
+    """Write a time as people say it: 0.8 s, 48 s, 12 min, 3 h 05 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

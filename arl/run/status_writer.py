@@ -1,0 +1,252 @@
+"""Write status.json about once a second, and show the same on the console, while a run goes on on the wall clock.
+
+controller, recorder, world's processes ─► RunStatus ─► a thread writes the file ─► `arl top`, on any host
+                                               └─► ConsoleDisplay
+
+In virtual time nothing is written, because the seconds of a person mean nothing there.
+"""
+
+import asyncio
+import contextlib
+import os
+import platform
+import time
+from collections.abc import AsyncIterator, Sequence
+
+from msgspec import structs
+
+from arl.clock import current_waits, in_thread, now
+from arl.config.recipe import Recipe
+from arl.errors import RunStopped
+from arl.launch.resident_memory import own_resident_bytes, resident_bytes
+from arl.metrics.console import ConsoleDisplay
+from arl.metrics.names import OF_EVALUATION, Record, number
+from arl.metrics.recorder import Recorder
+from arl.metrics.run_status import GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus, write_status
+from arl.rollout.controller import Controller
+from arl.run.failures import cause_to_show
+from arl.run.world import Parts, Start
+
+PERIOD = 1.0  # seconds between two writes
+AVERAGED = 10  # steps
+SHOWN_OF_STEP = (
+    "step",
+    "reward/trained_mean",
+    "reward/generated_mean",
+    "length/mean",
+    "staleness/mean",
+    "staleness/max",
+    "truncated",
+    "loss",
+    "hardware/memory_gb",
+    "sync/pause_seconds",
+    "audit/groups_in_flight",
+    "engines/restarts",
+)
+
+CAUSES = ("groups", "bound", "device")  # of the trainer's waits
+
+
+class StatusWriter:
+    """Hold what is known of a run; `run` writes it every PERIOD."""
+
+    def __init__(self, start: Start) -> None:
+        self._recipe = start.recipe
+        self._directory = start.origin.directory
+        self._display: ConsoleDisplay = start.display
+        self._version = start.origin.version
+        self._parts: Parts | None = None
+        self._controller: Controller | None = None
+        self._recorder: Recorder | None = None
+        self._evaluations = NewestEvaluations()
+        self._has_failed = False
+        self.stage = "starting engines and trainer"
+        self.end = ""
+
+    def watch(self, parts: Parts) -> None:
+        """Show the processes of an opened world."""
+        self._parts = parts
+
+    def watch_training(self, controller: Controller, recorder: Recorder) -> None:
+        """Show what the controller does, and what is recorded."""
+        self.stage = "training"
+        self._controller = controller
+        self._recorder = recorder
+
+    async def run(self) -> None:
+        """Write and show the status until this is canceled.
+
+        Consumes nothing; waits for PERIOD; unblocked by the clock alone.
+        """
+        while True:
+            status = self.status()
+            self._display.show_status(status)
+            await in_thread(self.write, status)
+            await asyncio.sleep(PERIOD)
+
+    def write(self, status: RunStatus) -> None:
+        """Write the file. One that cannot be written is noted once, because it does not concern the run."""
+        try:
+            write_status(self._directory, _with_memory(status))
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                self._display.note(f"status.json cannot be written ({error.strerror}): `arl top` shows nothing new")
+
+    def status(self) -> RunStatus:
+        """Return what the run does now."""
+        records = [] if self._recorder is None else self._recorder.records
+        version = self._version if self._controller is None else self._controller.version
+        speed = recent_speed(records)
+        left = None if speed is None else (self._recipe.train.steps - version) * speed.step_seconds
+        is_stopping = self._controller is not None and self._controller.is_stopping
+        return RunStatus(
+            host=platform.node(),
+            pid=os.getpid(),
+            time=time.time(),
+            clock=now(),
+            stage="stopping" if is_stopping else self.stage,
+            end=self.end,
+            version=version,
+            steps=self._recipe.train.steps,
+            loaded_version=version if self._parts is None else self._parts.engine.loaded_version,
+            staleness=self._recipe.rollout.staleness,
+            has_exact_lag=self._recipe.rollout.lag is not None,
+            groups=self._groups(),
+            waits=_longest_first(current_waits()),
+            last_step=_last_step(records),
+            speed=speed,
+            evaluations=self._evaluations.read(records),
+            seconds_left=left,
+            processes=self._processes(),
+        )
+
+    def _groups(self) -> GroupsStatus | None:
+        if self._controller is None:
+            return None
+        running, finished = self._controller.num_groups
+        return GroupsStatus(
+            running=running,
+            finished=finished,
+            capacity=_capacity(self._recipe),
+            problems_per_step=self._recipe.rollout.problems_per_step,
+        )
+
+    def _processes(self) -> tuple[ProcessStatus, ...]:
+        """Return the processes of the opened world, or this one alone."""
+        known = () if self._parts is None else tuple(self._parts.processes())
+        return known or (ProcessStatus(role="controller", node=platform.node(), pid=os.getpid()),)
+
+
+@contextlib.asynccontextmanager
+async def written_status(start: Start) -> AsyncIterator[StatusWriter]:
+    """Yield the writer of a run, which writes until the end of the block, and then how it has ended."""
+    writer = StatusWriter(start)
+    if start.recipe.world_traits.virtual_time:
+        yield writer
+        return
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            writing = tasks.create_task(writer.run(), name="status")
+            yield writer
+            writing.cancel()
+    except BaseException as error:
+        writer.end = _describe_end(cause_to_show(error))
+        raise
+    finally:
+        writer.write(writer.status())
+
+
+def _describe_end(cause: BaseException) -> str:
+    """Describe in one line what has ended a run."""
+    if isinstance(cause, asyncio.CancelledError):
+        return "interrupted"
+    first_line = str(cause).partition("\n")[0]
+    if isinstance(cause, RunStopped):
+        return first_line
+    return f"failed: {first_line}"
+
+
+def recent_speed(records: Sequence[Record]) -> Speed | None:
+    """Return the means over the last steps; None: there is no step yet."""
+    steps = _last_steps(records, AVERAGED)
+    seconds = sum(number(step, "time/step_s") for step in steps)
+    if not steps or seconds <= 0:
+        return None
+    waits: dict[str, float] = {}
+    for cause in CAUSES:
+        waits[cause] = sum(number(step, f"wait/{cause}_s") for step in steps) / seconds
+    idle = sum(number(step, "idle/engine") * number(step, "time/step_s") for step in steps)
+    return Speed(
+        steps=len(steps),
+        step_seconds=seconds / len(steps),
+        generated_per_s=sum(number(step, "tokens/generated") for step in steps) / seconds,
+        trained_per_s=sum(number(step, "tokens/trained") for step in steps) / seconds,
+        trainer_waits=waits,
+        engine_idle=idle / seconds,
+        gate=sum(number(step, "wait/gate_s") for step in steps) / seconds,
+    )
+
+
+class NewestEvaluations:
+    """Map each suite to its newest version and that version's accuracy. Each record is read once."""
+
+    def __init__(self) -> None:
+        self._num_read = 0
+        self._newest: dict[str, tuple[int, float]] = {}
+
+    def read(self, records: Sequence[Record]) -> dict[str, tuple[int, float]]:
+        """Read the records that have come since, and return the newest of all."""
+        for record in records[self._num_read :]:
+            for name in record:
+                if name.startswith(OF_EVALUATION) and name.endswith("/accuracy"):
+                    suite = name.removeprefix(OF_EVALUATION).removesuffix("/accuracy")
+                    found = (int(number(record, "policy_version")), number(record, name))
+                    self._newest[suite] = max(found, self._newest.get(suite, found))
+        self._num_read = len(records)
+        return dict(self._newest)
+
+
+def _last_steps(records: Sequence[Record], count: int) -> list[Record]:
+    """Return the records of the last steps, the newest first; evaluations have records, too."""
+    steps: list[Record] = []
+    for record in reversed(records):
+        if len(steps) == count:
+            break
+        if "time/step_s" in record:
+            steps.append(record)
+    return steps
+
+
+def _last_step(records: Sequence[Record]) -> dict[str, float]:
+    for step in _last_steps(records, 1):
+        return {name: number(step, name) for name in SHOWN_OF_STEP if name in step}
+    return {}
+
+
+def _longest_first(waits: Sequence[tuple[str, str, float]]) -> tuple[WaitStatus, ...]:
+    return tuple(WaitStatus(*wait) for wait in sorted(waits, key=lambda wait: -wait[2]))
+
+
+def _capacity(recipe: Recipe) -> int | None:
+    """Return how many groups may be in flight at once: (η + 1) · P by the bound, and rollout.max_groups at most."""
+    rollout = recipe.rollout
+    limits = [] if rollout.max_groups is None else [rollout.max_groups]
+    if rollout.lag is None and rollout.tail_batching is None and not rollout.is_unbounded:
+        limits.append((rollout.max_age + 1) * rollout.problems_per_step)
+    return min(limits, default=None)
+
+
+def _with_memory(status: RunStatus) -> RunStatus:
+    """Add the memory of the processes on this machine. It takes milliseconds, so a thread does it."""
+    sessions = resident_bytes()
+
+    here = status.processes[0].node  # the controller's
+
+    def measured(process: ProcessStatus) -> ProcessStatus:
+        if process.node != here or process.state != "runs":
+            return process
+        size = own_resident_bytes() if process.pid == status.pid else sessions[process.pid]
+        return structs.replace(process, memory_bytes=size)
+
+    return structs.replace(status, processes=tuple(measured(process) for process in status.processes))

@@ -1,0 +1,49 @@
+"""Define the commands of the room `watch`. Heavy imports live inside them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Run = Annotated[Path, typer.Argument(help="Directory of a run, living or ended.", metavar="RUN")]
+
+
+def top(run: Run, once: Annotated[bool, typer.Option("--once", help="Print it once.")] = False) -> None:
+    """Show what a run is doing: who waits, processes, queues, speed.
+
+    Works on every host that sees the directory. Ends with the run, q or Ctrl-C.
+    """
+    from rich.console import Console
+
+    from arl.watch.top import show_live, show_once
+
+    console = Console(highlight=False)
+    if once or not console.is_terminal:
+        show_once(run, console)
+    else:
+        show_live(run, console)
+
+
+def logs(
+    run: Run,
+    role: Annotated[
+        str | None, typer.Argument(help="As in engine-0, trainer-1, reward; or the first part: engine.", metavar="ROLE")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
+    lines: Annotated[int, typer.Option("-n", min=0, help="Last lines of each log.")] = 10,
+    names: Annotated[bool, typer.Option("--list", help="List the roles and their logs instead.")] = False,
+) -> None:
+    """Show the logs of a run's processes."""
+    from arl.watch.run_logs import find_logs, follow_logs, list_logs, print_ends
+
+    found = find_logs(run, role)
+    if names:
+        list_logs(found, typer.echo)
+        return
+    readers = print_ends(found, lines, typer.echo)
+    if follow:
+        follow_logs(run, role, readers, typer.echo)
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (top, logs)

@@ -1,0 +1,140 @@
+"""Show the logs of a run's processes, the last lines of each, and what comes after them.
+
+RUN/logs/<role>.log ─► its last lines ─► `follow`: what is added to any of them, until the run has ended
+
+A log grows by whole lines of one process each, so lines of several logs are shown one after the other with their role
+in front. Lines of one log keep their order; between two logs only the time of reading orders them.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from arl.errors import InputError
+from arl.metrics.run_status import STATUS_FILE, read_status, require_run
+from arl.watch.liveness import is_locked
+
+LOGS = "logs"
+PERIOD = 0.25  # seconds between two looks
+PIECE = 1 << 16  # bytes that are read at once, backwards from the end
+
+Show = Callable[[str], object]
+
+
+@dataclass
+class RoleLog:
+    """Read one log from where it was read to."""
+
+    role: str
+    path: Path
+    at: int = 0  # bytes that were read
+    unfinished: bytes = b""  # the beginning of a line
+
+    def new_lines(self) -> list[str]:
+        """Return the whole lines that have been added. A log that was cut back is read from its begin."""
+        with self.path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < self.at:
+                self.at = 0
+                self.unfinished = b""
+            file.seek(self.at)
+            added = file.read()
+            self.at = file.tell()
+        *lines, self.unfinished = (self.unfinished + added).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+    def rest(self) -> list[str]:
+        """Return the line that has no end, if there is one. Called when nothing more will come."""
+        rest = self.unfinished.decode(errors="replace")
+        self.unfinished = b""
+        return [rest] if rest else []
+
+    def seek_last(self, count: int) -> None:
+        """Go to where the last `count` lines begin."""
+        with self.path.open("rb") as file:
+            begin = end = file.seek(0, os.SEEK_END)
+            tail = b""
+            while begin > 0 and tail.count(b"\n") <= count:
+                begin = max(0, begin - PIECE)
+                file.seek(begin)
+                tail = file.read(end - begin)
+        lines = tail.splitlines(keepends=True)
+        last = lines[-count:] if count else []
+        self.at = end - sum(len(line) for line in last)
+
+
+def find_logs(run: Path, role: str | None) -> list[RoleLog]:
+    """Find the logs of a run, by role; `engine` stands for engine-0, engine-1 …
+
+    Raises:
+        InputError: there is no such run, no log, or none of this role.
+    """
+    require_run(run)
+    found = _logs(run, role)
+    if found:
+        return found
+    every = [log.role for log in _logs(run, None)]
+    if not every:
+        raise InputError(f"{run / LOGS}: holds no log; a run has logs from the start of its processes on")
+    raise InputError(f"ROLE {role!r}: has no log in {run / LOGS}; there are {', '.join(every)}")
+
+
+def _logs(run: Path, role: str | None) -> list[RoleLog]:
+    directory = run / LOGS
+    logs = [
+        RoleLog(str(path.relative_to(directory).with_suffix("")), path) for path in sorted(directory.rglob("*.log"))
+    ]
+    if role is None:
+        return logs
+    return [log for log in logs if log.role == role or log.role.rpartition("-")[0] == role]
+
+
+def list_logs(logs: Sequence[RoleLog], show: Show) -> None:
+    """Show role, size and path of each log."""
+    width = max(len(log.role) for log in logs)
+    for log in logs:
+        show(f"{log.role:{width}}  {log.path.stat().st_size:>12,} bytes  {log.path}")
+
+
+def print_ends(logs: Sequence[RoleLog], count: int, show: Show) -> list[RoleLog]:
+    """Show the last `count` lines of each log, and return the logs, read to their ends."""
+    for log in logs:
+        log.seek_last(count)
+        _show_lines(log, log.new_lines(), len(logs) > 1, show)
+    return list(logs)
+
+
+def follow_logs(run: Path, role: str | None, logs: list[RoleLog], show: Show) -> None:
+    """Show what is added to the logs, also to those of processes that start later, until the run has ended.
+
+    Consumes new lines; waits PERIOD for more; unblocked by the clock alone. Ends by Ctrl-C as well.
+    """
+    has_prefix = len(logs) > 1 or role is None
+    while True:
+        has_ended = _has_ended(run)  # before the last look, so that nothing is missed
+        known = {log.path for log in logs}
+        logs += [log for log in _logs(run, role) if log.path not in known]
+        for log in logs:
+            _show_lines(log, log.new_lines(), has_prefix, show)
+        if has_ended:
+            break
+        time.sleep(PERIOD)
+    for log in logs:
+        _show_lines(log, log.rest(), has_prefix, show)
+
+
+def _has_ended(run: Path) -> bool:
+    """Return whether nothing more will come: nobody holds the lock, and no other host says that it goes on."""
+    if is_locked(run):
+        return False
+    if not (run / STATUS_FILE).exists():
+        return True
+    status = read_status(run)
+    return bool(status.end) or status.is_old
+
+
+def _show_lines(log: RoleLog, lines: Sequence[str], has_prefix: bool, show: Show) -> None:
+    prefix = f"{log.role} | " if has_prefix else ""
+    for line in lines:
+        show(f"{prefix}{line}")

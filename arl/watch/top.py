@@ -1,0 +1,74 @@
+"""Show the status of a run in a terminal, until it ends.
+
+status.json ─► read_status ─► draw_status ─► rich Live, twice a second ─► q, Ctrl-C, or the end of the run
+"""
+
+import contextlib
+import select
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from arl.metrics.run_status import RunStatus, read_status
+from arl.metrics.status_view import draw_status
+from arl.watch.liveness import describe_silence
+
+PERIOD = 0.5  # seconds between two looks
+
+
+def show_once(run: Path, console: Console) -> None:
+    """Print the status as it is."""
+    console.print(_draw(run, read_status(run)), soft_wrap=True)
+
+
+def show_live(run: Path, console: Console) -> None:
+    """Draw the status until the run ends, q is pressed or Ctrl-C."""
+    status = read_status(run)
+    with Live(_draw(run, status), console=console, auto_refresh=False, screen=False) as live, _keys() as pressed_q:
+        while not status.end and not pressed_q(PERIOD):
+            status = read_status(run)
+            live.update(_draw(run, status), refresh=True)
+
+
+def _draw(run: Path, status: RunStatus) -> RenderableType:
+    view = draw_status(status, str(run))
+    if status.end or not status.is_old:
+        return view
+    return Group(view, Text(describe_silence(run, status), style="bold red"))
+
+
+class _Keys:
+    """Wait for the key q."""
+
+    def __call__(self, seconds: float) -> bool:
+        """Wait so long at most; return whether q was pressed."""
+        ready, _, _ = select.select([sys.stdin], [], [], seconds)
+        return bool(ready) and sys.stdin.read(1) in {"q", "Q", ""}
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[_Keys]:
+    """Read single keys from the terminal, which Ctrl-C still interrupts; a standard input that is none has no keys."""
+    if not sys.stdin.isatty():
+        yield _NoKeys()
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield _Keys()
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+class _NoKeys(_Keys):
+    """Wait only."""
+
+    def __call__(self, seconds: float) -> bool:
+        select.select([], [], [], seconds)
+        return False
