@@ -16,6 +16,7 @@ from arl.errors import DataError, InputError
 from arl.metrics.run_files import RECIPE
 
 STATUS_FILE = "status.json"
+RUNS = "runs"  # state of a process that has not ended
 SILENT_SECONDS = 5.0  # without a new status; then it is said that the controller has not written
 
 
@@ -25,7 +26,7 @@ class ProcessStatus(Struct, frozen=True, kw_only=True):
     role: str
     node: str
     pid: int
-    state: str = "runs"  # or how it has ended
+    state: str = RUNS  # or how it has ended
     since: float | None = None  # its start, as time.time(); of another node: when the controller has first seen it
     restarts: int = 0  # of its role
     memory_bytes: int | None = None  # resident, with all that it has started

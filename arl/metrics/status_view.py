@@ -5,7 +5,8 @@ trainer    waits 62 % of the time: for groups 60 %, for the bound 2 % · now 0.3
 engines    idle 5 % of the time, 3 % because no group may start
 groups     8 of 12 in flight: 6 running, 2 finished; a step takes 4
 …
-role       node  pid    up    restarts  version  open  running  slots  cache  memory
+role      node  pid   up  restarts  version  open  slots  waiting  cache   memory
+engine-0  vm     17  5 s                 12     9   8/32        1     4 %  0.51 GB
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,12 +15,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from arl.metrics.run_status import ProcessStatus, RunStatus, Speed
+from arl.metrics.run_status import RUNS, ProcessStatus, RunStatus, Speed
 
 MOST_PROCESSES = 24  # rows; a run may have hundreds
 MOST_WAITS = 3
 UNKNOWN = "–"
-COLUMNS = ("up", "restarts", "version", "open", "running", "waiting", "slots", "cache", "memory")
+LEFT = ("role", "node", "pid", "state")  # columns of words
 
 
 def draw_status(status: RunStatus, name: str = "") -> RenderableType:
@@ -29,7 +30,10 @@ def draw_status(status: RunStatus, name: str = "") -> RenderableType:
     facts.add_column()
     for title, text in _facts(status):
         facts.add_row(Text(title), Text(text))
-    return Group(Text(_headline(status, name), style="bold"), facts, _processes(status))
+    headline = Text(_headline(status, name), style="bold")
+    if status.end:
+        return Group(headline, facts)
+    return Group(headline, facts, _processes(status))
 
 
 def _headline(status: RunStatus, name: str) -> str:
@@ -111,14 +115,15 @@ def _reward(status: RunStatus) -> str:
 
 
 def _processes(status: RunStatus) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("role", "node", "pid", "state"):
-        table.add_column(column, no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
+    """Draw a row for each process; a column in which nothing is known is left out."""
     shown = _most_telling(status.processes)
-    for process in shown:
-        table.add_row(*_row(process, status.time))
+    rows = [_row(process, status.time) for process in shown]
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    columns = [name for name in rows[0] if any(row[name] != UNKNOWN for row in rows)]
+    for name in columns:
+        table.add_column(name, no_wrap=True, justify="left" if name in LEFT else "right")
+    for row in rows:
+        table.add_row(*(row[name] for name in columns))
     left_out = len(status.processes) - len(shown)
     if left_out:
         return Group(table, Text(f"… and {left_out} more processes", style="dim"))
@@ -127,30 +132,32 @@ def _processes(status: RunStatus) -> RenderableType:
 
 def _most_telling(processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
     """Choose what to show of many: first those that have ended or were restarted, then the order of their start."""
-    troubled = sorted(processes, key=lambda process: (process.state == "runs", -process.restarts))
+    troubled = sorted(processes, key=lambda process: (process.state == RUNS, -process.restarts))
     chosen = troubled[:MOST_PROCESSES]
     return [process for process in processes if process in chosen]
 
 
-def _row(process: ProcessStatus, at: float) -> list[str]:
-    cache = None
-    if process.cache_tokens is not None and process.cache_capacity:
-        cache = f"{process.cache_tokens / process.cache_capacity:.0%}"
-    return [
-        process.role,
-        process.node,
-        str(process.pid),
-        process.state,
-        UNKNOWN if process.since is None else _seconds(at - process.since),
-        str(process.restarts),
-        _known(process.version),
-        _known(process.open_requests),
-        _known(process.running),
-        _known(process.waiting),
-        _known(process.slots),
-        _known(cache),
-        UNKNOWN if process.memory_bytes is None else f"{process.memory_bytes / 1e9:.2f} GB",
-    ]
+def _row(process: ProcessStatus, at: float) -> dict[str, str]:
+    return {
+        "role": process.role,
+        "node": process.node,
+        "pid": str(process.pid),
+        "state": UNKNOWN if process.state == RUNS else process.state,
+        "up": UNKNOWN if process.since is None else _seconds(at - process.since),
+        "restarts": UNKNOWN if not process.restarts else str(process.restarts),
+        "version": _known(process.version),
+        "open": _known(process.open_requests),
+        "slots": UNKNOWN if process.slots is None else f"{process.running}/{process.slots}",
+        "waiting": _known(process.waiting),
+        "cache": _share(process.cache_tokens, process.cache_capacity),
+        "memory": UNKNOWN if process.memory_bytes is None else f"{process.memory_bytes / 1e9:.2f} GB",
+    }
+
+
+def _share(part: int | None, whole: int | None) -> str:
+    if part is None or not whole:
+        return UNKNOWN
+    return f"{part / whole:.0%}"
 
 
 def _known(value: object) -> str:

@@ -16,7 +16,7 @@ from msgspec import structs
 from arl.engine.router import Replica, Router
 from arl.launch.base import Launcher, Process
 from arl.launch.resident_memory import started_at
-from arl.metrics.run_status import ProcessStatus
+from arl.metrics.run_status import RUNS, ProcessStatus
 from arl.reward.pool import RewardPool
 
 ENGINE = "engine-"  # begins the role of an engine server; its seat follows
@@ -51,7 +51,7 @@ class ProcessStates:
             role=process.role,
             node=self._nodes[process.node],
             pid=process.pid,
-            state="runs" if code is None else f"ended, code {code}",
+            state=RUNS if code is None else f"ended, code {code}",
             since=since,
             restarts=restarts,
         )

@@ -22,7 +22,7 @@ from arl.launch.resident_memory import own_resident_bytes, resident_bytes
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import OF_EVALUATION, Record, number
 from arl.metrics.recorder import Recorder
-from arl.metrics.run_status import GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus, write_status
+from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus, write_status
 from arl.rollout.controller import Controller
 from arl.run.failures import cause_to_show
 from arl.run.world import Parts, Start
@@ -80,18 +80,23 @@ class StatusWriter:
         """
         while True:
             status = self.status()
-            self._display.show_status(status)
-            await in_thread(self.write, status)
+            measured = await in_thread(self.write, status)
+            self._display.show_status(measured)
             await asyncio.sleep(PERIOD)
 
-    def write(self, status: RunStatus) -> None:
-        """Write the file. One that cannot be written is noted once, because it does not concern the run."""
+    def write(self, status: RunStatus) -> RunStatus:
+        """Add the memory, write the file and return what it holds.
+
+        A file that cannot be written is noted once, because that does not concern the run.
+        """
+        measured = _with_memory(status)
         try:
-            write_status(self._directory, _with_memory(status))
+            write_status(self._directory, measured)
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
                 self._display.note(f"status.json cannot be written ({error.strerror}): `arl top` shows nothing new")
+        return measured
 
     def status(self) -> RunStatus:
         """Return what the run does now."""
@@ -244,7 +249,7 @@ def _with_memory(status: RunStatus) -> RunStatus:
     here = status.processes[0].node  # the controller's
 
     def measured(process: ProcessStatus) -> ProcessStatus:
-        if process.node != here or process.state != "runs":
+        if process.node != here or process.state != RUNS:
             return process
         size = own_resident_bytes() if process.pid == status.pid else sessions[process.pid]
         return structs.replace(process, memory_bytes=size)

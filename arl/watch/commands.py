@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+PIPED_WIDTH = 160  # columns, where no terminal says how wide it is
+
 Run = Annotated[Path, typer.Argument(help="Directory of a run, living or ended.", metavar="RUN")]
 
 
@@ -20,7 +22,7 @@ def top(run: Run, once: Annotated[bool, typer.Option("--once", help="Print it on
 
     console = Console(highlight=False)
     if once or not console.is_terminal:
-        show_once(run, console)
+        show_once(run, console if console.is_terminal else Console(highlight=False, width=PIPED_WIDTH))
     else:
         show_live(run, console)
 

@@ -18,6 +18,7 @@ import pytest
 from arl.config.recipe_file import load_recipe
 from arl.data.problems import ProblemOrder, load_problems
 from arl.metrics.names import EVALUATION, EVERY_STEP
+from arl.metrics.run_status import read_status
 from arl.sync.publication_directory import PREFIX
 from tests.forks import ForkedCommand
 from tests.processes import survivors
@@ -191,6 +192,7 @@ def test_a_run_leaves_behind_what_it_promises(start: Callable[..., Command]) -> 
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
         f.name for f in (command.run / "checkpoints" / "step_5").iterdir()
     }
+    assert read_status(command.run).end == "finished"
     assert {f.name for f in (command.run / "logs").iterdir()} == {"engine-0.log", "trainer-0.log", "reward.log"}
     assert "accuracy" in command.output
     assert "try next" in command.output
