@@ -7,8 +7,12 @@ import secrets
 import socket
 from collections.abc import Iterator, Mapping
 
+from arl.errors import InputError
+from arl.launch.ports import bind_free
+
 HOST = "ARL_HOST"  # environment of every process of a run: the address on which it listens and is reached
 LOOPBACK = "127.0.0.1"
+BACKLOG = 1024  # connections that wait to be accepted
 LOOPBACK_INTERFACE: Mapping[str, str] = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
@@ -29,6 +33,21 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:  # a name, which may be any machine's
         return False
+
+
+def free_listener(host: str) -> socket.socket:
+    """Return a socket that listens on a free port of `host`, within ARL_PORTS if that is set.
+
+    Raises:
+        InputError: no port of the range is free, or `host` is no address of this machine.
+    """
+    try:
+        listener = bind_free(host)
+        listener.listen(BACKLOG)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"cannot listen on {host}: {reason}") from error
+    return listener
 
 
 def new_key() -> str:

@@ -1,6 +1,7 @@
 """Run SGLang's server as a child of a run, under SGLang's own interpreter, where arl is not. Standard library only.
 
     python arl/engine/sglang/server_process.py --host HOST --port 0 …     other flags go to sglang.launch_server
+                                                                          0: any free one, within ARL_PORTS
 
 Its children and temporary files end with it. It keeps the run's key out of the command line, prints "ready <url>" once
 it is healthy, exits with a code when SGLang gives up its start, and has SGLang load plugin.py and staging.py.
@@ -20,21 +21,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+PORTS = Path(__file__).parents[2] / "launch" / "ports.py"
 LONGEST_HOME = 70  # bytes; a socket's path may have 107, and its folder and name take 33 of them
 HEALTH_SECONDS = 0.1  # between two requests: the server runs in this process, but reports to nobody when it is ready
 
 
-def hold(host: str, port: int) -> socket.socket:
-    """Open a socket on `port`, if nobody listens there; 0: on any free one.
+def hold(host: str) -> socket.socket:
+    """Open a socket on a free port, within ARL_PORTS if that is set.
 
     While it is open the kernel gives the port to nobody. SGLang, which takes seconds to get there, may still listen.
     """
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        held.bind((host, port))
-    except OSError as error:
-        sys.exit(f"cannot listen on {host}:{port}: {error.strerror}; choose another port")
+        held: socket.socket = runpy.run_path(str(PORTS))["bind_free"](host)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        sys.exit(f"cannot listen on {host}: {reason}")
     return held
 
 
@@ -123,7 +124,7 @@ def main() -> None:
     """Prepare this process for SGLang's server, and run it."""
     host = sys.argv[sys.argv.index("--host") + 1]
     at = sys.argv.index("--port") + 1
-    held = hold(host, int(sys.argv[at]))
+    held = hold(host)
     port = held.getsockname()[1]
     sys.argv[at] = str(port)
     sys.argv += ["--api-key", os.environ["ARL_RUN_KEY"]]
