@@ -8,6 +8,7 @@ outside of torch's registry, so that one that breaks leaves nothing behind.
 """
 
 import os
+import socket
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any

@@ -44,22 +44,24 @@ class RankConnections:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a message to a connection that is gone raises
         self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES + ENCRYPTION_BYTES)  # of a frame, admitted or not
         address = self._listen(host)
-        self.environment = {channel.ADDRESS: address, RUN_KEY: run_key}  # of every rank
+        self.environment = {channel.ADDRESS: address}  # of every rank
+        self.secrets = {RUN_KEY: run_key}  # further variables of every rank
 
     def _listen(self, host: str) -> str:
         """Listen on a free port of `host`, and return its address."""
-        listener = free_listener(host)
-        name = f"[{host}]" if ":" in host else host
-        address = f"tcp://{name}:{listener.getsockname()[1]}"
-        if is_encrypted(address):
-            self._authenticator = AsyncioAuthenticator(self._context)
-            self._authenticator.start()
-            self._authenticator.configure_curve_callback("*", OnlyClient(self._run_key))
-            encrypt_server(self._socket, self._run_key)
-        if ":" in host:
-            self._socket.setsockopt(zmq.IPV6, 1)
-        self._socket.setsockopt(zmq.USE_FD, listener.detach())
-        self._socket.bind(address)
+        with free_listener(host) as listener:
+            listener.listen()
+            name = f"[{host}]" if ":" in host else host
+            address = f"tcp://{name}:{listener.getsockname()[1]}"
+            if is_encrypted(address):
+                self._authenticator = AsyncioAuthenticator(self._context)
+                self._authenticator.start()
+                self._authenticator.configure_curve_callback("*", OnlyClient(self._run_key))
+                encrypt_server(self._socket, self._run_key)
+            self._socket.setsockopt(zmq.IPV6, int(":" in host))
+            self._socket.setsockopt(zmq.USE_FD, listener.fileno())
+            self._socket.bind(address)
+            listener.detach()  # ZeroMQ closes it
         return address
 
     def close(self) -> None:

@@ -13,11 +13,10 @@ import pytest
 from arl.config.recipe import Recipe, TinyModel
 from arl.engine.sglang.server_command import CHILD
 from arl.errors import ProcessDied
-from arl.launch.address import new_key
+from arl.launch.address import PORTS, new_key
 from arl.launch.base import Resources
 from arl.launch.child import RUN_KEY
 from arl.launch.local import LocalLauncher
-from arl.launch.ports import PORTS
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers, connect_engines
 from arl.run.failures import explain_deaths, reported_failures
@@ -154,7 +153,9 @@ def test_a_range_of_ports_in_use_is_told_at_once() -> None:
         env = {**os.environ, PORTS: f"{port}-{port}"}
         done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1
-    assert f"every port from {port} to {port} of 127.0.0.1 is taken" in done.stderr
+    assert (
+        done.stderr.strip() == f"cannot listen on 127.0.0.1 within ARL_PORTS {port}-{port}: all of its ports are taken"
+    )
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from arl.data.generation_config import end_token_ids
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.embedded.routes import EngineRoutes
 from arl.errors import ArlError, EngineError
-from arl.launch.address import BACKLOG, free_listener, is_loopback, listening_address
+from arl.launch.address import free_listener, is_loopback, listening_address
 from arl.launch.child import RUN_KEY, leave
 from arl.models.load import DTYPES, load_model
 
@@ -66,10 +66,10 @@ def _listen(host: str, port: int, key: str | None) -> socket.socket:
     if not is_loopback(host) and not key:
         raise EngineError(f"--host {host} is beyond loopback: set ARL_RUN_KEY, or leave --host out")
     if port == 0:
-        return free_listener(host)
+        return free_listener(host)  # the server listens on it
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         raise EngineError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
 

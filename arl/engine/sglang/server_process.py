@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-PORTS = Path(__file__).parents[2] / "launch" / "ports.py"
+FREE_PORT = Path(__file__).parents[2] / "launch" / "free_port.py"
 LONGEST_HOME = 70  # bytes; a socket's path may have 107, and its folder and name take 33 of them
 HEALTH_SECONDS = 0.1  # between two requests: the server runs in this process, but reports to nobody when it is ready
 
@@ -31,11 +31,14 @@ def hold(host: str) -> socket.socket:
 
     While it is open the kernel gives the port to nobody. SGLang, which takes seconds to get there, may still listen.
     """
+    allowed = os.environ.get("ARL_PORTS")
+    first, last = allowed.split("-") if allowed else (0, 0)
+    ports = range(int(first), int(last) + 1)
     try:
-        held: socket.socket = runpy.run_path(str(PORTS))["bind_free"](host)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        sys.exit(f"cannot listen on {host}: {reason}")
+        held: socket.socket = runpy.run_path(str(FREE_PORT))["bind_free"](host, ports)
+    except OSError as error:
+        within = f" within ARL_PORTS {allowed}" if allowed else ""
+        sys.exit(f"cannot listen on {host}{within}: {error.strerror}")
     return held
 
 

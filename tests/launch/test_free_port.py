@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from arl.errors import InputError
-from arl.launch.address import LOOPBACK, free_listener
-from arl.launch.ports import PORTS, bind_free, port_range
+from arl.launch.address import LOOPBACK, PORTS, free_listener
 
 
 @pytest.fixture
@@ -28,7 +27,10 @@ def three_ports(monkeypatch: pytest.MonkeyPatch) -> range:
 @contextlib.contextmanager
 def listeners(count: int) -> Iterator[list[socket.socket]]:
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(free_listener(LOOPBACK)) for _ in range(count)]
+        opened = [stack.enter_context(free_listener(LOOPBACK)) for _ in range(count)]
+        for listener in opened:
+            listener.listen()
+        yield opened
 
 
 def test_every_listener_has_a_port_of_its_own_within_the_range(three_ports: range) -> None:
@@ -39,30 +41,18 @@ def test_every_listener_has_a_port_of_its_own_within_the_range(three_ports: rang
 
 
 def test_a_range_that_is_taken_is_an_error_that_names_it(three_ports: range) -> None:
-    with listeners(3), pytest.raises(InputError, match=f"from {three_ports[0]} to {three_ports[-1]} of 127.0.0.1 is"):
+    with (
+        listeners(3),
+        pytest.raises(InputError, match=f"{three_ports[0]}-{three_ports[-1]}: all of them are taken on 127.0.0.1"),
+    ):
         free_listener(LOOPBACK)
 
 
 def test_a_port_that_is_held_without_a_listener_is_not_given_away(three_ports: range) -> None:
-    with bind_free(LOOPBACK) as held, listeners(2) as opened:
+    with free_listener(LOOPBACK) as held, listeners(2) as opened:
         assert held.getsockname() not in {listener.getsockname() for listener in opened}
 
 
-def test_ports_of_closed_connections_are_used_again_when_no_other_is_left(three_ports: range) -> None:
-    for _ in range(2):
-        with listeners(3) as opened:
-            for listener in opened:
-                client = socket.create_connection(listener.getsockname(), timeout=10)
-                listener.accept()[0].close()  # whoever closes first keeps the port in TIME_WAIT
-                client.close()
-
-
-@pytest.mark.parametrize("given", ["20000", "20999-20000", "0-10", "1-65536", "a-b", "1-2-3", "-"])
-def test_what_is_no_range_is_refused(given: str) -> None:
-    with pytest.raises(ValueError, match="as in 20000-20999"):
-        port_range({PORTS: given})
-
-
-def test_an_address_of_another_machine_is_an_error_that_names_it() -> None:
-    with pytest.raises(InputError, match=r"cannot listen on 192\.0\.2\.1: "):
+def test_an_address_of_another_machine_is_an_error() -> None:
+    with pytest.raises(OSError, match="Cannot assign requested address"):
         free_listener("192.0.2.1")
