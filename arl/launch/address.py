@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import ipaddress
 import os
 import secrets
 import socket
@@ -11,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from arl.config.ports import port_range
 from arl.errors import InputError
 from arl.launch.free_port import ANY_PORT, bind_free
+from arl.launch.tls import is_loopback as is_loopback
 
 HOST = "ARL_HOST"  # environment of every process of a run: the address on which it listens and is reached
 PORTS = "ARL_PORTS"  # environment of every process of a run whose recipe has cluster.ports: as in 20000-20999
@@ -21,20 +21,6 @@ LOOPBACK_INTERFACE: Mapping[str, str] = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKE
 def listening_address() -> str:
     """Return the address on which this process listens: its launcher's choice, or loopback if none started it."""
     return os.environ.get(HOST, LOOPBACK)
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if only processes of this machine reach `host`.
-
-    >>> [is_loopback(host) for host in ("localhost", "::1", "10.0.0.7", "node-3")]
-    [True, True, False, False]
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name, which may be any machine's
-        return False
 
 
 def new_key() -> str:

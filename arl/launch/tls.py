@@ -4,6 +4,7 @@ server: server_context(folder)         shows the certificate
 client: client_context(certificate)    accepts this certificate alone, on whatever host
 """
 
+import ipaddress
 import os
 import ssl
 from pathlib import Path
@@ -13,10 +14,24 @@ CERTIFICATE = "certificate.pem"
 PRIVATE_KEY = "key.pem"
 
 
-def tls_folder() -> Path | None:
-    """Return the folder of the certificate that this process shows; None: it serves without TLS."""
+def is_loopback(host: str) -> bool:
+    """Return True if only processes of this machine reach `host`.
+
+    >>> [is_loopback(host) for host in ("localhost", "::1", "10.0.0.7", "node-3")]
+    [True, True, False, False]
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, which may be any machine's
+        return False
+
+
+def tls_folder(host: str) -> Path | None:
+    """Return the folder of the certificate that servers on `host` show; None: they serve without TLS."""
     given = os.environ.get(TLS)
-    return Path(given) if given else None
+    return Path(given) if given and not is_loopback(host) else None
 
 
 def server_context(folder: Path) -> ssl.SSLContext:

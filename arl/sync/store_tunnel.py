@@ -8,9 +8,7 @@ in those who know the run key, and a stranger sees no byte of the store.
 """
 
 import asyncio
-import contextlib
 import hmac
-import os
 import socket
 import ssl
 import threading
@@ -45,9 +43,7 @@ class _Relay:
     def _run(self) -> None:
         """Accept connections; waits for the next, or for `close`, which ends all of them."""
         seconds = HELLO_SECONDS if self._context else None
-        start = asyncio.start_server(
-            self._serve, sock=self._listener, ssl=self._context, ssl_handshake_timeout=seconds
-        )
+        start = asyncio.start_server(self._serve, sock=self._listener, ssl=self._context, ssl_handshake_timeout=seconds)
         server = self._loop.run_until_complete(start)
         self._loop.run_forever()
         server.close()

@@ -16,7 +16,7 @@ from msgspec import Struct
 from zmq.auth.asyncio import AsyncioAuthenticator
 
 from arl.launch.address import free_listener
-from arl.launch.child import RUN_KEY
+from arl.launch.trust import RunTrust
 from arl.train import channel
 from arl.train.channel import FRAME_BYTES, Hello, Refused
 from arl.train.curve import OnlyClient, encrypt_server, is_encrypted
@@ -30,13 +30,13 @@ class RankConnections:
 
     Args:
         num_ranks: ranks from 0 to num_ranks - 1 are admitted.
-        run_key: secret of the run.
+        trust: secrets of the run.
         host: address to listen on.
     """
 
-    def __init__(self, num_ranks: int, run_key: str, host: str) -> None:
+    def __init__(self, num_ranks: int, trust: RunTrust, host: str) -> None:
         self._num_ranks = num_ranks
-        self._run_key = run_key
+        self._run_key = trust.key
         self._hellos: dict[bytes, Hello] = {}  # by identity of the connection
         self._context = zmq.asyncio.Context()
         self._authenticator: AsyncioAuthenticator | None = None
@@ -45,7 +45,7 @@ class RankConnections:
         self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES + ENCRYPTION_BYTES)  # of a frame, admitted or not
         address = self._listen(host)
         self.environment = {channel.ADDRESS: address}  # of every rank
-        self.secrets = {RUN_KEY: run_key}  # further variables of every rank
+        self.secrets = trust.secrets  # further variables of every rank
 
     def _listen(self, host: str) -> str:
         """Listen on a free port of `host`, and return its address."""

@@ -17,6 +17,7 @@ from arl.launch.address import PORTS, new_key
 from arl.launch.base import Resources
 from arl.launch.child import RUN_KEY
 from arl.launch.local import LocalLauncher
+from arl.launch.trust import RunTrust
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers, connect_engines
 from arl.run.failures import explain_deaths, reported_failures
@@ -96,7 +97,7 @@ def test_a_server_that_is_never_ready_ends_the_run_with_its_deadline(
     async def main() -> None:
         async with reported_failures(), LocalLauncher(tmp_path, 2.0) as processes, explain_deaths(processes):
             versions = StartingVersions(str(tmp_path / "model"))
-            servers = EngineServers(recipe, versions, [Resources(1)], processes, new_key())
+            servers = EngineServers(recipe, versions, [Resources(1)], processes, RunTrust(new_key()))
             async with connect_engines(servers, await servers.start_all(), print):
                 raise AssertionError("it opened")
 
