@@ -292,7 +292,7 @@ class _Meter:
         async with deadline(SWAP_SECONDS, "bench", "a swap"):
             self._trainer.may_publish.set()
             report = await self._swaps.reports.get()
-            while (await self._cluster.totals()).open < 0.95 * num_open:  # noqa: ASYNC110: they are other processes
+            while (await self._cluster.totals()).open < 0.95 * num_open:  # noqa: ASYNC110 (they are other processes)
                 await asyncio.sleep(LAG_SECONDS)
         return report.pause_seconds, process_time() - cpu, report.recomputed_tokens
 
