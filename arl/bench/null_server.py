@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import random
-import socket
 import sys
 from time import process_time
 from typing import Any, TypeVar
@@ -24,7 +23,7 @@ from aiohttp import web
 
 from arl.bench.null_answer import NUM_SAMPLED, LengthModel, NullAnswer, Totals
 from arl.engine.http import wire
-from arl.launch.address import listening_address
+from arl.launch.address import free_listener, listening_address
 from arl.run.gc_pacing import rare_collections
 from arl.sync.weight_messages import UpdateFromDisk
 
@@ -177,7 +176,8 @@ async def _serve(replicas: list[NullReplica]) -> None:
             runner = web.AppRunner(replica.app(), handler_cancellation=True, shutdown_timeout=1.0, access_log=None)
             await runner.setup()
             runners.append(runner)
-            listener = socket.create_server((listening_address(), 0), backlog=BACKLOG)
+            listener = free_listener(listening_address())
+            listener.listen(BACKLOG)
             host, port = listener.getsockname()[:2]
             await web.SockSite(runner, listener).start()
             urls.append(f"http://{host}:{port}")
