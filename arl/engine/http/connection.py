@@ -113,8 +113,10 @@ class Http:
                 raise _explain(error, f"{self.url}{path}") from error
 
     @contextlib.asynccontextmanager
-    async def stream(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[bytes]]:
-        """POST `body`, and yield the data of the events that answer it. The caller has the deadline.
+    async def stream(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[list[bytes]]]:
+        """POST `body`, and yield the data of the events that answer it, as they arrive together.
+
+        The caller has the deadline.
 
         Raises:
             EngineError: refused, or not server-sent events.
@@ -132,12 +134,12 @@ class Http:
             raise _explain(error, path) from error
 
 
-async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield the data of each event; one piece from the network may hold many of them, or a part of one."""
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
+    """Yield the data of the events in each piece from the network, which may hold many of them, or a part of one."""
     rest = b""
     async for piece in content.iter_any():
         *events, rest = (rest + piece).split(SEPARATOR)
         for event in events:
             if not event.startswith(PREFIX):
                 raise EngineError(f"this is no server-sent event: {event[:200]!r}")
-            yield event.removeprefix(PREFIX)
+        yield [event[len(PREFIX) :] for event in events]
