@@ -18,6 +18,7 @@ from arl.clock import now
 from arl.engine.base import IDLE, Load, ReplicaEngine
 from arl.engine.continuation import Continuation
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
+from arl.metrics.spans import add_span, span
 from arl.sync.group_sender import GroupSender
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
@@ -31,6 +32,7 @@ class Replica:
     """Count what one engine is given, from the moment it takes a seat until it is lost."""
 
     engine: ReplicaEngine
+    name: str = "engine"  # role of its process
     open: int = 0  # requests
     load: Load = IDLE  # as it reported
     reported_at: float = -math.inf
@@ -99,7 +101,9 @@ class Router:
         self._recovers = None in replicas
         self._sender = sender
         self._in_turn = in_turn
-        self._seats = [_Seat(None if engine is None else Replica(engine)) for engine in replicas]
+        self._seats = [
+            _Seat(None if engine is None else Replica(engine, f"engine-{seat}")) for seat, engine in enumerate(replicas)
+        ]
         self._homes: dict[str, _Home] = {}  # by affinity
         self._oldest_loaded = 0  # loaded_version when a replica was last lost
         self._newest: WeightUpdate | None = None  # what every replica has, or is being given
@@ -145,9 +149,10 @@ class Router:
             replica = await self._enter(request)
             increments = replica.engine.generate(continuation.rest())
             try:
-                async for increment in increments:
-                    continuation.add(increment.token_ids)
-                    yield increment
+                with span(replica.name, request.request_id):
+                    async for increment in increments:
+                        continuation.add(increment.token_ids)
+                        yield increment
                 return
             except RunError as error:
                 if not await self._is_lost(replica, error):
@@ -211,7 +216,10 @@ class Router:
             async def load(replica: Replica) -> SwapReport:
                 try:
                     if replica.engine.loaded_version < update.version:
-                        return await replica.engine.update_weights(update)
+                        report = await replica.engine.update_weights(update)
+                        paused = f"paused for version {update.version}"
+                        add_span(replica.name, "interruptions", paused, now() - report.pause_seconds, now())
+                        return report
                 finally:
                     if swap is not None:
                         swap.leave()
@@ -247,7 +255,7 @@ class Router:
             if self._paused:
                 await engine.pause()
             assert engine.loaded_version >= self.loaded_version
-            replica = Replica(engine)
+            replica = Replica(engine, f"engine-{seat}")
             self._seats[seat].replica = replica
             self._seats[seat].fills += 1
             self._any_live.set()

@@ -27,6 +27,7 @@ from arl.metrics.rates import Meters, Rates, RatesState
 from arl.metrics.recorder_state import RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES, MetricsFile, TraceFile
 from arl.metrics.sampled_episode import choose_samples
+from arl.metrics.spans import current_sink
 from arl.metrics.tracker_thread import TrackerThread
 from arl.metrics.trajectory_files import TrajectoryFiles
 from arl.metrics.versions_behind import VersionsBehind
@@ -114,6 +115,9 @@ class Recorder:
         self.num_spanning = at.num_spanning  # trained trajectories sampled by two or more versions
         self._metrics = MetricsFile(directory / METRICS_FILE, at.metrics_bytes)
         self._trace = TraceFile(directory / TRACE_FILE, at.trace_bytes)
+        self._spans = current_sink()
+        if self._spans is not None:
+            self._spans.open(self._trace)
         self._trajectories: TrajectoryFiles | None = None
         if trajectories:
             self._trajectories = TrajectoryFiles(directory / TRAJECTORIES, at.num_files, codec, threaded)
@@ -128,6 +132,8 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._spans is not None:
+            self._spans.close()
         with contextlib.ExitStack() as sinks:  # one that fails to close does not keep the others open
             for tracker in self._trackers:
                 sinks.callback(tracker.close)
@@ -277,3 +283,4 @@ class Recorder:
         got_batch = begun + waited
         self._trace.span("trainer", "wait for batch", begun, got_batch)
         self._trace.span("trainer", f"step {batch.version}", got_batch, now(), version=result.version)
+        self._trace.flush()

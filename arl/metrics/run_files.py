@@ -5,8 +5,13 @@ import os
 from pathlib import Path
 from typing import Any, TextIO
 
+import msgspec
+
 from arl.errors import InputError
 from arl.metrics.names import Record, is_defined
+from arl.metrics.spans import Span
+
+BUFFER_BYTES = 1 << 16  # of the trace
 
 # Names in a run directory.
 METRICS_FILE = "metrics.jsonl"
@@ -18,13 +23,13 @@ SUMMARY = "summary.json"
 SWEEP_MANIFEST = "sweep.json"  # in the directory of a sweep, whose runs are at <arm>/<run>
 
 
-def _open_at(path: Path, size: int) -> TextIO:
+def _open_at(path: Path, size: int, buffering: int = 1) -> TextIO:
     """Open a file to append to its first `size` bytes, and cut off what comes after them.
 
     Raises:
         InputError: the file is shorter.
     """
-    file = path.open("a", buffering=1)
+    file = path.open("a", buffering=buffering)
     found = file.tell()
     if found < size:
         file.close()
@@ -71,12 +76,14 @@ class MetricsFile:
 class TraceFile:
     """Write trace.json in Chrome's trace format, for Perfetto. Times are clock seconds.
 
+    Every request of an episode is a line, so lines are handed to the operating system by the thousand, and by `flush`.
+
     Args:
         size: bytes to keep of the file, 0 for a new run.
     """
 
     def __init__(self, path: Path, size: int) -> None:
-        self._file = _open_at(path, size)
+        self._file = _open_at(path, size, BUFFER_BYTES)
         if size == 0:
             self._file.write("[")
         self._separator = "," if size > 1 else ""
@@ -84,16 +91,32 @@ class TraceFile:
     def span(self, track: str, name: str, start: float, end: float, **args: Any) -> None:
         """Add a span of time."""
         microseconds = max(end - start, 0.0) * 1e6
-        self._write(start, ph="X", tid=track, name=name, dur=microseconds, args=args)
+        self._write(start * 1e6, ph="X", tid=track, name=name, dur=microseconds, args=args)
+
+    def add(self, span: Span) -> None:
+        """Add a span of one process; see SpanWriter. Its times are rounded to a tenth of a microsecond."""
+        self._write(
+            round(span.begin * 1e6, 1),
+            pid=span.process,
+            ph="X",
+            tid=span.lane,
+            name=span.name,
+            dur=round((span.end - span.begin) * 1e6, 1),
+            args=span.arguments,
+        )
 
     def count(self, name: str, at: float, **values: float) -> None:
         """Add a point of a counter."""
-        self._write(at, ph="C", tid=name, name=name, args=values)
+        self._write(at * 1e6, ph="C", tid=name, name=name, args=values)
 
-    def _write(self, at: float, **event: Any) -> None:
-        line = json.dumps({"pid": "arl", "ts": at * 1e6, **event})
+    def _write(self, microseconds: float, **event: Any) -> None:
+        line = msgspec.json.encode({"pid": "arl", "ts": microseconds, **event}).decode()
         self._file.write(f"{self._separator}\n{line}")
         self._separator = ","
+
+    def flush(self) -> None:
+        """Hand everything to the operating system, so that others read it."""
+        self._file.flush()
 
     def cut(self) -> int:
         """Hand everything to the operating system and return the size of the file, bytes; its array stays open."""

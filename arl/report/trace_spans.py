@@ -28,7 +28,7 @@ def read_spans(run: Path) -> RunSpans:
         return spans
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            if '"ph": "X"' in line:
+            if SWAP in line or STEP in line:  # a run has many more lines than these
                 _add(spans, line)
     return spans
 
@@ -38,6 +38,8 @@ def _add(spans: RunSpans, line: str) -> None:
         event: dict[str, Any] = json.loads(line.strip().rstrip(","))
     except ValueError:
         return  # the last line of a run that lives or has died
+    if event["ph"] != "X":
+        return
     begin = event["ts"] / 1e6
     times = (begin, begin + event["dur"] / 1e6)
     name: str = event["name"]

@@ -93,7 +93,7 @@ class Session:
         self._stop = StopStrings(codec, stop) if stop else None
         self._sampling = sampling
         self._max_length = max_length
-        self._episode_id = episode_id
+        self.episode_id = episode_id
         self._affinity = affinity
         self._meter = meter or GateMeter()
         self._journal = journal
@@ -267,7 +267,7 @@ class Session:
     async def _ask(self, turn: _Span, sampling: SamplingParams) -> None:
         """Have the engine generate the rest of this turn."""
         whole = GenerateRequest(
-            request_id=f"{self._episode_id}.{len(self._turns) - 1}",
+            request_id=f"{self.episode_id}.{len(self._turns) - 1}",
             input_ids=tuple(self._token_ids[: turn.start]),
             sampling=sampling,
             affinity=self._affinity,

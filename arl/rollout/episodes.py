@@ -17,6 +17,7 @@ from arl.config.recipe import Rollout
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.errors import RewardError
+from arl.metrics.spans import span
 from arl.reward.shaping import UNSHAPED, Shaping
 from arl.rollout.drain import Drain
 from arl.rollout.env import Env, Session
@@ -114,7 +115,8 @@ class Episodes:
         ended_at = now()
         response = session.seen_by_reward()
         if own_reward is None:
-            grade = await self._rewards.score(problem, response)
+            with span("rewards", session.episode_id):
+                grade = await self._rewards.score(problem, response)
         else:
             grade = Grade(own_reward)
         return ended_at, self._trajectory(session, response, grade)

@@ -32,6 +32,7 @@ from arl.engine.base import Engine
 from arl.errors import DataError
 from arl.metrics.recorder_state import RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
+from arl.metrics.spans import span
 from arl.rollout.controller_state import ControllerState
 from arl.run.evaluation.during import Evaluations, NoEvaluations
 from arl.run.evaluation.scoreboard import BEST
@@ -110,6 +111,10 @@ class RunCheckpoints:
         """See Checkpoints. Waits until the previous checkpoint is written, because only one is written at a time."""
         await self._idle.wait()
         self._idle.clear()
+        with span("checkpoints", f"copy of version {version}"):
+            await self._copy(version)
+
+    async def _copy(self, version: int) -> None:
         for older in self._older(version):
             update = await self._trainer.weights(older)
             assert update.version == older, f"version {older} is served, and no longer published"
@@ -137,15 +142,20 @@ class RunCheckpoints:
     async def _write(self, state: RunState) -> None:
         version = state.controller.version
         what = f"writing the checkpoint of version {version}"
-        async with deadline(self._recipe.deadlines.step, "controller", what):
-            await self._trainer.saved()
-            await self._off_the_loop(self._cut.settle)
-            final = self._directory / f"step_{version}"
-            await self._off_the_loop(_write_state, self._partial(version), final, state)
-            is_last = self._recipe.train.is_done(version, state.controller.tokens_trained)
-            self._evaluations.saved(version, is_last)
-            await self.prune()
+        with span("checkpoints", what):
+            async with deadline(self._recipe.deadlines.step, "controller", what):
+                await self._write_files(state)
         self._idle.set()
+
+    async def _write_files(self, state: RunState) -> None:
+        version = state.controller.version
+        await self._trainer.saved()
+        await self._off_the_loop(self._cut.settle)
+        final = self._directory / f"step_{version}"
+        await self._off_the_loop(_write_state, self._partial(version), final, state)
+        is_last = self._recipe.train.is_done(version, state.controller.tokens_trained)
+        self._evaluations.saved(version, is_last)
+        await self.prune()
 
     async def prune(self) -> None:
         """See Checkpoints."""

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
+from arl.clock import now
 from arl.engine.router import Replica, Router
 from arl.launch.base import Launcher, Process
 from arl.launch.resident_memory import started_at
 from arl.metrics.run_status import RUNS, ProcessStatus
+from arl.metrics.spans import add_span
 from arl.reward.pool import RewardPool
 
 ENGINE = "engine-"  # begins the role of an engine server; its seat follows
@@ -87,6 +89,7 @@ class ProcessStates:
         if pid not in [known for known, _ in pids]:
             since = started_at(pid) if node == 0 else None
             pids.append((pid, since or time.time()))
+            add_span(role, "process", f"pid {pid} on {self._nodes[node]} is seen", now(), now())
         return dict(pids)[pid], len(pids) - 1
 
 

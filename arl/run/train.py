@@ -28,6 +28,7 @@ from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import number
 from arl.metrics.rates import Meters
 from arl.metrics.recorder import Recorder, SamplePlan
+from arl.metrics.spans import recorded_spans, span
 from arl.metrics.summary import Summary
 from arl.metrics.trackers import make_trackers
 from arl.rollout.base import Checkpoints, Observer
@@ -117,8 +118,9 @@ def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Ou
     known = None if start.origin.state is not None else world.known_accuracy(start)
 
     async def run() -> tuple[Outcome, float]:
-        async with reported_failures(), written_status(start) as status, open_world(world, start) as parts:
-            outcome = await segment.run(parts, known, status)
+        with recorded_spans():
+            async with reported_failures(), written_status(start) as status, open_world(world, start) as parts:
+                outcome = await segment.run(parts, known, status)
         return outcome, clock.now()
 
     taken = 0.0 if traits.virtual_time else perf_counter() - began
@@ -275,7 +277,8 @@ class SegmentRun:
         problems: Sequence[Problem] = self.start.origin.plan.held_out
         if not problems:
             return None
-        accuracy = await parts.evaluate(problems, version)
+        with span("evaluation", f"version {version} {when}"):
+            accuracy = await parts.evaluate(problems, version)
         reward = f"{accuracy.mean_reward:.3f}"
         self.start.display.note(f"accuracy {when}: {reward} on {accuracy.problems} held-out problems")
         return accuracy

@@ -21,6 +21,7 @@ from arl.data.tokenizer import load_codec
 from arl.engine.backend import find_in_process_backend
 from arl.engine.router import Router
 from arl.launch.devices import hidden_devices
+from arl.metrics.spans import unrecorded_spans
 from arl.rollout.episodes import Rewards
 from arl.run.evaluation.in_place import InPlaceEvaluations
 from arl.run.evaluation.measure import measure_suites
@@ -105,8 +106,9 @@ async def measure_in_process(start: Start, suites: Sequence[Suite], model: Path,
     functions = [suite.reward for suite in suites]
     rewards = inline_rewards(recipe, start.origin.directory / "logs", start.display.note, functions)
     codec = load_codec(str(model))
-    async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
-        return await measure_suites(suites, version, engine, codec, rewards, context, recipe.deadlines.step)
+    with unrecorded_spans():  # these engines have the names of the run's own
+        async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
+            return await measure_suites(suites, version, engine, codec, rewards, context, recipe.deadlines.step)
 
 
 class TimedRewards:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from arl.clock import now
+from arl.metrics.spans import add_span
 from arl.sync.publication_target import PublicationTarget, State
 from arl.sync.published_versions import PublishedVersions
 from arl.sync.publisher import write_version
@@ -93,6 +94,7 @@ class VirtualPublisher:
         update = write_version(self._target, version, state, self._checked_as)
         self._in_work = update
         self._complete_at = at + self._seconds
+        add_span("trainer", "publication", f"publication of version {version}", at, self._complete_at)
         self._written.append(update)
         while len(self._written) > self._kept:
             self._target.discard(self._written.popleft())

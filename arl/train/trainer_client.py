@@ -22,6 +22,7 @@ from arl.data.model_limits import model_flops
 from arl.errors import DeadlineError, EngineError, TrainerError
 from arl.launch.base import Process
 from arl.launch.trust import RunTrust
+from arl.metrics.spans import add_span
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.published_versions import PublishedVersions
 from arl.sync.weight_sender import Rendezvous
@@ -107,6 +108,7 @@ class TrainerClient:
         self._version = init.version
         known = {**(published or {}), init.version: init.model_path}
         self._published = PublishedVersions(init.kept_versions, known)
+        self._stepped_at: dict[int, float] = {}  # version that is not published yet -> clock seconds
         self._waits = Waits()
         self._ranks = RankWatch()
         self._connections = RankConnections(ranks, trust, host)
@@ -192,6 +194,7 @@ class TrainerClient:
         sizes = [answer.sizes for answer in answers]
         packing |= packing_report(batch, sizes, self._packing)
         self._version += 1
+        self._stepped_at[self._version] = now()
         assert {answer.version for answer in answers} == {self._version}
         of_ranks = [answer.logprobs for answer in answers]
         tokens = trained_tokens(batch, shards, of_ranks, self._packing)
@@ -382,6 +385,6 @@ class TrainerClient:
 
     def _deliver_update(self, update: WeightUpdate) -> None:
         self._published.add(update)
-        satisfied = [version for version in self._wanted if version <= update.version]
-        for version in satisfied:
-            set_if_waiting(self._wanted.pop(version), update)
+        begun = self._stepped_at.get(update.version, now())  # it may be complete before the last rank has answered
+        self._stepped_at = {version: at for version, at in self._stepped_at.items() if version > update.version}
+        add_span("trainer", "publication", f"publication of version {update.version}", begun, now())

@@ -139,7 +139,7 @@ def test_on_any_schedule_generated_tokens_are_the_sum_of_their_fates(
         try:
             await fails(problem, session)
         finally:
-            sampled[session._episode_id] = session.num_sampled
+            sampled[session.episode_id] = session.num_sampled
 
     def run(books: Books, **options: Any) -> World:
         world = scheduled(s, rules(s), 6, keep=rejecting(s["reject_one_in"]), interrupt=interrupt, **options)

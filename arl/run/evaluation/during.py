@@ -21,6 +21,7 @@ from typing import Protocol
 from arl.clock import deadline
 from arl.config.recipe import Recipe
 from arl.errors import DeadlineError, leaves
+from arl.metrics.spans import span
 from arl.rollout.base import Observer
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.types import Accuracy, Batch, StepResult, StepWaits
@@ -230,7 +231,8 @@ class BackgroundEvaluations:
             if self._finishing and replica.makes_way:
                 await replica.hurry()
             try:
-                accuracies = await self._try(replica, version)
+                with span("evaluation", f"version {version}"):
+                    accuracies = await self._try(replica, version)
             except DeadlineError as error:  # of this version as a whole: its engine may hang, or only be slow
                 self._leave_out(version, str(error))
                 await replica.restart()
@@ -249,7 +251,10 @@ class BackgroundEvaluations:
     async def _try(self, replica: Measure, version: int) -> Sequence[Accuracy]:
         """Measure one version; return nothing if `finish` has interrupted it, so that it is repeated in a hurry."""
         seconds = self._recipe.deadlines.evaluation
-        async with deadline(seconds, "evaluation", f"the scores of version {version}"), asyncio.TaskGroup() as tasks:
+        async with (
+            deadline(seconds, "evaluation", f"the scores of version {version}"),
+            asyncio.TaskGroup() as tasks,
+        ):
             work = tasks.create_task(replica.measure(version, self._model(version)), name=f"evaluation of {version}")
             if replica.makes_way:
                 self._interrupt = work.cancel
