@@ -96,7 +96,7 @@ class EngineRoutes:
     @web.middleware
     async def _guard(self, request: Request, handler: Handler) -> StreamResponse:
         """Refuse requests without the run's key, and answer bad input with a 4xx that says what is wrong."""
-        given = request.headers.get("Authorization", "").encode()
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if self._key and not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
             return _error(401, "this server needs its run key: Authorization: Bearer <key>")
         try:
