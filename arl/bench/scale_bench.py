@@ -55,6 +55,7 @@ def bench_scale(ladder: Ladder) -> dict[str, Any]:
     variants = {
         "requests a quarter as long": msgspec.structs.replace(one_node, longest=max(ladder.longest // 4, 1)),
         "increments four times as long": msgspec.structs.replace(one_node, interval=4 * ladder.interval),
+        "requests 16 times as fast": msgspec.structs.replace(one_node, rate=16 * ladder.rate),
         "kv_policy keep": msgspec.structs.replace(one_node, kv_policy="keep"),
     }
     with stderr_display() as display:

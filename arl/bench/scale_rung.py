@@ -36,7 +36,7 @@ from arl.run.world import Start
 from arl.types import Problem, SwapReport
 
 REQUESTS_PER_ENGINE = 256
-CARRIED = 0.95  # of the asked token rate
+CARRIED = 0.9  # of the asked token rate
 GROUP_SIZE = 8
 OPEN_SHARE = 9 / 16  # of a group's episodes: lengths are uniform, the mean is 1/2, that of the longest of eight 8/9
 GROUPS_PER_STEP = 1 / 64  # of those in flight
@@ -56,11 +56,12 @@ class Rung(Struct, frozen=True):
     open_requests: float  # mean
     wall_seconds: float
     cpu_seconds: float  # of the controller's process
+    waited_seconds: float  # of it, for a core that other processes had
     server_cpu_seconds: float  # of all null engines
     events: int
     tokens: int
     requests: int  # that ended
-    achieved: float  # part of the asked token rate
+    asked_rate: float  # tokens a second of one request
     lag_ms: tuple[float, float]  # of the event loop: median and 99th percentile
     bytes_per_request: float
     bytes_per_token: float
@@ -71,6 +72,12 @@ class Rung(Struct, frozen=True):
     @property
     def cpu_share(self) -> float:
         return self.cpu_seconds / self.wall_seconds
+
+    @property
+    def achieved(self) -> float:
+        """Return the part of the asked tokens that arrived, if all engines had all of their requests open."""
+        asked = self.engines * REQUESTS_PER_ENGINE * self.asked_rate * self.wall_seconds
+        return self.tokens / asked
 
     @property
     def is_carried(self) -> bool:
@@ -92,6 +99,7 @@ class Rung(Struct, frozen=True):
             "requests_per_s": round(self.requests / self.wall_seconds, 1),
             "achieved": round(self.achieved, 3),
             "cpu_share": round(self.cpu_share, 3),
+            "waited_for_a_core_share": round(self.waited_seconds / self.wall_seconds, 3),
             "server_cpu_share": round(self.server_cpu_seconds / self.wall_seconds, 3),
             "cpu_s_per_1000_tokens": round(self.cpu_seconds / tokens * 1000, 5),
             "cpu_us_per_event": round(self.cpu_seconds / max(self.events, 1) * 1e6, 1),
@@ -150,6 +158,7 @@ class _Sample(Struct, frozen=True):
 
     at: float
     cpu_seconds: float
+    waited_seconds: float
     resident: int
     totals: Totals
 
@@ -193,11 +202,12 @@ class _Meter:
             open_requests=num_open,
             wall_seconds=wall,
             cpu_seconds=last.cpu_seconds - first.cpu_seconds,
+            waited_seconds=last.waited_seconds - first.waited_seconds,
             server_cpu_seconds=last.totals.cpu_seconds - first.totals.cpu_seconds,
             events=last.totals.events - first.totals.events,
             tokens=tokens,
             requests=last.totals.ended - first.totals.ended,
-            achieved=tokens / (self._shape.rate * num_open * wall),
+            asked_rate=self._shape.rate,
             lag_ms=(float(np.median(lags)) * 1e3, float(np.quantile(lags, 0.99)) * 1e3),
             bytes_per_request=per_request,
             bytes_per_token=per_token,
@@ -216,7 +226,7 @@ class _Meter:
 
     async def _sample(self) -> _Sample:
         totals = await self._cluster.totals()
-        return _Sample(now(), process_time(), resident_bytes(), totals)
+        return _Sample(now(), process_time(), _waited_seconds(), resident_bytes(), totals)
 
     async def _swap(self, num_open: float) -> tuple[float, float, int]:
         """Have the engines load new weights. Return the longest pause, the CPU seconds, and the tokens held before."""
@@ -227,6 +237,12 @@ class _Meter:
             while (await self._cluster.totals()).open < 0.95 * num_open:  # noqa: ASYNC110 (they are other processes)
                 await asyncio.sleep(LAG_SECONDS)
         return report.pause_seconds, process_time() - cpu, report.recomputed_tokens
+
+
+def _waited_seconds() -> float:
+    """Return how long this process was ready to run, and had no core (Linux)."""
+    _, waited, _ = Path("/proc/self/schedstat").read_text().split()
+    return int(waited) / 1e9
 
 
 def memory(samples: list[_Sample], longest_seconds: float) -> tuple[float, float]:

@@ -87,6 +87,6 @@ def test_a_rung_counts_what_the_engines_sent() -> None:
     assert rung.tokens <= rung.events * shape.interval
     assert rung.events > rung.requests > 0
     assert 0 < rung.open_requests <= 512
-    assert 0 < rung.achieved < 1.2
+    assert 0 < rung.achieved < 1.5
     assert rung.cpu_seconds > 0
     assert rung.swap_tokens > 0
