@@ -63,8 +63,7 @@ class Rung(Struct, frozen=True):
     requests: int  # that ended
     asked_rate: float  # tokens a second of one request
     lag_ms: tuple[float, float]  # of the event loop: median and 99th percentile
-    bytes_per_request: float
-    bytes_per_token: float
+    memory: tuple[float, float] | None  # bytes of an open request, and of a token that it holds; None: too few samples
     swap_pause_seconds: float
     swap_cpu_seconds: float  # until all requests are open again
     swap_tokens: int  # that the open requests held, prompts left out
@@ -106,8 +105,7 @@ class Rung(Struct, frozen=True):
             "cpu_ms_per_request": round(self.cpu_seconds / max(self.requests, 1) * 1e3, 3),
             "lag_ms_p50": round(self.lag_ms[0], 1),
             "lag_ms_p99": round(self.lag_ms[1], 1),
-            "resident_bytes_per_request": round(self.bytes_per_request),
-            "resident_bytes_per_token": round(self.bytes_per_token, 1),
+            "resident_bytes_per_request_and_token": None if self.memory is None else [round(b) for b in self.memory],
             "swap_pause_s": round(self.swap_pause_seconds, 3),
             "swap_cpu_s": round(self.swap_cpu_seconds, 3),
             "swap_tokens": self.swap_tokens,
@@ -192,7 +190,6 @@ class _Meter:
         num_open = float(np.mean([sample.totals.open for sample in window]))
         tokens = last.totals.tokens - first.totals.tokens
         pause, swap_cpu, swap_tokens = await self._swap(num_open)
-        per_request, per_token = memory(filling, self._shape.longest / self._shape.rate)
         return Rung(
             engines=self._shape.engines,
             longest=self._shape.longest,
@@ -209,8 +206,7 @@ class _Meter:
             requests=last.totals.ended - first.totals.ended,
             asked_rate=self._shape.rate,
             lag_ms=(float(np.median(lags)) * 1e3, float(np.quantile(lags, 0.99)) * 1e3),
-            bytes_per_request=per_request,
-            bytes_per_token=per_token,
+            memory=memory(filling, self._shape.longest / self._shape.rate),
             swap_pause_seconds=pause,
             swap_cpu_seconds=swap_cpu,
             swap_tokens=swap_tokens,
@@ -245,15 +241,16 @@ def _waited_seconds() -> float:
     return int(waited) / 1e9
 
 
-def memory(samples: list[_Sample], longest_seconds: float) -> tuple[float, float]:
+def memory(samples: list[_Sample], longest_seconds: float) -> tuple[float, float] | None:
     """Return the bytes of an open request, and of each token that it holds, by least squares over the beginning.
 
     Only samples from before the first groups end count, so that all tokens that were sent are still held.
+    None: there were too few of them, because the machine was slow or requests are short.
     """
     begin = samples[0]
     early = [one for one in samples[2:] if one.at - begin.at < longest_seconds / 3]
     if len(early) < 2:
-        return float("nan"), float("nan")
+        return None
     tokens = np.array([one.totals.tokens for one in early], dtype=float)
     resident = np.array([one.resident - begin.resident for one in early], dtype=float)
     per_token, at_zero = np.polyfit(tokens, resident, 1)
