@@ -55,6 +55,7 @@ def bench_scale(ladder: Ladder) -> dict[str, Any]:
     variants = {
         "requests a quarter as long": msgspec.structs.replace(one_node, longest=max(ladder.longest // 4, 1)),
         "increments four times as long": msgspec.structs.replace(one_node, interval=4 * ladder.interval),
+        "requests 16 times as fast": msgspec.structs.replace(one_node, rate=16 * ladder.rate),
         "kv_policy keep": msgspec.structs.replace(one_node, kv_policy="keep"),
     }
     with stderr_display() as display:
@@ -109,8 +110,6 @@ def extrapolate(rungs: list[Rung], ladder: Ladder) -> dict[str, Any]:
     basis = (carried or rungs)[-1]
     tokens_per_core = basis.tokens / basis.cpu_seconds
     wanted = ladder.engines * REQUESTS_PER_ENGINE * ladder.rate
-    context = ladder.longest / 2
-    per_request = basis.bytes_per_request + context * basis.bytes_per_token
     requests = ladder.engines * REQUESTS_PER_ENGINE
     return {
         "from_engines": basis.engines,
@@ -121,7 +120,7 @@ def extrapolate(rungs: list[Rung], ladder: Ladder) -> dict[str, Any]:
         "requests": requests,
         "tokens_per_s": round(wanted),
         "cores": round(wanted / tokens_per_core, 1),
-        "resident_gib": round(requests * per_request / 2**30, 2),
+        "resident_gib_by_tokens_held": _resident_gib(basis, requests),
     }
 
 
@@ -130,3 +129,11 @@ def _in_new_process(shape: ClusterShape, warm_seconds: float, window_seconds: fl
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(measure_rung, shape, warm_seconds, window_seconds).result()
+
+
+def _resident_gib(basis: Rung, requests: int) -> dict[int, float] | None:
+    """Return the memory of so many open requests, by the tokens that each of them holds in the mean."""
+    if basis.memory is None:
+        return None
+    per_request, per_token = basis.memory
+    return {held: round(requests * (per_request + held * per_token) / 2**30, 1) for held in (512, 4096, 16_384)}

@@ -36,7 +36,7 @@ from arl.run.world import Start
 from arl.types import Problem, SwapReport
 
 REQUESTS_PER_ENGINE = 256
-CARRIED = 0.95  # of the asked token rate
+CARRIED = 0.9  # of the asked token rate
 GROUP_SIZE = 8
 OPEN_SHARE = 9 / 16  # of a group's episodes: lengths are uniform, the mean is 1/2, that of the longest of eight 8/9
 GROUPS_PER_STEP = 1 / 64  # of those in flight
@@ -56,14 +56,14 @@ class Rung(Struct, frozen=True):
     open_requests: float  # mean
     wall_seconds: float
     cpu_seconds: float  # of the controller's process
+    waited_seconds: float  # of it, for a core that other processes had
     server_cpu_seconds: float  # of all null engines
     events: int
     tokens: int
     requests: int  # that ended
-    achieved: float  # part of the asked token rate
+    asked_rate: float  # tokens a second of one request
     lag_ms: tuple[float, float]  # of the event loop: median and 99th percentile
-    bytes_per_request: float
-    bytes_per_token: float
+    memory: tuple[float, float] | None  # bytes of an open request, and of a token that it holds; None: too few samples
     swap_pause_seconds: float
     swap_cpu_seconds: float  # until all requests are open again
     swap_tokens: int  # that the open requests held, prompts left out
@@ -71,6 +71,12 @@ class Rung(Struct, frozen=True):
     @property
     def cpu_share(self) -> float:
         return self.cpu_seconds / self.wall_seconds
+
+    @property
+    def achieved(self) -> float:
+        """Return the part of the asked tokens that arrived, if all engines had all of their requests open."""
+        asked = self.engines * REQUESTS_PER_ENGINE * self.asked_rate * self.wall_seconds
+        return self.tokens / asked
 
     @property
     def is_carried(self) -> bool:
@@ -92,14 +98,14 @@ class Rung(Struct, frozen=True):
             "requests_per_s": round(self.requests / self.wall_seconds, 1),
             "achieved": round(self.achieved, 3),
             "cpu_share": round(self.cpu_share, 3),
+            "waited_for_a_core_share": round(self.waited_seconds / self.wall_seconds, 3),
             "server_cpu_share": round(self.server_cpu_seconds / self.wall_seconds, 3),
             "cpu_s_per_1000_tokens": round(self.cpu_seconds / tokens * 1000, 5),
             "cpu_us_per_event": round(self.cpu_seconds / max(self.events, 1) * 1e6, 1),
             "cpu_ms_per_request": round(self.cpu_seconds / max(self.requests, 1) * 1e3, 3),
             "lag_ms_p50": round(self.lag_ms[0], 1),
             "lag_ms_p99": round(self.lag_ms[1], 1),
-            "resident_bytes_per_request": round(self.bytes_per_request),
-            "resident_bytes_per_token": round(self.bytes_per_token, 1),
+            "resident_bytes_per_request_and_token": None if self.memory is None else [round(b) for b in self.memory],
             "swap_pause_s": round(self.swap_pause_seconds, 3),
             "swap_cpu_s": round(self.swap_cpu_seconds, 3),
             "swap_tokens": self.swap_tokens,
@@ -150,6 +156,7 @@ class _Sample(Struct, frozen=True):
 
     at: float
     cpu_seconds: float
+    waited_seconds: float
     resident: int
     totals: Totals
 
@@ -183,7 +190,6 @@ class _Meter:
         num_open = float(np.mean([sample.totals.open for sample in window]))
         tokens = last.totals.tokens - first.totals.tokens
         pause, swap_cpu, swap_tokens = await self._swap(num_open)
-        per_request, per_token = memory(filling, self._shape.longest / self._shape.rate)
         return Rung(
             engines=self._shape.engines,
             longest=self._shape.longest,
@@ -193,14 +199,14 @@ class _Meter:
             open_requests=num_open,
             wall_seconds=wall,
             cpu_seconds=last.cpu_seconds - first.cpu_seconds,
+            waited_seconds=last.waited_seconds - first.waited_seconds,
             server_cpu_seconds=last.totals.cpu_seconds - first.totals.cpu_seconds,
             events=last.totals.events - first.totals.events,
             tokens=tokens,
             requests=last.totals.ended - first.totals.ended,
-            achieved=tokens / (self._shape.rate * num_open * wall),
+            asked_rate=self._shape.rate,
             lag_ms=(float(np.median(lags)) * 1e3, float(np.quantile(lags, 0.99)) * 1e3),
-            bytes_per_request=per_request,
-            bytes_per_token=per_token,
+            memory=memory(filling, self._shape.longest / self._shape.rate),
             swap_pause_seconds=pause,
             swap_cpu_seconds=swap_cpu,
             swap_tokens=swap_tokens,
@@ -216,7 +222,7 @@ class _Meter:
 
     async def _sample(self) -> _Sample:
         totals = await self._cluster.totals()
-        return _Sample(now(), process_time(), resident_bytes(), totals)
+        return _Sample(now(), process_time(), _waited_seconds(), resident_bytes(), totals)
 
     async def _swap(self, num_open: float) -> tuple[float, float, int]:
         """Have the engines load new weights. Return the longest pause, the CPU seconds, and the tokens held before."""
@@ -229,15 +235,22 @@ class _Meter:
         return report.pause_seconds, process_time() - cpu, report.recomputed_tokens
 
 
-def memory(samples: list[_Sample], longest_seconds: float) -> tuple[float, float]:
+def _waited_seconds() -> float:
+    """Return how long this process was ready to run, and had no core (Linux)."""
+    _, waited, _ = Path("/proc/self/schedstat").read_text().split()
+    return int(waited) / 1e9
+
+
+def memory(samples: list[_Sample], longest_seconds: float) -> tuple[float, float] | None:
     """Return the bytes of an open request, and of each token that it holds, by least squares over the beginning.
 
     Only samples from before the first groups end count, so that all tokens that were sent are still held.
+    None: there were too few of them, because the machine was slow or requests are short.
     """
     begin = samples[0]
     early = [one for one in samples[2:] if one.at - begin.at < longest_seconds / 3]
     if len(early) < 2:
-        return float("nan"), float("nan")
+        return None
     tokens = np.array([one.totals.tokens for one in early], dtype=float)
     resident = np.array([one.resident - begin.resident for one in early], dtype=float)
     per_token, at_zero = np.polyfit(tokens, resident, 1)
