@@ -105,7 +105,7 @@ class SlurmLauncher:
             **port_environment(self._cluster),
             HOST: node.address,
         }
-        file = write_step_file(self._steps, role, command, environment)
+        file = write_step_file(self._steps, role, command, environment, node.address)
         process = await self._start_step(role, node.name, file, on_line, resources.node)
         self._processes = [p for p in self._processes if p.role != role or p.exit_code is None]
         self._processes.append(process)

@@ -13,16 +13,13 @@ srun alone does not do for a process what a parent does (observed with Slurm 22.
 - The environment of srun crosses the network in the clear. So FILE, which its owner alone can read, carries it.
 
 FILE is JSON (see arl.launch.slurm.step_file), and is removed when it has been read. This module uses the standard
-library only, and its file is run by whatever Python the launcher names.
+library only, and what arl has of that kind.
 """
 
-import fcntl
 import json
 import os
 import select
 import signal
-import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -31,7 +28,7 @@ from typing import Any
 
 MARK = "arl-step "  # begins the lines of the runner itself
 CHILD = Path(__file__).parent.parent / "child.py"
-SIOCGIFADDR = 0x8915  # ioctl: the IPv4 address of an interface
+ROOT = Path(__file__).parents[3]  # where arl is found
 OF_THE_NODE = ("SLURM", "HOSTNAME")  # beginnings of names of variables that differ between nodes
 
 
@@ -44,25 +41,15 @@ def read_step(file: Path) -> dict[str, Any]:
 
 def merged_environment(step: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment of the process: the controller's, but what describes a node is this node's."""
+    sys.path.insert(0, str(ROOT))  # nothing is installed, as far as this interpreter knows
+    from arl.launch.child import PARENT
+    from arl.launch.interfaces import interface_of
+
     given = step["environment"]
     sent = {name: value for name, value in given.items() if not name.startswith(OF_THE_NODE)}
-    interface = interface_of(given["ARL_HOST"])
+    interface = interface_of(step["address"])
     network = {} if interface is None else {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
-    return {**os.environ, **sent, **network, "ARL_PARENT_PID": str(os.getpid())}
-
-
-def interface_of(address: str) -> str | None:
-    """Return the network interface that has an IPv4 address; None: no interface has it, or it is another kind."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode())
-            try:
-                answer = fcntl.ioctl(asking.fileno(), SIOCGIFADDR, request)
-            except OSError:  # it has no IPv4 address
-                continue
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
-    return None
+    return {**os.environ, **sent, **network, PARENT: str(os.getpid())}
 
 
 class StepRunner:

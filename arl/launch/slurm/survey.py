@@ -3,6 +3,7 @@
 Allocation ─► one step on all nodes: arl.launch.node_probe ─► its lines, by node ─► Nodes, or one InputError
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -15,8 +16,8 @@ from arl.launch.node_reports import open_probe
 from arl.launch.slurm.allocation import Allocation, this_node
 
 PROBE_SECONDS = 300.0  # importing torch from a busy network file system takes minutes
-# Each line begins with the name of its node.
-NAMED_LINES = '"$@" 2>&1 | sed "s/^/$SLURMD_NODENAME: /"'
+# Each line begins with the name of its node. A step has no PATH, because it gets no environment.
+NAMED_LINES = 'export PATH=/usr/bin:/bin; "$@" 2>&1 | sed "s/^/$SLURMD_NODENAME: /"'
 
 
 def survey(allocation: Allocation, cluster: Cluster, directory: Path) -> list[Node]:
@@ -35,14 +36,15 @@ def survey(allocation: Allocation, cluster: Cluster, directory: Path) -> list[No
             "more nodes, or set cluster.min_nodes"
         )
     with open_probe(cluster, directory) as probe:
-        command = [sys.executable, "-m", "arl.launch.node_probe", probe.spec]
+        path = f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}"
+        command = ["env", path, sys.executable, "-m", "arl.launch.node_probe", probe.spec]
         lines = [line for component in allocation.components for line in _run_on_all(allocation, component, command)]
         return probe.nodes(names, _by_node(names, lines))
 
 
 def _run_on_all(allocation: Allocation, nodes: tuple[str, ...], command: list[str]) -> list[str]:
     """Run a command on each of the nodes, and return the lines of its output, each behind its node's name."""
-    step = [*allocation.step(nodes), "sh", "-c", NAMED_LINES, "sh", *command]
+    step = [*allocation.step(nodes), "/bin/sh", "-c", NAMED_LINES, "sh", *command]
     try:
         done = subprocess.run(step, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
