@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from arl.clock import deadline
 from arl.errors import ProcessDied
@@ -72,13 +72,19 @@ class LocalProcess:
                 death.cancel()
 
     async def ended(self) -> str:
-        code = await self._process.wait()
+        await self._process.wait()
         await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)  # a child of it may hold its output open
         if self._log_failure is not None:
             return f"{self} was killed because its output could not be logged ({self._log_failure!r})"
+        return f"{self} {self._how_it_ended()}"
+
+    def _how_it_ended(self) -> str:
+        """Say it of a process that has ended."""
+        code = self.exit_code
+        assert code is not None
         if code < 0:
-            return f"{self} was killed by {signal.Signals(-code).name}"
-        return f"{self} exited with code {code}"
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"exited with code {code}"
 
     async def died(self) -> ProcessDied:
         return ProcessDied(f"{await self.ended()}. {self.last_words()}")
@@ -96,21 +102,25 @@ class LocalProcess:
         except TimeoutError:
             return False
         finally:
-            signal_all(self._process, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
         return True
 
     async def stop(self, seconds: float) -> None:
-        signal_all(self._process, signal.SIGTERM)
+        self._signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(seconds):
                 await self._process.wait()
         except TimeoutError:
-            signal_all(self._process, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
             await self._process.wait()
         finally:
-            signal_all(self._process, signal.SIGKILL)  # what it started and left behind
+            self._signal(signal.SIGKILL)  # what it started and left behind
             await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
             self._copying.cancel()
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and to what it has started, if anything is left of them."""
+        signal_all(self._process, number)
 
     def last_words(self) -> str:
         try:
@@ -137,7 +147,7 @@ class LocalProcess:
                         self._take_line(line.decode(errors="replace").strip())
         except Exception as error:
             self._log_failure = error
-            signal_all(self._process, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
         finally:
             self._pipe.close()  # whoever has inherited the other end may hold it open for longer
 
@@ -156,6 +166,9 @@ def _read_end(log: Path) -> bytes:
         return file.read()
 
 
+P = TypeVar("P", bound=LocalProcess)
+
+
 async def start_process(
     role: str,
     command: Command,
@@ -168,6 +181,18 @@ async def start_process(
     Args:
         stdin: file descriptor of its standard input.
     """
+    return await start_process_of(LocalProcess, role, command, log, on_line, stdin)
+
+
+async def start_process_of(
+    make: Callable[..., P],
+    role: str,
+    command: Command,
+    log: Path,
+    on_line: Callable[[str], None] | None,
+    stdin: int,
+) -> P:
+    """Start `command` as `start_process` does, watched by a kind of LocalProcess that `make` makes."""
     # A pipe of our own, because asyncio reports the end of a child only when its own pipes are closed, and whoever has
     # inherited one may hold it open for longer.
     reading_end, writing_end = os.pipe()
@@ -184,4 +209,4 @@ async def start_process(
         )
     finally:
         os.close(writing_end)
-    return LocalProcess(role, process, output, pipe, log, on_line)
+    return make(role, process, output, pipe, log, on_line)
