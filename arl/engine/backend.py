@@ -55,6 +55,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     resources: Resources  # its threads and GPUs
     seed: int  # of this replica
     host: str  # the address to listen on
+    copies_weights: bool = False  # it shares a copy of the published files with the other servers of its node
     replica: int = 0  # its number; in mode collocated replica i is on the GPUs of ranks from i · tensor_parallel on
 
 

@@ -29,7 +29,8 @@ from arl.run.gc_pacing import rare_collections
 from arl.run.ranks import open_trainer
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.world import Parts, Start, recipe_parts
-from arl.sync.publication_directory import SHARED_MEMORY, publication_directory
+from arl.sync.node_copy import SHARED_MEMORY
+from arl.sync.publication_directory import publication_directory
 from arl.sync.verify import refuse_other_tensors
 from arl.types import Accuracy
 
@@ -59,8 +60,11 @@ class WallWorld:
         directory = start.origin.directory
         plan = start.origin.plan
         on_gpus = plan.placement.on_gpus
-        with publication_directory(recipe, start.model, directory, plan.lags, plan.transport, on_gpus) as weights:
-            if weights.parent != SHARED_MEMORY:
+        spans_nodes = plan.placement.spans_nodes
+        with publication_directory(
+            recipe, start.model, directory, plan.lags, plan.transport, on_gpus, spans_nodes
+        ) as weights:
+            if weights.parent != SHARED_MEMORY and not spans_nodes:
                 start.display.note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
             async with (
                 make_launcher(recipe, directory / "logs") as launcher,
@@ -77,7 +81,14 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> A
     plan = start.origin.plan
     versions = start.versions
     key = new_key()
-    servers = EngineServers(recipe, versions, plan.placement.engines, launcher, key)
+    servers = EngineServers(
+        recipe,
+        versions,
+        plan.placement.engines,
+        launcher,
+        key,
+        published=weights if plan.placement.spans_nodes and plan.transport == "file" else None,
+    )
     started = await servers.start_all()
     async with open_trainer(
         recipe, versions, weights, plan.placement.ranks, launcher, key, plan.lags, plan.transport

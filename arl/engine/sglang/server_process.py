@@ -92,6 +92,7 @@ def install_plugin(place: Path) -> None:
     here = Path(__file__).parent
     shutil.copy(here / "plugin.py", place / "arl_plugin.py")
     shutil.copy(here / "staging.py", place / "arl_staging.py")
+    shutil.copy(here.parents[1] / "sync" / "node_copy.py", place / "arl_node_copy.py")
     metadata = place / "arl_plugin-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: arl_plugin\nVersion: 0\n")
