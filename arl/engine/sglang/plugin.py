@@ -38,7 +38,8 @@ _copies = NodeCopies.from_environment(float(os.environ["ARL_BROADCAST_SECONDS"])
 async def load_from_node(original: Any, tokenizer: Any, request: Any, context: Any = None) -> Any:
     """Have all of the server's workers read the copy of this node, or only make it: load format `node_copy`.
 
-    Returns (success, message, number of paused requests), as SGLang does. It runs in the server's first process, where requests arrive. The copy stays at least until the workers have read.
+    It runs in the server's first process, where requests arrive, and returns what SGLang does there: success, message,
+    number of paused requests. The copy stays until the workers have read it.
     """
     if _copies is None:
         return await original(tokenizer, request, context)
