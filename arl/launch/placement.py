@@ -52,6 +52,11 @@ class Placement:
         return sorted({0, *(resources.node for resources in self._all)})
 
     @property
+    def spans_nodes(self) -> bool:
+        """Return whether the run is on several nodes, whose processes share no memory."""
+        return len(self.nodes) > 1
+
+    @property
     def ranks_per_node(self) -> int | None:
         """Return how many ranks each node of the trainer has; None: not equally many."""
         counts = set(Counter(rank.node for rank in self.ranks).values())

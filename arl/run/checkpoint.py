@@ -16,7 +16,6 @@ A checkpoint is complete or not there, because its name comes last. It is used o
 
 import asyncio
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
@@ -30,6 +29,7 @@ from arl.config.recipe import Recipe
 from arl.data import msgpack_arrays
 from arl.engine.base import Engine
 from arl.errors import DataError
+from arl.launch.durable import sync_to_disk
 from arl.metrics.recorder_state import RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
 from arl.metrics.spans import span
@@ -236,7 +236,7 @@ def _write_state(partial: Path, final: Path, state: RunState) -> None:
     ]
     for path in counted_on:  # what the state counts on must be as durable as itself
         if path.exists():
-            _sync(path)
+            sync_to_disk(path)
     seal(partial, final)
 
 
@@ -246,10 +246,10 @@ def seal(partial: Path, final: Path) -> None:
     manifest = msgspec.json.format(msgspec.json.encode(files))
     (partial / MANIFEST).write_bytes(manifest)
     for path in [*partial.rglob("*"), partial]:
-        _sync(path)
+        sync_to_disk(path)
     partial.rename(final)
     for path in (final.parent, final.parent.parent):
-        _sync(path)
+        sync_to_disk(path)
 
 
 def verify(checkpoint: Path) -> None:
@@ -364,11 +364,3 @@ def _sum(file: Path) -> _File:
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256")
         return _File(bytes=stream.tell(), sha256=digest.hexdigest())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

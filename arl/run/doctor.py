@@ -15,7 +15,7 @@ from arl.launch.devices import visible_cores, visible_devices
 from arl.run.finding import Finding
 from arl.run.gpu_findings import gpu_findings
 from arl.run.preflight import preflight
-from arl.sync.publication_directory import SHARED_MEMORY
+from arl.sync.node_copy import SHARED_MEMORY
 
 GIGABYTE = 1e9
 

@@ -10,6 +10,7 @@ import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 from arl.config.environment import merge_environments
 from arl.config.recipe import Recipe
@@ -21,6 +22,7 @@ from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.trust import RunTrust
 from arl.run.side_environments import engine_environment
 from arl.sync.group_sender import GroupSender
+from arl.sync.node_copy import PUBLISHED
 from arl.sync.weight_sender import WeightSender
 from arl.types import StartingVersions
 
@@ -36,6 +38,8 @@ class EngineServers:
         launcher: starts the processes.
         trust: secrets of the run; every request must carry its key.
         side: begins the role of each server, as messages and logs name it.
+        published: the directory in which versions lie that several nodes read; None: one node does, or they do not
+            travel as files.
     """
 
     recipe: Recipe
@@ -44,12 +48,15 @@ class EngineServers:
     launcher: Launcher
     trust: RunTrust
     side: str = "engine"
+    published: Path | None = None
 
     async def start(self, i: int) -> Process:
         """Start server `i`, for the first time or again, without waiting until it is ready."""
         command = self._backend.command(self._spec(i))
         environment = merge_environments("engine.environment", engine_environment(self.recipe), command.environment)
         secrets = {**command.secrets, **self.trust.secrets}
+        if self._copies_weights:
+            environment[PUBLISHED] = str(self.published)
         complete = Command(command.argv, environment, secrets)
         return await self.launcher.start(f"{self.side}-{i}", complete, self.resources[i])
 
@@ -64,6 +71,11 @@ class EngineServers:
         return self._backend.connect(url, self._spec(replica), self.trust.key, sender)
 
     @property
+    def _copies_weights(self) -> bool:
+        """Return whether the servers of a node share a copy of each version."""
+        return self.published is not None and self._backend.capabilities.node_copies
+
+    @property
     def _backend(self) -> Backend:
         return find_backend(self.recipe.engine.kind)
 
@@ -74,6 +86,7 @@ class EngineServers:
             resources=self.resources[i],
             seed=self.recipe.seed + i,
             host=self.launcher.nodes[self.resources[i].node].address,
+            copies_weights=self._copies_weights,
             replica=i,
             certificate=self.trust.certificate,
         )

@@ -8,7 +8,7 @@ from arl.launch.gpu_devices import Gpu, named_gpus
 from arl.run.memory.memory_text import memory_lines, published_on_device
 from arl.run.plan_notes import plan_notes
 from arl.run.preflight import Plan
-from arl.sync.publication_directory import SHARED_MEMORY
+from arl.sync.node_copy import SHARED_MEMORY
 from arl.tasks.registry import SINGLE_TURN, env_name
 
 WIDTH = 12  # characters before the text of a line
@@ -52,6 +52,8 @@ def _weights(recipe: Recipe, plan: Plan) -> str:
 
 def _where_published(recipe: Recipe, plan: Plan) -> str:
     """Say where engines take weights from; nothing where it is not known, or is only one place."""
+    if plan.published_in is not None and plan.placement.spans_nodes:
+        return f", in {plan.published_in}, where each node reads a version once"
     if plan.published_in is not None:
         disk = "" if plan.published_in == SHARED_MEMORY else f" on disk, because {SHARED_MEMORY} has no room: slower"
         return f", in {plan.published_in}{disk}"

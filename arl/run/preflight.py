@@ -127,7 +127,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         prompts=_describe_prompts(codec, problems.training[0]),
         gpus=report.gpus,
         notes=report.notes,
-        published_in=_published_in(recipe, lags, transport, placement.on_gpus),
+        published_in=_published_in(recipe, lags, transport, placement),
     )
 
 
@@ -197,7 +197,7 @@ class _Site(Struct, frozen=True):
             one_process=recipe.world_traits.one_process,
             on_gpus=placement.on_gpus,
             shares_files=self.shares_files,
-            shares_memory=len(placement.nodes) == 1,
+            shares_memory=not placement.spans_nodes,
         )
         return placement, transport
 
@@ -215,12 +215,16 @@ def _check_installation(recipe: Recipe, site: _Site, placement: Placement, trans
     return GpuReport()
 
 
-def _published_in(recipe: Recipe, lags: np.ndarray | None, transport: Transport, on_gpus: bool) -> Path | None:
+def _published_in(recipe: Recipe, lags: np.ndarray | None, transport: Transport, placement: Placement) -> Path | None:
     """Return the directory in which published weights will be written; None: by no file, or of an unknown size."""
     model = recipe.model.path
-    if transport in ("memory", "broadcast") or model is None or not Path(model).is_dir():
+    if transport in ("memory", "broadcast"):
         return None
-    return place_of_weights(recipe, Path(model), recipe.run_directory, lags, transport, on_gpus)
+    if placement.spans_nodes:
+        return recipe.run_directory
+    if model is None or not Path(model).is_dir():
+        return None
+    return place_of_weights(recipe, Path(model), recipe.run_directory, lags, transport, placement.on_gpus)
 
 
 def _share_memory(placement: Placement, gpus: Sequence[Gpu], rank_bytes: int) -> Placement:

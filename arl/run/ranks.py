@@ -44,7 +44,7 @@ async def open_trainer(
         lags: exact lag of each problem, if the recipe has one.
         transport: how weights are published.
     """
-    init = _init(recipe, versions, weights, ranks[0], launcher.logs, lags, transport)
+    init = _init(recipe, versions, weights, ranks[0], launcher, lags, transport)
     client = TrainerClient(
         init,
         recipe.advantage,
@@ -98,7 +98,7 @@ def _init(
     versions: StartingVersions,
     weights: Path,
     resources: Resources,
-    logs: Path,
+    launcher: Launcher,
     lags: np.ndarray | None,
     transport: Transport,
 ) -> Init:
@@ -114,9 +114,10 @@ def _init(
         kept_versions=kept_versions(recipe, lags),
         collective_seconds=recipe.deadlines.step,
         shutdown_seconds=recipe.deadlines.shutdown,
-        evidence=str(logs),
+        evidence=str(launcher.logs),
         every_version=lags is not None,
         transport=transport,
+        for_nodes=len(launcher.nodes) > 1,
         bucket_bytes=recipe.sync.bucket_bytes,
         buffers=recipe.sync.buffers,
         sharing_ranks=min(recipe.engine.replicas * recipe.engine.tensor_parallel, recipe.train.ranks),

@@ -2,6 +2,7 @@
 
 tiny shape + task and its options + warm-up section + seed ─► hash ─► cached? ─► its directory
                                                                └ no ─► arl.train.sft, in its own process ─► cache
+several nodes: what lies in a cache of the controller's node ─► the run directory, which all nodes see
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import hashlib
 import inspect
 import json
 import os
+import shutil
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -26,6 +28,7 @@ from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import RecipeError
 from arl.launch.base import Command, Launcher, Resources
 from arl.launch.devices import visible_cores
+from arl.launch.durable import sync_to_disk
 from arl.launch.file_lock import try_lock
 from arl.metrics.console import ConsoleDisplay
 from arl.models.characters import character_tokenizer
@@ -120,9 +123,55 @@ def starting_limits(recipe: Recipe, codec: HuggingFaceCodec) -> Limits:
 async def starting_model(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
     """Return the directory of the weights that become version 0, after making them if need be.
 
+    With several nodes it is one that all of them see, if model.path does not name a directory: that one is the user's
+    to share.
+
     Raises:
         ProcessDied: the warm-up did not reach its target.
     """
+    found = await _find_or_make(recipe, directory, launcher, display)
+    if len(launcher.nodes) == 1 or _names_directory(recipe):
+        return found
+    return share_with_nodes(found, directory, display)
+
+
+def _names_directory(recipe: Recipe) -> bool:
+    return recipe.model.path is not None and Path(recipe.model.path).is_dir()
+
+
+def share_with_nodes(model: Path, directory: Path, display: ConsoleDisplay) -> Path:
+    """Put `model`, which lies in a cache of this node, into the run directory, which all nodes see.
+
+    Its files are linked where that is possible, because they are never written to again, and copied otherwise.
+    """
+    shared = directory / "model"
+    if model == shared:
+        return shared
+    partial = directory / ".model"
+    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
+    partial.mkdir()
+    num_bytes = 0
+    for file in model.iterdir():
+        if file.is_file():
+            num_bytes += _link_or_copy(file.resolve(), partial / file.name)
+    partial.rename(shared)
+    if num_bytes:
+        display.note(f"model: {num_bytes / 1e9:.2f} GB copied from {model} to {shared}, which all nodes see")
+    return shared
+
+
+def _link_or_copy(source: Path, target: Path) -> int:
+    """Give `source` a second name, or copy it and wait until it is stored; return the number of bytes copied."""
+    try:
+        target.hardlink_to(source)
+        return 0
+    except OSError:  # another file system, or one without such links
+        shutil.copyfile(source, target)
+        sync_to_disk(target)
+        return target.stat().st_size
+
+
+async def _find_or_make(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
     if recipe.model.path is not None:
         return local_copy(recipe.model.path)
     assert recipe.model.tiny is not None

@@ -30,7 +30,8 @@ from arl.run.process_states import ProcessStates
 from arl.run.ranks import open_trainer
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.world import Parts, Start, recipe_parts
-from arl.sync.publication_directory import SHARED_MEMORY, publication_directory
+from arl.sync.node_copy import SHARED_MEMORY
+from arl.sync.publication_directory import publication_directory
 from arl.sync.verify import refuse_other_tensors
 from arl.types import Accuracy
 
@@ -60,8 +61,11 @@ class WallWorld:
         directory = start.origin.directory
         plan = start.origin.plan
         on_gpus = plan.placement.on_gpus
-        with publication_directory(recipe, start.model, directory, plan.lags, plan.transport, on_gpus) as weights:
-            if weights.parent != SHARED_MEMORY:
+        spans_nodes = plan.placement.spans_nodes
+        with publication_directory(
+            recipe, start.model, directory, plan.lags, plan.transport, on_gpus, spans_nodes
+        ) as weights:
+            if weights.parent != SHARED_MEMORY and not spans_nodes:
                 start.display.note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
             async with make_launcher(recipe, directory / "logs") as launcher, explain_deaths(launcher):
                 addresses = [node.address for node in launcher.nodes]
@@ -76,7 +80,14 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher, trus
     recipe = start.recipe
     plan = start.origin.plan
     versions = start.versions
-    servers = EngineServers(recipe, versions, plan.placement.engines, launcher, trust)
+    servers = EngineServers(
+        recipe,
+        versions,
+        plan.placement.engines,
+        launcher,
+        trust,
+        published=weights if plan.placement.spans_nodes and plan.transport == "file" else None,
+    )
     started = await servers.start_all()
     async with open_trainer(
         recipe, versions, weights, plan.placement.ranks, launcher, trust, plan.lags, plan.transport

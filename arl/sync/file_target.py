@@ -2,7 +2,12 @@
 
     <directory>/.v<version> ─► rename ─► <directory>/v<version>: a complete directory that `from_pretrained` loads
 
-The directory should lie on a memory-backed file system, because nothing in it has to outlive the run.
+On one node the directory should lie on a memory-backed file system, because nothing in it has to outlive the run.
+
+On several nodes it lies on their common file system, and every file is synced before the version is announced, because
+a network file system may report only then that it could not store something. A reader on another node then sees all of
+it: such file systems promise that whoever opens a file sees what was written before it was closed (close-to-open
+consistency), and nobody has looked for the version's name before it was announced, so no node remembers its absence.
 """
 
 import shutil
@@ -10,6 +15,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
+from arl.launch.durable import sync_to_disk
 from arl.sync.publication_target import State
 from arl.types import WeightUpdate
 
@@ -20,11 +26,13 @@ class FileTarget:
     Args:
         directory: exists already; the versions are made in it.
         config_json: content of the model's config.json.
+        for_nodes: other nodes read the files.
     """
 
-    def __init__(self, directory: Path, config_json: str) -> None:
+    def __init__(self, directory: Path, config_json: str, for_nodes: bool = False) -> None:
         self._directory = directory
         self._config_json = config_json
+        self._for_nodes = for_nodes
 
     def write(self, version: int, state: State) -> WeightUpdate:
         """See PublicationTarget."""
@@ -33,6 +41,9 @@ class FileTarget:
         temporary.mkdir()
         (temporary / "config.json").write_text(self._config_json)
         write_state(temporary, state)
+        if self._for_nodes:
+            for path in [*temporary.iterdir(), temporary]:
+                sync_to_disk(path)
         temporary.rename(final)
         return WeightUpdate(version, str(final))
 

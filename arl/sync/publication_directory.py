@@ -1,6 +1,9 @@
 """Make the directory in which a trainer hands published weights to the engines, in memory where it fits.
 
-shared memory, else the run directory ─► directory of this run, locked while the run lives ─► removed at the end
+one node         shared memory, else the run directory ─┐
+several nodes    the run directory, which all share     ─┴─► directory of this run, locked while the run lives,
+                                                             removed at its end
+On several nodes each node reads a version once: see arl.sync.node_copy.
 """
 
 import contextlib
@@ -16,13 +19,10 @@ from safetensors import safe_open
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError
-from arl.launch.file_lock import try_lock
 from arl.launch.host_memory import free_memory
+from arl.sync.node_copy import PREFIX, SHARED_MEMORY, open_locked, remove_abandoned
 from arl.sync.published_versions import held_versions, kept_versions, published_bytes
 from arl.types import Transport
-
-SHARED_MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
-PREFIX = "arl-weights"  # of the directories' names
 
 
 @contextlib.contextmanager
@@ -33,8 +33,9 @@ def publication_directory(
     lags: np.ndarray | None,
     transport: Transport,
     on_gpus: bool = False,
+    several_nodes: bool = False,
 ) -> Iterator[Path]:
-    """Yield a new directory: in memory if every kept version fits there, else on disk.
+    """Yield a new directory: in memory if every kept version fits there and all processes see it, else on disk.
 
     The directory is removed at the end. A run that was killed leaves its directory behind; the next run removes it.
     Transports that send from the trainer's own memory put next to nothing into it.
@@ -43,16 +44,17 @@ def publication_directory(
         model: directory of the weights that the run begins with, which have the size of a version.
         lags: (steps, P) int32, of the recipe, see arl.rollout.lag_table; None: staleness is bounded instead.
         on_gpus: the trainer's ranks compute on GPUs, whose memory ipc leaves the weights in.
+        several_nodes: the run is on several nodes, all of which see the run directory.
 
     Raises:
         InputError: neither memory nor the disk has the room.
     """
     for place in (SHARED_MEMORY, run_directory):
-        _remove_abandoned(place)
+        remove_abandoned(place)
     kept = kept_versions(recipe, lags)
     needed = _needed_bytes(recipe, model, kept, transport, on_gpus)
     sends_own_memory = transport in ("memory", "broadcast")
-    place = _choose_place(needed, run_directory, sends_own_memory)
+    place = _choose_place(needed, run_directory, sends_own_memory, several_nodes)
     free = free_memory() if sends_own_memory else shutil.disk_usage(place).free
     if free < needed:
         where = "memory" if sends_own_memory else str(place)
@@ -78,9 +80,10 @@ def place_of_weights(
     transport: Transport,
     on_gpus: bool,
 ) -> Path:
-    """Return where `publication_directory` would make its directory now: shared memory, or the run directory."""
+    """Return where `publication_directory` would make its directory now, on one node."""
     needed = _needed_bytes(recipe, model, kept_versions(recipe, lags), transport, on_gpus)
-    return _choose_place(needed, run_directory, sends_own_memory=transport in ("memory", "broadcast"))
+    sends_own_memory = transport in ("memory", "broadcast")
+    return _choose_place(needed, run_directory, sends_own_memory, several_nodes=False)
 
 
 def _needed_bytes(recipe: Recipe, model: Path, kept: int, transport: Transport, on_gpus: bool) -> int:
@@ -94,31 +97,16 @@ def _needed_bytes(recipe: Recipe, model: Path, kept: int, transport: Transport, 
     return versions * published_bytes(_num_parameters(model), recipe.train.dtype)
 
 
-def _choose_place(needed: int, run_directory: Path, sends_own_memory: bool) -> Path:
-    """Return shared memory if it can be written to and has room for what will be written, else the run directory."""
-    if not os.access(SHARED_MEMORY, os.W_OK):
+def _choose_place(needed: int, run_directory: Path, sends_own_memory: bool, several_nodes: bool) -> Path:
+    """Return shared memory if it can be written to and has room for what will be written, else the run directory.
+
+    Shared memory is of one node, so on several nodes files go to the run directory.
+    """
+    crosses_nodes = several_nodes and not sends_own_memory
+    if crosses_nodes or not os.access(SHARED_MEMORY, os.W_OK):
         return run_directory
     has_room = sends_own_memory or shutil.disk_usage(SHARED_MEMORY).free > needed
     return SHARED_MEMORY if has_room else run_directory
-
-
-def _remove_abandoned(place: Path) -> None:
-    """Remove what killed runs have left in `place`."""
-    for directory in abandoned_directories(place):
-        # A trainer of the killed run may still write, so that not all can be removed. The next run removes the rest.
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def abandoned_directories(place: Path) -> Iterator[Path]:
-    """Yield the directories of weights in `place` whose run is gone, each locked while the caller looks at it."""
-    for directory in place.glob(f"{PREFIX}-*"):
-        lock = _open_locked(directory)
-        if lock is None:
-            continue
-        try:
-            yield directory
-        finally:
-            os.close(lock)
 
 
 def make_locked_directory(place: Path) -> tuple[Path, int]:
@@ -128,21 +116,9 @@ def make_locked_directory(place: Path) -> tuple[Path, int]:
     """
     while True:  # another run may take it for an abandoned one, lock it first and remove it
         directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-", dir=place))
-        lock = _open_locked(directory)
+        lock = open_locked(directory)
         if lock is not None:
             return directory, lock
-
-
-def _open_locked(directory: Path) -> int | None:
-    """Return an open file descriptor that locks `directory`; None: it is another run's, another user's, or gone."""
-    try:
-        descriptor = os.open(directory, os.O_RDONLY)
-    except (FileNotFoundError, PermissionError):
-        return None
-    if try_lock(descriptor) and directory.exists():
-        return descriptor
-    os.close(descriptor)
-    return None
 
 
 def _num_parameters(model: Path) -> int:

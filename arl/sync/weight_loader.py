@@ -1,6 +1,7 @@
 """Give one server new weights, by commands over HTTP and by what travels beside them. Torch-free.
 
-    file         the server reads the directory                            /update_weights_from_disk
+    file         the server reads the directory; on several nodes it first
+                 copies it to the memory of its node, while it generates   /update_weights_from_disk
     ipc          it maps the memory that the handles name, by buckets      /update_weights_from_tensor
     broadcast    it receives from rank 0, by buckets                       /update_weights_from_distributed
 
@@ -20,6 +21,7 @@ import msgspec
 from arl.errors import EngineError, RunError
 from arl.sync.buckets import TensorSpec
 from arl.sync.group_sender import GroupSender
+from arl.sync.node_copy import NODE_COPY
 from arl.sync.verify import refuse_difference
 from arl.sync.weight_messages import (
     BUCKETS,
@@ -64,10 +66,20 @@ class WeightLoader:
         sender: only needed for weights that are broadcast; the loaders of all engines share it.
         workers: number of the server's processes that hold a part of the weights.
         first_rank: the trainer's rank on the device of the first worker; the others follow. Only needed for handles.
+        copies_weights: the server is asked to copy published files to the memory of its node before it is paused.
     """
 
-    def __init__(self, server: Commands, sender: GroupSender | None, workers: int, first_rank: int = 0) -> None:
+    def __init__(
+        self,
+        server: Commands,
+        sender: GroupSender | None,
+        workers: int,
+        first_rank: int = 0,
+        *,
+        copies_weights: bool = False,
+    ) -> None:
         self._server = server
+        self._copies_weights = copies_weights
         self._first_rank = first_rank
         self._sender = sender
         self.workers = workers
@@ -90,6 +102,9 @@ class WeightLoader:
             await sender.join(self)
             if self._stages:
                 await self._deliver(update)
+        elif update.transport == "file" and self._copies_weights:
+            body = UpdateFromDisk(update.path, str(update.version), flush_cache=False, load_format=NODE_COPY)
+            await self._server.command("/update_weights_from_disk", body)
 
     def transfers_in_pause(self, update: WeightUpdate) -> bool:
         """Return whether `load` receives the weights, rather than copying what is there."""

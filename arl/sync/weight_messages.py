@@ -29,12 +29,13 @@ class Memory(Struct, forbid_unknown_fields=True):
     tags: list[MemoryTag]
 
 
-class UpdateFromDisk(Struct, forbid_unknown_fields=True):
-    """Load the weights of a directory."""
+class UpdateFromDisk(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Load the weights of a directory, or with the load format `node_copy` only copy it to the memory of the node."""
 
     model_path: str
     weight_version: str
     flush_cache: bool = True
+    load_format: str | None = None
 
 
 class InitGroup(Struct, forbid_unknown_fields=True):

@@ -71,6 +71,7 @@ class Init(_Message, frozen=True):
     evidence: str  # directory for what could not be trained
     every_version: bool = False  # publish each version, rather than the newest
     transport: Transport = "file"
+    for_nodes: bool = False  # engines on other nodes read what is published as files
     bucket_bytes: int = 512 * 10**6
     buffers: Literal["auto"] | BufferPlace = "auto"  # where the buckets of a broadcast lie
     sharing_ranks: int = 1  # ipc: ranks, from 0 on, whose memory engines read

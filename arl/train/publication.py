@@ -122,7 +122,7 @@ class Publication:
             return target
         assert init.transport == "file", f"a process cannot publish by {init.transport}"
         self._file_buffers = VersionBuffers(FILE_BUFFERS, self._allocate, keeps_waiting=init.every_version)
-        return FileTarget(directory, self._learner.config_json())
+        return FileTarget(directory, self._learner.config_json(), init.for_nodes)
 
     def _allocate(self) -> list[Tensor]:
         return allocate_buckets(self._buckets, "host")

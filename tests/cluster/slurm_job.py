@@ -123,5 +123,3 @@ def assert_only_daemons(cluster: SlurmCluster) -> None:
         names = [process.name() for process in machine.processes()]
         assert len(names) == len(daemons) - 1, f"{machine.name} still has {names}"
         assert set(names) <= daemons, names
-
-

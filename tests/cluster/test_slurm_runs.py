@@ -30,9 +30,7 @@ def test_a_run_survives_the_node_of_an_engine(slurm: SlurmCluster, tmp_path: Pat
     job.assert_trained_once(steps=200, groups=4)
 
 
-@pytest.mark.parametrize(
-    "victim", [pytest.param("n3", id="the trainer's"), pytest.param("n1", id="the controller's")]
-)
+@pytest.mark.parametrize("victim", [pytest.param("n3", id="the trainer's"), pytest.param("n1", id="the controller's")])
 def test_after_the_death_of_a_node_a_job_is_requeued_and_goes_on_from_its_checkpoint(
     slurm: SlurmCluster, tmp_path: Path, victim: str
 ) -> None:

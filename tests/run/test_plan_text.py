@@ -12,7 +12,7 @@ from arl.rollout.env import Session
 from arl.run.auto import resolve_auto
 from arl.run.plan_text import render_plan
 from arl.run.preflight import preflight
-from arl.sync.publication_directory import SHARED_MEMORY
+from arl.sync.node_copy import SHARED_MEMORY
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import Problem
 from tests.fake_nvidia_smi import FakeNvidiaSmi, on_path

@@ -19,7 +19,7 @@ from arl.config.recipe_file import load_recipe
 from arl.data.problems import ProblemOrder, load_problems
 from arl.metrics.names import EVALUATION, EVERY_STEP
 from arl.metrics.run_status import read_status
-from arl.sync.publication_directory import PREFIX
+from arl.sync.node_copy import PREFIX
 from tests.forks import ForkedCommand
 from tests.processes import survivors
 

@@ -26,6 +26,7 @@ from arl.engine.embedded.request_rows import Stream
 from arl.engine.embedded.translate import chunk_of, joined, requests_of
 from arl.engine.http import wire
 from arl.errors import EngineError
+from arl.sync.node_copy import NODE_COPY, HeldVersion, NodeCopies
 from arl.sync.process_group import Receiver, bucket_of
 from arl.sync.weight_messages import (
     STAGES,
@@ -55,10 +56,17 @@ class EngineRoutes:
         eos: stop tokens of the model
         key: bearer token that every request must have; None: none is needed
         broadcast_seconds: after which a broadcast that does not move is given up
+        copies: of published files, shared with the other servers of this node; None: they are read where they are
     """
 
     def __init__(
-        self, engine: EmbeddedEngine, model_path: str, eos: tuple[int, ...], key: str | None, broadcast_seconds: float
+        self,
+        engine: EmbeddedEngine,
+        model_path: str,
+        eos: tuple[int, ...],
+        key: str | None,
+        broadcast_seconds: float,
+        copies: NodeCopies | None = None,
     ) -> None:
         self._engine = engine
         self._model_path = model_path
@@ -67,6 +75,7 @@ class EngineRoutes:
         self._released: set[MemoryTag] = set()
         self._names = (f"anonymous-{i}" for i in itertools.count())
         self._receiver = Receiver(broadcast_seconds)
+        self._copies = copies
 
     def app(self) -> web.Application:
         """Return the application with every route."""
@@ -186,7 +195,19 @@ class EngineRoutes:
 
     async def _update(self, request: Request) -> Response:
         body = await _read(request, UpdateFromDisk)
-        return await self._load(body.weight_version, body.flush_cache, body.model_path, None)
+        with await self._hold(body.model_path) as held:
+            if body.load_format == NODE_COPY:
+                return _json({"success": True, "message": f"to be read from {held.path}"})
+            return await self._load(body.weight_version, body.flush_cache, held.path, None)
+
+    async def _hold(self, path: str) -> HeldVersion:
+        """Return where to read the weights that lie at `path`."""
+        if self._copies is None:
+            return HeldVersion(path)
+        try:
+            return await in_thread(self._copies.hold, path)
+        except OSError as error:
+            raise EngineError(f"{path}: the weights cannot be read ({error})") from error
 
     async def _join(self, request: Request) -> Response:
         body = await _read(request, InitGroup)

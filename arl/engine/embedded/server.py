@@ -24,6 +24,7 @@ from arl.launch.address import free_listener, is_loopback, listening_address
 from arl.launch.child import RUN_KEY, leave
 from arl.launch.tls import TLS, server_context, tls_folder
 from arl.models.load import DTYPES, load_model
+from arl.sync.node_copy import NodeCopies
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -106,8 +107,14 @@ async def _main(
         stream_interval=options.stream_interval,
         version=options.version,
     )
-    routes = EngineRoutes(engine, str(Path(options.model)), eos, key, options.broadcast_seconds)
-    await serve(routes, engine, listener, tls)
+    seconds = options.broadcast_seconds
+    copies = NodeCopies.from_environment(seconds)
+    routes = EngineRoutes(engine, str(Path(options.model)), eos, key, seconds, copies)
+    try:
+        await serve(routes, engine, listener, tls)
+    finally:
+        if copies is not None:
+            copies.close()
 
 
 async def serve(

@@ -114,6 +114,7 @@ def install_plugin(place: Path) -> None:
     shutil.copy(here / "staging.py", place / "arl_staging.py")
     shutil.copy(ARL / "launch" / "store_tunnel.py", place / "arl_store_tunnel.py")
     shutil.copy(ARL / "launch" / "tls.py", place / "arl_tls.py")
+    shutil.copy(ARL / "sync" / "node_copy.py", place / "arl_node_copy.py")
     metadata = place / "arl_plugin-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: arl_plugin\nVersion: 0\n")
