@@ -13,7 +13,8 @@ from typing import NoReturn, Protocol
 
 from arl.clock import now
 from arl.engine.base import ReplicaEngine
-from arl.engine.router import DEATH_SECONDS, Replica, Router
+from arl.engine.replica_seats import Replica
+from arl.engine.router import DEATH_SECONDS, Router
 from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError
 
 

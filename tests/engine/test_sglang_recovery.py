@@ -92,7 +92,7 @@ class Script:
             self._kill(self._live()[0], SCHEDULER, "mid-swap")
 
     def _live(self) -> list[int]:
-        return [i for i, seat in enumerate(self.router._seats) if seat.replica is not None]
+        return [i for i in self.router._seats.numbers if self.router._seats.replica(i) is not None]
 
     def _kill(self, seat: int, victim: str, moment: str) -> None:
         self._note_everyone()
