@@ -41,6 +41,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print
 Gpus = Annotated[
     str | None, typer.Option(help="With --dry-run, plan for these instead of this machine: 8xH100, 8x80GB.")
 ]
+LauncherName = Annotated[
+    str | None, typer.Option("--launcher", help="local, slurm, ray, or module:attribute: --set launcher=….")
+]
+Nodes = Annotated[int | None, typer.Option("--nodes", min=1, help="Machines: --set cluster.nodes=….")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
 CheckWeights = Annotated[
     bool, typer.Option("--check-weights", help="Compare every weight after each swap: --set sync.check=true.")
@@ -86,6 +90,8 @@ def train(
     verbose: Verbose = False,
     resume: Resume = False,
     check_weights: CheckWeights = False,
+    launcher: LauncherName = None,
+    nodes: Nodes = None,
 ) -> None:
     """Train a policy with asynchronous RL."""
     from arl.config.recipe_file import dump_recipe, load_recipe
@@ -93,7 +99,7 @@ def train(
     from arl.metrics.console import ConsoleDisplay
     from arl.metrics.summary import render
     from arl.run.auto import resolve_auto
-    from arl.run.memory.hardware import named_node
+    from arl.run.memory.hardware import named_nodes
     from arl.run.plan_text import render_plan
     from arl.run.preflight import preflight
     from arl.run.train import train as run
@@ -102,6 +108,10 @@ def train(
     overrides = list(set_ or ())
     if check_weights:
         overrides.append("sync.check=true")
+    if launcher is not None:
+        overrides.append(f"launcher={launcher}")
+    if nodes is not None:
+        overrides.append(f"cluster.nodes={nodes}")
     loaded = load_recipe(recipe, overrides)
     if dry_run and resume:
         raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
@@ -110,7 +120,7 @@ def train(
     if gpus is not None and not dry_run:
         raise InputError(f"--gpus {gpus}: names a machine to plan for, and a run takes what is there; add --dry-run")
     if dry_run:
-        named = None if gpus is None else named_node(gpus)
+        named = None if gpus is None else named_nodes(gpus, loaded.cluster.nodes)
         make_world(loaded.world)
         loaded = resolve_auto(loaded, named)
         typer.echo(render_plan(loaded, preflight(loaded, named)), nl=False)

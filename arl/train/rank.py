@@ -3,8 +3,8 @@
     environment ─► Hello ─► Init ─► Learner ─► for ever: Step ─► Stepped (─► Published, from the publisher's thread)
                                                          Save ─► Copied  (─► Saved, from the saver's thread)
 
-Environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun sets them, ARL_TRAINER_ADDRESS, ARL_RUN_KEY and
-ARL_STARTUP_SECONDS.
+Environment: RANK and WORLD_SIZE as torchrun sets them, ARL_TRAINER_ADDRESS, ARL_RUN_KEY and ARL_STARTUP_SECONDS. Where
+the ranks meet, rank 0 reports in its Hello, and Init tells all of them; torchrun's MASTER_ADDR and MASTER_PORT win.
 Standard output goes to the rank's log: one line for each message that it receives and each answer that it sends.
 """
 
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import zmq
 
+from arl.launch.address import held_meeting
 from arl.launch.child import leave
 from arl.train import channel
 from arl.train.channel import (
@@ -156,13 +157,24 @@ class _Announcer:
 
 def main() -> NoReturn:
     """Serve until Stop; exit with 1 after a traceback, which the controller and the log get."""
-    link = Link("trainer")
+    with held_meeting() as meeting:
+        link = Link("trainer", meeting=meeting)
+        code = _serve(link)
+    zmq.Context.instance().destroy(linger=int(LINGER_SECONDS * 1000))
+    leave(code)
+
+
+def _serve(link: Link) -> int:
+    """Serve the controller, and return the exit code."""
     rank = None
     code = 0
     try:
         init = link.receive(float(os.environ[channel.STARTUP_SECONDS]))  # Init comes when every rank has said hello
         if not isinstance(init, Init):
             raise PermissionError(f"the controller answered {init}")
+        if init.master_port:
+            os.environ["MASTER_ADDR"] = init.master_address
+            os.environ["MASTER_PORT"] = str(init.master_port)
         rank = Rank(link, init)
         rank.serve()
     except Exception:
@@ -170,8 +182,7 @@ def main() -> NoReturn:
         print(trace, file=sys.stderr)
         link.send(Failed(-1 if rank is None else rank.learner.version, trace))
         code = 1
-    zmq.Context.instance().destroy(linger=int(LINGER_SECONDS * 1000))
-    leave(code)
+    return code
 
 
 if __name__ == "__main__":
