@@ -1,4 +1,4 @@
-"""Count what each replica of a router is given, and hold the replicas by seat. Seats come and go with a run. Torch-free.
+"""Count what each replica of a router is given, and hold the replicas by seat. Seats come and go. Torch-free.
 
 open ─► an empty seat ─► fill ─► a Replica ─► empty: it is lost ─► fill: the next one ─► … ─► close
 """
@@ -18,6 +18,7 @@ class Replica:
     """Count what one engine is given, from the moment it takes a seat until it is lost."""
 
     engine: ReplicaEngine
+    is_guest: bool = False  # somebody else started it: an error of it is its loss, and never the run's end
     since: float = field(default_factory=now)  # clock seconds at which it took its seat
     open: int = 0  # requests
     load: Load = IDLE  # as it reported
@@ -107,12 +108,12 @@ class ReplicaSeats:
         self._begin_new_sum()
         del self._seats[number]
 
-    def fill(self, number: int, engine: ReplicaEngine) -> Replica:
+    def fill(self, number: int, engine: ReplicaEngine, is_guest: bool = False) -> Replica:
         """Seat `engine`."""
         seat = self._seats[number]
         assert seat.replica is None, f"seat {number} is taken"
         self._ended_seconds -= engine.busy_seconds  # before it was here
-        seat.replica = Replica(engine)
+        seat.replica = Replica(engine, is_guest)
         self.restarts += seat.was_filled
         seat.was_filled = True
         return seat.replica

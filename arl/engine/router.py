@@ -203,10 +203,15 @@ class Router:
             await self._may_use_devices.wait()
         self._starting.add(seat)
 
-    async def fill(self, seat: int, engine: ReplicaEngine) -> Replica:
+    async def fill(self, seat: int, engine: ReplicaEngine, is_guest: bool = False) -> Replica:
         """Bring `engine` up to date and seat it; from then on it is given requests.
 
         The lock keeps new versions from being loaded meanwhile, so the weights that the others serve still exist.
+
+        Args:
+            seat: an empty one.
+            engine: of the same size as the others.
+            is_guest: it was started by somebody else, so it is lost where one of ours would end the run by an error.
 
         Raises:
             EngineError: the engine serves an older version than the others.
@@ -219,11 +224,15 @@ class Router:
                 await engine.pause()
             if engine.loaded_version < self.loaded_version:
                 raise EngineError(f"it serves version {engine.loaded_version}, and the others {self.loaded_version}")
-            replica = self._seats.fill(seat, engine)
+            replica = self._seats.fill(seat, engine, is_guest)
             self._any_live.set()
             self._starting.discard(seat)
             self._settled.set()
             return replica
+
+    def replica(self, seat: int) -> Replica | None:
+        """Return what serves in `seat`; None: nothing, or there is no such seat."""
+        return self._seats.replica(seat)
 
     def lose(self, replica: Replica, why: RunError) -> None:
         """Give `replica` no more requests. Its open ones go on elsewhere as soon as it ends them. Idempotent."""
@@ -239,9 +248,11 @@ class Router:
     async def _is_lost(self, replica: Replica, error: RunError) -> bool:
         """Return whether `error` was caused by the replica's end. If so, the replica is given no more requests.
 
-        A broken connection or a deadline is such an end. A refusal is one only if the process dies within seconds.
+        A broken connection or a deadline is such an end. A refusal is one only if the process dies within seconds, or
+        if somebody else has started it.
         """
-        if self._recovers and isinstance(error, EngineLost | DeadlineError):
+        is_end = isinstance(error, EngineLost | DeadlineError) or (replica.is_guest and isinstance(error, EngineError))
+        if self._recovers and is_end:
             self.lose(replica, error)
         elif self._recovers and isinstance(error, EngineError):
             with contextlib.suppress(TimeoutError):

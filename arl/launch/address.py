@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from arl.config.ports import port_range
 from arl.errors import InputError
@@ -35,6 +36,13 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:  # a name, which may be any machine's
         return False
+
+
+def host_identity() -> str:
+    """Identify what shares its loopback addresses with this process: one boot of a machine, and a network namespace."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    network = Path("/proc/self/ns/net").readlink()
+    return f"{boot} {network}"
 
 
 def new_key() -> str:

@@ -15,7 +15,8 @@ from arl.config.recipe import Deadlines, Recipe
 from arl.engine.router import Router
 from arl.launch.base import Process, Resources
 from arl.launch.local import LocalLauncher
-from arl.run.engines import EngineServers, connect_engines
+from arl.run.engine_pool import connect_engines
+from arl.run.engines import EngineServers
 from arl.types import StartingVersions
 from tests.engine.conftest import KEY, Weights, within
 from tests.engine.test_recovery import Run

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import numpy as np
 
 from arl.engine.router import Router
 from arl.errors import EngineLost
