@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from arl.clock import now
-from arl.engine.router import Replica, Router
+from arl.engine.replica_seats import Replica
+from arl.engine.router import Router
 from arl.launch.base import Launcher, Process
 from arl.launch.resident_memory import started_at
 from arl.metrics.run_status import RUNS, ProcessStatus
@@ -64,10 +65,9 @@ class ProcessStates:
 
     def _replica(self, role: str) -> Replica | None:
         seat = role.removeprefix(ENGINE)
-        replicas = self._router.replicas
-        if seat == role or not seat.isdecimal() or int(seat) >= len(replicas):
+        if seat == role or not seat.isdecimal():
             return None
-        return replicas[int(seat)]
+        return self._router.replica(int(seat))
 
     def _reward_workers(self) -> Sequence[ProcessStatus]:
         """Describe the reward workers, which always run beside the controller."""

@@ -30,6 +30,7 @@ FREE = (
     "cluster.",
     "deadlines.",
     "engine.max_restarts",
+    "engine.min_replicas",
     "engine.python",
     "engine.threads",
     "eval.best",
