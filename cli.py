@@ -93,7 +93,7 @@ def train(
     from arl.metrics.console import ConsoleDisplay
     from arl.metrics.summary import render
     from arl.run.auto import resolve_auto
-    from arl.run.memory.hardware import named_node
+    from arl.run.memory.hardware import named_nodes
     from arl.run.plan_text import render_plan
     from arl.run.preflight import preflight
     from arl.run.train import train as run
@@ -110,7 +110,7 @@ def train(
     if gpus is not None and not dry_run:
         raise InputError(f"--gpus {gpus}: names a machine to plan for, and a run takes what is there; add --dry-run")
     if dry_run:
-        named = None if gpus is None else named_node(gpus)
+        named = None if gpus is None else named_nodes(gpus, loaded.cluster.nodes)
         make_world(loaded.world)
         loaded = resolve_auto(loaded, named)
         typer.echo(render_plan(loaded, preflight(loaded, named)), nl=False)

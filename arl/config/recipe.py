@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from arl.config.capabilities import refuse_unsupported
+from arl.config.cluster_section import Cluster as Cluster
 from arl.config.data_section import Data as Data
 from arl.config.data_section import Warmup as Warmup
 from arl.config.data_section import task_evaluation
@@ -45,7 +46,9 @@ class Recipe(Section):
     mode: Literal["disaggregated", "collocated"] = "disaggregated"
     """Engines and trainer run at once on their own devices, or take turns on the same."""
     launcher: str = "local"
-    """Starts the processes of the run: `local` on this machine, or module:attribute of your own (arl.launch.base)."""
+    """Starts the processes of the run: `local` on this machine, `slurm` or `ray` on those of `cluster`, or
+    module:attribute of your own (arl.launch.base)."""
+    cluster: Cluster = Cluster()
     world: str = "wall"
     """wall: processes on the wall clock. virtual: everything in one process, on the CPU, in virtual time, repeatable to
     the last bit. Or a class of yours, as module:attribute: see arl.run.world."""

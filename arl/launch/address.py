@@ -1,15 +1,21 @@
-"""Say where the processes of a run listen: an address, a network interface, a port that is held, and the run's key."""
+"""Say where the processes of a run listen: an address, a network interface, a free port, and the run's key."""
 
 import contextlib
+import errno
 import ipaddress
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+
+from arl.config.ports import port_range
+from arl.errors import InputError
 
 HOST = "ARL_HOST"  # environment of every process of a run: the address on which it listens and is reached
+PORTS = "ARL_PORTS"  # environment of every process of a run whose recipe has cluster.ports: as in 20000-20999
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE: Mapping[str, str] = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+ANY_PORT = range(1)  # 0 lets the kernel choose
 
 
 def listening_address() -> str:
@@ -36,14 +42,55 @@ def new_key() -> str:
     return secrets.token_hex(24)  # hexadecimal, because a command line could take a leading "-" for an option
 
 
+def allowed_ports() -> range:
+    """Return the ports of which this process may take one to listen on."""
+    text = os.environ.get(PORTS)
+    return ANY_PORT if text is None else port_range(text)
+
+
+def free_listener(host: str) -> socket.socket:
+    """Bind a socket to a free port of `host`, one that cluster.ports allows. It does not listen yet.
+
+    No other socket takes the port by chance. One that sets SO_REUSEADDR may listen on it while this one does not.
+
+    Raises:
+        InputError: every port of the range is taken.
+        OSError: this machine does not have the address.
+    """
+    ports = allowed_ports()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in ports:
+        listener = socket.socket(family)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            listener.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+            continue
+        # Only now: two sockets that set it before they bind could take the same port.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return listener
+    raise InputError(
+        f"cluster.ports {ports[0]}-{ports[-1]}: all of them are taken on {host}; give a longer range, or other ports"
+    )
+
+
 @contextlib.contextmanager
 def held_port(host: str) -> Iterator[int]:
-    """Hold a free port of `host` until rank 0 listens on it, which takes seconds.
-
-    While it is held, the kernel gives it to nobody by chance. Rank 0 may listen nevertheless, because both sides set
-    SO_REUSEADDR and this one does not listen.
-    """
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((host, 0))
+    """Hold a free port of `host` until another socket listens on it, which takes seconds."""
+    with free_listener(host) as held:
         yield held.getsockname()[1]
+
+
+@contextlib.contextmanager
+def rank_environments(host: str, num_ranks: int) -> Iterator[Sequence[Mapping[str, str]]]:
+    """Yield torchrun's variables for each rank of a process group whose ranks all run on this machine."""
+    with held_port(host) as port:
+        common = {
+            "MASTER_ADDR": host,
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(num_ranks),
+            "LOCAL_RANK": "0",  # each rank sees only its own device
+        }
+        yield [{**common, "RANK": str(rank)} for rank in range(num_ranks)]

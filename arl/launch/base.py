@@ -2,7 +2,7 @@
 
     recipe.launcher ─► make_launcher ─► Launcher ── start(role, command, resources) ─► Process
                                            │                                              │
-                                     nodes, host, rendezvous              ready · died · stop · end of its log
+                                     nodes, shares_files                  ready · died · stop · end of its log
 
 A run starts its engine servers, its trainer ranks and a warm-up through its launcher. Reward workers are not among
 them: each shares a socket with the controller, and so always runs beside it (arl.reward.pool).
@@ -11,21 +11,22 @@ Your own launcher may wrap the local one. This one runs every process at the low
 
     class NiceLauncher(LocalLauncher):
         async def start(self, role, command, resources, on_line=None):
-            nice = Command(("nice", "-n", "19", *command.argv), command.environment)
+            nice = Command(("nice", "-n", "19", *command.argv), command.environment, command.secrets)
             return await super().start(role, nice, resources, on_line)
 
-A recipe names it: `launcher: my_launcher:NiceLauncher`. The attribute is called with the directory of the logs and the
-seconds of patience at the end, and returns a Launcher. It starts nothing before it is entered as a context.
+A recipe names it: `launcher: my_launcher:NiceLauncher`. The attribute is called with the directory of the logs, the
+seconds of patience at the end and the recipe's section `cluster`, and returns a Launcher. It starts no process of the
+run before it is entered as a context.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 from arl.errors import ProcessDied
+from arl.launch.address import LOOPBACK
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Node:
         device_name: what kind of GPUs they are, as messages show it.
         device_bytes: memory of one of them, of the smallest if they differ; None: not known.
         planned_by: the option that names a machine which is only planned for, such as `--gpus 8xH100`; None: it exists.
+        address: on which its processes listen, and under which those of all nodes reach them.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Node:
     device_name: str = "GPU"
     device_bytes: int | None = None
     planned_by: str | None = None
+    address: str = LOOPBACK
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Resources:
             starts, and makes way for every other process of the run.
         memory_share: fraction of a device's memory that an engine may take for weights and cache, from 0 to 1; None: it
             decides. It binds engines that size their cache when they start, such as SGLang.
+        node: number of its node in Launcher.nodes; 0: the controller's.
     """
 
     threads: int
@@ -68,6 +72,7 @@ class Resources:
     takes_turns: bool = False
     niceness: int = 0
     memory_share: float | None = None
+    node: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,14 +82,16 @@ class Command:
     Args:
         argv: the program and its arguments; never a secret, since every user of a machine reads command lines.
         environment: variables that are added to those of the controller.
+        secrets: further variables, which must not cross a network in the clear.
     """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
 
 
 class Process(Protocol):
-    """Represent a process that a launcher has started; `str()` of it names its role and pid.
+    """Represent a process that a launcher has started; `str()` of it names its role, its pid, and its node if several.
 
     engine = await launcher.start("engine-0", command, resources)
     url = await engine.ready(120)
@@ -94,6 +101,10 @@ class Process(Protocol):
     @property
     def role(self) -> str:
         """Return what it is in the run, such as engine-0 or trainer-1."""
+
+    @property
+    def node(self) -> int:
+        """Return the number of its node in Launcher.nodes."""
 
     @property
     def pid(self) -> int:
@@ -139,20 +150,23 @@ class Launcher(Protocol):
     """Start the processes of one run, and end all of them when its context ends.
 
     async with LocalLauncher(logs, patience=10.0) as launcher:
-        with launcher.rendezvous(2) as ranks:
-            for i, environment in enumerate(ranks):
-                command = Command((sys.executable, "-m", "arl.train.rank"), environment)
-                await launcher.start(f"trainer-{i}", command, Resources(threads=4))
-            ...
+        command = Command((sys.executable, "-m", "arl.engine.embedded.server", "--model", "m", "--port", "0"))
+        engine = await launcher.start("engine-0", command, Resources(threads=4))
+        url = await engine.ready(120)
+        ...
     """
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """Return the machines on which it starts processes; known before the context is entered."""
+        """Return the machines on which it starts processes, the controller's first, also before it is entered.
+
+        Raises:
+            InputError: they cannot be used; names each machine and what is wrong with it.
+        """
 
     @property
-    def host(self) -> str:
-        """Return the address on which processes of this run listen, and under which they reach each other."""
+    def lost_nodes(self) -> Collection[int]:
+        """Return the numbers of the machines that have failed since; nothing can be started there."""
 
     @property
     def shares_files(self) -> bool:
@@ -174,14 +188,11 @@ class Launcher(Protocol):
         Args:
             role: its name in messages, and that of its log.
             command: argv and environment.
-            resources: threads and devices, which the launcher grants.
+            resources: node, threads and devices, which the launcher grants.
             on_line: is called with every line of its output.
-        """
 
-    def rendezvous(self, num_ranks: int) -> AbstractContextManager[Sequence[Mapping[str, str]]]:
-        """Yield the environment of each rank by which the ranks find each other: torchrun's variables.
-
-        The address and port that they name are held for these ranks until the context ends.
+        Raises:
+            ProcessDied: its node is lost.
         """
 
     async def __aenter__(self) -> Self: ...

@@ -9,7 +9,11 @@ from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 from arl.launch.base import Launcher
 
-BUILT_IN = {"local": "arl.launch.local:LocalLauncher"}
+BUILT_IN = {
+    "local": "arl.launch.local:LocalLauncher",
+    "slurm": "arl.launch.slurm.slurm_launcher:SlurmLauncher",
+    "ray": "arl.launch.ray.ray_launcher:RayLauncher",
+}
 EXAMPLE = BUILT_IN["local"]
 
 
@@ -17,21 +21,23 @@ def make_launcher(recipe: Recipe, logs: Path) -> Launcher:
     """Make the recipe's launcher, which will write logs into the directory `logs`. It starts nothing yet.
 
     Raises:
-        RecipeError: the name is unknown or does not import, or what it names makes no launcher of one node.
+        RecipeError: the name is unknown or does not import, or what it names makes no launcher.
+        InputError: the launcher cannot work here, as slurm on a machine without Slurm.
     """
     what = f"launcher {recipe.launcher!r}"
     factory = import_attribute(recipe.launcher, "launcher", BUILT_IN)
     patience = recipe.deadlines.shutdown
     try:
-        inspect.signature(factory).bind(logs, patience)
+        inspect.signature(factory).bind(logs, patience, recipe.cluster)
     except TypeError as error:
         raise RecipeError(
-            f"{what}: it is called with (logs: Path, patience: float), which it does not take ({error}); see {EXAMPLE}"
+            f"{what}: it is called with (logs: Path, patience: float, cluster: Cluster), which it does not take "
+            f"({error}); see {EXAMPLE}"
         ) from error
-    launcher = factory(logs, patience)
+    launcher = factory(logs, patience, recipe.cluster)
     check_seam(launcher, what, Launcher, EXAMPLE)
     if not hasattr(launcher, "__aenter__") or not hasattr(launcher, "__aexit__"):
         raise RecipeError(f"{what}: it cannot be used in `async with`, by which its processes end; see {EXAMPLE}")
-    if len(launcher.nodes) != 1:
-        raise RecipeError(f"{what}: it offers {len(launcher.nodes)} nodes, and a run is placed on one; offer one node")
+    if not launcher.nodes:
+        raise RecipeError(f"{what}: it offers no node; the first must be the controller's")
     return cast(Launcher, launcher)

@@ -5,22 +5,22 @@ end of the context ─► SIGTERM to all ─► SIGKILL after `patience` seconds
 """
 
 import asyncio
-import contextlib
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from arl.launch.address import HOST, LOOPBACK, LOOPBACK_INTERFACE, held_port
+from arl.config.cluster_section import Cluster
+from arl.errors import RecipeError
+from arl.launch.address import HOST, LOOPBACK, LOOPBACK_INTERFACE
 from arl.launch.base import Command, Node, Process, Resources
-from arl.launch.child import NICENESS
 from arl.launch.device_memory import smallest_device
-from arl.launch.devices import VISIBLE_DEVICES, visible_cores, visible_devices
+from arl.launch.devices import visible_cores, visible_devices
+from arl.launch.grants import granted_environment, port_environment
 from arl.launch.process import start_process
 
-# Threads that wait for each other must not burn the cores that the processes share.
-PASSIVE_WAITS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+ONE_MACHINE = Cluster()
 
 
 class LocalLauncher:
@@ -29,9 +29,19 @@ class LocalLauncher:
     Args:
         logs: directory of the logs, made when the context is entered.
         patience: seconds from SIGTERM to SIGKILL at the end of the context.
+        cluster: of the recipe.
+
+    Raises:
+        RecipeError: the recipe asks for several machines.
     """
 
-    def __init__(self, logs: Path, patience: float) -> None:
+    def __init__(self, logs: Path, patience: float, cluster: Cluster = ONE_MACHINE) -> None:
+        if cluster.fewest_nodes > 1:
+            raise RecipeError(
+                f"cluster.nodes {cluster.nodes}: launcher local starts processes on this machine only; use launcher "
+                "slurm or ray, or leave cluster.nodes out"
+            )
+        self._environment = port_environment(cluster)
         self._logs = logs
         self._patience = patience
         self._processes: list[Process] = []
@@ -54,8 +64,8 @@ class LocalLauncher:
         return [Node(platform.node(), visible_cores(), devices, name, num_bytes)]
 
     @property
-    def host(self) -> str:
-        return LOOPBACK
+    def lost_nodes(self) -> Collection[int]:
+        return ()
 
     @property
     def shares_files(self) -> bool:
@@ -73,12 +83,12 @@ class LocalLauncher:
         self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
     ) -> Process:
         environment = {
-            **PASSIVE_WAITS,
             **command.environment,
-            **_granted(resources),
+            **command.secrets,
+            **granted_environment(resources),
+            **self._environment,
             **LOOPBACK_INTERFACE,
-            HOST: self.host,
-            "PYTHONUNBUFFERED": "1",
+            HOST: LOOPBACK,
         }
         log = self._logs / f"{role}.log"
         process = await start_process(role, Command(command.argv, environment), log, on_line)
@@ -89,23 +99,3 @@ class LocalLauncher:
     def _forget_dead(self, role: str) -> None:
         """Forget the dead predecessors of a process, because their pids may be another program's by now."""
         self._processes = [p for p in self._processes if p.role != role or p.exit_code is None]
-
-    @contextlib.contextmanager
-    def rendezvous(self, num_ranks: int) -> Iterator[Sequence[Mapping[str, str]]]:
-        with held_port(self.host) as port:
-            common = {
-                "MASTER_ADDR": self.host,
-                "MASTER_PORT": str(port),
-                "WORLD_SIZE": str(num_ranks),
-                "LOCAL_RANK": "0",  # each rank sees only its own device
-            }
-            yield [{**common, "RANK": str(rank)} for rank in range(num_ranks)]
-
-
-def _granted(resources: Resources) -> dict[str, str]:
-    """Return the environment variables that limit a process to its threads, devices and priority."""
-    return {
-        "OMP_NUM_THREADS": str(resources.threads),
-        VISIBLE_DEVICES: ",".join(resources.devices),
-        NICENESS: str(resources.niceness),
-    }

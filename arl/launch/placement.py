@@ -1,20 +1,27 @@
-"""Divide the cores and devices of a node between the processes of a run.
+"""Divide the cores and devices of the nodes between the processes of a run.
 
-             disaggregated                          collocated
-CPU threads  engines half of the cores, ranks half  all cores for either side
-GPUs         engines the first, ranks the rest      the same for both sides
-turns        none: both sides work at once          engines sleep from a step until its swap, without their memory
+                  disaggregated                             collocated
+GPUs              engines the first, ranks the rest         the same for both sides
+one node, CPU     engines half of the cores, ranks half     all cores for either side
+several, CPU      engines the first nodes, ranks the last   engines and ranks on every node
+turns             none: both sides work at once             engines sleep from a step until its swap, without memory
+
+An engine's GPUs are on one node. Ranks are on as few nodes as possible, equally many on each, because then a copy of
+the weights can be kept on each node (train.shard_ranks).
 
 With eval.every a replica for evaluation is added: on GPUs behind all others, on a CPU with the threads of an engine and
 the lowest priority.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 from arl.launch.base import Node, Resources
-from arl.launch.device_count import needed_devices, refuse_too_few_devices
+from arl.launch.device_count import refuse_too_few_devices
+from arl.launch.seats import Seat, Seats, seats_on_cpus, seats_on_gpus
 
 LOWEST_PRIORITY = 19  # niceness
 NO_MIG_GROUP = "NCCL joins no MIG devices"
@@ -40,50 +47,71 @@ class Placement:
         return bool(self.ranks[0].devices)
 
     @property
-    def devices(self) -> tuple[str, ...]:
-        """Return the GPUs that the run uses, each once."""
-        beside = [] if self.evaluation is None else [self.evaluation]
-        used = [device for resources in (*self.engines, *self.ranks, *beside) for device in resources.devices]
+    def nodes(self) -> list[int]:
+        """Return the numbers of the nodes that the run uses, the controller's included."""
+        return sorted({0, *(resources.node for resources in self._all)})
+
+    @property
+    def ranks_per_node(self) -> int | None:
+        """Return how many ranks each node of the trainer has; None: not equally many."""
+        counts = set(Counter(rank.node for rank in self.ranks).values())
+        return counts.pop() if len(counts) == 1 else None
+
+    def devices_of(self, node: int) -> tuple[str, ...]:
+        """Return the GPUs of a node that the run uses, each once."""
+        used = [device for resources in self._all if resources.node == node for device in resources.devices]
         return tuple(dict.fromkeys(used))
 
     @property
     def has_mig_devices(self) -> bool:
         """Return whether a process has a part of a GPU, with which it can join no NCCL group."""
-        return any(is_mig(device) for device in self.devices)
+        return any(is_mig(device) for resources in self._all for device in resources.devices)
+
+    @property
+    def _all(self) -> list[Resources]:
+        beside = [] if self.evaluation is None else [self.evaluation]
+        return [*self.engines, *self.ranks, *beside]
 
     def with_memory_share(self, share: float) -> "Placement":
         """Return the same placement, in which an engine may take only this fraction of each of its devices."""
         return replace(self, engines=[replace(engine, memory_share=share) for engine in self.engines])
 
 
-def place(recipe: Recipe, node: Node) -> Placement:
-    """Divide `node` between the two sides.
+def place(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
+    """Divide `nodes`, of which the first is the controller's, between the two sides.
 
     Raises:
         RecipeError: there are GPUs, but fewer than the recipe's processes need; or none, where it needs them.
     """
     if recipe.world_traits.one_process:
-        node = replace(node, devices=())  # one process computes on the CPU
-    _check_devices(recipe, node)
-    devices = node.devices
-    is_collocated = recipe.mode == "collocated"
-    engines = _place_engines(recipe, node.cores, devices, is_collocated)
-    return Placement(
-        engines=engines,
-        ranks=_place_ranks(recipe, node.cores, devices, is_collocated),
-        evaluation=_place_evaluation(recipe, devices, engines[0].threads),
+        nodes = [replace(nodes[0], devices=())]  # one process computes on the CPU
+    has_gpus = any(node.devices for node in nodes)
+    _check_devices(recipe, nodes, has_gpus)
+    seats = seats_on_gpus(recipe, nodes) if has_gpus else seats_on_cpus(recipe, len(nodes))
+    return _grant(recipe, nodes, seats)
+
+
+def merged(nodes: Sequence[Node]) -> Node:
+    """Return one node with everything that `nodes` have."""
+    if len(nodes) == 1:
+        return nodes[0]
+    return replace(
+        nodes[0],
+        name=f"{len(nodes)} nodes",
+        cores=sum(node.cores for node in nodes),
+        devices=tuple(device for node in nodes for device in node.devices),
     )
 
 
-def _check_devices(recipe: Recipe, node: Node) -> None:
+def _check_devices(recipe: Recipe, nodes: Sequence[Node], has_gpus: bool) -> None:
     ranks = recipe.train.ranks
     width = recipe.engine.tensor_parallel
-    if any(is_mig(device) for device in node.devices):
+    if any(is_mig(device) for node in nodes for device in node.devices):
         _refuse_groups_of_mig_devices(ranks, width)
-    if width > 1 and not node.devices:
+    if width > 1 and not has_gpus:
         raise RecipeError(f"engine.tensor_parallel {width}: no GPU is visible, and on a CPU it is 1; use more replicas")
-    if node.devices:
-        refuse_too_few_devices(recipe, node)
+    if has_gpus:
+        refuse_too_few_devices(recipe, merged(nodes))
 
 
 def is_mig(device: str) -> bool:
@@ -107,38 +135,48 @@ def _refuse_groups_of_mig_devices(ranks: int, width: int) -> None:
         raise RecipeError(f"train.ranks {ranks}: {NO_MIG_GROUP}; use 1, or GPUs that are not divided")
 
 
-def _place_evaluation(recipe: Recipe, devices: tuple[str, ...], threads: int) -> Resources | None:
-    if not recipe.evaluates_beside:
+def _to_resources(recipe: Recipe, seat: Seat, threads: int | None, cores: int, neighbors: Sequence[Seat]) -> Resources:
+    """Grant what one process uses: its share of the `cores` of its side, unless the recipe gives its threads."""
+    beside = sum(other.node == seat.node for other in neighbors)
+    return Resources(
+        threads=threads or max(cores // beside, 1),
+        devices=seat.devices,
+        takes_turns=recipe.mode == "collocated",
+        node=seat.node,
+    )
+
+
+def _grant(recipe: Recipe, nodes: Sequence[Node], seats: Seats) -> Placement:
+    """Divide the cores of each node between the processes that have their seats there."""
+    shared = recipe.mode == "collocated"
+
+    def engine_cores(node: int) -> int:
+        cores = nodes[node].cores
+        return cores if shared or not _has(seats.ranks, node) else _half(cores)
+
+    def rank_cores(node: int) -> int:
+        cores = nodes[node].cores
+        return cores if shared or not _has(seats.engines, node) else max(cores - _half(cores), 1)
+
+    engines = [
+        _to_resources(recipe, seat, recipe.engine.threads, engine_cores(seat.node), seats.engines)
+        for seat in seats.engines
+    ]
+    ranks = [
+        _to_resources(recipe, seat, recipe.train.threads, rank_cores(seat.node), seats.ranks) for seat in seats.ranks
+    ]
+    return Placement(engines, ranks, _evaluation(seats.evaluation, engines[0].threads))
+
+
+def _evaluation(seat: Seat | None, threads: int) -> Resources | None:
+    if seat is None:
         return None
-    if not devices:
-        return Resources(threads, niceness=LOWEST_PRIORITY)
-    first = needed_devices(recipe)
-    return Resources(threads, devices[first : first + recipe.engine.tensor_parallel])
+    niceness = 0 if seat.devices else LOWEST_PRIORITY
+    return Resources(threads, seat.devices, niceness=niceness, node=seat.node)
 
 
-def _place_engines(recipe: Recipe, cores: int, devices: tuple[str, ...], is_collocated: bool) -> list[Resources]:
-    replicas = recipe.engine.replicas
-    width = recipe.engine.tensor_parallel
-    engine_cores = cores if is_collocated else _half(cores)
-    threads = recipe.engine.threads or max(engine_cores // replicas, 1)
-    engines = []
-    for replica in range(replicas):
-        first = replica * width
-        own = devices[first : first + width]
-        engines.append(Resources(threads, own, takes_turns=is_collocated))
-    return engines
-
-
-def _place_ranks(recipe: Recipe, cores: int, devices: tuple[str, ...], is_collocated: bool) -> list[Resources]:
-    num_ranks = recipe.train.ranks
-    rank_cores = cores if is_collocated else max(cores - _half(cores), 1)
-    threads = recipe.train.threads or max(rank_cores // num_ranks, 1)
-    first = 0 if is_collocated else recipe.engine.replicas * recipe.engine.tensor_parallel
-    ranks = []
-    for rank in range(num_ranks):
-        own = devices[first + rank : first + rank + 1]
-        ranks.append(Resources(threads, own, takes_turns=is_collocated))
-    return ranks
+def _has(seats: Sequence[Seat], node: int) -> bool:
+    return any(seat.node == node for seat in seats)
 
 
 def _half(cores: int) -> int:

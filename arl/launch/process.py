@@ -48,6 +48,10 @@ class LocalProcess:
         return self._role
 
     @property
+    def node(self) -> int:
+        return 0
+
+    @property
     def pid(self) -> int:
         return self._process.pid
 

@@ -1,40 +1,57 @@
 """Replace what a recipe leaves to the machine by what it means there, once, before anything starts.
 
 train.dtype, engine.dtype: auto ─► bfloat16 where the run has GPUs, float32 where it computes on the CPU
+train.shard_ranks: null         ─► with ranks on several nodes, those of one node: a copy of the weights on each
 """
+
+from collections.abc import Sequence
 
 from arl.config.recipe import Recipe
 from arl.config.section import Section
 from arl.launch.base import Node
 from arl.launch.launchers import make_launcher
+from arl.launch.placement import place
 
 AUTO = "auto"
 
 
-def resolve_auto(recipe: Recipe, named: Node | None = None) -> Recipe:
-    """Return the recipe without `auto`; the plan shows it, and the run's recipe.yaml keeps it.
+def resolve_auto(recipe: Recipe, named: Sequence[Node] | None = None) -> Recipe:
+    """Return the recipe without what is left to the machines; the plan shows it, the run's recipe.yaml keeps it.
 
     Args:
-        named: a machine to plan for; None: the launcher's.
+        named: machines to plan for; None: the launcher's.
 
     Raises:
-        RecipeError: the recipe's launcher cannot be made.
+        RecipeError: the recipe's launcher cannot be made, or there are too few devices.
     """
-    if AUTO not in (recipe.train.dtype, recipe.engine.dtype):
+    needs_dtype = AUTO in (recipe.train.dtype, recipe.engine.dtype)
+    if not needs_dtype and (recipe.train.ranks == 1 or recipe.train.shard_ranks is not None):
         return recipe
-    dtype = "bfloat16" if _has_gpus(recipe, named) else "float32"
+    nodes = named
+    if nodes is None:
+        nodes = make_launcher(recipe, recipe.run_directory / "logs").nodes
+    dtype = "bfloat16" if _has_gpus(recipe, nodes) else "float32"
+    train: dict[str, object] = {}
     changes: dict[str, Section] = {}
     if recipe.train.dtype == AUTO:
-        changes["train"] = recipe.train.model_copy(update={"dtype": dtype})
+        train["dtype"] = dtype
+    if recipe.train.shard_ranks is None and len(nodes) > 1:
+        train["shard_ranks"] = _ranks_of_a_node(recipe, nodes)
     if recipe.engine.dtype == AUTO:
         changes["engine"] = recipe.engine.model_copy(update={"dtype": dtype})
+    if train:
+        changes["train"] = recipe.train.model_copy(update=train)
     return recipe.model_copy(update=changes)
 
 
-def _has_gpus(recipe: Recipe, named: Node | None) -> bool:
+def _has_gpus(recipe: Recipe, nodes: Sequence[Node]) -> bool:
     if recipe.world_traits.one_process:
         return False  # it computes on the CPU, see arl.launch.placement
-    if named is not None:
-        return bool(named.devices)
-    launcher = make_launcher(recipe, recipe.run_directory / "logs")
-    return bool(launcher.nodes[0].devices)
+    return any(node.devices for node in nodes)
+
+
+def _ranks_of_a_node(recipe: Recipe, nodes: Sequence[Node]) -> int | None:
+    """Return how many ranks hold one copy of the weights: those of a node; None: all of them."""
+    placement = place(recipe, nodes)
+    is_spread = len({rank.node for rank in placement.ranks}) > 1
+    return placement.ranks_per_node if is_spread else None

@@ -27,7 +27,7 @@ from arl.types import StartingVersions
 
 @dataclass(frozen=True)
 class EngineServers:
-    """Start the engine servers of a run, each on a free port of the launcher's address.
+    """Start the engine servers of a run, each on a free port of its node's address.
 
     Args:
         recipe: of the run.
@@ -48,9 +48,9 @@ class EngineServers:
     async def start(self, i: int) -> Process:
         """Start server `i`, for the first time or again, without waiting until it is ready."""
         command = self._backend.command(self._spec(i))
-        ours = {**command.environment, RUN_KEY: self.key}
-        environment = merge_environments("engine.environment", engine_environment(self.recipe), ours)
-        complete = Command(command.argv, environment)
+        environment = merge_environments("engine.environment", engine_environment(self.recipe), command.environment)
+        secrets = {**command.secrets, RUN_KEY: self.key}
+        complete = Command(command.argv, environment, secrets)
         return await self.launcher.start(f"{self.side}-{i}", complete, self.resources[i])
 
     async def start_all(self) -> list[Process]:
@@ -73,7 +73,7 @@ class EngineServers:
             versions=self.versions,
             resources=self.resources[i],
             seed=self.recipe.seed + i,
-            host=self.launcher.host,
+            host=self.launcher.nodes[self.resources[i].node].address,
             replica=i,
         )
 

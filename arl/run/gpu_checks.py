@@ -46,7 +46,7 @@ def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backe
         InputError: another process uses a GPU, there is no compiler, the backend lacks packages, shared memory is too
             small for NCCL, or the two sides have different versions of NCCL.
     """
-    names = placement.devices
+    names = placement.devices_of(0)
     if not names:
         return GpuReport()
     _check_compilers(recipe, backend)

@@ -78,12 +78,12 @@ class Plan(Struct, frozen=True):
         return digest.hexdigest()
 
 
-def preflight(recipe: Recipe, named: Node | None = None) -> Plan:
+def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     """Check everything that is known to fail, and plan the run. Nothing is started or written.
 
     Args:
-        named: plan for this machine, which is not there, so what is installed on it is not checked. None: for the
-            launcher's.
+        named: plan for these machines, which are not there, so what is installed on them is not checked. None: for
+            the launcher's.
 
     Raises:
         InputError: an object that the recipe names lacks a part, problems or lags cannot be read, devices are missing,
@@ -165,26 +165,27 @@ def _check_evaluations(
 
 
 class _Site(Struct, frozen=True):
-    """Hold where a run is placed: a node, and whether its processes share files."""
+    """Hold where a run is placed: nodes, and whether their processes share files."""
 
-    node: Node
+    nodes: tuple[Node, ...]
     shares_files: bool
     is_here: bool
 
     @classmethod
-    def of(cls, recipe: Recipe, named: Node | None) -> "_Site":
-        """Take the launcher's first node, or the one that is planned for."""
+    def of(cls, recipe: Recipe, named: Sequence[Node] | None) -> "_Site":
+        """Take the launcher's nodes, or those that are planned for."""
+        if named is not None:
+            return cls(tuple(named), shares_files=True, is_here=False)
         launcher = make_launcher(recipe, recipe.run_directory / "logs")
-        node = named or launcher.nodes[0]
-        return cls(node, launcher.shares_files, is_here=named is None)
+        return cls(tuple(launcher.nodes), launcher.shares_files, is_here=True)
 
     def place(self, recipe: Recipe) -> tuple[Placement, Transport]:
-        """Divide the node between the processes, and choose how weights travel.
+        """Divide the nodes between the processes, and choose how weights travel.
 
         Raises:
             InputError: devices are missing, or no transport serves.
         """
-        placement = place(recipe, self.node)
+        placement = place(recipe, self.nodes)
         transports = set(recipe.engine.capabilities.transports)
         if placement.has_mig_devices:
             if recipe.sync.transport == "broadcast":
@@ -196,6 +197,7 @@ class _Site(Struct, frozen=True):
             one_process=recipe.world_traits.one_process,
             on_gpus=placement.on_gpus,
             shares_files=self.shares_files,
+            shares_memory=len(placement.nodes) == 1,
         )
         return placement, transport
 
@@ -283,7 +285,7 @@ def _plan_memory(recipe: Recipe, site: _Site, longest: int, kept: int) -> Memory
 
     if Path(recipe.model.path).is_dir():  # otherwise it is downloaded when the run begins
         stored_files(recipe.model.path)
-    return plan_recipe(recipe, site.node, site.place, longest, kept, site.is_here)
+    return plan_recipe(recipe, site.nodes, site.place, longest, kept, site.is_here)
 
 
 def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCodec, limits: Limits) -> int:

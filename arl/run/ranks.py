@@ -49,25 +49,21 @@ async def open_trainer(
         len(ranks),
         key,
         recipe.deadlines,
-        host=launcher.host,
+        host=launcher.nodes[0].address,
         published=versions.older,
         records=recipe.output.trajectories,
     )
-    async with (
-        client as trainer,
-        asyncio.TaskGroup() as tasks,
-        started_ranks(trainer, ranks, launcher, rank_environment(recipe, transport)),
-    ):
+    async with client as trainer, asyncio.TaskGroup() as tasks:
+        await start_ranks(trainer, ranks, launcher, rank_environment(recipe, transport))
         failure = tasks.create_task(trainer.failure(), name="trainer watcher")
         yield trainer
         failure.cancel()
 
 
-@contextlib.asynccontextmanager
-async def started_ranks(
+async def start_ranks(
     trainer: TrainerClient, ranks: Sequence[Resources], launcher: Launcher, environment: Mapping[str, str]
-) -> AsyncIterator[list[Process]]:
-    """Start a process for each rank, and have `trainer` watch it. The port where they meet is held until the end.
+) -> list[Process]:
+    """Start a process for each rank, and have `trainer` watch it.
 
     Args:
         trainer: the client, which listens already.
@@ -75,16 +71,24 @@ async def started_ranks(
         launcher: starts the processes, and ends them when its own context ends.
         environment: variables of these processes, see `rank_environment`.
     """
-    with launcher.rendezvous(len(ranks)) as environments:
-        processes = []
-        for rank, (resources, rendezvous) in enumerate(zip(ranks, environments, strict=True)):
-            ours = {**rendezvous, **trainer.environment}
-            merged = merge_environments("train.environment", environment, ours)
-            command = Command((sys.executable, "-m", "arl.train.rank"), merged)
-            process = await launcher.start(f"trainer-{rank}", command, resources)
-            trainer.watch(rank, process)
-            processes.append(process)
-        yield processes
+    processes = []
+    for rank, resources in enumerate(ranks):
+        ours = {**trainer.environment, **_numbers(rank, len(ranks))}
+        merged = merge_environments("train.environment", environment, ours)
+        command = Command((sys.executable, "-m", "arl.train.rank"), merged, trainer.secrets)
+        process = await launcher.start(f"trainer-{rank}", command, resources)
+        trainer.watch(rank, process)
+        processes.append(process)
+    return processes
+
+
+def _numbers(rank: int, num_ranks: int) -> dict[str, str]:
+    """Return torchrun's variables that number a rank. Each rank sees only its own device, so that is the first."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(num_ranks),
+        "LOCAL_RANK": "0",
+    }
 
 
 def _init(

@@ -27,6 +27,7 @@ from arl.types import StartingVersions
 
 # Fields that a resumed run may change, because they change nothing that is computed.
 FREE = (
+    "cluster.",
     "deadlines.",
     "engine.max_restarts",
     "engine.python",
@@ -56,6 +57,7 @@ FREE_ON_THE_WALL = (
     "engine.replicas",
     "engine.slots",
     "engine.tensor_parallel",
+    "launcher",
     "output.checkpoint_every",
     "reward.workers",
     "train.checkpointing",

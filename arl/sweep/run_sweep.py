@@ -124,7 +124,7 @@ def _check_smallest(shares: Sequence[Share], checked: CheckedSweep) -> None:
         devices=smallest.devices,
     )
     for arm in checked.arms:
-        place(arm.recipe, node)
+        place(arm.recipe, [node])
 
 
 def _list_failed(failed: list[FailedRun], total: int) -> str:

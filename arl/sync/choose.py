@@ -3,7 +3,8 @@
 sync.transport auto, first row that fits:
 
     engines in the trainer's process                                                memory
-    no GPUs, or rollout.lag                                                         file
+    rollout.lag, or no GPUs and one node                                            file
+    no GPUs, several nodes                                                          broadcast
     GPUs, disaggregated                                                             broadcast
     GPUs, collocated: every engine on GPUs of ranks, and its backend takes ipc      ipc
     GPUs, collocated: any other                                                     file
@@ -26,6 +27,7 @@ def choose_transport(
     one_process: bool,
     on_gpus: bool,
     shares_files: bool = True,
+    shares_memory: bool = True,
 ) -> Transport:
     """Return the recipe's transport, or with `auto` the one that suits its devices.
 
@@ -37,6 +39,7 @@ def choose_transport(
         one_process: engines generate in the trainer's process.
         on_gpus: engines and trainer compute on GPUs.
         shares_files: every process reads what another one writes to a file.
+        shares_memory: all of them are on one node.
 
     Raises:
         InputError: the recipe's transport cannot work on these devices, `auto` finds none that can, or another setting
@@ -44,9 +47,11 @@ def choose_transport(
     """
     wanted = recipe.sync.transport
     if wanted == "auto":
-        chosen = _first_possible(recipe, backend_transports, one_process, on_gpus, shares_files)
+        chosen = _first_possible(recipe, backend_transports, one_process, on_gpus, shares_files, shares_memory)
     else:
         _refuse_unsuited(recipe, wanted, on_gpus, shares_files)
+        if wanted == "ipc" and not shares_memory:
+            raise InputError("sync.transport ipc: the run is on several nodes, and handles are of one; use auto")
         chosen = wanted
     _refuse_useless_buffers(recipe, chosen, on_gpus)
     return chosen
@@ -58,9 +63,10 @@ def _first_possible(
     one_process: bool,
     on_gpus: bool,
     shares_files: bool,
+    shares_memory: bool,
 ) -> Transport:
     """Return what `auto` stands for here, or raise InputError."""
-    for transport in _preferred(recipe, one_process, on_gpus):
+    for transport in _preferred(recipe, one_process, on_gpus, shares_memory):
         if transport in backend_transports and (shares_files or not _needs_files(transport)):
             return transport
     can = ", ".join(sorted(backend_transports))
@@ -70,17 +76,17 @@ def _first_possible(
     )
 
 
-def _preferred(recipe: Recipe, one_process: bool, on_gpus: bool) -> list[Transport]:
+def _preferred(recipe: Recipe, one_process: bool, on_gpus: bool, shares_memory: bool) -> list[Transport]:
     """Return the transports that can work, the best first."""
     if one_process:
         return ["memory", "file"]
     if recipe.rollout.lag is not None:
         return ["file"]
     if not on_gpus:
-        return ["file", "broadcast"]
+        return ["file", "broadcast"] if shares_memory else ["broadcast", "file"]
     if recipe.mode == "disaggregated":
         return ["broadcast", "file"]
-    return ["ipc", "file"] if _is_on_ranks(recipe) else ["file"]
+    return ["ipc", "file"] if shares_memory and _is_on_ranks(recipe) else ["file"]
 
 
 def _refuse_unsuited(recipe: Recipe, wanted: Transport, on_gpus: bool, shares_files: bool) -> None:

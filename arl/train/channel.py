@@ -45,6 +45,8 @@ class Hello(_Message, frozen=True):
     run_key: str
     host: str  # name of its machine
     pid: int
+    address: str = ""  # main thread of rank 0: where the ranks meet
+    port: int = 0
 
 
 class Refused(_Message, frozen=True):
@@ -75,6 +77,8 @@ class Init(_Message, frozen=True):
     broadcast_seconds: float = 60.0  # deadline of every wait for an engine
     checked_as: str | None = None  # dtype of engines whose weights are compared
     takes_turns: bool = False  # engines use its devices between its steps
+    master_address: str = ""  # where the ranks meet; empty: torchrun's environment says it
+    master_port: int = 0
 
     def sections(self) -> tuple[Train, ObjectiveSection]:
         """Return the sections `train` and `objective` of the recipe."""

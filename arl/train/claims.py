@@ -25,7 +25,7 @@ def start_claims(target: BroadcastTarget, seconds: float) -> None:
 
 def _serve(target: BroadcastTarget, seconds: float) -> None:
     """Consumes claims; waits for the next; unblocked by it, or by the end of the process."""
-    link = Link(channel.CLAIMS, CONTEXT)
+    link = Link(channel.CLAIMS, context=CONTEXT)
     while isinstance(message := link.receive(), Claim):
         try:
             version = target.claim(message.version, seconds)

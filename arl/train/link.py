@@ -18,11 +18,18 @@ class Link:
 
     Args:
         role: "trainer", or the name of a thread.
+        meeting: where the ranks meet, if this is the main thread of rank 0.
         context: of ZeroMQ. None: the process's own, which is destroyed at the end, so that no thread may still wait
             for a message of it then.
     """
 
-    def __init__(self, role: str, context: "zmq.Context[zmq.Socket[bytes]] | None" = None) -> None:
+    def __init__(
+        self,
+        role: str,
+        *,
+        meeting: tuple[str, int] = ("", 0),
+        context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
+    ) -> None:
         self.rank = int(os.environ["RANK"])
         context = context or zmq.Context.instance()
         self._socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
@@ -34,6 +41,8 @@ class Link:
             run_key=os.environ[RUN_KEY],
             host=platform.node(),
             pid=os.getpid(),
+            address=meeting[0],
+            port=meeting[1],
         )
         self.send(hello)
 

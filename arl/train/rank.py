@@ -3,21 +3,24 @@
     environment ─► Hello ─► Init ─► Learner ─► for ever: Step ─► Stepped (─► Published, from the publisher's thread)
                                                          Save ─► Copied  (─► Saved, from the saver's thread)
 
-Environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun sets them, ARL_TRAINER_ADDRESS, ARL_RUN_KEY and
-ARL_STARTUP_SECONDS.
+Environment: RANK and WORLD_SIZE as torchrun sets them, ARL_TRAINER_ADDRESS, ARL_RUN_KEY and ARL_STARTUP_SECONDS. Where
+the ranks meet, rank 0 reports in its Hello, and Init tells all of them; torchrun's MASTER_ADDR and MASTER_PORT win.
 Standard output goes to the rank's log: one line for each message that it receives and each answer that it sends.
 """
 
+import contextlib
 import os
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import zmq
 
+from arl.launch.address import held_port, listening_address
 from arl.launch.child import leave
 from arl.train import channel
 from arl.train.channel import (
@@ -156,13 +159,36 @@ class _Announcer:
 
 def main() -> NoReturn:
     """Serve until Stop; exit with 1 after a traceback, which the controller and the log get."""
-    link = Link("trainer")
+    with _held_meeting() as meeting:
+        link = Link("trainer", meeting=meeting)
+        code = _serve(link)
+    zmq.Context.instance().destroy(linger=int(LINGER_SECONDS * 1000))
+    leave(code)
+
+
+@contextlib.contextmanager
+def _held_meeting() -> Iterator[tuple[str, int]]:
+    """Hold the port where the ranks will meet, if this is rank 0 and torchrun has chosen none."""
+    has_others = int(os.environ["WORLD_SIZE"]) > 1
+    if int(os.environ["RANK"]) > 0 or not has_others or "MASTER_PORT" in os.environ:
+        yield "", 0
+        return
+    host = listening_address()
+    with held_port(host) as port:
+        yield host, port
+
+
+def _serve(link: Link) -> int:
+    """Serve the controller, and return the exit code."""
     rank = None
     code = 0
     try:
         init = link.receive(float(os.environ[channel.STARTUP_SECONDS]))  # Init comes when every rank has said hello
         if not isinstance(init, Init):
             raise PermissionError(f"the controller answered {init}")
+        if init.master_port:
+            os.environ["MASTER_ADDR"] = init.master_address
+            os.environ["MASTER_PORT"] = str(init.master_port)
         rank = Rank(link, init)
         rank.serve()
     except Exception:
@@ -170,8 +196,7 @@ def main() -> NoReturn:
         print(trace, file=sys.stderr)
         link.send(Failed(-1 if rank is None else rank.learner.version, trace))
         code = 1
-    zmq.Context.instance().destroy(linger=int(LINGER_SECONDS * 1000))
-    leave(code)
+    return code
 
 
 if __name__ == "__main__":

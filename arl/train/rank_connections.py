@@ -12,6 +12,7 @@ import zmq
 import zmq.asyncio
 from msgspec import Struct
 
+from arl.launch.address import free_listener
 from arl.launch.child import RUN_KEY
 from arl.train import channel
 from arl.train.channel import Hello, Refused
@@ -35,8 +36,19 @@ class RankConnections:
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a message to a connection that is gone raises
-        port = self._socket.bind_to_random_port(f"tcp://{host}")
-        self.environment = {channel.ADDRESS: f"tcp://{host}:{port}", RUN_KEY: run_key}  # of every rank
+        port = self._bind(host)
+        self.environment = {channel.ADDRESS: f"tcp://{host}:{port}"}  # of every rank
+        self.secrets = {RUN_KEY: run_key}  # further variables of every rank
+
+    def _bind(self, host: str) -> int:
+        """Listen on a free port of `host`, and return it."""
+        with free_listener(host) as listener:
+            listener.listen()
+            self._socket.setsockopt(zmq.USE_FD, listener.fileno())
+            port: int = listener.getsockname()[1]
+            self._socket.bind(f"tcp://{host}:{port}")
+            listener.detach()  # ZeroMQ closes it
+        return port
 
     def close(self) -> None:
         """Close every connection; what is not sent yet is dropped."""

@@ -9,10 +9,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection
 
+import msgspec
+
 from arl.clock import deadline
 from arl.errors import DeadlineError, RunError, TrainerError
 from arl.launch.base import Process
-from arl.train.channel import Hello
+from arl.train.channel import Hello, Init
 
 SETTLE_SECONDS = 1.0  # in which a death, the tracebacks that follow from it, and the exits after them all arrive
 
@@ -36,6 +38,11 @@ class RankWatch:
     def greeted(self, hello: Hello) -> None:
         """Note the host and process id that a rank's main thread has sent."""
         self._hellos[hello.rank] = hello
+
+    def with_meeting(self, init: Init) -> Init:
+        """Return `init` with the place where the ranks meet, as rank 0 has reported it."""
+        first = self._hellos[0]
+        return msgspec.structs.replace(init, master_address=first.address, master_port=first.port)
 
     def raised(self, error: TrainerError) -> None:
         """Note the traceback that a rank has sent before it exits."""

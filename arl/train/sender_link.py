@@ -20,7 +20,7 @@ class SenderLink:
 
     def __init__(self, group: str | None) -> None:
         role = SENDERS if group is None else group
-        self._link = Link(role, CONTEXT)
+        self._link = Link(role, context=CONTEXT)
 
     def next_group(self) -> GroupRequest | None:
         message = self._link.receive()

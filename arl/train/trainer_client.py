@@ -60,9 +60,9 @@ class TrainerClient:
 
     A launcher starts them with `environment` and torchrun's variables:
 
-        async with TrainerClient(init, recipe.advantage, 2, key, recipe.deadlines, host=launcher.host) as trainer:
+        async with TrainerClient(init, recipe.advantage, 2, key, recipe.deadlines, host="127.0.0.1") as trainer:
             for rank in range(2):
-                ...  # start `python -m arl.train.rank` with trainer.environment
+                ...  # start `python -m arl.train.rank` with trainer.environment and trainer.secrets
                 trainer.watch(rank, process)
             await trainer.ready()
             result = await trainer.step(batch)
@@ -120,6 +120,7 @@ class TrainerClient:
             **self._connections.environment,
             channel.STARTUP_SECONDS: str(deadlines.startup),
         }
+        self.secrets = self._connections.secrets  # further variables of every rank
         self.tensors: tuple[TensorSpec, ...] = ()  # of every version that is published; known when `ready`
 
     async def __aenter__(self) -> Self:
@@ -163,7 +164,8 @@ class TrainerClient:
         """
         assert self._answers is not None
         await self._collect(self._answers, self._deadlines.startup, "to say hello")
-        first, *_ = await self._ask([self._init] * self._num_ranks, Ready, self._deadlines.startup)
+        init = self._ranks.with_meeting(self._init)
+        first, *_ = await self._ask([init] * self._num_ranks, Ready, self._deadlines.startup)
         self.tensors = first.tensors
         if self._init.transport == "broadcast":
             async with self._rank_0_deadline(self._deadlines.startup, "to start the threads that broadcast"):

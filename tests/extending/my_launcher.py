@@ -17,9 +17,14 @@ class NiceLauncher(LocalLauncher):
     async def start(
         self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
     ) -> Process:
-        nice = Command(("nice", "-n", NICENESS, *command.argv), command.environment)
+        nice = Command(("nice", "-n", NICENESS, *command.argv), command.environment, command.secrets)
         process = await super().start(role, nice, resources, on_line)
-        line = {"role": role, "pid": process.pid, "environment": sorted(command.environment)}
+        line = {
+            "role": role,
+            "pid": process.pid,
+            "environment": sorted(command.environment),
+            "secrets": sorted(command.secrets),
+        }
         with (self.logs / "started.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
         return process
@@ -30,10 +35,10 @@ def priority(problem: object, response: Response) -> float:
     return float(len(response.text) % 3)
 
 
-class WithoutRendezvous:
+class WithoutStart:
     """Lacks most parts of a launcher."""
 
-    def __init__(self, logs: object, patience: float) -> None: ...
+    def __init__(self, logs: object, patience: float, cluster: object) -> None: ...
 
 
 class WithAnotherStart(LocalLauncher):

@@ -44,7 +44,7 @@ def test_a_launcher_of_ones_own_starts_every_process_of_a_real_run(
     assert sorted(process["role"] for process in started) == ["engine-0", "trainer-0"]
     for process in started:
         assert "SIDE" in process["environment"]
-        assert "ARL_RUN_KEY" in process["environment"], "the run's key is in the environment, never in argv"
+        assert "ARL_RUN_KEY" in process["secrets"], "the run's key is never in argv"
     assert "at version 2: Stepped sent" in (logs / "trainer-0.log").read_text()
     assert not left_behind(str(tmp_path))
 
@@ -54,9 +54,12 @@ def test_a_launcher_of_ones_own_starts_every_process_of_a_real_run(
     [
         ("locl", "launcher 'locl': did you mean local"),
         (f"{HERE}:Missing", "has no attribute Missing"),
-        (f"{HERE}:WithoutRendezvous", r"lacks .*; see arl\.launch\.local:LocalLauncher"),
+        (f"{HERE}:WithoutStart", r"lacks .*; see arl\.launch\.local:LocalLauncher"),
         (f"{HERE}:WithAnotherStart", r"start\(.*cannot be called as start\(role, command, resources"),
-        (f"{HERE}:without_patience", r"it is called with \(logs: Path, patience: float\), which it does not take"),
+        (
+            f"{HERE}:without_patience",
+            r"called with \(logs: Path, patience: float, cluster: Cluster\), which it does not",
+        ),
     ],
 )
 def test_a_launcher_that_lacks_a_part_is_refused_with_its_name_and_an_example(

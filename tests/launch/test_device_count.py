@@ -33,7 +33,7 @@ def node(count: int, planned: bool = True) -> Node:
 
 def refusal(settings: Recipe, machine: Node) -> str:
     with pytest.raises(RecipeError) as raised:
-        place(settings, machine)
+        place(settings, [machine])
     return str(raised.value)
 
 
@@ -91,11 +91,12 @@ def test_everything_that_is_offered_can_be_placed(
 ) -> None:
     settings = recipe(mode, replicas=replicas, ranks=ranks, width=width, eval={"problems": 8, "every": every})
     try:
-        place(settings, node(count))
+        place(settings, [node(count)])
     except RecipeError as error:
         _, _, advice = str(error).rpartition(": use ")
         for remedy in advice.split(", or "):
-            place(with_(settings, remedy), node(count if "--set" in remedy and "eval.every" not in remedy else 99))
+            enough = count if "--set" in remedy and "eval.every" not in remedy else 99
+            place(with_(settings, remedy), [node(enough)])
 
 
 def with_(settings: Recipe, remedy: str) -> Recipe:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from arl.errors import DeadlineError, ProcessDied
+from arl.launch.address import rank_environments
 from arl.launch.base import Command, Resources
 from arl.launch.child import PARENT
 from arl.launch.deaths import first_death
@@ -154,8 +155,8 @@ def test_a_program_that_does_not_exist_is_a_death_that_says_so(tmp_path: Path) -
         asyncio.run(main())
 
 
-def test_ranks_meet_at_one_address_and_each_knows_its_number(tmp_path: Path) -> None:
-    with LocalLauncher(tmp_path, patience=1).rendezvous(2) as environments:
+def test_ranks_meet_at_one_address_and_each_knows_its_number() -> None:
+    with rank_environments("127.0.0.1", 2) as environments:
         assert [environment["RANK"] for environment in environments] == ["0", "1"]
         assert {environment["MASTER_ADDR"] for environment in environments} == {"127.0.0.1"}
         assert {environment["WORLD_SIZE"] for environment in environments} == {"2"}

@@ -320,20 +320,20 @@ def test_a_resumed_run_measures_the_version_that_was_being_measured_and_those_th
 
 def test_the_replica_makes_way_on_a_cpu_and_needs_devices_of_its_own_on_gpus() -> None:
     recipe = Recipe.model_validate(RECIPE)
-    on_cpu = place(recipe, Node("n", 8)).evaluation
+    on_cpu = place(recipe, [Node("n", 8)]).evaluation
     assert on_cpu is not None
     assert on_cpu.niceness == LOWEST_PRIORITY
-    on_gpus = place(recipe, Node("n", 8, ("0", "1", "2"))).evaluation
+    on_gpus = place(recipe, [Node("n", 8, ("0", "1", "2"))]).evaluation
     assert on_gpus is not None
     assert (on_gpus.devices, on_gpus.niceness) == (("2",), 0)
     collocated = recipe.model_copy(update={"mode": "collocated"})
-    assert place(collocated, Node("n", 8, ("0", "1"))).evaluation.devices == ("1",)  # type: ignore[union-attr]
+    assert place(collocated, [Node("n", 8, ("0", "1"))]).evaluation.devices == ("1",)  # type: ignore[union-attr]
     with pytest.raises(
         RecipeError, match=r"eval.every 10: .* makes 3 with the 2 .* there are 2 visible: use --set eval.every=0"
     ):
-        place(recipe, Node("n", 8, ("0", "1")))
+        place(recipe, [Node("n", 8, ("0", "1"))])
     without = recipe.model_copy(update={"eval": recipe.eval.model_copy(update={"every": 0})})
-    assert place(without, Node("n", 8, ("0", "1"))).evaluation is None
+    assert place(without, [Node("n", 8, ("0", "1"))]).evaluation is None
 
 
 def test_a_run_measures_exactly_the_versions_that_it_says_and_trains_no_token_of_it(

@@ -138,21 +138,21 @@ def test_each_process_of_a_collocated_or_separate_run_gets_a_device_of_its_own(
     tmp_path: Path, devices: tuple[str, ...]
 ) -> None:
     node = Node("here", 8, devices)
-    together = place(recipe(tmp_path, mode="collocated"), node)
-    assert together.devices == devices[:1]
+    together = place(recipe(tmp_path, mode="collocated"), [node])
+    assert together.devices_of(0) == devices[:1]
     if len(devices) == 1:
         with pytest.raises(
             RecipeError, match="which makes 2; there is 1 visible: use --set mode=collocated, or CUDA_VISIBLE_DEVICES="
         ):
-            place(recipe(tmp_path), node)
+            place(recipe(tmp_path), [node])
         return
-    apart = place(recipe(tmp_path), node)
+    apart = place(recipe(tmp_path), [node])
     assert [apart.engines[0].devices, apart.ranks[0].devices] == [devices[:1], devices[1:2]]
 
 
 def test_eight_gpus_hold_six_engines_and_two_ranks(tmp_path: Path) -> None:
     given = recipe(tmp_path, engine={"replicas": 6}, train={"ranks": 2})
-    placed = place(given, Node("here", 64, tuple("01234567")))
+    placed = place(given, [Node("here", 64, tuple("01234567"))])
     assert [engine.devices for engine in placed.engines] == [(str(i),) for i in range(6)]
     assert [rank.devices for rank in placed.ranks] == [("6",), ("7",)]
 

@@ -173,7 +173,7 @@ def test_a_process_with_the_wrong_key_is_refused_and_the_run_goes_on(tiny: Path,
             with started(trainer.environment | {RUN_KEY: "guess"}, 1) as strangers:
                 await asyncio.to_thread(strangers[0].wait, 300)
                 assert strangers[0].returncode == 1
-            with started(trainer.environment, 1):
+            with started({**trainer.environment, **trainer.secrets}, 1):
                 await trainer.ready()
                 assert (await trainer.step(batch(4, groups=4, size=4))).version == 5
                 await trainer.stop()
@@ -185,7 +185,7 @@ def test_a_rank_that_gets_no_init_gives_up_after_the_deadline_of_a_start(tiny: P
     async def scene() -> None:
         async with TrainerClient(init(tiny, tmp_path), GRPO(), 2, KEY, DEADLINES, host=LOOPBACK) as trainer:
             assert float(trainer.environment[channel.STARTUP_SECONDS]) == DEADLINES.startup
-            environment = trainer.environment | {channel.STARTUP_SECONDS: "0.5"}
+            environment = {**trainer.environment, **trainer.secrets} | {channel.STARTUP_SECONDS: "0.5"}
             message = r"the controller sent nothing for 0\.5 s"
             with started(environment, 1), pytest.raises(TrainerError, match=message):  # the other one never starts
                 await trainer.ready()

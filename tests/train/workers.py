@@ -9,7 +9,7 @@ from arl.config.recipe import Deadlines, Train
 from arl.launch.address import LOOPBACK, LOOPBACK_INTERFACE, held_port
 from arl.launch.base import Process, Resources
 from arl.launch.local import LocalLauncher
-from arl.run.ranks import started_ranks
+from arl.run.ranks import start_ranks
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.grpo import GRPO
 from arl.train.channel import Init
@@ -50,9 +50,9 @@ async def launched(
     """
     async with (
         LocalLauncher(Path(first.evidence), patience=10.0) as launcher,
-        TrainerClient(first, GRPO(), ranks, KEY, deadlines, host=launcher.host) as trainer,
-        started_ranks(trainer, [Resources(threads=1)] * ranks, launcher, {}) as processes,
+        TrainerClient(first, GRPO(), ranks, KEY, deadlines, host=LOOPBACK) as trainer,
     ):
+        processes = await start_ranks(trainer, [Resources(threads=1)] * ranks, launcher, {})
         await trainer.ready()
         yield trainer, processes
 
@@ -65,7 +65,7 @@ async def forked(
     async with TrainerClient(
         first, GRPO(), ranks, KEY, DEADLINES, host=LOOPBACK, published=published, records=records
     ) as trainer:
-        with started(trainer.environment, ranks) as processes:
+        with started({**trainer.environment, **trainer.secrets}, ranks) as processes:
             await trainer.ready()
             yield trainer, processes
 

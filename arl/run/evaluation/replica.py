@@ -103,7 +103,7 @@ class EvaluationReplica:
             key=servers.key,
             versions=versions,
             resources=self._resources,
-            host=servers.launcher.host,
+            host=servers.launcher.nodes[self._resources.node].address,
             logs=str(logs),
         )
         return await EvaluatorLink.start(assignment, self._note)

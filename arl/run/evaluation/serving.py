@@ -60,7 +60,7 @@ def engine_resources(recipe: Recipe) -> list[Resources]:
         RecipeError: there are GPUs, but fewer than the engines need.
     """
     launcher = make_launcher(recipe, Path())
-    shared = place(recipe.model_copy(update={"mode": "collocated"}), launcher.nodes[0])
+    shared = place(recipe.model_copy(update={"mode": "collocated"}), launcher.nodes)
     return [replace(resources, takes_turns=False) for resources in shared.engines]
 
 

@@ -1,6 +1,7 @@
 """Know the memory of GPUs, at hand or named: `--gpus 8xH100` plans for a machine that is not there. Torch-free."""
 
 import re
+from dataclasses import replace
 
 from arl.errors import InputError
 from arl.launch.base import Node
@@ -55,6 +56,18 @@ def named_node(text: str) -> Node:
         device_bytes=num_bytes,
         planned_by=f"--gpus {text}",
     )
+
+
+def named_nodes(text: str, count: int) -> list[Node]:
+    """Return `count` machines with the GPUs that `text` names each.
+
+    Raises:
+        InputError: see `named_node`.
+    """
+    node = named_node(text)
+    if count == 1:
+        return [node]
+    return [replace(node, name=f"named machine {number}") for number in range(count)]
 
 
 def describe_gpus(node: Node) -> str:

@@ -1,9 +1,9 @@
-"""Plan the memory of a recipe on a node, and refuse what cannot fit there.
+"""Plan the memory of a recipe on its nodes, and refuse what cannot fit there.
 
 model's config and meta model ─► MemoryInputs ─► plan_memory ─► MemoryPlan, or InputError with what would make it fit
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_config
@@ -11,7 +11,7 @@ from arl.data.model_shape import ModelShape
 from arl.errors import InputError
 from arl.launch.base import Node
 from arl.launch.host_memory import free_memory
-from arl.launch.placement import Placement
+from arl.launch.placement import Placement, merged
 from arl.models.load import empty_model
 from arl.run.memory.budget import MemoryPlan
 from arl.run.memory.hardware import describe_gpus
@@ -25,14 +25,17 @@ WITHOUT_GPUS = "This machine has no GPU; to plan for another one add --dry-run -
 Place = Callable[[Recipe], tuple[Placement, Transport]]
 
 
-def plan_recipe(recipe: Recipe, node: Node, place: Place, longest: int, kept: int, is_here: bool) -> MemoryPlan:
+def plan_recipe(
+    recipe: Recipe, nodes: Sequence[Node], place: Place, longest: int, kept: int, is_here: bool
+) -> MemoryPlan:
     """Return the plan of a recipe with a model.path and without `auto`.
 
     Args:
-        place: places a recipe on the node and chooses its transport; raises InputError where that is impossible.
+        nodes: of one kind; the plan is of the GPUs that have the least memory.
+        place: places a recipe on the nodes and chooses its transport; raises InputError where that is impossible.
         longest: trajectory, tokens.
         kept: versions that engines may still load.
-        is_here: the node is this machine; otherwise nobody knows the memory of its host.
+        is_here: the nodes are there. The memory of a host is known only if this machine is the only node.
 
     Raises:
         InputError: it does not fit; with the largest parts, and settings with which it would.
@@ -42,6 +45,9 @@ def plan_recipe(recipe: Recipe, node: Node, place: Place, longest: int, kept: in
     parameters = ParameterCounts.of(empty_model(path))
     config = model_config(path)
     shape = ModelShape.of(config)
+    node = merged(nodes)
+    known = [one.device_bytes for one in nodes if one.device_bytes is not None]
+    device_bytes = min(known, default=None)
 
     def plan(tried: Recipe) -> MemoryPlan:
         _refuse_divided_heads(tried.engine.tensor_parallel, shape)
@@ -52,8 +58,8 @@ def plan_recipe(recipe: Recipe, node: Node, place: Place, longest: int, kept: in
             context=config.max_position_embeddings,
             longest=longest,
             kept=kept,
-            device_bytes=node.device_bytes,
-            host_bytes=free_memory() if is_here else None,
+            device_bytes=device_bytes,
+            host_bytes=free_memory() if is_here and len(nodes) == 1 else None,
             hardware=_hardware(node, placement),
         )
         return plan_memory(tried, placement, transport, given)

@@ -11,6 +11,7 @@ from typing import Any
 from arl.clock import in_thread
 from arl.config.recipe import Recipe
 from arl.errors import RunError
+from arl.launch.address import rank_environments
 from arl.launch.base import Command, Launcher, Resources
 from arl.launch.placement import is_mig
 from arl.run.doctor import examine
@@ -62,7 +63,7 @@ async def check_collectives(launcher: Launcher) -> StageOutcome:
             found.append(json.loads(line))
 
     argv = (sys.executable, "-m", "arl.run.smoke.collective_check", str(megabytes))
-    with launcher.rendezvous(len(resources)) as environments:
+    with rank_environments(node.address, len(resources)) as environments:
         started = []
         for rank, environment in enumerate(environments):
             command = Command(argv, environment)

@@ -85,7 +85,7 @@ class Place:
 
 def engine_resources(trial: Trial, node: Node) -> list[Resources]:
     """Return what each engine server of the trial gets of `node`."""
-    return place(trial.recipe, node).with_memory_share(MEMORY_SHARE).engines
+    return place(trial.recipe, [node]).with_memory_share(MEMORY_SHARE).engines
 
 
 @contextlib.asynccontextmanager
@@ -117,7 +117,7 @@ async def open_ranks(where: Place, trial: Trial, logs: str, transport: Transport
         return now() - begun
 
     async with make_launcher(trial.recipe, run_directory) as launcher, explain_deaths(launcher):
-        placement = place(trial.recipe, launcher.nodes[0])
+        placement = place(trial.recipe, launcher.nodes)
         on_gpus = placement.on_gpus
         with publication_directory(trial.recipe, where.model, run_directory, None, transport, on_gpus) as weights:
             opening = open_trainer(

@@ -126,7 +126,7 @@ def _transports(
     recipe: Recipe, fields: dict[str, Any], found: Installation, node: Node
 ) -> tuple[tuple[Transport, ...], dict[Transport, str]]:
     """Return the transports that work here, and why the others do not."""
-    placement = place(recipe, node)
+    placement = place(recipe, [node])
     works: list[Transport] = []
     refused: dict[Transport, str] = {}
     for transport in BETWEEN_PROCESSES:

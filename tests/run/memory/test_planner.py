@@ -56,7 +56,7 @@ class Machine:
         self.host_bytes: int | None = None
 
     def __call__(self, tried: Recipe) -> MemoryPlan:
-        placement = place(tried, self.node)
+        placement = place(tried, [self.node])
         transport = choose_transport(
             tried,
             backend_transports=tried.engine.capabilities.transports,

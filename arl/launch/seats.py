@@ -1,0 +1,141 @@
+"""Choose on which node and which GPUs each process of a run is, before cores are divided.
+
+recipe, nodes ─► seats_on_gpus, seats_on_cpus ─► Seats: engines, ranks, evaluation ─► arl.launch.placement
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from arl.config.recipe import Recipe
+from arl.errors import RecipeError
+from arl.launch.base import Node
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Say where one process is.
+
+    Args:
+        node: its number in Launcher.nodes.
+        devices: its GPUs there, as CUDA_VISIBLE_DEVICES names them; empty: it computes on the CPU.
+    """
+
+    node: int
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Seats:
+    """Say where every process is: engines by replica, ranks by number, and the replica for evaluation, or None."""
+
+    engines: Sequence[Seat]
+    ranks: Sequence[Seat]
+    evaluation: Seat | None
+
+
+class FreeDevices:
+    """Hand out the GPUs of nodes.
+
+    Args:
+        by_node: number of a node -> its GPUs.
+    """
+
+    def __init__(self, by_node: Iterable[tuple[int, Sequence[str]]]) -> None:
+        self._free = {node: list(devices) for node, devices in by_node}
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> Self:
+        """Hand out all GPUs of `nodes`."""
+        return cls((number, node.devices) for number, node in enumerate(nodes))
+
+    def without(self, seats: Iterable[Seat]) -> Self:
+        """Take away what these processes use."""
+        for seat in seats:
+            for device in seat.devices:
+                if device in self._free[seat.node]:
+                    self._free[seat.node].remove(device)
+        return self
+
+    def take_together(self, count: int) -> Seat:
+        """Take `count` GPUs of one node, the first that has so many.
+
+        Raises:
+            RecipeError: no node has so many left.
+        """
+        for node, devices in self._free.items():
+            if len(devices) >= count:
+                return self._take(node, count)
+        left = ", ".join(str(len(devices)) for devices in self._free.values())
+        raise RecipeError(
+            f"engine.tensor_parallel {count}: no node has so many GPUs left for another engine ({left} by node); use a "
+            "smaller one, fewer engine.replicas or train.ranks, or more nodes"
+        )
+
+    def take_evenly(self, count: int) -> list[Seat]:
+        """Take `count` GPUs for one process each, of as few nodes as possible, equally many of each.
+
+        Where that is impossible, they are taken in the order of the nodes. There must be so many.
+        """
+        for num_nodes in range(1, len(self._free) + 1):
+            each = count // num_nodes
+            fitting = [node for node, devices in self._free.items() if len(devices) >= each]
+            if count % num_nodes == 0 and len(fitting) >= num_nodes:
+                return [self._take(node, 1) for node in fitting[:num_nodes] for _ in range(each)]
+        return [self.take_together(1) for _ in range(count)]
+
+    def _take(self, node: int, count: int) -> Seat:
+        taken = tuple(self._free[node][:count])
+        del self._free[node][:count]
+        return Seat(node, taken)
+
+
+def seats_on_gpus(recipe: Recipe, nodes: Sequence[Node]) -> Seats:
+    """Choose the GPUs of every process. Together the nodes have enough.
+
+    Raises:
+        RecipeError: an engine does not fit on any node.
+    """
+    width = recipe.engine.tensor_parallel
+    replicas = recipe.engine.replicas
+    free = FreeDevices.of(nodes)
+    if recipe.mode == "collocated":
+        ranks = free.take_evenly(recipe.train.ranks)
+        is_on_ranks = replicas * width <= len(ranks)
+        shared = _devices_of(ranks) if is_on_ranks else FreeDevices.of(nodes)
+        engines = [shared.take_together(width) for _ in range(replicas)]
+    else:
+        engines = [free.take_together(width) for _ in range(replicas)]
+        ranks = free.take_evenly(recipe.train.ranks)
+    left = FreeDevices.of(nodes).without([*engines, *ranks])
+    evaluation = left.take_together(width) if recipe.evaluates_beside else None
+    return Seats(engines, ranks, evaluation)
+
+
+def _devices_of(seats: Sequence[Seat]) -> FreeDevices:
+    """Hand out the GPUs of `seats`, node by node."""
+    by_node: dict[int, list[str]] = {}
+    for seat in seats:
+        by_node.setdefault(seat.node, []).extend(seat.devices)
+    return FreeDevices(by_node.items())
+
+
+def seats_on_cpus(recipe: Recipe, num_nodes: int) -> Seats:
+    """Deal the processes to the nodes in turn. Evaluation is on the controller's node, with the lowest priority.
+
+    In mode disaggregated the trainer has nodes of its own, the last ones, so that each side has all cores of its nodes
+    and neither the controller nor an engine is lost with the trainer's node.
+    """
+    num_ranks = recipe.train.ranks
+    of_engines = range(num_nodes)
+    of_ranks = range(num_nodes)
+    if recipe.mode == "disaggregated" and num_nodes > 1:
+        first = num_nodes - min(num_ranks, num_nodes // 2)
+        of_engines = range(first)
+        of_ranks = range(first, num_nodes)
+    each = -(-num_ranks // len(of_ranks))  # neighbors in the order of ranks share a node
+    return Seats(
+        engines=[Seat(of_engines[replica % len(of_engines)]) for replica in range(recipe.engine.replicas)],
+        ranks=[Seat(of_ranks[rank // each]) for rank in range(num_ranks)],
+        evaluation=Seat(0) if recipe.evaluates_beside else None,
+    )
