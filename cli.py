@@ -41,6 +41,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print
 Gpus = Annotated[
     str | None, typer.Option(help="With --dry-run, plan for these instead of this machine: 8xH100, 8x80GB.")
 ]
+LauncherName = Annotated[
+    str | None, typer.Option("--launcher", help="local, slurm, ray, or module:attribute: --set launcher=….")
+]
+Nodes = Annotated[int | None, typer.Option("--nodes", min=1, help="Machines: --set cluster.nodes=….")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
 CheckWeights = Annotated[
     bool, typer.Option("--check-weights", help="Compare every weight after each swap: --set sync.check=true.")
@@ -86,6 +90,8 @@ def train(
     verbose: Verbose = False,
     resume: Resume = False,
     check_weights: CheckWeights = False,
+    launcher: LauncherName = None,
+    nodes: Nodes = None,
 ) -> None:
     """Train a policy with asynchronous RL."""
     from arl.config.recipe_file import dump_recipe, load_recipe
@@ -102,6 +108,10 @@ def train(
     overrides = list(set_ or ())
     if check_weights:
         overrides.append("sync.check=true")
+    if launcher is not None:
+        overrides.append(f"launcher={launcher}")
+    if nodes is not None:
+        overrides.append(f"cluster.nodes={nodes}")
     loaded = load_recipe(recipe, overrides)
     if dry_run and resume:
         raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")

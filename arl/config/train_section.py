@@ -53,7 +53,8 @@ class Train(Section):
     ranks: Positive = 1
     """FSDP2 world size."""
     shard_ranks: Positive | None = None
-    """Ranks that share one copy of the weights, neighbors such as one node's, must divide ranks; none: all of them."""
+    """Ranks that share one copy of the weights, neighbors such as one node's; must divide ranks. none: those of a node
+    where each node has equally many, else all of them."""
     reshard: bool = False
     """Free a block's weights after each use and reduce its gradient after each micro-batch: least memory. false: one
     all-gather and one reduce-scatter an update, with whole weights and gradients on each rank in between."""

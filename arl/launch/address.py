@@ -94,3 +94,18 @@ def rank_environments(host: str, num_ranks: int) -> Iterator[Sequence[Mapping[st
             "LOCAL_RANK": "0",  # each rank sees only its own device
         }
         yield [{**common, "RANK": str(rank)} for rank in range(num_ranks)]
+
+
+@contextlib.contextmanager
+def held_meeting() -> Iterator[tuple[str, int]]:
+    """Hold a port where the ranks of a process group will meet, and yield address and port.
+
+    Only rank 0 does, with others to meet, if torchrun has not chosen a port already; else they are "" and 0.
+    """
+    has_others = int(os.environ["WORLD_SIZE"]) > 1
+    if int(os.environ["RANK"]) > 0 or not has_others or "MASTER_PORT" in os.environ:
+        yield "", 0
+        return
+    host = listening_address()
+    with held_port(host) as port:
+        yield host, port

@@ -8,19 +8,17 @@ the ranks meet, rank 0 reports in its Hello, and Init tells all of them; torchru
 Standard output goes to the rank's log: one line for each message that it receives and each answer that it sends.
 """
 
-import contextlib
 import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import zmq
 
-from arl.launch.address import held_port, listening_address
+from arl.launch.address import held_meeting
 from arl.launch.child import leave
 from arl.train import channel
 from arl.train.channel import (
@@ -159,23 +157,11 @@ class _Announcer:
 
 def main() -> NoReturn:
     """Serve until Stop; exit with 1 after a traceback, which the controller and the log get."""
-    with _held_meeting() as meeting:
+    with held_meeting() as meeting:
         link = Link("trainer", meeting=meeting)
         code = _serve(link)
     zmq.Context.instance().destroy(linger=int(LINGER_SECONDS * 1000))
     leave(code)
-
-
-@contextlib.contextmanager
-def _held_meeting() -> Iterator[tuple[str, int]]:
-    """Hold the port where the ranks will meet, if this is rank 0 and torchrun has chosen none."""
-    has_others = int(os.environ["WORLD_SIZE"]) > 1
-    if int(os.environ["RANK"]) > 0 or not has_others or "MASTER_PORT" in os.environ:
-        yield "", 0
-        return
-    host = listening_address()
-    with held_port(host) as port:
-        yield host, port
 
 
 def _serve(link: Link) -> int:

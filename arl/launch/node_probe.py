@@ -1,0 +1,103 @@
+"""Report what a node has and sees. A launcher runs this on every node, before anything else.
+
+    python -m arl.launch.node_probe SPEC     one line of JSON: NodeReport, or {"problem": …}
+
+SPEC is a ProbeSpec as JSON. The file `nonce` in its directory is read, and a file of this node's name is written beside
+it, so that the controller knows whether both see the same file system.
+"""
+
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from arl.errors import InputError
+from arl.launch.address import PORTS, free_listener
+from arl.launch.device_memory import smallest_device
+from arl.launch.devices import visible_cores, visible_devices
+from arl.launch.interfaces import own_address
+
+NONCE = "nonce"
+MARK = "arl-node "  # begins the line of the report, because others may print as well
+PACKAGES = ("arl", "torch", "transformers", "msgspec")
+DRIVER = Path("/proc/driver/nvidia/version")
+
+
+class ProbeSpec(Struct, frozen=True):
+    """Say what to look at."""
+
+    directory: str  # on the common file system
+    interface: str | None
+    ports: str | None
+
+
+class NodeReport(Struct, frozen=True):
+    """Hold what one node has. `problem` is empty, or says why it cannot take part."""
+
+    name: str
+    address: str = ""
+    cores: int = 0
+    devices: tuple[str, ...] = ()
+    device_name: str = "GPU"
+    device_bytes: int | None = None
+    versions: dict[str, str] = {}  # package -> version, python included
+    clock: float = 0.0  # time.time()
+    nonce: str = ""
+    problem: str = ""
+
+
+def probe(spec: ProbeSpec) -> NodeReport:
+    """Look at this node."""
+    name = platform.node()
+    try:
+        address = own_address(spec.interface)
+        if spec.ports is not None:
+            os.environ[PORTS] = spec.ports
+        free_listener(address).close()
+        devices = visible_devices() if DRIVER.exists() else ()  # only where there may be any, because it imports torch
+        nonce = _exchange(Path(spec.directory), name)
+    except (OSError, InputError) as error:
+        return NodeReport(name, problem=str(error))
+    device_name, device_bytes = (smallest_device(devices) if devices else None) or ("GPU", None)
+    return NodeReport(
+        name=name,
+        address=address,
+        cores=visible_cores(),
+        devices=devices,
+        device_name=device_name,
+        device_bytes=device_bytes,
+        versions=_versions(),
+        clock=time.time(),
+        nonce=nonce,
+    )
+
+
+def _exchange(directory: Path, name: str) -> str:
+    """Read what the controller has written, and write a file of our own; "": there is nothing to read."""
+    nonce = directory / NONCE
+    if not nonce.exists():
+        return ""
+    (directory / name).write_text(nonce.read_text())
+    return nonce.read_text()
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        found[package] = importlib.metadata.version(package)
+    return found
+
+
+def main() -> None:
+    """Print the report of this node."""
+    spec = msgspec.json.decode(sys.argv[1], type=ProbeSpec)
+    print(MARK + msgspec.json.encode(probe(spec)).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Turn the reports of all nodes into Nodes, or into one message that names every node that cannot take part.
+
+open_probe ─► ProbeSpec ─► the launcher runs arl.launch.node_probe on each node ─► its lines ─► Probe.nodes
+"""
+
+import contextlib
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from arl.config.cluster_section import Cluster
+from arl.errors import InputError
+from arl.launch.base import Node
+from arl.launch.node_probe import MARK, NONCE, NodeReport, ProbeSpec
+
+CLOCK_SECONDS = 2.0  # by which clocks may differ, because traces of several nodes are drawn on one axis
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Look at all nodes once; see `open_probe`.
+
+    with open_probe(cluster, run_directory) as probe:
+        output = {name: ... for name in names}         # what `python -m arl.launch.node_probe SPEC` printed on each
+        nodes = probe.nodes(names, output)
+    """
+
+    directory: Path
+    nonce: str
+    spec: str  # the argument of arl.launch.node_probe
+    began: float
+
+    def nodes(self, names: Sequence[str], output: Mapping[str, str]) -> list[Node]:
+        """Return the nodes in the order of `names`, the controller's first.
+
+        Args:
+            names: of all nodes, as the launcher knows them.
+            output: name -> what the probe has printed there.
+
+        Raises:
+            InputError: a node cannot take part; one line for each.
+        """
+        ended = time.time()
+        reports = {name: _read(output.get(name, "")) for name in names}
+        first = reports[names[0]]
+        problems = []
+        for name, report in reports.items():
+            problem = report.problem or self._differs(report, first, ended)
+            if problem:
+                problems.append(f"node {name}: {problem}")
+        if problems:
+            raise InputError("\n".join(problems))
+        return [_node(name, report) for name, report in reports.items()]
+
+    def _differs(self, report: NodeReport, first: NodeReport, ended: float) -> str:
+        """Say why a node cannot work with the controller's; empty: it can."""
+        if report.nonce != self.nonce or not (self.directory / report.name).exists():
+            return (
+                f"it does not see the files of the controller in {self.directory.parent}; give output.directory a path "
+                "on a file system that all nodes share"
+            )
+        for package, version in first.versions.items():
+            if report.versions[package] != version:
+                return (
+                    f"it has {package} {report.versions[package]}, and the controller's node has {version}; install "
+                    "one environment on all nodes"
+                )
+        ahead = max(report.clock - ended, 0.0) - max(self.began - report.clock, 0.0)
+        if abs(ahead) > CLOCK_SECONDS:
+            direction = "ahead of" if ahead > 0 else "behind"
+            return f"its clock is {abs(ahead):.0f} s {direction} the controller's; synchronize clocks (chrony, ntpd)"
+        return ""
+
+
+@contextlib.contextmanager
+def open_probe(cluster: Cluster, directory: Path) -> Iterator[Probe]:
+    """Write what nodes must see, and remove it afterwards.
+
+    Args:
+        directory: of the run, which need not exist; the nearest directory above that does is used.
+
+    Raises:
+        InputError: nothing can be written there.
+    """
+    place = directory.absolute()
+    while not place.exists():
+        place = place.parent
+    try:
+        exchange = Path(tempfile.mkdtemp(prefix=".arl-probe-", dir=place))
+    except OSError as error:
+        raise InputError(f"output.directory {directory}: {place} cannot be written to ({error.strerror})") from error
+    nonce = secrets.token_hex(8)
+    (exchange / NONCE).write_text(nonce)
+    spec = ProbeSpec(str(exchange), cluster.interface, cluster.ports)
+    try:
+        yield Probe(exchange, nonce, msgspec.json.encode(spec).decode(), time.time())
+    finally:
+        shutil.rmtree(exchange, ignore_errors=True)
+
+
+def _read(output: str) -> NodeReport:
+    """Find the report among the lines that the probe has printed."""
+    for line in output.splitlines():
+        if line.startswith(MARK):
+            return msgspec.json.decode(line.removeprefix(MARK), type=NodeReport)
+    said = output.strip().splitlines()
+    why = said[-1] if said else "it printed nothing"
+    return NodeReport("", problem=f"arl does not run there ({why}); install its environment under the same path")
+
+
+def _node(name: str, report: NodeReport) -> Node:
+    return Node(
+        name=name,
+        cores=report.cores,
+        devices=report.devices,
+        device_name=report.device_name,
+        device_bytes=report.device_bytes,
+        address=report.address,
+    )
