@@ -5,53 +5,60 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from arl.launch.base import Command
 from arl.launch.spawn import signal_all, spawn
-from arl.launch.watched_process import PIECE, WatchedProcess, describe_exit
+from arl.launch.watched_process import WatchedProcess
 
-
-class LocalChild:
-    """Represent a child of this process; see arl.launch.watched_process.Child."""
-
-    def __init__(
-        self, process: asyncio.subprocess.Process, output: asyncio.StreamReader, pipe: asyncio.ReadTransport
-    ) -> None:
-        self.process = process
-        self._output = output
-        self._pipe = pipe  # which feeds `output`
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        return self.process.returncode
-
-    async def wait(self) -> None:
-        await self.process.wait()
-
-    async def read(self) -> bytes:
-        return await self._output.read(PIECE)
-
-    def stop_reading(self) -> None:
-        self._pipe.close()
-
-    def signal_all(self, number: signal.Signals) -> None:
-        signal_all(self.process, number)
-
-    async def end(self) -> None:
-        signal_all(self.process, signal.SIGKILL)
-
-    def how_it_ended(self) -> str:
-        code = self.returncode
-        assert code is not None
-        return describe_exit(code)
+PIECE = 1 << 16  # bytes of output that are read at once
 
 
 class LocalProcess(WatchedProcess):
-    """Watch one process of this machine; see arl.launch.base.Process."""
+    """Watch one process of this machine; see arl.launch.base.Process.
+
+    Args:
+        process: the child.
+        output: what it prints.
+        pipe: feeds `output`.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        process: asyncio.subprocess.Process,
+        output: asyncio.StreamReader,
+        pipe: asyncio.ReadTransport,
+        log: Path,
+        on_line: Callable[[str], None] | None,
+    ) -> None:
+        self._process = process
+        self._output = output
+        self._pipe = pipe
+        super().__init__(role, log, on_line)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.returncode
+
+    async def _wait(self) -> object:
+        return await self._process.wait()
+
+    async def _read(self) -> bytes:
+        return await self._output.read(PIECE)
+
+    def _stop_reading(self) -> None:
+        self._pipe.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        signal_all(self._process, number)
+
+
+P = TypeVar("P", bound=LocalProcess)
 
 
 async def start_process(
@@ -66,7 +73,28 @@ async def start_process(
     Args:
         stdin: file descriptor of its standard input.
     """
-    return LocalProcess(role, await start_child(command, stdin), log, on_line)
+    return await start_process_of(LocalProcess, role, command, log, on_line, stdin)
+
+
+async def start_process_of(
+    make: Callable[..., P],
+    role: str,
+    command: Command,
+    log: Path,
+    on_line: Callable[[str], None] | None,
+    stdin: int,
+) -> P:
+    """Start `command` as `start_process` does, watched by a kind of LocalProcess that `make` makes."""
+    child = await start_child(command, stdin)
+    return make(role, child.process, child.output, child.pipe, log, on_line)
+
+
+class PipedChild(NamedTuple):
+    """Hold a child of this process whose output nobody reads yet."""
+
+    process: asyncio.subprocess.Process
+    output: asyncio.StreamReader
+    pipe: asyncio.ReadTransport  # which feeds `output`
 
 
 async def start_child(
@@ -74,7 +102,7 @@ async def start_child(
     stdin: int = asyncio.subprocess.DEVNULL,
     inherited: Mapping[str, str] = os.environ,
     directory: str | None = None,
-) -> LocalChild:
+) -> PipedChild:
     """Start `command` on this machine, with its output in a pipe.
 
     Args:
@@ -98,6 +126,9 @@ async def start_child(
             inherited=inherited,
             directory=directory,
         )
+    except OSError:
+        pipe.close()
+        raise
     finally:
         os.close(writing_end)
-    return LocalChild(process, output, pipe)
+    return PipedChild(process, output, pipe)

@@ -1,16 +1,17 @@
 """Watch a process, wherever it runs: copy its output to a log, and wait until it is ready or has ended.
 
-Child ── read ─► logs/<role>.log, on_line, ready
-      ── wait ─► ended, died, finished
-      ◄─ signal_all, end ── stop, ends_by_itself
+_read ─► logs/<role>.log, on_line, ready     _wait ─► ended, died, finished     stop, ends_by_itself ─► _signal, _end
+
+A launcher inherits from WatchedProcess and says how its processes are read, awaited and signaled.
 """
 
 import asyncio
 import os
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from arl.clock import deadline
 from arl.errors import ProcessDied
@@ -18,78 +19,27 @@ from arl.errors import ProcessDied
 OUTPUT_SECONDS = 1.0  # for the rest of a dead process's output
 TAIL_LINES = 15
 TAIL_BYTES = 1 << 16  # of the log, in which its last lines are looked for
-PIECE = 1 << 16  # bytes of output that are read at once
 
 
-class Child(Protocol):
-    """Represent a started process to the one who watches it, on this machine or on another.
-
-    while piece := await child.read():
-        log.write(piece)
-    await child.wait()
-    print(child.how_it_ended())             # exited with code 1
-    """
-
-    @property
-    def pid(self) -> int:
-        """Return its process id on its node."""
-
-    @property
-    def returncode(self) -> int | None:
-        """Return its exit code. None: it runs; negative: the signal that killed it."""
-
-    async def wait(self) -> None:
-        """Wait until it has ended."""
-
-    async def read(self) -> bytes:
-        """Wait for the next piece of its output; empty: there is no more."""
-
-    def stop_reading(self) -> None:
-        """Close its output, which whoever has inherited the other end may hold open for longer."""
-
-    def signal_all(self, number: signal.Signals) -> None:
-        """Send a signal to it and to what it has started, if anything is left of them."""
-
-    async def end(self) -> None:
-        """Kill what is left of it and of what it has started, and free what the launcher holds for it."""
-
-    def how_it_ended(self) -> str:
-        """Say how it has ended, as in `exited with code 1`."""
-
-
-class WatchedProcess:
+class WatchedProcess(ABC):
     """Watch one process; see arl.launch.base.Process.
 
     Args:
         role: its name in messages.
-        child: the process.
         log: file that gets its output.
         on_line: is called with every line of its output.
-        node: number of its node in Launcher.nodes.
-        node_name: of that node, where there are several; empty: there is one.
     """
 
-    def __init__(
-        self,
-        role: str,
-        child: Child,
-        log: Path,
-        on_line: Callable[[str], None] | None,
-        node: int = 0,
-        node_name: str = "",
-    ) -> None:
+    def __init__(self, role: str, log: Path, on_line: Callable[[str], None] | None) -> None:
         self._role = role
-        self._child = child
         self._log = log
         self._on_line = on_line
-        self._node = node
-        self._place = f" on {node_name}" if node_name else ""
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._log_failure: Exception | None = None
         self._copying = asyncio.create_task(self._copy_output(), name=f"output of {role}")
 
     def __str__(self) -> str:
-        return f"{self.role} (pid {self.pid}{self._place})"
+        return f"{self.role} (pid {self.pid})"
 
     @property
     def role(self) -> str:
@@ -97,15 +47,41 @@ class WatchedProcess:
 
     @property
     def node(self) -> int:
-        return self._node
+        return 0
 
     @property
-    def pid(self) -> int:
-        return self._child.pid
+    @abstractmethod
+    def pid(self) -> int: ...
 
     @property
-    def exit_code(self) -> int | None:
-        return self._child.returncode
+    @abstractmethod
+    def exit_code(self) -> int | None: ...
+
+    @abstractmethod
+    async def _wait(self) -> object:
+        """Wait until it has ended."""
+
+    @abstractmethod
+    async def _read(self) -> bytes:
+        """Wait for the next piece of its output; empty: there is no more."""
+
+    @abstractmethod
+    def _stop_reading(self) -> None:
+        """Close its output, which whoever has inherited the other end may hold open for longer."""
+
+    @abstractmethod
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and to what it has started, if anything is left of them."""
+
+    async def _end(self) -> None:
+        """Kill what is left of it and of what it has started."""
+        self._signal(signal.SIGKILL)
+
+    def _how_it_ended(self) -> str:
+        """Say how it has ended, as in `exited with code 1`."""
+        code = self.exit_code
+        assert code is not None
+        return describe_exit(code)
 
     async def ready(self, seconds: float) -> str:
         async with deadline(seconds, "launcher", f"{self} to be ready (log: {self._log})"):
@@ -120,11 +96,11 @@ class WatchedProcess:
                 death.cancel()
 
     async def ended(self) -> str:
-        await self._child.wait()
+        await self._wait()
         await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)  # a child of it may hold its output open
         if self._log_failure is not None:
             return f"{self} was killed because its output could not be logged ({self._log_failure!r})"
-        return f"{self} {self._child.how_it_ended()}"
+        return f"{self} {self._how_it_ended()}"
 
     async def died(self) -> ProcessDied:
         return ProcessDied(f"{await self.ended()}. {self.last_words()}")
@@ -138,23 +114,23 @@ class WatchedProcess:
     async def ends_by_itself(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                await self._child.wait()
+                await self._wait()
         except TimeoutError:
             return False
         finally:
-            self._child.signal_all(signal.SIGKILL)
+            self._signal(signal.SIGKILL)
         return True
 
     async def stop(self, seconds: float) -> None:
-        self._child.signal_all(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(seconds):
-                await self._child.wait()
+                await self._wait()
         except TimeoutError:
-            self._child.signal_all(signal.SIGKILL)
-            await self._child.wait()
+            self._signal(signal.SIGKILL)
+            await self._wait()
         finally:
-            await self._child.end()  # what it started and left behind
+            await self._end()  # what it started and left behind
             await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
             self._copying.cancel()
 
@@ -176,16 +152,16 @@ class WatchedProcess:
         unfinished = b""
         try:
             with self._log.open("ab", buffering=0) as log:
-                while piece := await self._child.read():
+                while piece := await self._read():
                     log.write(piece)
                     *lines, unfinished = (unfinished + piece).split(b"\n")
                     for line in lines:
                         self._take_line(line.decode(errors="replace").strip())
         except Exception as error:
             self._log_failure = error
-            self._child.signal_all(signal.SIGKILL)
+            self._signal(signal.SIGKILL)
         finally:
-            self._child.stop_reading()
+            self._stop_reading()
 
     def _take_line(self, line: str) -> None:
         if line.startswith("ready ") and not self._ready.done():

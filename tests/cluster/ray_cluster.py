@@ -47,6 +47,7 @@ class RayCluster:
         self.nodes = nodes
         self.directory = directory
         self.head = next(iter(nodes.values()))
+        self._dead: set[str] = set()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -90,11 +91,13 @@ class RayCluster:
     def kill(self, name: str) -> None:
         """Kill a node with everything on it, as a power failure does; Ray notices after its health checks."""
         self.nodes[name].kill()
+        self._dead.add(name)
 
     def revive(self, name: str) -> None:
         """Switch a killed node on again, and wait until it has joined."""
         machine = self.nodes[name]
         machine.start()
+        self._dead.remove(name)
         self._log(machine).unlink()
         self._start_ray(machine, f"--address={self.address}")
         self._wait_until_started(machine)
@@ -102,8 +105,8 @@ class RayCluster:
     def processes_of_arl(self) -> list[psutil.Process]:
         """Return what runs on any node and is no part of Ray: processes of a run, and what they have started."""
         found = []
-        for machine in self.nodes.values():
-            if machine.is_on:
+        for name, machine in self.nodes.items():
+            if name not in self._dead:
                 found += [process for process in machine.processes() if _is_of_arl(process)]
         return found
 

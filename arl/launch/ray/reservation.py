@@ -7,20 +7,17 @@ A run takes whole nodes: the bundle of a node holds all of its CPUs and GPUs, an
 
 import contextlib
 import functools
-import json
 import logging
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from arl.config.cluster_section import Cluster
 from arl.errors import InputError
 
 RESERVE_SECONDS = 60.0  # for what another run held until just now
