@@ -45,6 +45,9 @@ LauncherName = Annotated[
     str | None, typer.Option("--launcher", help="local, slurm, ray, or module:attribute: --set launcher=….")
 ]
 Nodes = Annotated[int | None, typer.Option("--nodes", min=1, help="Machines: --set cluster.nodes=….")]
+RayAddress = Annotated[
+    str | None, typer.Option("--address", help="Of the Ray cluster, or auto: --set cluster.address=….")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
 CheckWeights = Annotated[
     bool, typer.Option("--check-weights", help="Compare every weight after each swap: --set sync.check=true.")
@@ -92,6 +95,7 @@ def train(
     check_weights: CheckWeights = False,
     launcher: LauncherName = None,
     nodes: Nodes = None,
+    address: RayAddress = None,
 ) -> None:
     """Train a policy with asynchronous RL."""
     from arl.config.recipe_file import dump_recipe, load_recipe
@@ -112,6 +116,8 @@ def train(
         overrides.append(f"launcher={launcher}")
     if nodes is not None:
         overrides.append(f"cluster.nodes={nodes}")
+    if address is not None:
+        overrides.append(f"cluster.address={address}")
     loaded = load_recipe(recipe, overrides)
     if dry_run and resume:
         raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
