@@ -54,6 +54,9 @@ Partition = Annotated[str | None, typer.Option("--partition", help="Slurm: the q
 Sbatch = Annotated[
     list[str] | None, typer.Option("--sbatch", help="Slurm: any flag of sbatch, as in --sbatch=--qos=high. Repeatable.")
 ]
+RayAddress = Annotated[
+    str | None, typer.Option("--address", help="Of the Ray cluster, or auto: --set cluster.address=….")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
 CheckWeights = Annotated[
     bool, typer.Option("--check-weights", help="Compare every weight after each swap: --set sync.check=true.")
@@ -105,6 +108,7 @@ def train(
     account: Account = None,
     partition: Partition = None,
     sbatch: Sbatch = None,
+    address: RayAddress = None,
 ) -> None:
     """Train a policy with asynchronous RL."""
     from arl.config.recipe_file import dump_recipe, load_recipe
@@ -124,6 +128,8 @@ def train(
         overrides.append("sync.check=true")
     flags = {"time": time, "account": account, "partition": partition}
     overrides += cluster_overrides(launcher, nodes, flags, sbatch or ())
+    if address is not None:
+        overrides.append(f"cluster.address={address}")
     loaded = load_recipe(recipe, overrides)
     if dry_run and resume:
         raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
