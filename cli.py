@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
-from arl.bench.commands import COMMANDS, Model, Overrides, RecipePath
+from arl.bench.commands import COMMANDS
+from arl.config.command_options import Model, Overrides, RecipePath
 from arl.report.commands import COMMANDS as REPORT_COMMANDS
 from arl.run.engines_commands import COMMANDS as ENGINES_COMMANDS
+from arl.run.evaluation.commands import COMMANDS as EVALUATION_COMMANDS
 from arl.sweep.commands import COMMANDS as SWEEP_COMMANDS
 from arl.watch.commands import COMMANDS as WATCH_COMMANDS
 
@@ -259,78 +261,6 @@ def _smoke(recipe: "Recipe | None", python: str | None, seconds: float, json: bo
 
 
 @command(app)
-def eval_(
-    model: Model,
-    suite: Annotated[str, typer.Option(help="Tasks, as in gsm8k,math500; held_out: of the recipe.")] = "",
-    samples: Annotated[int | None, typer.Option(min=1, help="Of each problem. [1]")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="0: greedy. [1]")] = None,
-    top_p: Annotated[float | None, typer.Option(help="[1]")] = None,
-    top_k: Annotated[int | None, typer.Option(min=1, help="[all]")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer.")] = None,
-    problems: Annotated[int | None, typer.Option(min=1, help="The first so many. [all]")] = None,
-    k: Annotated[str, typer.Option(help="Of pass@k, as in 1,8. [1,2,4,…]")] = "",
-    seed: Annotated[int | None, typer.Option(min=0, help="Of sampling. [0]")] = None,
-    recipe: Annotated[Path | None, typer.Option(help="Takes engine, options and held_out from it.")] = None,
-    set_: Overrides = None,
-    output: Annotated[Path | None, typer.Option(help="Directory. [evals/MODEL/SUITE-PROTOCOL]")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print scores.json instead of a table.")] = False,
-) -> None:
-    """Score a model on suites of problems; resumable."""
-    import msgspec
-    from rich.console import Console
-
-    from arl.bench import stderr_display
-    from arl.run.evaluation.evaluate_model import Request, evaluate_model
-    from arl.run.evaluation.score_table import print_scores
-
-    sampling = {
-        "samples": samples,
-        "temperature": temperature,
-        "top_p": top_p,
-        "top_k": top_k,
-        "max_new_tokens": max_new_tokens,
-        "problems": problems,
-    }
-    request = Request(
-        model=model,
-        suites=[name.strip() for name in suite.split(",") if name.strip()],
-        recipe=recipe,
-        overrides=[*(set_ or ()), *([] if seed is None else [f"seed={seed}"])],
-        sampling={field: value for field, value in sampling.items() if value is not None},
-        ks=_whole_numbers("--k", k),
-        output=output,
-    )
-    with stderr_display() as display:
-        scores = evaluate_model(request, display)
-    if json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(scores)).decode())
-    else:
-        print_scores(scores, Console(highlight=False))
-
-
-@command(app)
-def scores(
-    directories: Annotated[list[Path], typer.Argument(help="What `arl eval` wrote, or above.", metavar="DIR...")],
-) -> None:
-    """Compare scores of `arl eval`: a table for each protocol."""
-    from rich.console import Console
-
-    from arl.run.evaluation.score_table import find_scores, print_scores
-
-    print_scores(find_scores(directories), Console(highlight=False))
-
-
-def _whole_numbers(option: str, text: str) -> list[int]:
-    """Read `1,8,32`."""
-    from arl.errors import InputError
-
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError as error:
-        raise InputError(f"{option} {text}: give whole numbers, as in {option} 1,8") from error
-
-
-@command(app)
 def sft(
     model: Model,
     data: Annotated[Path, typer.Argument(help="jsonl of objects with prompt and response.", metavar="DATA")],
@@ -381,7 +311,7 @@ def serve(
     main(arguments)
 
 
-for function in (*SWEEP_COMMANDS, *REPORT_COMMANDS, *WATCH_COMMANDS):
+for function in (*EVALUATION_COMMANDS, *SWEEP_COMMANDS, *REPORT_COMMANDS, *WATCH_COMMANDS):
     command(app)(function)
 
 engines = typer.Typer(help="Change the engines of a run that goes on.", no_args_is_help=True, rich_markup_mode=None)
