@@ -42,9 +42,6 @@ class SpanWriter(Protocol):
     def add(self, span: Span) -> None:
         """Write one."""
 
-    def flush(self) -> None:
-        """Hand them to whoever reads the file meanwhile."""
-
 
 class SpanSink:
     """Take the spans of one run. Those that come before its trace is open wait for it."""
