@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.watch.run_logs import RoleLog
-from tests.forks import arl
+from arl.errors import InputError
+from arl.watch.run_logs import RoleLog, find_logs, follow_logs, list_logs, print_ends
 from tests.watch.statuses import a_run, a_status
 
 
@@ -25,9 +26,17 @@ def with_logs(directory: Path) -> Path:
     return run
 
 
+def logs(run: Path, role: str | None = None, count: int = 10, follow: bool = False) -> list[str]:
+    """Return the lines that `arl logs` prints."""
+    shown: list[str] = []
+    read = print_ends(find_logs(run, role), count, shown.append)
+    if follow:
+        follow_logs(run, role, read, shown.append)
+    return shown
+
+
 def test_without_a_role_the_ends_of_all_logs_are_shown_with_their_roles(tmp_path: Path) -> None:
-    shown = arl("logs", str(with_logs(tmp_path)), "-n", "1").stdout
-    assert shown.splitlines() == [
+    assert logs(with_logs(tmp_path), count=1) == [
         "engine-0 | serves",
         "evaluation/evaluator | measures",
         "trainer-0 | step 3",
@@ -35,9 +44,7 @@ def test_without_a_role_the_ends_of_all_logs_are_shown_with_their_roles(tmp_path
 
 
 def test_following_a_run_that_has_ended_shows_also_a_line_without_an_end(tmp_path: Path) -> None:
-    done = arl("logs", str(with_logs(tmp_path)), "engine", "--follow")
-    assert done.returncode == 0
-    assert done.stdout.splitlines() == [
+    assert logs(with_logs(tmp_path), "engine", follow=True) == [
         "engine-0 | ready",
         "engine-0 | serves",
         "engine-1 | ready",
@@ -46,30 +53,30 @@ def test_following_a_run_that_has_ended_shows_also_a_line_without_an_end(tmp_pat
 
 
 def test_of_one_role_the_lines_are_shown_as_they_are(tmp_path: Path) -> None:
-    shown = arl("logs", str(with_logs(tmp_path)), "trainer-0", "-n", "2").stdout
-    assert shown.splitlines() == ["step 2", "step 3"]
+    assert logs(with_logs(tmp_path), "trainer-0", count=2) == ["step 2", "step 3"]
 
 
 def test_roles_are_listed_and_an_unknown_one_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     run = with_logs(tmp_path)
-    listed = arl("logs", str(run), "--list").stdout
-    assert [line.split()[0] for line in listed.splitlines()] == [
+    listed: list[str] = []
+    list_logs(find_logs(run, None), listed.append)
+    assert [line.split()[0] for line in listed] == [
         "engine-0",
         "engine-1",
         "evaluation/evaluator",
         "trainer-0",
     ]
-    refused = arl("logs", str(run), "engine-7")
-    assert refused.returncode == 2
-    assert "ROLE 'engine-7': has no log" in refused.stderr
-    assert "engine-0, engine-1, evaluation/evaluator, trainer-0" in refused.stderr
+    with pytest.raises(
+        InputError, match=r"ROLE .engine-7.: has no log .* engine-0, engine-1, evaluation/evaluator, tr"
+    ):
+        find_logs(run, "engine-7")
 
 
 @given(st.lists(st.binary(max_size=20), max_size=8))
 def test_however_a_log_grows_each_line_is_shown_once_and_in_order(
-    tmp_path_factory: "object", pieces: list[bytes]
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
 ) -> None:
-    file = tmp_path_factory.mktemp("log") / "a.log"  # type: ignore[attr-defined]
+    file = tmp_path_factory.mktemp("log") / "a.log"
     file.touch()
     log = RoleLog("a", file)
     shown = []
@@ -84,8 +91,10 @@ def test_however_a_log_grows_each_line_is_shown_once_and_in_order(
 
 
 @given(st.text("ab\n", max_size=60), st.integers(0, 9))
-def test_the_last_lines_of_a_log_are_those_at_its_end(tmp_path_factory: "object", text: str, count: int) -> None:
-    file = tmp_path_factory.mktemp("log") / "a.log"  # type: ignore[attr-defined]
+def test_the_last_lines_of_a_log_are_those_at_its_end(
+    tmp_path_factory: pytest.TempPathFactory, text: str, count: int
+) -> None:
+    file = tmp_path_factory.mktemp("log") / "a.log"
     file.write_text(text)
     log = RoleLog("a", file)
     log.seek_last(count)

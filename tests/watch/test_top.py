@@ -1,5 +1,6 @@
 """What `arl top` shows of a status, and what it says where there is none."""
 
+import io
 import os
 import platform
 import pty
@@ -9,21 +10,29 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from arl.errors import InputError
 from arl.metrics.run_status import ProcessStatus
 from arl.watch.liveness import describe_silence
-from tests.forks import arl
+from arl.watch.run_logs import find_logs
+from arl.watch.top import show_once
 from tests.watch.statuses import a_run, a_status
 
 NOBODY = 2**22 + 1  # above the largest pid that Linux gives
 LONG_AGO = 100.0
 
 
+def top(run: Path) -> str:
+    """Return what `arl top RUN --once` prints."""
+    shown = io.StringIO()
+    show_once(run, Console(file=shown, width=160))
+    return shown.getvalue()
+
+
 def test_a_status_says_who_waits_and_why_with_queue_staleness_speed_and_accuracy(tmp_path: Path) -> None:
-    done = arl("top", str(a_run(tmp_path, a_status())))
-    assert done.returncode == 0
-    shown = [line.rstrip() for line in done.stdout.splitlines()]
-    assert shown == [
+    shown = top(a_run(tmp_path, a_status()))
+    assert [line.rstrip() for line in shown.splitlines()] == [
         f"{tmp_path} · training · version 12 of 60 · 0.8 s a step · about 36 s left",
         "trainer    waits 62% of the time: for groups 60%, for the staleness bound 2%",
         "engines    idle 5% of the time; 3% because no group may start before weights are loaded",
@@ -33,7 +42,7 @@ def test_a_status_says_who_waits_and_why_with_queue_staleness_speed_and_accuracy
         "tokens/s   1,234 generated, 1,100 trained (last 10 steps)",
         "reward     0.500 in step 12 · held_out 0.625 at version 10",
         "role      node  pid  version  open",
-        "engine-0  n1     17       11     9",
+        "engine-0  n1    17        11     9",
     ]
 
 
@@ -41,7 +50,7 @@ def test_of_hundreds_of_processes_those_in_trouble_are_shown(tmp_path: Path) -> 
     processes = [ProcessStatus(role=f"engine-{i}", node="n1", pid=100 + i) for i in range(300)]
     processes[200] = ProcessStatus(role="engine-200", node="n2", pid=300, restarts=3)
     processes[290] = ProcessStatus(role="engine-290", node="n2", pid=390, state="ended, code -9")
-    shown = arl("top", str(a_run(tmp_path, a_status(processes=tuple(processes))))).stdout
+    shown = top(a_run(tmp_path, a_status(processes=tuple(processes))))
     assert "engine-200" in shown
     assert "ended, code -9" in shown
     assert "… and 276 more processes" in shown
@@ -59,7 +68,7 @@ def test_an_old_status_says_for_how_long_nobody_wrote_and_what_is_known_of_the_p
     tmp_path: Path, pid: int, host: str, why: str
 ) -> None:
     status = a_status(pid=pid, host=host, time=time.time() - LONG_AGO)
-    shown = arl("top", str(a_run(tmp_path, status))).stdout
+    shown = top(a_run(tmp_path, status))
     assert f"the controller (process {pid} on {host}) has not written for 1" in shown
     assert why in shown
 
@@ -101,21 +110,21 @@ def test_a_status_that_is_missing_or_damaged_is_one_clear_error(
     run = a_run(tmp_path)
     if content is not None:
         (run / "status.json").write_bytes(content)
-    done = arl("top", str(run))
-    assert done.returncode == 2
-    assert complaint in done.stderr
-    assert "Traceback" not in done.stderr
+    with pytest.raises(InputError, match=complaint):
+        top(run)
 
 
 def test_a_directory_above_runs_is_refused_with_their_names(tmp_path: Path) -> None:
     run = tmp_path / "small"
     run.mkdir()
     a_run(run)
-    for command in ("top", "logs"):
-        done = arl(command, str(tmp_path))
-        assert done.returncode == 2
-        assert f"is no run, because it has no recipe.yaml; there are {run}" in done.stderr
-    assert "is no directory" in arl("top", str(tmp_path / "nothing")).stderr
+    complaint = f"is no run, because it has no recipe.yaml; there are {run}"
+    with pytest.raises(InputError, match=complaint):
+        top(tmp_path)
+    with pytest.raises(InputError, match=complaint):
+        find_logs(tmp_path, None)
+    with pytest.raises(InputError, match="is no directory"):
+        top(tmp_path / "nothing")
 
 
 def test_in_a_terminal_the_view_stays_until_q_is_pressed(tmp_path: Path) -> None:
@@ -129,5 +138,8 @@ def test_in_a_terminal_the_view_stays_until_q_is_pressed(tmp_path: Path) -> None
             shown += os.read(master, 4096)
         assert process.poll() is None
         os.write(master, b"q")
-        assert process.wait(30) == 0
+        try:
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
     os.close(master)
