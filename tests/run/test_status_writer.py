@@ -3,7 +3,7 @@
 import pytest
 
 from arl.metrics.names import Record
-from arl.run.status_writer import NewestEvaluations, recent_speed
+from arl.run.status_writer import NewestEvaluations, recent_speed, telling_waits
 
 
 def step(number: int, seconds: float, waits: float) -> Record:
@@ -41,6 +41,18 @@ def test_speed_is_a_mean_over_the_last_ten_steps_weighted_by_their_time() -> Non
     assert speed.trainer_waits == pytest.approx({"groups": 0.3, "bound": 0.0, "device": 0.0})
     assert speed.engine_idle == pytest.approx(0.25)
     assert speed.gate == pytest.approx(0.25)
+
+
+def test_waits_of_loops_come_first_and_those_of_requests_are_shown_once_they_take_long() -> None:
+    waits = [("engine client", f"request {i}", float(i)) for i in range(30)]
+    shown = telling_waits([*waits, ("trainer", "4 groups", 0.5), ("admission", "room", 2.0)])
+    assert [(wait.who, wait.seconds) for wait in shown[:3]] == [
+        ("admission", 2.0),
+        ("trainer", 0.5),
+        ("engine client", 29.0),
+    ]
+    assert len(shown) == 12
+    assert all(wait.seconds >= 10.0 for wait in shown[2:])
 
 
 def test_before_the_first_step_there_is_no_speed() -> None:
