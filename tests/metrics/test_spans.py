@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from arl import clock
 from arl.metrics.run_files import TraceFile
-from arl.metrics.spans import Span, add_span, recorded_spans, span, unrecorded_spans
+from arl.metrics.spans import TraceSpan, add_span, recorded_spans, span, unrecorded_spans
 
 times = st.integers(0, 50)
 
@@ -19,9 +19,9 @@ class Collected:
     """Implements SpanWriter: keeps them."""
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[TraceSpan] = []
 
-    def add(self, span: Span) -> None:
+    def add(self, span: TraceSpan) -> None:
         self.spans.append(span)
 
 
@@ -45,7 +45,7 @@ def test_spans_of_one_lane_never_overlap_and_none_is_lost(jobs: list[tuple[int, 
     clock.run(main, virtual=True)
     found = {one.name: (round(one.begin), round(one.end)) for one in collected.spans}
     assert found == {str(i): (begin, begin + seconds) for i, (begin, seconds) in enumerate(jobs)}
-    lanes: dict[str, list[Span]] = {}
+    lanes: dict[str, list[TraceSpan]] = {}
     for one in sorted(collected.spans, key=lambda one: (one.begin, one.end)):
         lanes.setdefault(one.lane, []).append(one)
     for lane in lanes.values():
