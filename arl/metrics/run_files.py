@@ -9,7 +9,7 @@ import msgspec
 
 from arl.errors import InputError
 from arl.metrics.names import Record, is_defined
-from arl.metrics.spans import Span
+from arl.metrics.spans import TraceSpan
 
 BUFFER_BYTES = 1 << 16  # of the trace
 
@@ -93,7 +93,7 @@ class TraceFile:
         microseconds = max(end - start, 0.0) * 1e6
         self._write(start * 1e6, ph="X", tid=track, name=name, dur=microseconds, args=args)
 
-    def add(self, span: Span) -> None:
+    def add(self, span: TraceSpan) -> None:
         """Add a span of one process; see SpanWriter. Its times are rounded to a tenth of a microsecond."""
         self._write(
             round(span.begin * 1e6, 1),

@@ -25,7 +25,7 @@ from arl.clock import now
 Argument = str | int | float
 
 
-class Span(Struct, frozen=True):
+class TraceSpan(Struct, frozen=True):
     """Say what happened, from when until when, in clock seconds."""
 
     process: str  # role, as in engine-0
@@ -39,11 +39,8 @@ class Span(Struct, frozen=True):
 class SpanWriter(Protocol):
     """Write spans. See arl.metrics.run_files.TraceFile."""
 
-    def add(self, span: Span) -> None:
+    def add(self, span: TraceSpan) -> None:
         """Write one."""
-
-    def flush(self) -> None:
-        """Hand them to whoever reads the file meanwhile."""
 
 
 class SpanSink:
@@ -51,7 +48,7 @@ class SpanSink:
 
     def __init__(self) -> None:
         self._writer: SpanWriter | None = None
-        self._waiting: list[Span] = []
+        self._waiting: list[TraceSpan] = []
         self._is_closed = False
         self._free: dict[str, list[int]] = {}  # process -> lanes below its highest that are free
         self._num_lanes: dict[str, int] = {}
@@ -68,7 +65,7 @@ class SpanSink:
         self._writer = None
         self._is_closed = True
 
-    def add(self, span: Span) -> None:
+    def add(self, span: TraceSpan) -> None:
         """Write a span, or keep it until the trace is open."""
         if self._writer is not None:
             self._writer.add(span)
@@ -131,11 +128,11 @@ def span(process: str, name: str, **arguments: Argument) -> Iterator[None]:
         try:
             yield
         finally:
-            sink.add(Span(process, str(lane), name, begin, now(), arguments))
+            sink.add(TraceSpan(process, str(lane), name, begin, now(), arguments))
 
 
 def add_span(process: str, lane: str, name: str, begin: float, end: float) -> None:
     """Note something whose begin and end are known, on a lane of its own name."""
     sink = _sink.get()
     if sink is not None:
-        sink.add(Span(process, lane, name, begin, end))
+        sink.add(TraceSpan(process, lane, name, begin, end))

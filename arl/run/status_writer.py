@@ -44,6 +44,9 @@ SHOWN_OF_STEP = (
     "engines/restarts",
 )
 
+LOOPS = ("trainer", "controller", "publisher", "admission")  # who waits, in the words of `deadline`
+LONG_SECONDS = 10.0
+MOST_WAITS = 12
 CAUSES = ("groups", "bound", "device")  # of the trainer's waits
 
 
@@ -118,7 +121,7 @@ class StatusWriter:
             staleness=self._recipe.rollout.staleness,
             has_exact_lag=self._recipe.rollout.lag is not None,
             groups=self._groups(),
-            waits=_longest_first(current_waits()),
+            waits=telling_waits(current_waits()),
             last_step=_last_step(records),
             speed=speed,
             evaluations=self._evaluations.read(records),
@@ -229,8 +232,14 @@ def _last_step(records: Sequence[Record]) -> dict[str, float]:
     return {}
 
 
-def _longest_first(waits: Sequence[tuple[str, str, float]]) -> tuple[WaitStatus, ...]:
-    return tuple(WaitStatus(*wait) for wait in sorted(waits, key=lambda wait: -wait[2]))
+def telling_waits(waits: Sequence[tuple[str, str, float]]) -> tuple[WaitStatus, ...]:
+    """Choose the waits that say why nothing moves, the longest first.
+
+    Requests of engines and calls of rewards wait all the time, so those are shown once they take long.
+    """
+    telling = [WaitStatus(*wait) for wait in waits if wait[0] in LOOPS or wait[2] >= LONG_SECONDS]
+    telling.sort(key=lambda wait: (wait.who not in LOOPS, -wait.seconds))
+    return tuple(telling[:MOST_WAITS])
 
 
 def _capacity(recipe: Recipe) -> int | None:

@@ -30,7 +30,10 @@ def show_once(run: Path, console: Console) -> None:
 def show_live(run: Path, console: Console) -> None:
     """Draw the status until the run ends, q is pressed or Ctrl-C."""
     status = read_status(run)
-    with Live(_draw(run, status), console=console, auto_refresh=False, screen=False) as live, _keys() as pressed_q:
+    with (
+        _keys() as pressed_q,  # first, so that no key is lost
+        Live(_draw(run, status), console=console, auto_refresh=False) as live,
+    ):
         while not status.end and not pressed_q(PERIOD):
             status = read_status(run)
             live.update(_draw(run, status), refresh=True)
@@ -59,7 +62,7 @@ def _keys() -> Iterator[_Keys]:
         yield _NoKeys()
         return
     before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)
+    tty.setcbreak(sys.stdin, termios.TCSANOW)
     try:
         yield _Keys()
     finally:

@@ -1,0 +1,68 @@
+"""What a status says of a run's speed and evaluations."""
+
+import pytest
+
+from arl.metrics.names import Record
+from arl.run.status_writer import NewestEvaluations, recent_speed, telling_waits
+
+
+def step(number: int, seconds: float, waits: float) -> Record:
+    return {
+        "step": number,
+        "policy_version": number,
+        "time/step_s": seconds,
+        "wait/groups_s": waits,
+        "wait/bound_s": 0.0,
+        "wait/device_s": 0.0,
+        "wait/gate_s": 0.5,
+        "idle/engine": 0.25,
+        "tokens/generated": 100,
+        "tokens/trained": 80,
+    }
+
+
+def measured(version: int, accuracy: float) -> Record:
+    return {"step": version, "policy_version": version, "eval/held_out/accuracy": accuracy}
+
+
+def test_speed_is_a_mean_over_the_last_ten_steps_weighted_by_their_time() -> None:
+    records = [
+        step(0, 1000.0, 900.0),
+        *(step(1 + i, 1.0, 0.5) for i in range(9)),
+        measured(9, 0.5),
+        step(10, 11.0, 1.5),
+    ]
+    speed = recent_speed(records)
+    assert speed is not None
+    assert speed.steps == 10
+    assert speed.step_seconds == pytest.approx(2.0)
+    assert speed.generated_per_s == pytest.approx(50.0)
+    assert speed.trained_per_s == pytest.approx(40.0)
+    assert speed.trainer_waits == pytest.approx({"groups": 0.3, "bound": 0.0, "device": 0.0})
+    assert speed.engine_idle == pytest.approx(0.25)
+    assert speed.gate == pytest.approx(0.25)
+
+
+def test_waits_of_loops_come_first_and_those_of_requests_are_shown_once_they_take_long() -> None:
+    waits = [("engine client", f"request {i}", float(i)) for i in range(30)]
+    shown = telling_waits([*waits, ("trainer", "4 groups", 0.5), ("admission", "room", 2.0)])
+    assert [(wait.who, wait.seconds) for wait in shown[:3]] == [
+        ("admission", 2.0),
+        ("trainer", 0.5),
+        ("engine client", 29.0),
+    ]
+    assert len(shown) == 12
+    assert all(wait.seconds >= 10.0 for wait in shown[2:])
+
+
+def test_before_the_first_step_there_is_no_speed() -> None:
+    assert recent_speed([measured(0, 0.5)]) is None
+
+
+def test_the_newest_evaluation_is_that_of_the_newest_version_in_whatever_order_they_come() -> None:
+    newest = NewestEvaluations()
+    records = [measured(0, 0.25)]
+    assert newest.read(records) == {"held_out": (0, 0.25)}
+    records += [measured(20, 0.75), measured(10, 0.5)]
+    assert newest.read(records) == {"held_out": (20, 0.75)}
+    assert newest.read(records) == {"held_out": (20, 0.75)}

@@ -1,0 +1,82 @@
+"""A real run as it is seen from outside: its processes, what it waits for, its logs, and its end."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from arl.metrics.run_status import RunStatus, read_status, write_status
+from tests.forks import ForkedCommand, arl
+from tests.processes import survivors
+from tests.run.test_train import Command, start
+
+__all__ = ["start"]  # a fixture
+
+PATIENCE = 60.0
+
+
+def status_of(run: Path, holds: Callable[[RunStatus], bool]) -> RunStatus:
+    """Return the first status of which something holds; the run writes one a second."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        status = read_status(run)
+        if holds(status):
+            return status
+    raise AssertionError(f"this never was so: {status}")
+
+
+def test_a_living_run_is_seen_with_its_processes_its_wait_and_its_logs_and_then_its_end(
+    start: Callable[..., Command],
+) -> None:
+    gate = 16 * 6
+    command = start("train.steps=8", "eval.problems=0", "engine.replicas=2", gates=[gate])
+    command.read_until("step    3")
+    status = status_of(command.run, lambda status: status.version >= 3 and status.stage == "training")
+    processes = {process.role: process for process in status.processes}
+    assert set(processes) == {"controller", "engine-0", "engine-1", "trainer-0", "reward-0"}
+    children = command.children()
+    assert processes["controller"].pid == command.process.pid == status.pid
+    assert processes["trainer-0"].pid == children["arl.train.rank"].pid
+    resident = children["arl.train.rank"].memory_info().rss
+    assert 0.5 * resident < (processes["trainer-0"].memory_bytes or 0) < 2 * resident
+    assert all(process.since is not None and process.since < status.time for process in processes.values())
+    assert status.groups is not None
+    assert status.groups.capacity == 12
+
+    follower = ForkedCommand(["logs", str(command.run), "--follow"], command.directory, os.environ)
+    assert "engine-0 | ready http" in follower.stdout.readline()
+    held = status_of(command.run, lambda status: any(wait.who == "trainer" for wait in status.waits))
+    assert any("4 groups for step" in wait.what for wait in held.waits)
+    shown = arl("top", str(command.run)).stdout
+    assert "trainer waits" in shown
+    assert f"{processes['engine-1'].pid}" in shown
+
+    command.open_gate(gate)
+    assert command.end() == 0, command.output
+    followed = follower.stdout.read()
+    assert follower.wait(PATIENCE) == 0
+    assert "trainer-0 | " in followed
+    assert read_status(command.run).end == "finished"
+    assert "finished · version 8 of 8" in arl("top", str(command.run)).stdout
+
+
+def test_of_a_killed_run_it_is_said_that_its_process_is_gone_and_its_logs_are_still_there(
+    start: Callable[..., Command],
+) -> None:
+    command = start("train.steps=100000", "eval.problems=0")
+    command.read_until("step    1")
+    children = list(command.children().values())
+    command.process.send_signal(signal.SIGKILL)
+    assert command.end() == -signal.SIGKILL
+    assert not survivors(children)
+    last = read_status(command.run)
+    write_status(command.run, msgspec.structs.replace(last, time=last.time - 60.0))  # a minute passes
+    shown = arl("top", str(command.run)).stdout
+    assert f"(process {command.process.pid} on {last.host}) has not written for" in shown
+    assert "there is no such process any more: it was killed" in shown
+    followed = arl("logs", str(command.run), "trainer", "--follow")
+    assert followed.returncode == 0
+    assert "Step received" in followed.stdout

@@ -1,0 +1,102 @@
+"""The logs of a run as `arl logs` shows them."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.errors import InputError
+from arl.watch.run_logs import RoleLog, find_logs, follow_logs, list_logs, print_ends
+from tests.watch.statuses import a_run, a_status
+
+
+def with_logs(directory: Path) -> Path:
+    """A run that has ended, with logs of two engines, a rank and an evaluation."""
+    run = a_run(directory, a_status(end="finished"))
+    (run / "logs" / "evaluation").mkdir(parents=True)
+    texts = {
+        "engine-0": "ready\nserves\n",
+        "engine-1": "ready\ndies",
+        "trainer-0": "step 1\nstep 2\nstep 3\n",
+        "evaluation/evaluator": "measures\n",
+    }
+    for role, text in texts.items():
+        (run / "logs" / f"{role}.log").write_text(text)
+    return run
+
+
+def logs(run: Path, role: str | None = None, count: int = 10, follow: bool = False) -> list[str]:
+    """Return the lines that `arl logs` prints."""
+    shown: list[str] = []
+    read = print_ends(find_logs(run, role), count, shown.append)
+    if follow:
+        follow_logs(run, role, read, shown.append)
+    return shown
+
+
+def test_without_a_role_the_ends_of_all_logs_are_shown_with_their_roles(tmp_path: Path) -> None:
+    assert logs(with_logs(tmp_path), count=1) == [
+        "engine-0 | serves",
+        "evaluation/evaluator | measures",
+        "trainer-0 | step 3",
+    ]
+
+
+def test_following_a_run_that_has_ended_shows_also_a_line_without_an_end(tmp_path: Path) -> None:
+    assert logs(with_logs(tmp_path), "engine", follow=True) == [
+        "engine-0 | ready",
+        "engine-0 | serves",
+        "engine-1 | ready",
+        "engine-1 | dies",
+    ]
+
+
+def test_of_one_role_the_lines_are_shown_as_they_are(tmp_path: Path) -> None:
+    assert logs(with_logs(tmp_path), "trainer-0", count=2) == ["step 2", "step 3"]
+
+
+def test_roles_are_listed_and_an_unknown_one_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    run = with_logs(tmp_path)
+    listed: list[str] = []
+    list_logs(find_logs(run, None), listed.append)
+    assert [line.split()[0] for line in listed] == [
+        "engine-0",
+        "engine-1",
+        "evaluation/evaluator",
+        "trainer-0",
+    ]
+    with pytest.raises(
+        InputError, match=r"ROLE .engine-7.: has no log .* engine-0, engine-1, evaluation/evaluator, tr"
+    ):
+        find_logs(run, "engine-7")
+
+
+@given(st.lists(st.binary(max_size=20), max_size=8))
+def test_however_a_log_grows_each_line_is_shown_once_and_in_order(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
+) -> None:
+    file = tmp_path_factory.mktemp("log") / "a.log"
+    file.touch()
+    log = RoleLog("a", file)
+    shown = []
+    for piece in pieces:
+        with file.open("ab") as grown:
+            grown.write(piece)
+        shown += log.new_lines()
+    shown += log.rest()
+    whole = b"".join(pieces).split(b"\n")
+    expected = whole if whole[-1] else whole[:-1]
+    assert shown == [line.decode(errors="replace") for line in expected]
+
+
+@given(st.text("ab\n", max_size=60), st.integers(0, 9))
+def test_the_last_lines_of_a_log_are_those_at_its_end(
+    tmp_path_factory: pytest.TempPathFactory, text: str, count: int
+) -> None:
+    file = tmp_path_factory.mktemp("log") / "a.log"
+    file.write_text(text)
+    log = RoleLog("a", file)
+    log.seek_last(count)
+    shown = log.new_lines() + log.rest()
+    assert shown == (text.splitlines()[-count:] if count else [])
