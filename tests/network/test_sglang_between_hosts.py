@@ -1,4 +1,4 @@
-"""A real SGLang server on another host: TLS, its own warm-up and health check, and a broadcast through the store's gate."""
+"""A real SGLang server on another host: TLS, its own warm-up and health check, a broadcast through a store's gate."""
 
 import asyncio
 import os
