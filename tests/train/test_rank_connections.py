@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import platform
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zmq.utils.monitor import recv_monitor_message
 
-from arl.launch.address import LOOPBACK
+from arl.launch.address import LOOPBACK, free_listener
 from arl.launch.trust import RunTrust
 from arl.train import channel, rank_connections
 from arl.train.channel import FRAME_BYTES, Failed, Hello, frames
@@ -41,15 +42,15 @@ async def listening() -> AsyncIterator[tuple[RankConnections, zmq.asyncio.Contex
 
 def peer(connections: RankConnections, peers: zmq.asyncio.Context, key: str | None = None) -> Peer:
     """Connect somebody; `key` encrypts the connection."""
-    socket = peers.socket(zmq.DEALER)
+    made = peers.socket(zmq.DEALER)
     if key is not None:
-        encrypt_client(socket, key)
-    socket.connect(connections.environment[channel.ADDRESS])
-    return socket
+        encrypt_client(made, key)
+    made.connect(connections.environment[channel.ADDRESS])
+    return made
 
 
-async def admitted(connections: RankConnections, socket: Peer) -> None:
-    await socket.send_multipart([TRUST.key.encode(), channel.encode(HELLO)])
+async def admitted(connections: RankConnections, rank: Peer) -> None:
+    await rank.send_multipart([TRUST.key.encode(), channel.encode(HELLO)])
     assert await asyncio.wait_for(connections.receive(), SECONDS) == (HELLO, HELLO)
 
 
@@ -72,20 +73,29 @@ def test_whatever_a_stranger_sends_the_next_rank_is_admitted(messages: list[list
     asyncio.run(scene())
 
 
-def test_a_stranger_who_reads_no_answer_does_not_hold_up_a_rank() -> None:
+def test_a_stranger_who_reads_no_answer_does_not_hold_up_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_small_buffers(host: str) -> socket.socket:
+        listener = free_listener(host)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # its connections inherit it
+        return listener
+
+    async def flood(stranger: Peer) -> None:
+        for _ in range(8000):  # more answers than all buffers on the way hold
+            await stranger.send(b"x")
+
     async def scene() -> None:
         async with listening() as (connections, peers):
-            stranger = peer(connections, peers)
+            stranger = peers.socket(zmq.DEALER)
             stranger.setsockopt(zmq.RCVHWM, 1)
-
-            async def flood() -> None:
-                for _ in range(20_000):
-                    await stranger.send(b"x" * 100)
-
-            flooding = asyncio.create_task(flood())
+            stranger.setsockopt(zmq.RCVBUF, 4096)
+            stranger.setsockopt(zmq.SNDHWM, 10)
+            stranger.connect(connections.environment[channel.ADDRESS])
+            waiting = asyncio.create_task(connections.receive())
+            await asyncio.wait_for(flood(stranger), SECONDS)
+            waiting.cancel()
             await admitted(connections, peer(connections, peers))
-            flooding.cancel()
 
+    monkeypatch.setattr(rank_connections, "free_listener", with_small_buffers)
     asyncio.run(scene())
 
 
@@ -108,9 +118,9 @@ def test_a_frame_that_is_too_long_ends_its_own_connection_and_ranks_send_in_shor
     asyncio.run(scene())
 
 
-async def _event(socket: Peer, event: int) -> None:
+async def _event(watched: Peer, event: int) -> None:
     """Wait for something to happen to a connection."""
-    monitor = socket.get_monitor_socket(event)
+    monitor = watched.get_monitor_socket(event)
     await recv_monitor_message(monitor)
 
 
