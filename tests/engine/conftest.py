@@ -27,6 +27,7 @@ from arl.engine.backend import ServerSpec, find_backend
 from arl.engine.base import Engine
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.http.engine_client import HttpEngine
+from arl.launch.address import LOOPBACK
 from arl.launch.base import Resources
 from arl.launch.spawn import RUNNER
 from arl.models.load import load_model
@@ -140,7 +141,7 @@ def start_server(model: str, log: Path, is_forked: bool = True, broadcast_second
     return _ready(process, output, begin, log)
 
 
-def sglang_command(python: str, model: str) -> tuple[list[str], dict[str, str]]:
+def sglang_command(python: str, model: str, host: str = LOOPBACK) -> tuple[list[str], dict[str, str]]:
     """Return argv and environment of an SGLang server on one CPU thread."""
     engine = {"kind": "sglang", "python": python, "slots": 16, "stream_interval": 4, "dtype": "float32"}
     given = {"model": {"path": model}, "data": {"task": "running_checksum"}, "engine": engine}
@@ -150,7 +151,7 @@ def sglang_command(python: str, model: str) -> tuple[list[str], dict[str, str]]:
         versions=StartingVersions(model),
         resources=Resources(1),
         seed=0,
-        host="127.0.0.1",
+        host=host,
     )
     command = find_backend("sglang").command(server)
     return list(command.argv), dict(command.environment)

@@ -1,6 +1,6 @@
 """Make hosts of a network on this machine: namespaces that a bridge connects. It takes root.
 
-this process ── bridge ─┬─ veth ─ host "a"        each with an address of its own, and an empty file of name servers
+this process ── bridge ─┬─ veth ─ host "a"        each with an address of its own, and no name server
                         └─ veth ─ host "b"
 """
 
@@ -94,11 +94,24 @@ def network(names: Sequence[str]) -> Iterator[Network]:
         command("ip", "link", "set", made.bridge, "up")
         for i, name in enumerate(names):
             host = Host(f"trust-{number}-{name}", f"{subnet}.{i + 2}", f"tr{number}h{i}")
+            undo.enter_context(_no_name_servers(host))
             command("ip", "netns", "add", host.name)
             undo.callback(command, "ip", "netns", "del", host.name)
             _connect(host, made.bridge)
             made.hosts[name] = host
         yield made
+
+
+@contextlib.contextmanager
+def _no_name_servers(host: Host) -> Iterator[None]:
+    """Have `ip netns exec` show the host an empty resolv.conf, because gloo looks up names of addresses."""
+    folder = Path("/etc/netns") / host.name
+    folder.mkdir(parents=True)
+    (folder / "resolv.conf").write_text("")
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder)
 
 
 def _connect(host: Host, bridge: str) -> None:

@@ -23,11 +23,15 @@ class ThreadSender:
 
     Args:
         seconds: deadlines.swap
+        host: where engines find its store.
     """
 
-    def __init__(self, model: str, bucket_bytes: int = 100_000, seconds: float = 2 * SECONDS) -> None:
+    def __init__(
+        self, model: str, bucket_bytes: int = 100_000, seconds: float = 2 * SECONDS, host: str = LOOPBACK
+    ) -> None:
         self.shared = GroupSender(self, seconds)  # for the clients of all engines
         self._seconds = seconds / 2
+        self._host = host
         self._target = BroadcastTarget(bucket_bytes)
         self._groups: dict[str, asyncio.Task[Group]] = {}
         self.sent: list[str] = []  # the group of each version
@@ -38,10 +42,10 @@ class ThreadSender:
         return self._target.write(version, read_weights(model))
 
     async def join(self, group: str, world_size: int) -> Rendezvous:
-        end = serve_store(LOOPBACK, self._seconds)
+        end = serve_store(self._host, self._seconds)
         meeting = asyncio.to_thread(Group, end, group, 0, world_size, "gloo", self._seconds)
         self._groups[group] = asyncio.create_task(meeting)
-        return Rendezvous(LOOPBACK, end.port, "gloo")
+        return Rendezvous(self._host, end.port, "gloo")
 
     async def send(self, group: str, version: int) -> None:
         self.sent.append(group)
