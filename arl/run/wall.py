@@ -19,9 +19,10 @@ import arl
 from arl.config.worlds import WALL
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
-from arl.launch.address import host_identity, is_loopback, new_key
+from arl.launch.address import host_identity, is_loopback
 from arl.launch.base import Launcher, Resources
 from arl.launch.launchers import make_launcher
+from arl.launch.trust import RunTrust, run_trust
 from arl.run.control.control_folder import ControlFolder
 from arl.run.control.control_messages import LiveRun
 from arl.run.control.control_server import serve_control
@@ -70,25 +71,23 @@ class WallWorld:
         with publication_directory(recipe, start.model, directory, plan.lags, plan.transport, on_gpus) as weights:
             if weights.parent != SHARED_MEMORY:
                 start.display.note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
-            async with (
-                make_launcher(recipe, directory / "logs") as launcher,
-                explain_deaths(launcher),
-                _start_processes(start, weights, launcher) as parts,
-            ):
-                yield parts
+            async with make_launcher(recipe, directory / "logs") as launcher, explain_deaths(launcher):
+                addresses = [node.address for node in launcher.nodes]
+                with run_trust(directory, addresses) as trust:
+                    async with _start_processes(start, weights, launcher, trust) as parts:
+                        yield parts
 
 
 @contextlib.asynccontextmanager
-async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> AsyncIterator[Parts]:
+async def _start_processes(start: Start, weights: Path, launcher: Launcher, trust: RunTrust) -> AsyncIterator[Parts]:
     """Start both sides at once. The world is open when engines answer, since the evaluation needs no trainer."""
     recipe = start.recipe
     plan = start.origin.plan
     versions = start.versions
-    key = new_key()
-    servers = EngineServers(recipe, versions, plan.placement.engines, launcher, key)
+    servers = EngineServers(recipe, versions, plan.placement.engines, launcher, trust)
     started = await servers.start_all()
     async with open_trainer(
-        recipe, versions, weights, plan.placement.ranks, launcher, key, plan.lags, plan.transport
+        recipe, versions, weights, plan.placement.ranks, launcher, trust, plan.lags, plan.transport
     ) as trainer:
         prompts = recipe_format(recipe.data)
         codec = load_codec(versions.model, prompts)  # takes a second, while the processes start
@@ -135,7 +134,7 @@ async def _changeable(start: Start, weights: Path, servers: EngineServers, pool:
     """Let commands add, join and remove engines while the context lasts; see docs/elastic.md."""
     directory = start.origin.directory
     state = _first_state(start, weights, servers)
-    with key_file(directory, servers.key):
+    with key_file(directory, servers.trust.key):
         async with serve_control(ControlFolder(directory), pool, state, start.display.note):
             yield
 

@@ -27,7 +27,7 @@ from arl.launch.local import LocalLauncher
 from arl.metrics.run_files import RECIPE
 from arl.run.control.control_client import ControllerWatch, RunControl
 from arl.run.control.control_messages import JoinEngine, LiveRun, RemoveEngine
-from arl.run.control.run_key_file import read_key
+from arl.run.control.run_key_file import read_trust
 from arl.run.engines import EngineServers
 from arl.run.failures import reported_failures
 
@@ -65,7 +65,7 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
     recipe = load_recipe(options.run / RECIPE, ())
     address = join_address(options, state, recipe)
     _refuse_unseen_files(state)
-    key = read_key(options.run)
+    trust = read_trust(options.run)
     resources = join_resources(options, state, recipe)
     probe_backend(recipe)
     node = platform.node()
@@ -79,7 +79,7 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
             versions=state.versions,
             resources=resources,
             launcher=launcher,
-            key=key,
+            trust=trust,
             side=f"engine-{node}-{secrets.token_hex(2)}",
         )
         processes = await servers.start_all()
