@@ -15,7 +15,7 @@ import msgspec
 import arl
 from arl.clock import in_thread
 from arl.errors import ArlError, InputError
-from arl.run.control.control_folder import ControlFolder
+from arl.run.control.control_folder import ControlFolder, write_private
 from arl.run.control.control_messages import (
     AddEngine,
     ControlAnswer,
@@ -130,6 +130,7 @@ async def serve_control(
 ) -> AsyncIterator[None]:
     """ControlAnswer requests while the context lasts; remove the folder at its end."""
     folder.make()
+    write_private(folder.state, msgspec.json.encode(state))
     try:
         async with asyncio.TaskGroup() as tasks:
             server = tasks.create_task(ControlServer(folder, engines, state, note).run(), name="control server")
