@@ -50,6 +50,7 @@ FREE = (
     "sync.bucket_megabytes",
     "sync.check",
     "sync.transport",
+    "train.min_ranks",
     "train.threads",
 )
 # Fields that it may change on the wall clock alone, because in virtual time they change the schedule.

@@ -24,7 +24,7 @@ from arl.launch.base import Launcher, Resources
 from arl.launch.launchers import make_launcher
 from arl.launch.trust import RunTrust, run_trust
 from arl.run.control.control_folder import ControlFolder
-from arl.run.control.control_messages import RunState
+from arl.run.control.control_messages import LiveRun
 from arl.run.control.control_server import serve_control
 from arl.run.control.run_key_file import key_file
 from arl.run.engine_pool import EnginePool, open_engine_pool
@@ -152,10 +152,10 @@ async def _changeable(start: Start, weights: Path, servers: EngineServers, pool:
             yield
 
 
-def _first_state(start: Start, weights: Path, servers: EngineServers) -> RunState:
+def _first_state(start: Start, weights: Path, servers: EngineServers) -> LiveRun:
     """Describe the run to those who want to join it."""
     travels_by_file = start.origin.plan.transport in ("file", "ipc")
-    return RunState(
+    return LiveRun(
         beat=0,
         arl=arl.__version__,
         host=host_identity(),

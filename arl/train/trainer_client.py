@@ -388,3 +388,6 @@ class TrainerClient:
         begun = self._stepped_at.get(update.version, now())  # it may be complete before the last rank has answered
         self._stepped_at = {version: at for version, at in self._stepped_at.items() if version > update.version}
         add_span("trainer", "publication", f"publication of version {update.version}", begun, now())
+        satisfied = [version for version in self._wanted if version <= update.version]
+        for version in satisfied:
+            set_if_waiting(self._wanted.pop(version), update)

@@ -14,7 +14,7 @@ import arl
 from arl.clock import now
 from arl.errors import InputError, RunError
 from arl.run.control.control_folder import ControlFolder, new_name, read_private, write_private
-from arl.run.control.control_messages import Answer, Request, RunState
+from arl.run.control.control_messages import ControlAnswer, LiveRun, Request
 
 LOOK_SECONDS = 0.2
 FRESH_SECONDS = 15.0  # in which a controller that lives has written its state again
@@ -29,7 +29,7 @@ class RunControl:
         self.run = run
         self._folder = ControlFolder(run)
 
-    async def state(self) -> RunState:
+    async def state(self) -> LiveRun:
         """Wait for the next state that the controller writes, a second at most, and return it.
 
         Raises:
@@ -52,7 +52,7 @@ class RunControl:
             )
         return self.read_state() or first
 
-    def read_state(self) -> RunState | None:
+    def read_state(self) -> LiveRun | None:
         """Read what the controller has written last; None: there is no such run any more.
 
         Raises:
@@ -65,7 +65,7 @@ class RunControl:
         except (OSError, ValueError) as error:
             raise InputError(f"{self._folder.state}: {error}; ask as the user who has started the run") from error
         try:
-            return msgspec.json.decode(data, type=RunState)
+            return msgspec.json.decode(data, type=LiveRun)
         except msgspec.DecodeError as error:
             raise InputError(f"{self._folder.state}: {error}; is it of another version of arl?") from error
 
@@ -88,7 +88,7 @@ class RunControl:
             if not await _until(lambda: not asked.exists(), TAKEN_SECONDS):
                 raise RunError(f"{self.run}: its controller has not looked for requests for {TAKEN_SECONDS:g} s")
             await self._until_answered(answered, seconds)
-            answer = msgspec.json.decode(read_private(answered), type=Answer)
+            answer = msgspec.json.decode(read_private(answered), type=ControlAnswer)
         except (OSError, ValueError) as error:  # also of msgspec
             raise RunError(f"{self.run}: the run has ended meanwhile ({error})") from error
         finally:
@@ -125,7 +125,7 @@ class ControllerWatch:
         self._control = control
         self._beat = -1
         self._since = now()
-        self.state: RunState | None = None  # the newest one
+        self.state: LiveRun | None = None  # the newest one
 
     def is_gone(self) -> bool:
         """Return whether the controller is gone."""

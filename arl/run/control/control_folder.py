@@ -62,7 +62,7 @@ class ControlFolder:
         return taken
 
     def answer(self, name: str, data: bytes) -> None:
-        """Answer the request `name`."""
+        """ControlAnswer the request `name`."""
         write_private(self.answers / name, data)
 
 

@@ -25,7 +25,7 @@ class EngineStatus(Struct, frozen=True):
     seconds: float = 0.0  # since it began to serve
 
 
-class RunState(Struct, frozen=True, kw_only=True):
+class LiveRun(Struct, frozen=True, kw_only=True):
     """Describe a run as those see it who want to change its engines."""
 
     beat: int  # grows with each write: a controller that is gone or hangs leaves it as it is
@@ -55,13 +55,13 @@ class JoinEngine(Struct, frozen=True, tag=True, kw_only=True):
 class RemoveEngine(Struct, frozen=True, tag=True):
     """Take an engine out of the run. Its open requests go on elsewhere."""
 
-    name: EngineName
+    name: str
 
 
 Request = AddEngine | JoinEngine | RemoveEngine
 
 
-class Answer(Struct, frozen=True):
+class ControlAnswer(Struct, frozen=True):
     """Say what came of a request."""
 
     done: str = ""  # what was done, in a few words

@@ -1,4 +1,4 @@
-"""Answer the commands that write into RUN/control, once a second, beside everything else that the controller does.
+"""Answer the commands that write into RUN/control, once a second, beside all else that the controller does.
 
     every second ─► a thread: write state.json, take requests ─► a task each: the engine pool does it ─► answers/ID.json
 
@@ -15,15 +15,15 @@ import msgspec
 import arl
 from arl.clock import in_thread
 from arl.errors import ArlError, InputError
-from arl.run.control.control_folder import ControlFolder
+from arl.run.control.control_folder import ControlFolder, write_private
 from arl.run.control.control_messages import (
     AddEngine,
-    Answer,
+    ControlAnswer,
     EngineStatus,
     JoinEngine,
+    LiveRun,
     RemoveEngine,
     Request,
-    RunState,
 )
 
 POLL_SECONDS = 1.0
@@ -42,7 +42,7 @@ class ChangeableEngines(Protocol):
 
 
 class ControlServer:
-    """Answer requests until it is cancelled.
+    """ControlAnswer requests until it is cancelled.
 
     Args:
         folder: of the run.
@@ -52,7 +52,7 @@ class ControlServer:
     """
 
     def __init__(
-        self, folder: ControlFolder, engines: ChangeableEngines, state: RunState, note: Callable[[str], None]
+        self, folder: ControlFolder, engines: ChangeableEngines, state: LiveRun, note: Callable[[str], None]
     ) -> None:
         self._folder = folder
         self._engines = engines
@@ -61,7 +61,7 @@ class ControlServer:
         self._failure = ""  # of the last poll
 
     async def run(self) -> None:
-        """Answer requests.
+        """ControlAnswer requests.
 
         Consumes files of the folder; waits a second between two looks; unblocked by time alone.
         """
@@ -92,9 +92,9 @@ class ControlServer:
 
     async def _answer(self, name: str, content: bytes | str) -> None:
         try:
-            answer = Answer(done=await self._do(content))
+            answer = ControlAnswer(done=await self._do(content))
         except ArlError as error:
-            answer = Answer(error=str(error), is_input=isinstance(error, InputError))
+            answer = ControlAnswer(error=str(error), is_input=isinstance(error, InputError))
         with contextlib.suppress(OSError):  # the next look at the folder reports it
             await in_thread(self._folder.answer, name, msgspec.json.encode(answer))
 
@@ -126,10 +126,11 @@ class ControlServer:
 
 @contextlib.asynccontextmanager
 async def serve_control(
-    folder: ControlFolder, engines: ChangeableEngines, state: RunState, note: Callable[[str], None]
+    folder: ControlFolder, engines: ChangeableEngines, state: LiveRun, note: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Answer requests while the context lasts; remove the folder at its end."""
+    """ControlAnswer requests while the context lasts; remove the folder at its end."""
     folder.make()
+    write_private(folder.state, msgspec.json.encode(state))
     try:
         async with asyncio.TaskGroup() as tasks:
             server = tasks.create_task(ControlServer(folder, engines, state, note).run(), name="control server")

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import arl
-from arl.clock import in_thread
 from arl.config.cluster_section import Cluster
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
@@ -27,9 +26,10 @@ from arl.launch.interfaces import own_address
 from arl.launch.local import LocalLauncher
 from arl.metrics.run_files import RECIPE
 from arl.run.control.control_client import ControllerWatch, RunControl
-from arl.run.control.control_messages import JoinEngine, RemoveEngine, RunState
+from arl.run.control.control_messages import JoinEngine, LiveRun, RemoveEngine
 from arl.run.control.run_key_file import read_trust
 from arl.run.engines import EngineServers
+from arl.run.failures import reported_failures
 
 LOOK_SECONDS = 1.0
 REMOVE_SECONDS = 30.0  # for a controller that is busy; then this side leaves by itself
@@ -65,12 +65,15 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
     recipe = load_recipe(options.run / RECIPE, ())
     address = join_address(options, state, recipe)
     _refuse_unseen_files(state)
-    trust = read_trust(options.run, state.is_local)
+    trust = read_trust(options.run)
     resources = join_resources(options, state, recipe)
     probe_backend(recipe)
     node = platform.node()
     cluster = Cluster(ports=recipe.cluster.ports)
-    async with LocalLauncher(options.run / "logs", recipe.deadlines.shutdown, cluster, address=address) as launcher:
+    async with (
+        reported_failures(),
+        LocalLauncher(options.run / "logs", recipe.deadlines.shutdown, cluster, address=address) as launcher,
+    ):
         servers = EngineServers(
             recipe=recipe.model_copy(update={"seed": recipe.seed + secrets.randbelow(1 << 20)}),
             versions=state.versions,
@@ -84,7 +87,7 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
             await _serve(control, processes, note)
 
 
-def join_address(options: JoinOptions, state: RunState, recipe: Recipe) -> str:
+def join_address(options: JoinOptions, state: LiveRun, recipe: Recipe) -> str:
     """Return the address of this machine on which the run reaches it.
 
     Raises:
@@ -106,7 +109,7 @@ def join_address(options: JoinOptions, state: RunState, recipe: Recipe) -> str:
     return address
 
 
-def join_resources(options: JoinOptions, state: RunState, recipe: Recipe) -> list[Resources]:
+def join_resources(options: JoinOptions, state: LiveRun, recipe: Recipe) -> list[Resources]:
     """Divide the cores, and the GPUs if the run's engines have some, between the engines that join.
 
     Raises:
@@ -128,7 +131,7 @@ def join_resources(options: JoinOptions, state: RunState, recipe: Recipe) -> lis
     return resources
 
 
-def _refuse_unseen_files(state: RunState) -> None:
+def _refuse_unseen_files(state: LiveRun) -> None:
     """Raise InputError if this machine does not see the files from which engines load weights."""
     for path in (state.versions.served, state.weights):
         if path is not None and not Path(path).is_dir():
@@ -181,9 +184,11 @@ async def _serve(control: RunControl, processes: Sequence[Process], note: Callab
         deaths = [tasks.create_task(process.died()) for process in processes]
         watch = ControllerWatch(control)
         names = {process.role for process in processes}
-        while not await in_thread(watch.is_gone):
+        joined_at = await control.state()  # written after the controller had taken them
+        while not watch.is_gone():
             assert watch.state is not None
-            if not names.intersection(engine.name for engine in watch.state.engines):
+            has_them = names.intersection(engine.name for engine in watch.state.engines)
+            if watch.state.beat > joined_at.beat and not has_them:
                 note(f"{control.run} has none of these engines any more")
                 break
             done, _ = await asyncio.wait(deaths, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)

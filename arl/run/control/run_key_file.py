@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from arl.errors import InputError
+from arl.launch.tls import CERTIFICATE
 from arl.launch.trust import FOLDER, RunTrust
 from arl.run.control.control_folder import read_private, write_private
 
@@ -27,27 +28,17 @@ def key_file(run: Path, key: str) -> Iterator[None]:
             folder.rmdir()
 
 
-def read_trust(run: Path, is_local: bool) -> RunTrust:
-    """Return the secrets of a run that lives.
-
-    Args:
-        is_local: it listens on loopback, and so has no certificate.
+def read_trust(run: Path) -> RunTrust:
+    """Read the secrets of a run: its key, and where its certificate is if it has one.
 
     Raises:
-        InputError: the run has none, or they are not for this user.
+        InputError: the run has no key, or it is not for this user.
     """
-    folder = None if is_local else run.absolute() / FOLDER
-    return RunTrust(read_key(run), folder)
-
-
-def read_key(run: Path) -> str:
-    """Read the key of a run.
-
-    Raises:
-        InputError: the run has none, or it is not for this user.
-    """
-    file = run / FOLDER / KEY
+    folder = run.absolute() / FOLDER
+    file = folder / KEY
     try:
-        return read_private(file).decode()
+        key = read_private(file).decode()
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read ({error}); join as the user who has started the run") from error
+    has_certificate = (folder / CERTIFICATE).exists()
+    return RunTrust(key, folder if has_certificate else None)

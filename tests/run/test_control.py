@@ -1,0 +1,161 @@
+"""Commands ask a controller through files; whatever else lies there neither stops it nor slows it."""
+
+import asyncio
+import json
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+import arl
+from arl.errors import InputError, RunError
+from arl.launch.base import Resources
+from arl.run.control.control_client import RunControl
+from arl.run.control.control_folder import LONGEST, REQUEST_SECONDS, ControlFolder, new_name
+from arl.run.control.control_messages import AddEngine, EngineStatus, JoinEngine, LiveRun, RemoveEngine
+from arl.run.control.control_server import serve_control
+from arl.run.control.run_key_file import key_file, read_trust
+from arl.types import StartingVersions
+
+
+class Engines:
+    """Stand for the engines of a run: remembers what was asked of them."""
+
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+
+    def statuses(self) -> list[EngineStatus]:
+        return [EngineStatus("engine-0", "n1", 17, "serving", version=3, open=2, seconds=5.0)]
+
+    async def add(self) -> str:
+        self.changes.append("add")
+        return "engine-1"
+
+    async def join(self, guest: JoinEngine) -> str:
+        raise RunError(f"{guest.url}: nobody answers")
+
+    async def remove(self, name: str) -> int:
+        if name != "engine-0":
+            raise InputError(f"{name}: the run has no such engine")
+        self.changes.append(f"remove {name}")
+        return 2
+
+
+def fail(line: str) -> None:
+    raise AssertionError(line)
+
+
+def served(
+    run: Path, ask: Callable[[RunControl, Engines], Awaitable[None]], note: Callable[[str], None] = fail
+) -> None:
+    """Serve the folder of `run` while `ask` goes on."""
+    state = LiveRun(
+        beat=0,
+        arl=arl.__version__,
+        host="here",
+        is_local=True,
+        weights=None,
+        versions=StartingVersions("model"),
+        like=Resources(threads=1),
+        engines=[],
+    )
+
+    async def main() -> None:
+        engines = Engines()
+        async with asyncio.timeout(60), serve_control(ControlFolder(run), engines, state, note):
+            await ask(RunControl(run), engines)
+
+    asyncio.run(main())
+
+
+def guest(**changes: str) -> JoinEngine:
+    return JoinEngine(name="engine-n2-0", url="http://127.0.0.1:9", node="n2", pid=4, arl=changes.get("arl", "0.1.0"))
+
+
+def test_a_command_sees_the_engines_and_gets_an_answer_or_the_reason_why_not(tmp_path: Path) -> None:
+    async def ask(control: RunControl, engines: Engines) -> None:
+        assert (await control.state()).engines == engines.statuses()
+        assert await control.ask(AddEngine(), 30) == "engine-1"
+        assert await control.ask(RemoveEngine("engine-0"), 30) == "engine-0: 2 open requests go on elsewhere"
+        with pytest.raises(InputError, match="has no such engine"):
+            await control.ask(RemoveEngine("engine-9"), 30)
+        with pytest.raises(RunError, match="nobody answers"):
+            await control.ask(guest(arl=arl.__version__), 30)
+        with pytest.raises(InputError, match=r"arl 9\.9: the run has arl"):
+            await control.ask(guest(arl="9.9"), 30)
+        assert engines.changes == ["add", "remove engine-0"]
+        assert not list((tmp_path / "control" / "answers").iterdir())
+
+    served(tmp_path, ask)
+    assert not (tmp_path / "control").exists()
+
+
+def test_garbage_is_answered_or_left_alone_and_commands_are_answered_nevertheless(tmp_path: Path) -> None:
+    async def ask(control: RunControl, engines: Engines) -> None:
+        await control.state()
+        requests = tmp_path / "control" / "requests"
+        bad = new_name()
+        (requests / bad).write_bytes(b'{"type": "RemoveEngine", "name": ["engine-0"]}\xff')
+        (requests / new_name()).write_bytes(b"x" * (LONGEST + 1))
+        (requests / new_name()).symlink_to("/etc/passwd")
+        (requests / new_name()).mkdir()
+        os.mkfifo(requests / new_name())
+        for i in range(2000):
+            (requests / f"garbage-{i}").touch()
+        assert await control.ask(AddEngine(), 30) == "engine-1"
+        assert engines.changes == ["add"]
+        answer = tmp_path / "control" / "answers" / bad
+        assert "cannot be read" in json.loads(answer.read_bytes())["error"]
+
+    served(tmp_path, ask)
+
+
+def test_a_request_whose_command_died_long_ago_is_dropped(tmp_path: Path) -> None:
+    async def ask(control: RunControl, engines: Engines) -> None:
+        stale = tmp_path / "control" / "requests" / new_name()
+        unseen = stale.with_name("not-yet")  # the controller looks only at names of requests
+        unseen.write_bytes(b'{"type": "AddEngine"}')
+        long_ago = unseen.stat().st_mtime - 2 * REQUEST_SECONDS
+        os.utime(unseen, (long_ago, long_ago))
+        unseen.rename(stale)
+        assert await control.ask(RemoveEngine("engine-0"), 30)
+        assert not stale.exists()
+        assert engines.changes == ["remove engine-0"]
+
+    served(tmp_path, ask)
+
+
+def test_a_folder_that_is_taken_away_costs_the_run_its_commands_and_nothing_else(tmp_path: Path) -> None:
+    away = tmp_path / "elsewhere"
+    notes: list[str] = []
+
+    async def ask(control: RunControl, _: Engines) -> None:
+        before = await control.state()
+        (tmp_path / "control").rename(away)
+        with pytest.raises(InputError, match="is not running"):
+            await control.state()
+        await noted.wait()
+        away.rename(tmp_path / "control")
+        assert (await control.state()).beat > before.beat
+
+    def note(line: str) -> None:
+        notes.append(line)
+        noted.set()
+
+    noted = asyncio.Event()
+    served(tmp_path, ask, note)
+    assert "No such file or directory; `arl engines` cannot reach this run" in notes[0]
+    assert "can be used again" in notes[-1]
+
+
+def test_the_key_is_this_users_alone_and_goes_with_the_run(tmp_path: Path) -> None:
+    with key_file(tmp_path, "secret"):
+        file = tmp_path / "secrets" / "run.key"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        assert read_trust(tmp_path).key == "secret"
+    assert not (tmp_path / "secrets").exists()
+    with pytest.raises(InputError, match="join as the user who has started the run"):
+        read_trust(tmp_path)
