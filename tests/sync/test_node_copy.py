@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from arl.launch.file_lock import try_lock
 from arl.sync import node_copy
 from arl.sync.node_copy import COPYING, NodeCopies, abandoned_directories, open_locked
 
@@ -216,7 +217,7 @@ def test_a_process_that_hangs_while_it_copies_holds_up_nobody_for_longer_than_th
         own = open_locked(folder, shared=True)
         assert own is not None
         with (folder / COPYING).open("w") as file:
-            node_copy.fcntl.flock(file, node_copy.fcntl.LOCK_EX)
+            assert try_lock(file)
             reason = waiting.hold()
             assert reason.startswith(f"said {folder}/v1: another process of this node has not copied it within 0.2 s")
             assert waiting.answer() == f"{published}/v1 b'weights 1'"
