@@ -226,6 +226,12 @@ def test_a_process_that_hangs_while_it_copies_holds_up_nobody_for_longer_than_th
         waiting.end()
 
 
+def test_the_deadline_is_of_those_that_wait_and_not_of_the_one_that_copies(published: Path, memory: Path) -> None:
+    copies = NodeCopies(published, 0.0, memory)
+    assert copies.hold(f"{published}/v1").path == f"{memory}/{published.name}/v1"
+    copies.close()
+
+
 def test_without_room_in_memory_versions_are_read_where_they_are_and_the_log_says_so_once(
     published: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
