@@ -57,6 +57,10 @@ class FreeDevices:
                     self._free[seat.node].remove(device)
         return self
 
+    def has_together(self, count: int) -> bool:
+        """Return whether a node has `count` GPUs left."""
+        return any(len(devices) >= count for devices in self._free.values())
+
     def take_together(self, count: int) -> Seat:
         """Take `count` GPUs of one node, the first that has so many.
 

@@ -19,7 +19,7 @@ from arl.engine.base import ReplicaEngine
 from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.launch.base import Command, Launcher, Process, Resources
-from arl.launch.child import RUN_KEY
+from arl.launch.trust import RunTrust
 from arl.run.side_environments import engine_environment
 from arl.sync.group_sender import GroupSender
 from arl.sync.node_copy import PUBLISHED
@@ -36,7 +36,7 @@ class EngineServers:
         versions: a server begins with the oldest of them, which nobody deletes.
         resources: of each server.
         launcher: starts the processes.
-        key: secret of the run, which every request must carry.
+        trust: secrets of the run; every request must carry its key.
         side: begins the role of each server, as messages and logs name it.
         published: the directory in which versions lie that several nodes read; None: one node does, or they do not
             travel as files.
@@ -46,7 +46,7 @@ class EngineServers:
     versions: StartingVersions
     resources: list[Resources]
     launcher: Launcher
-    key: str
+    trust: RunTrust
     side: str = "engine"
     published: Path | None = None
 
@@ -54,7 +54,7 @@ class EngineServers:
         """Start server `i`, for the first time or again, without waiting until it is ready."""
         command = self._backend.command(self._spec(i))
         environment = merge_environments("engine.environment", engine_environment(self.recipe), command.environment)
-        secrets = {**command.secrets, RUN_KEY: self.key}
+        secrets = {**command.secrets, **self.trust.secrets}
         if self._copies_weights:
             environment[PUBLISHED] = str(self.published)
         complete = Command(command.argv, environment, secrets)
@@ -68,7 +68,7 @@ class EngineServers:
         self, url: str, sender: GroupSender | None = None, replica: int = 0
     ) -> AbstractAsyncContextManager[ReplicaEngine]:
         """Connect to server number `replica`, which is ready at `url`."""
-        return self._backend.connect(url, self._spec(replica), self.key, sender)
+        return self._backend.connect(url, self._spec(replica), self.trust.key, sender)
 
     @property
     def _copies_weights(self) -> bool:
@@ -88,6 +88,7 @@ class EngineServers:
             host=self.launcher.nodes[self.resources[i].node].address,
             copies_weights=self._copies_weights,
             replica=i,
+            certificate=self.trust.certificate,
         )
 
 

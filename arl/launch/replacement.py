@@ -1,0 +1,43 @@
+"""Find another place for a process whose node is lost.
+
+GPUs: as many as it had, free on one of the nodes that are left     CPU: the node that is left with the fewest processes
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from arl.launch.base import Node, Resources
+from arl.launch.seats import FreeDevices, Seat
+
+
+def another_place(
+    resources: Resources, others: Sequence[Resources], nodes: Sequence[Node], lost: Collection[int]
+) -> Resources | None:
+    """Return what a process gets on another node than its own; None: no node that is left has room for it.
+
+    Args:
+        resources: what it had.
+        others: of every other process of the run; those on lost nodes hold nothing.
+        nodes: of the launcher.
+        lost: numbers of the nodes that have failed, its own among them.
+    """
+    left = [number for number in range(len(nodes)) if number not in lost]
+    if not resources.devices:
+        return _on_the_idlest(resources, others, left)
+    free = FreeDevices((number, nodes[number].devices) for number in left)
+    used = [Seat(other.node, other.devices) for other in others if other.node not in lost]
+    free.without(used)
+    if not free.has_together(len(resources.devices)):
+        return None
+    seat = free.take_together(len(resources.devices))
+    return replace(resources, node=seat.node, devices=seat.devices)
+
+
+def _on_the_idlest(resources: Resources, others: Sequence[Resources], left: Sequence[int]) -> Resources | None:
+    if not left:
+        return None
+    threads = dict.fromkeys(left, 0)
+    for other in others:
+        if other.node in threads:
+            threads[other.node] += other.threads
+    return replace(resources, node=min(left, key=lambda number: threads[number]))
