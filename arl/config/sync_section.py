@@ -13,9 +13,10 @@ class Sync(Section):
     """Say how new weights reach the engines."""
 
     transport: Literal["auto"] | Transport = "auto"
-    """file: safetensors on a memory-backed file system. broadcast: to one process group of all engines, by NCCL, or by
-    gloo without GPUs. ipc: handles of shared memory, for engines on the trainer's GPUs. memory: the tensors, for
-    engines in the trainer's process. auto: the one that suits the devices; see arl.sync.choose."""
+    """file: safetensors on a memory-backed file system, with several nodes in the run directory. broadcast: to one
+    process group of all engines, by NCCL, or by gloo without GPUs. ipc: handles of shared memory, for engines on the
+    trainer's GPUs. memory: the tensors, for engines in the trainer's process. auto: the one that suits the devices; see
+    arl.sync.choose."""
     bucket_megabytes: Positive = 512
     """broadcast, ipc: size of a bucket, whose tensors travel together, in units of 10^6 bytes. A larger tensor travels
     alone."""

@@ -186,6 +186,12 @@ class _Site(Struct, frozen=True):
             InputError: devices are missing, or no transport serves.
         """
         placement = place(recipe, self.nodes)
+        if placement.spans_nodes and not self.shares_files:
+            raise InputError(
+                f"launcher {recipe.launcher}: its nodes have no file system in common (shares_files), and a run keeps "
+                "checkpoints and the weights that it begins with in files; give output.directory a path that all nodes "
+                "share, or use one node"
+            )
         transports = set(recipe.engine.capabilities.transports)
         if placement.has_mig_devices:
             if recipe.sync.transport == "broadcast":

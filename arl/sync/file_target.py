@@ -10,6 +10,7 @@ it: such file systems promise that whoever opens a file sees what was written be
 consistency), and nobody has looked for the version's name before it was announced, so no node remembers its absence.
 """
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -49,7 +50,13 @@ class FileTarget:
 
     def discard(self, update: WeightUpdate) -> None:
         """See PublicationTarget."""
-        shutil.rmtree(update.path)
+        try:
+            shutil.rmtree(update.path)
+        except OSError as error:
+            # NFS keeps a file that a process of this node still reads under another name, and so its directory. It goes
+            # with the publication directory.
+            if error.errno != errno.ENOTEMPTY or not self._for_nodes:
+                raise
 
 
 def write_state(directory: Path, state: State) -> None:

@@ -126,23 +126,27 @@ class NodeCopies:
         """Wait until the version is in memory, or copy it there."""
         deadline = time.monotonic() + self._seconds
         copy = self._folder / version.name
-        while time.monotonic() < deadline:
-            if not self._join():
-                time.sleep(POLL_SECONDS)
-                continue
-            lock = open_locked(copy, shared=True)
-            if lock is not None:
-                return HeldVersion(str(copy), lock)
-            with _locked_file(self._folder / COPYING) as may_copy:
-                if may_copy and not copy.exists():
-                    _remove_older(copy)
-                    _copy(version, copy)
-            if not may_copy:
-                time.sleep(POLL_SECONDS)
-        raise _NotCopied(
-            f"{copy}: another process of this node has not copied it within {self._seconds:g} s; read from "
-            f"{version.parent}"
-        )
+        while True:
+            if self._join():
+                lock = open_locked(copy, shared=True)
+                if lock is not None:
+                    return HeldVersion(str(copy), lock)
+                if self._copy_alone(version, copy):
+                    continue
+            if time.monotonic() > deadline:
+                raise _NotCopied(
+                    f"{copy}: another process of this node has not copied it within {self._seconds:g} s; read from "
+                    f"{version.parent}"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _copy_alone(self, version: Path, copy: Path) -> bool:
+        """Copy a version unless another process does. Return False if one does."""
+        with _locked_file(self._folder / COPYING) as may_copy:
+            if may_copy and not copy.exists():
+                _remove_older(copy)
+                _copy(version, copy)
+            return may_copy
 
     def _join(self) -> bool:
         """Use the folder, which is made unless it exists. False: another process removes it just now."""

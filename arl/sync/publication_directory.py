@@ -103,7 +103,9 @@ def _choose_place(needed: int, run_directory: Path, sends_own_memory: bool, seve
     Shared memory is of one node, so on several nodes files go to the run directory.
     """
     crosses_nodes = several_nodes and not sends_own_memory
-    if crosses_nodes or not os.access(SHARED_MEMORY, os.W_OK):
+    if crosses_nodes:
+        return run_directory.absolute()  # a process elsewhere may have another working directory
+    if not os.access(SHARED_MEMORY, os.W_OK):
         return run_directory
     has_room = sends_own_memory or shutil.disk_usage(SHARED_MEMORY).free > needed
     return SHARED_MEMORY if has_room else run_directory

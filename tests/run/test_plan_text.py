@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from arl.config.recipe import TinyModel
+from arl.errors import InputError
 from arl.launch import local
+from arl.launch.base import Node
+from arl.launch.local import LocalLauncher
 from arl.models.tiny import make_tiny_model
 from arl.rollout.env import Session
 from arl.run.auto import resolve_auto
@@ -130,3 +133,25 @@ def test_the_plan_says_where_weights_are_published_and_why_on_disk(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(67_108_864, 67_000_000, 100_000))
     text = render_plan(given, preflight(given))
     assert f"in {given.run_directory} on disk, because /dev/shm has no room: slower" in text
+
+
+TWO_NODES = [Node("a", cores=2), Node("b", cores=2, address="10.0.0.2")]
+
+
+class NodesApart(LocalLauncher):
+    """Offers two nodes, neither of which sees the other's files."""
+
+    nodes = TWO_NODES
+    shares_files = False
+
+
+def test_on_several_nodes_the_plan_says_that_each_reads_a_version_once(tmp_path: Path) -> None:
+    given = recipe(tmp_path, sync={"transport": "file"})
+    text = render_plan(given, preflight(given, TWO_NODES))
+    assert f"travel by transport file, in {given.run_directory}, where each node reads a version once\n" in text
+
+
+def test_nodes_without_a_common_file_system_are_refused(tmp_path: Path) -> None:
+    given = recipe(tmp_path, launcher=f"{__name__}:NodesApart")
+    with pytest.raises(InputError, match=r"its nodes have no file system in common .*; give output\.directory a path"):
+        preflight(given)

@@ -18,7 +18,10 @@ from arl.launch.local import LocalLauncher
 
 SUBNET = "10.231.7"
 PAIR = "ARL_TEST_PAIR"  # environment: name of the namespace
-OWN_MEMORY = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'
+LEFT = "left in shared memory:"
+OWN_MEMORY = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
+# The same, and the last line says what the command has left there.
+WATCHED_MEMORY = (*OWN_MEMORY, "sh", "-c", f'"$@"; code=$?; echo {LEFT} $(ls -A /dev/shm); exit $code', "sh")
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def _ip(*words: str) -> None:
 
 
 class NamespaceLauncher(LocalLauncher):
-    """Start processes on either node of the pair that the environment names."""
+    """Start processes on either node of the pair that the environment names, and write down what each was given."""
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -85,10 +88,11 @@ class NamespaceLauncher(LocalLauncher):
         self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
     ) -> Process:
         pair = Pair(os.environ[PAIR])
+        given = [f"{name}={value}" for name, value in command.environment.items()]
+        (self.logs / f"{role}.environment").write_text("\n".join(given))
         interface = pair.interfaces[resources.node]
         address = f"{HOST}={pair.addresses[resources.node]}"
         argv = ["env", address, f"GLOO_SOCKET_IFNAME={interface}", *command.argv]
         if resources.node == 1:
-            enter = ["nsenter", f"--net=/run/netns/{pair.name}", "unshare", "--mount"]
-            argv = [*enter, "sh", "-c", OWN_MEMORY, "sh", *argv]
+            argv = ["nsenter", f"--net=/run/netns/{pair.name}", *OWN_MEMORY, *argv]
         return await super().start(role, Command(tuple(argv), command.environment, command.secrets), resources, on_line)

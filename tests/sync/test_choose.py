@@ -18,9 +18,16 @@ def recipe(**sections: object) -> Recipe:
     return Recipe.model_validate(base | sections)
 
 
-def chosen(given: Recipe, can: set[Transport], on_gpus: bool, shares_files: bool = True) -> Transport:
+def chosen(
+    given: Recipe, can: set[Transport], on_gpus: bool, shares_files: bool = True, shares_memory: bool = True
+) -> Transport:
     return choose_transport(
-        given, backend_transports=can, one_process=False, on_gpus=on_gpus, shares_files=shares_files
+        given,
+        backend_transports=can,
+        one_process=False,
+        on_gpus=on_gpus,
+        shares_files=shares_files,
+        shares_memory=shares_memory,
     )
 
 
@@ -67,6 +74,28 @@ def test_without_a_common_file_system_weights_are_broadcast_or_the_run_is_refuse
         chosen(recipe(sync={"transport": "file"}), ALL, on_gpus=True, shares_files=False)
     with pytest.raises(InputError, match=r"sync\.transport auto: engine\.kind embedded takes weights by file, and"):
         chosen(recipe(), FILES, on_gpus=True, shares_files=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "on_gpus", "transport"),
+    [
+        (recipe(), False, "broadcast"),
+        (recipe(), True, "broadcast"),
+        (recipe(rollout={"lag": 1}), True, "file"),
+        (recipe(sync={"transport": "file"}), False, "file"),
+        (collocated(ranks=16, replicas=16), True, "file"),  # each engine is on the node of its ranks
+    ],
+)
+def test_on_several_nodes_weights_are_broadcast_or_travel_as_files(
+    given: Recipe, on_gpus: bool, transport: Transport
+) -> None:
+    assert chosen(given, ALL, on_gpus, shares_memory=False) == transport
+
+
+def test_handles_of_memory_cross_no_nodes() -> None:
+    by_handles = recipe(sync={"transport": "ipc"}, engine=SGLANG)
+    with pytest.raises(InputError, match=r"sync\.transport ipc: the run is on several nodes, .*; use auto"):
+        chosen(by_handles, ALL, on_gpus=False, shares_memory=False)
 
 
 @pytest.mark.parametrize(

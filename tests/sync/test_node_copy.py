@@ -1,6 +1,5 @@
 """Processes of a node share one copy of each published version, and leave nothing in its memory."""
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from arl.launch.file_lock import try_lock
 from arl.sync import node_copy
 from arl.sync.node_copy import COPYING, NodeCopies, abandoned_directories, open_locked
 
@@ -217,13 +217,19 @@ def test_a_process_that_hangs_while_it_copies_holds_up_nobody_for_longer_than_th
         own = open_locked(folder, shared=True)
         assert own is not None
         with (folder / COPYING).open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            assert try_lock(file)
             reason = waiting.hold()
             assert reason.startswith(f"said {folder}/v1: another process of this node has not copied it within 0.2 s")
             assert waiting.answer() == f"{published}/v1 b'weights 1'"
             assert waiting.hold() == f"{published}/v1 b'weights 1'"  # it does not wait for it again
         os.close(own)
         waiting.end()
+
+
+def test_the_deadline_is_of_those_that_wait_and_not_of_the_one_that_copies(published: Path, memory: Path) -> None:
+    copies = NodeCopies(published, 0.0, memory)
+    assert copies.hold(f"{published}/v1").path == f"{memory}/{published.name}/v1"
+    copies.close()
 
 
 def test_without_room_in_memory_versions_are_read_where_they_are_and_the_log_says_so_once(

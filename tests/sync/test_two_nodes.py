@@ -1,16 +1,19 @@
 """Weights of a trainer on one node reach the engines on another: real runs over two network namespaces."""
 
 import os
-import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from arl.sync.node_copy import SHARED_MEMORY
-from tests.forks import ForkedCommand
-from tests.sync.namespaces import PAIR, Pair, lacking, two_nodes
+from arl.sync.node_copy import PUBLISHED
+from tests.forks import ROOT
+from tests.sync.namespaces import LEFT, PAIR, WATCHED_MEMORY, Pair, lacking, two_nodes
 
+pytestmark = pytest.mark.slow
+SECONDS = 600.0
 STEPS = 3
 RECIPE = f"""\
 name: two-nodes
@@ -42,20 +45,29 @@ class Run:
     def __init__(self, directory: Path, pair: Pair, transport: str) -> None:
         (directory / "recipe.yaml").write_text(RECIPE)
         before = pair.received_bytes()
-        memory = set(SHARED_MEMORY.iterdir())
-        arguments = ["train", "recipe.yaml", "--set", f"sync.transport={transport}"]
-        command = ForkedCommand(arguments, directory, {**os.environ, PAIR: pair.name})
-        assert command.stdout is not None
-        self.output = command.stdout.read()
-        assert command.wait() == 0, self.output
+        train = [sys.executable, "-m", "arl.cli", "train", "recipe.yaml", "--set", f"sync.transport={transport}"]
+        command = subprocess.run(
+            [*WATCHED_MEMORY, *train],
+            check=False,
+            cwd=directory,
+            env={**os.environ, "PYTHONPATH": str(ROOT), PAIR: pair.name},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS,
+        )
+        self.output = command.stdout
+        assert command.returncode == 0, self.output
         self.crossed = pair.received_bytes() - before
-        self.left = {path for path in SHARED_MEMORY.iterdir() if path.name.startswith("arl-")} - memory
         self.directory = directory / "runs" / "two-nodes"
         model = self.directory / "checkpoints" / f"step_{STEPS}" / "model.safetensors"
         self.version_bytes = model.stat().st_size
 
-    def log(self, role: str) -> str:
-        return (self.directory / "logs" / f"{role}.log").read_text()
+    def given(self, role: str, variable: str) -> str:
+        """Return what a process had in its environment."""
+        lines = (self.directory / "logs" / f"{role}.environment").read_text().splitlines()
+        (value,) = (line.removeprefix(f"{variable}=") for line in lines if line.startswith(f"{variable}="))
+        return value
 
 
 def test_weights_are_broadcast_from_one_node_to_the_engines_of_another(pair: Pair, tmp_path: Path) -> None:
@@ -63,7 +75,7 @@ def test_weights_are_broadcast_from_one_node_to_the_engines_of_another(pair: Pai
     assert "weights travel by broadcast" in run.output
     sent = STEPS * run.version_bytes
     assert sent < run.crossed < 2.5 * sent  # gloo sends to each of the two engines
-    assert not run.left
+    assert run.output.endswith(f"{LEFT}\n")
 
 
 def test_weights_go_through_the_common_file_system_and_the_memory_of_the_engines_node(
@@ -72,6 +84,8 @@ def test_weights_go_through_the_common_file_system_and_the_memory_of_the_engines
     run = Run(tmp_path, pair, "file")
     assert "weights travel by file" in run.output
     assert run.crossed < run.version_bytes  # nothing but messages
-    assert not run.left
+    published = run.given("engine-0", PUBLISHED)
+    assert Path(published).parent == run.directory
+    assert run.given("engine-1", PUBLISHED) == published
+    assert run.output.endswith(f"{LEFT}\n")
     assert not list(run.directory.glob("arl-weights-*"))
-    assert re.search(r"engine-0", " ".join(os.listdir(run.directory / "logs")))

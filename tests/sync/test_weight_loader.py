@@ -12,7 +12,7 @@ from arl.errors import EngineError
 from arl.sync.buckets import TensorSpec
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
-from arl.sync.weight_messages import STAGES, Checked, Checksums, GroupJoined
+from arl.sync.weight_messages import STAGES, Checked, Checksums, GroupJoined, UpdateFromDisk
 from arl.sync.weight_sender import Rendezvous
 from arl.types import WeightUpdate
 
@@ -37,7 +37,9 @@ class Recorded:
     async def command(self, path: str, body: Any = None) -> bytes:
         version = getattr(body, "weight_version", None)
         tags = getattr(body, "tags", ())
-        self.sent.append(" ".join([path, *([version] if version else []), *tags]))
+        load_format = body.load_format if isinstance(body, UpdateFromDisk) else None
+        given = [word for word in (version, load_format) if word]
+        self.sent.append(" ".join([path, *given, *tags]))
         if path == self._refused:
             raise EngineError(f"{path} refused")
         return self._answer
@@ -65,12 +67,12 @@ class Sender:
         self.left.append(group)
 
 
-def commands_of(update: WeightUpdate, answer: bytes = JOINED) -> list[str]:
+def commands_of(update: WeightUpdate, answer: bytes = JOINED, copies_weights: bool = False) -> list[str]:
     """Return what a server is sent for `update`, with | where it must be paused."""
 
     async def load() -> list[str]:
         server = Recorded(answer)
-        loader = WeightLoader(server, GroupSender(Sender(), 5.0), workers=1)
+        loader = WeightLoader(server, GroupSender(Sender(), 5.0), workers=1, copies_weights=copies_weights)
         await loader.prepare(update)
         server.sent.append("|")
         await loader.load(update)
@@ -81,6 +83,11 @@ def commands_of(update: WeightUpdate, answer: bytes = JOINED) -> list[str]:
 
 def test_files_are_loaded_by_one_command() -> None:
     assert commands_of(WeightUpdate(3, "v3")) == ["|", "/update_weights_from_disk 3"]
+
+
+def test_files_of_another_node_are_copied_before_the_pause() -> None:
+    path = "/update_weights_from_disk"
+    assert commands_of(WeightUpdate(3, "v3"), copies_weights=True) == [f"{path} 3 node_copy", "|", f"{path} 3"]
 
 
 def test_handles_are_sent_by_buckets_and_the_last_one_has_the_version(tmp_path: Path) -> None:
