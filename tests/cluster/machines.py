@@ -151,7 +151,9 @@ class Machine:
         done = subprocess.run(
             self.entering(argv, environment), capture_output=True, text=True, timeout=seconds, check=False
         )
-        assert not check or done.returncode == 0, f"{argv} on {self.name}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert not check or done.returncode == 0, (
+            f"{argv} on {self.name}: {done.returncode}\n{done.stdout}{done.stderr}"
+        )
         return done
 
     def start_process(

@@ -1,8 +1,8 @@
 """Watch a process that runs on another node as one step of a Slurm job.
 
-    SlurmProcess: the local srun is its child ─► logs/<role>.log
-                  lines of the runner on the node (arl.launch.slurm.step_runner) say its pid and its exit code
-                  messages of srun say that its node has failed
+SlurmProcess: the local srun is its child ─► logs/<role>.log
+              lines of the runner on the node (arl.launch.slurm.step_runner) say its pid and its exit code
+              messages of srun say that its node has failed
 """
 
 import asyncio
