@@ -79,8 +79,9 @@ async def main(directory: Path) -> None:
         await stops(launcher)
         await ends(launcher)
         await loses_a_node(launcher)
-    say("left", sorted(path.name for path in directory.iterdir()))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    run_directory = Path(sys.argv[1])
+    asyncio.run(main(run_directory))
+    say("left", sorted(path.name for path in run_directory.iterdir()))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.slurm_cluster import SlurmCluster, wait_for
-from tests.cluster.slurm_job import assert_only_daemons, run_arl, write_small_recipe
+from tests.cluster.slurm_job import wait_for_idle_nodes, run_arl, write_small_recipe
 
 pytestmark = pytest.mark.slow
 ON_N1 = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=n1", "--unbuffered")
@@ -28,7 +28,7 @@ def seen(slurm: SlurmCluster, tmp_path: Path) -> dict[str, Any]:
     slurm.kill("n2")
     assert running.wait(120) == 0, log.read_text()
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith('["')]
-    assert_only_daemons(slurm)
+    wait_for_idle_nodes(slurm)
     return {name: values for name, *values in lines}
 
 
