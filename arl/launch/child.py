@@ -17,6 +17,7 @@ from typing import NoReturn
 
 PARENT = "ARL_PARENT_PID"  # process id of the launcher
 CORES = "ARL_CORES"  # numbers of the cores that the process may use, as in 0,1; unset: the launcher's
+DEATH_SIGNAL = "ARL_DEATH_SIGNAL"  # number of the signal that the process gets when its launcher dies; unset: SIGKILL
 NICENESS = "ARL_NICENESS"  # added to the launcher's, 0 to 19
 RUN_KEY = "ARL_RUN_KEY"  # secret of the run, which a process must know to be served
 CANNOT_START = 127  # exit code, as a shell's
@@ -26,23 +27,24 @@ _AUTOGROUP = "/proc/self/autogroup"
 
 
 def die_with_parent() -> None:
-    """Ask the kernel (Linux) to send SIGKILL to this process when its launcher dies.
+    """Ask the kernel (Linux) to kill this process when its launcher dies.
 
     Raises:
         SystemExit: the launcher has died before the request was made.
     """
     parent = os.environ.get(PARENT)
+    number = int(os.environ.pop(DEATH_SIGNAL, signal.SIGKILL))
     if parent is not None:
-        die_with(int(parent))
+        die_with(int(parent), number)
 
 
-def die_with(parent: int) -> None:
-    """Ask the kernel to send SIGKILL to this process when its parent, which is process `parent`, dies.
+def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Ask the kernel to send a signal to this process when its parent, which is process `parent`, dies.
 
     Raises:
         SystemExit: the parent has died before the request was made.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         raise SystemExit(f"the parent process {parent} is gone")
 

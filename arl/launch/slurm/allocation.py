@@ -1,0 +1,122 @@
+"""Find the nodes of the Slurm job in which this process runs, and say how a step is started on one of them.
+
+SLURM_JOB_ID, SLURM_JOB_NODELIST[_HET_GROUP_n] ─► Allocation: names of nodes, by component of the job ─► srun …
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from arl.errors import InputError, RunError
+
+JOB = "SLURM_JOB_ID"
+NODES = "SLURM_JOB_NODELIST"
+COMPONENT = "_HET_GROUP_"
+NO_SLURM = (
+    "launcher slurm: {program} is not found; run this where Slurm's commands are installed, such as a login node, or "
+    "use `launcher: local` on one machine"
+)
+# A step gets all that the job has on its node: steps share the cores, the memory and the GPUs.
+SHARING = ("--overlap", "--mem=0", "--cpu-bind=none")
+
+
+def in_allocation() -> bool:
+    """Return whether this process runs within a Slurm job."""
+    return JOB in os.environ
+
+
+def require(program: str) -> None:
+    """Check that a command of Slurm is installed.
+
+    Raises:
+        InputError: it is not.
+    """
+    if shutil.which(program) is None:
+        raise InputError(NO_SLURM.format(program=program))
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Hold the nodes of a job.
+
+    Args:
+        job: its id.
+        components: names of the nodes; a heterogeneous job has several lists.
+    """
+
+    job: str
+    components: tuple[tuple[str, ...], ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of all nodes."""
+        return [name for component in self.components for name in component]
+
+    def starting_with(self, name: str) -> list[str]:
+        """Return the names of all nodes, `name` first."""
+        return [name, *(other for other in self.names if other != name)]
+
+    def step(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Return the beginning of the command that starts one task on each of `nodes`, which are of one component."""
+        number = next(i for i, component in enumerate(self.components) if nodes[0] in component)
+        het_group = [f"--het-group={number}"] if len(self.components) > 1 else []
+        return (
+            "srun",
+            *het_group,
+            *SHARING,
+            f"--nodes={len(nodes)}",
+            f"--ntasks={len(nodes)}",
+            "--ntasks-per-node=1",
+            f"--nodelist={','.join(nodes)}",
+            "--export=NONE",  # an environment would cross the network in the clear
+            "--unbuffered",
+            "--kill-on-bad-exit=0",
+        )
+
+
+def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
+    """Read the nodes of the job from the environment of this process.
+
+    Raises:
+        InputError: this process is in no job.
+    """
+    if JOB not in environment:
+        raise InputError(
+            f"launcher slurm: this process is in no Slurm job ({JOB} is not set); `arl train RECIPE --launcher slurm` "
+            "submits one"
+        )
+    require("srun")
+    lists = [environment[NODES]]
+    if f"{NODES}{COMPONENT}0" in environment:
+        size = int(environment["SLURM_HET_SIZE"])
+        lists = [environment[f"{NODES}{COMPONENT}{number}"] for number in range(size)]
+    return Allocation(environment[JOB], tuple(_expand(nodes) for nodes in lists))
+
+
+def _expand(nodes: str) -> tuple[str, ...]:
+    """Return the names that Slurm writes in short, as in n[1-3]."""
+    done = subprocess.run(
+        ["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode != 0:
+        raise RunError(f"launcher slurm: scontrol cannot read the nodes {nodes!r}: {done.stderr.strip()}")
+    return tuple(done.stdout.split())
+
+
+def this_node(allocation: Allocation) -> str:
+    """Return the name of the node on which this process runs.
+
+    Raises:
+        InputError: it is none of the job's, as in a shell of `salloc` on a login node.
+    """
+    name = os.environ.get("SLURMD_NODENAME", platform.node().partition(".")[0])
+    if name not in allocation.names:
+        raise InputError(
+            f"launcher slurm: this machine, {name}, is not among the nodes of job {allocation.job} "
+            f"({', '.join(allocation.names)}), and the controller must run on one of them; put "
+            f"`srun --overlap --nodes=1 --ntasks=1 --nodelist={allocation.names[0]} --pty` before the command"
+        )
+    return name
