@@ -15,6 +15,7 @@ import typer
 
 from arl.bench.commands import COMMANDS, Model, Overrides, RecipePath
 from arl.report.commands import COMMANDS as REPORT_COMMANDS
+from arl.run.engines_commands import COMMANDS as ENGINES_COMMANDS
 from arl.sweep.commands import COMMANDS as SWEEP_COMMANDS
 
 if TYPE_CHECKING:
@@ -381,6 +382,11 @@ def serve(
 
 for function in (*SWEEP_COMMANDS, *REPORT_COMMANDS):
     command(app)(function)
+
+engines = typer.Typer(help="Change the engines of a run that goes on.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(engines, name="engines")
+for function in ENGINES_COMMANDS:
+    command(engines)(function)
 
 bench = typer.Typer(help="Measure, and print JSON.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench, name="bench")
