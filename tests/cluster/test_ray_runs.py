@@ -84,12 +84,13 @@ def test_the_quickstart_over_three_nodes_finishes_and_learns(cluster: RayCluster
 
 
 def test_a_run_survives_the_node_of_an_engine(cluster: RayCluster, tmp_path: Path) -> None:
-    run = RayRun(cluster, write_small_recipe(tmp_path), tmp_path / "runs")
+    longer = ("--set", "train.steps=200")  # than Ray takes to notice, and another engine to start elsewhere
+    run = RayRun(cluster, write_small_recipe(tmp_path), tmp_path / "runs", *longer)
     run.wait_for_checkpoint()
     cluster.kill(NODE_OF_ENGINE)
     assert run.end() == 0, run.output
     assert re.search(rf"engine-1 \(pid \d+ on {NODE_OF_ENGINE}\) was lost with its node", run.output), run.output
-    assert_trained_once(run.run, steps=60)
+    assert_trained_once(run.run, steps=200)
 
 
 def test_after_the_death_of_the_trainers_node_a_run_is_resumed_on_the_nodes_that_are_left(
