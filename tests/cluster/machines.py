@@ -170,7 +170,9 @@ class Machine:
             )
 
     def processes(self) -> list[psutil.Process]:
-        """Return everything that runs in the machine, process 1 included; the ids are the host's."""
+        """Return everything that runs in the machine, process 1 included; the ids are the host's. Nothing runs if off."""
+        if self._pid is None:
+            return []
         namespace = _pid_namespace(self.pid)
         return [process for process in psutil.process_iter() if _pid_namespace(process.pid) == namespace]
 

@@ -2,6 +2,8 @@
 
 from ray.exceptions import RayError, RayTaskError
 
+GUESSES = " Some common causes include"  # begins what Ray adds to a cause that it does not know
+
 
 def describe_loss(error: RayError, node: str, is_node_lost: bool) -> str:
     """Say how a process has ended whose actor is dead.
@@ -21,4 +23,5 @@ def reason(error: RayError) -> str:
     if isinstance(error, RayTaskError):
         return f"{type(error.cause).__name__}: {error.cause}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    last = lines[-1] if lines else type(error).__name__
+    return last.partition(GUESSES)[0]

@@ -9,6 +9,7 @@ Nothing is detached: when the controller dies, Ray ends its actors, and the kern
 
 import asyncio
 import functools
+import importlib
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -176,9 +177,8 @@ class RayLauncher:
 
 def _refuse_without_ray() -> None:
     try:
-        import ray
+        importlib.import_module("ray")
     except ModuleNotFoundError as error:
         raise InputError(
             "launcher ray: Ray is not installed; pip install 'arl[ray]' on every node, or use launcher: local"
         ) from error
-    assert ray.__version__

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import logging
 import signal
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from arl.errors import InputError
 
+CONNECT_SECONDS = 10.0
 RESERVE_SECONDS = 60.0  # for what another run held until just now
 PIN = 0.001  # of a node's own resource, which pins a bundle to the node
 PINNED_KINDS = ("CPU", "GPU")
@@ -110,14 +112,30 @@ def connect(address: str) -> None:
         )
     if ray.is_initialized():
         return
+    _refuse_silent_address(address)
     with _signals_kept():
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
         except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-            raise InputError(
-                f"cluster.address {address}: no Ray cluster can be used there ({_first_line(error)}); start one by "
-                "`ray start --head` and `ray start --address=…` on the other machines, or use launcher: local"
-            ) from error
+            raise _no_cluster(address, _first_line(error)) from error
+
+
+def _refuse_silent_address(address: str) -> None:
+    """Raise InputError if nobody listens at an address of the form HOST:PORT; Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise _no_cluster(address, error.strerror or str(error)) from error
+
+
+def _no_cluster(address: str, why: str) -> InputError:
+    return InputError(
+        f"cluster.address {address}: no Ray cluster can be used there ({why}); start one by `ray start --head` and "
+        "`ray start --address=…` on the other machines, or use launcher: local"
+    )
 
 
 @contextlib.contextmanager
