@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.slurm_cluster import SlurmCluster, wait_for
-from tests.cluster.slurm_job import wait_for_idle_nodes, run_arl, write_small_recipe
+from tests.cluster.slurm_job import run_arl, wait_for_idle_nodes, write_small_recipe
 
 pytestmark = pytest.mark.slow
 ON_N1 = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=n1", "--unbuffered")
