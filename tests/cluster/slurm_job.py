@@ -90,6 +90,13 @@ class SlurmJob:
         """Return what Slurm says of the job, such as RUNNING."""
         return self.cluster.job_state(self.number)
 
+    @property
+    def minutes(self) -> int:
+        """Return how long the job has run, as Slurm counts."""
+        used = self.cluster.run("squeue", "--noheader", "--jobs", self.number, "--format", "%M").stdout.strip()
+        *hours, minutes, _ = (int(part) for part in used.split(":"))
+        return sum(hours) * 60 + minutes
+
     def summary(self) -> dict[str, Any]:
         """Return what the finished run has written."""
         summary: dict[str, Any] = json.loads((self.run / "summary.json").read_text())
