@@ -15,6 +15,8 @@ import typer
 
 from arl.bench.commands import COMMANDS, Model, Overrides, RecipePath
 from arl.report.commands import COMMANDS as REPORT_COMMANDS
+from arl.run.cluster_options import Account, LauncherName, Nodes, Partition, RayAddress, Sbatch, Time
+from arl.run.engines_commands import COMMANDS as ENGINES_COMMANDS
 from arl.sweep.commands import COMMANDS as SWEEP_COMMANDS
 
 if TYPE_CHECKING:
@@ -41,16 +43,6 @@ Resume = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.")]
 Gpus = Annotated[
     str | None, typer.Option(help="With --dry-run, plan for these instead of this machine: 8xH100, 8x80GB.")
-]
-LauncherName = Annotated[
-    str | None, typer.Option("--launcher", help="local, slurm, ray, or module:attribute: --set launcher=….")
-]
-Nodes = Annotated[str | None, typer.Option("--nodes", help="Machines, N or MIN-MAX: --set cluster.nodes=….")]
-Time = Annotated[str | None, typer.Option("--time", help="Slurm: limit of the job, as in 08:00:00.")]
-Account = Annotated[str | None, typer.Option("--account", help="Slurm: who is charged.")]
-Partition = Annotated[str | None, typer.Option("--partition", help="Slurm: the queue.")]
-Sbatch = Annotated[
-    list[str] | None, typer.Option("--sbatch", help="Slurm: any flag of sbatch, as in --sbatch=--qos=high. Repeatable.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
 CheckWeights = Annotated[
@@ -103,6 +95,7 @@ def train(
     account: Account = None,
     partition: Partition = None,
     sbatch: Sbatch = None,
+    address: RayAddress = None,
 ) -> None:
     """Train a policy with asynchronous RL."""
     from arl.config.recipe_file import dump_recipe, load_recipe
@@ -122,6 +115,8 @@ def train(
         overrides.append("sync.check=true")
     flags = {"time": time, "account": account, "partition": partition}
     overrides += cluster_overrides(launcher, nodes, flags, sbatch or ())
+    if address is not None:
+        overrides.append(f"cluster.address={address}")
     loaded = load_recipe(recipe, overrides)
     if dry_run and resume:
         raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
@@ -375,6 +370,11 @@ def serve(
 
 for function in (*SWEEP_COMMANDS, *REPORT_COMMANDS):
     command(app)(function)
+
+engines = typer.Typer(help="Change the engines of a run that goes on.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(engines, name="engines")
+for function in ENGINES_COMMANDS:
+    command(engines)(function)
 
 bench = typer.Typer(help="Measure, and print JSON.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench, name="bench")
