@@ -1,9 +1,23 @@
-"""Define the options of the command line that choose machines. It imports next to nothing, so that --help is fast."""
+"""Define the options of `arl train`. It imports next to nothing, so that --help answers at once."""
 
 from typing import Annotated
 
 import typer
 
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Go on from the last checkpoint of the newest such run; RECIPE may be RUN/recipe.yaml."
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.")]
+Gpus = Annotated[
+    str | None, typer.Option(help="With --dry-run, plan for these instead of this machine: 8xH100, 8x80GB.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
+CheckWeights = Annotated[
+    bool, typer.Option("--check-weights", help="Compare every weight after each swap: --set sync.check=true.")
+]
 LauncherName = Annotated[
     str | None, typer.Option("--launcher", help="local, slurm, ray, or module:attribute: --set launcher=….")
 ]
