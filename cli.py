@@ -44,7 +44,13 @@ Gpus = Annotated[
 LauncherName = Annotated[
     str | None, typer.Option("--launcher", help="local, slurm, ray, or module:attribute: --set launcher=….")
 ]
-Nodes = Annotated[int | None, typer.Option("--nodes", min=1, help="Machines: --set cluster.nodes=….")]
+Nodes = Annotated[str | None, typer.Option("--nodes", help="Machines, N or MIN-MAX: --set cluster.nodes=….")]
+Time = Annotated[str | None, typer.Option("--time", help="Slurm: limit of the job, as in 08:00:00.")]
+Account = Annotated[str | None, typer.Option("--account", help="Slurm: who is charged.")]
+Partition = Annotated[str | None, typer.Option("--partition", help="Slurm: the queue.")]
+Sbatch = Annotated[
+    list[str] | None, typer.Option("--sbatch", help="Slurm: any flag of sbatch, as in --sbatch=--qos=high. Repeatable.")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
 CheckWeights = Annotated[
     bool, typer.Option("--check-weights", help="Compare every weight after each swap: --set sync.check=true.")
@@ -92,6 +98,10 @@ def train(
     check_weights: CheckWeights = False,
     launcher: LauncherName = None,
     nodes: Nodes = None,
+    time: Time = None,
+    account: Account = None,
+    partition: Partition = None,
+    sbatch: Sbatch = None,
 ) -> None:
     """Train a policy with asynchronous RL."""
     from arl.config.recipe_file import dump_recipe, load_recipe
@@ -102,16 +112,15 @@ def train(
     from arl.run.memory.hardware import named_nodes
     from arl.run.plan_text import render_plan
     from arl.run.preflight import preflight
+    from arl.run.submit import cluster_overrides, is_submitted, plan_submission, submit_run
     from arl.run.train import train as run
     from arl.run.world import make_world
 
     overrides = list(set_ or ())
     if check_weights:
         overrides.append("sync.check=true")
-    if launcher is not None:
-        overrides.append(f"launcher={launcher}")
-    if nodes is not None:
-        overrides.append(f"cluster.nodes={nodes}")
+    flags = {"time": time, "account": account, "partition": partition}
+    overrides += cluster_overrides(launcher, nodes, flags, sbatch or ())
     loaded = load_recipe(recipe, overrides)
     if dry_run and resume:
         raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
@@ -119,8 +128,12 @@ def train(
         raise InputError("--verbose prints the recipe of a --dry-run: give both")
     if gpus is not None and not dry_run:
         raise InputError(f"--gpus {gpus}: names a machine to plan for, and a run takes what is there; add --dry-run")
+    named = None if gpus is None else named_nodes(gpus, loaded.cluster.nodes)
+    if is_submitted(loaded):
+        text = plan_submission(loaded, named) if dry_run else submit_run(loaded, recipe if resume else None)
+        typer.echo(text)
+        return
     if dry_run:
-        named = None if gpus is None else named_nodes(gpus, loaded.cluster.nodes)
         make_world(loaded.world)
         loaded = resolve_auto(loaded, named)
         typer.echo(render_plan(loaded, preflight(loaded, named)), nl=False)

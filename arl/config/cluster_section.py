@@ -25,6 +25,9 @@ class Cluster(Section):
     null: any free ones."""
     flags: Environment = Field(default_factory=dict)
     """Flags of sbatch without their dashes, as in `{partition: gpu, time: "04:00:00", gpus-per-node: 8}`."""
+    controller_flags: Environment = Field(default_factory=dict)
+    """Flags of sbatch for the controller's node alone, beside and before `flags`, as in `{partition: cpu,
+    gpus-per-node: 0}`. The job then has two components, the first of one node (a heterogeneous job)."""
     address: str = "auto"
     """Of a Ray cluster, as `ray.init` takes it."""
 
@@ -42,6 +45,8 @@ class Cluster(Section):
     def _possible(self) -> Self:
         if self.min_nodes is not None and self.min_nodes > self.nodes:
             raise ValueError(f"cluster.min_nodes {self.min_nodes}: must not be more than cluster.nodes {self.nodes}")
+        if self.controller_flags and self.fewest_nodes == 1:
+            raise ValueError("cluster.controller_flags: they give the controller a node of its own; set cluster.nodes")
         return self
 
     @property

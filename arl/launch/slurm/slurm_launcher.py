@@ -26,6 +26,7 @@ from arl.launch.grants import granted_environment, port_environment
 from arl.launch.process import start_process_of
 from arl.launch.slurm import step_runner
 from arl.launch.slurm.allocation import Allocation, read_allocation
+from arl.launch.slurm.batch_script import RUN_POINTER
 from arl.launch.slurm.step_file import SILENCE, write_step_file
 from arl.launch.slurm.step_process import SlurmProcess
 from arl.launch.slurm.survey import survey
@@ -59,6 +60,7 @@ class SlurmLauncher:
 
     async def __aenter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
+        self._point_to_run()
         self._beating = asyncio.create_task(self._beat(), name="heartbeat of steps")
         return self
 
@@ -133,6 +135,12 @@ class SlurmLauncher:
             return await start_process_of(make, role, srun, self._logs / f"{role}.log", on_line, reading_end)
         finally:
             os.close(reading_end)
+
+    def _point_to_run(self) -> None:
+        """Write the path of the run directory where the job's script looks for it, should the job be requeued."""
+        pointer = os.environ.get(RUN_POINTER)
+        if pointer is not None:
+            Path(pointer).write_text(f"{self._logs.parent.absolute()}\n")
 
     async def _beat(self) -> None:
         """Tell every runner again and again that this process lives. Waits for time; the end of the context ends it."""

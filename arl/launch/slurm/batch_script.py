@@ -1,0 +1,117 @@
+"""Write the script of a Slurm job in which a run takes place.
+
+Recipe, Submission ─► #SBATCH lines: nodes, flags, requeue, a signal before the time limit
+                      the controller, on the first node: a fresh run, or the same run resumed
+                      a watch on other nodes, which requeues a job whose first node has failed
+"""
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from arl.config.recipe import Recipe
+
+RUN_POINTER = "ARL_RUN_POINTER"  # environment: the file in which the launcher writes the path of the run directory
+CHECKPOINT_SECONDS = 120  # for the last checkpoint, between the signal and the time limit
+OWN_CORES = {"exclusive", "oversubscribe", "cpus-per-task", "cpus-per-gpu", "mincpus"}  # flags that choose the cores
+SCRIPT = Path(__file__).with_name("job.sh")
+NO_VALUE = "true"  # of a flag such as exclusive, which stands alone
+
+
+class _Script(Template):
+    """Leave the dollars to the shell."""
+
+    delimiter = "@@"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Say where the files of one job are, and how its run begins.
+
+    Args:
+        directory: gets the script, the recipe, the log, and the path of the run directory.
+        resume: the recipe's file, if a run is to go on; None: a new one begins.
+    """
+
+    directory: Path
+    resume: Path | None = None
+
+    @property
+    def script(self) -> Path:
+        """Return where the script is."""
+        return self.directory / "job.sh"
+
+    @property
+    def recipe(self) -> Path:
+        """Return where the recipe is, as it was when the job was submitted."""
+        return self.directory / "recipe.yaml"
+
+    @property
+    def log(self) -> Path:
+        """Return where the output of the controller goes."""
+        return self.directory / "job.log"
+
+    @property
+    def pointer(self) -> Path:
+        """Return the file that says where the run directory is, once the run has begun."""
+        return self.directory / "run-directory"
+
+
+def render_script(recipe: Recipe, submission: Submission) -> str:
+    """Return the text of the script."""
+    arl = [sys.executable, "-m", "arl.cli", "train"]
+    first = [str(submission.recipe)]
+    if submission.resume is not None:
+        first = [str(submission.resume.absolute()), "--resume", "--launcher", "slurm"]
+    return _Script(SCRIPT.read_text()).substitute(
+        headers="\n".join(_headers(recipe, submission)),
+        pointer=shlex.quote(str(submission.pointer)),
+        pointer_name=RUN_POINTER,
+        arl=shlex.join(arl),
+        first=shlex.join(first),
+        watched_component=1 if recipe.cluster.controller_flags else 0,
+    )
+
+
+def _headers(recipe: Recipe, submission: Submission) -> Iterator[str]:
+    """Yield the #SBATCH lines. A job with nodes of two kinds has two components, the controller's first."""
+    cluster = recipe.cluster
+    common = {
+        "job-name": f"arl-{recipe.name}",
+        "output": str(submission.log),
+        "open-mode": "append",
+        "chdir": str(Path.cwd()),
+        "signal": f"B:TERM@{round(recipe.deadlines.shutdown) + CHECKPOINT_SECONDS}",
+    }
+    if not cluster.controller_flags:
+        yield from _component(_range(cluster.fewest_nodes, cluster.nodes), cluster.flags, common)
+        return
+    controller = {**cluster.flags, **cluster.controller_flags}
+    yield from _component("1", controller, common)
+    yield "#SBATCH hetjob"
+    yield from _component(_range(cluster.fewest_nodes - 1, cluster.nodes - 1), cluster.flags, {})
+
+
+def _range(fewest: int, most: int) -> str:
+    return str(most) if fewest == most else f"{fewest}-{most}"
+
+
+def _component(nodes: str, given: Mapping[str, str], common: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of one component; what the user gives counts."""
+    flags = {
+        **common,
+        "nodes": nodes,
+        "ntasks-per-node": "1",
+        "requeue": NO_VALUE,
+        "no-kill": NO_VALUE,
+    }
+    if not OWN_CORES & set(given):
+        flags["exclusive"] = NO_VALUE
+    flags.update(given)
+    if "no-requeue" in given:
+        del flags["requeue"]
+    for name, value in flags.items():
+        yield f"#SBATCH --{name}" if value.lower() == NO_VALUE else f"#SBATCH --{name}={shlex.quote(value)}"

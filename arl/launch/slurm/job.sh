@@ -1,0 +1,56 @@
+#!/bin/bash
+@@headers
+# Made by `arl train --launcher slurm`. The controller runs here, on the first node of the job. It starts engines and
+# trainer ranks as steps on all nodes, and reads this file's other parts never: change what you like, and submit it.
+
+export @@pointer_name=@@pointer
+arl=(@@arl)
+recipe=(@@first)
+
+# A job that was requeued goes on with its own run, if that has a checkpoint.
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ -s "$@@pointer_name" ]; then
+    run=$(cat "$@@pointer_name")
+    if compgen -G "$run/checkpoints/step_*" >/dev/null; then
+        recipe=("$run/recipe.yaml" --resume)
+    fi
+fi
+
+# A job with --no-kill lives on when a node fails, so that a run loses an engine at most. It would also live on without
+# this node, with nobody at work. So two other nodes look whether Slurm still counts this one, and requeue the job.
+others=$((SLURM_JOB_NUM_NODES - 1))
+here=(--exclude="$SLURMD_NODENAME")
+if [ @@watched_component -gt 0 ]; then
+    others=$SLURM_JOB_NUM_NODES_HET_GROUP_1
+    here=(--het-group=1)
+fi
+watchers=$((others < 2 ? others : 2))
+if [ "$watchers" -gt 0 ]; then
+    srun --overlap --mem=0 --no-kill --nodes="$watchers" --ntasks="$watchers" --ntasks-per-node=1 "${here[@]}" \
+        --export=PATH,SLURM_CONF,ARL_WATCH_SECONDS /bin/bash -c '
+        while sleep "${ARL_WATCH_SECONDS:-30}"; do
+            left=$(squeue --noheader --jobs="$1" --format=%N | xargs --no-run-if-empty -n1 scontrol show hostnames)
+            [ -z "$left" ] || grep -qx "$2" <<<"$left" || scontrol requeue "$1"
+        done' watch "$SLURM_JOB_ID" "$SLURMD_NODENAME" &
+fi
+
+# bash waits in `wait` alone for a signal: SIGTERM is passed on, and the controller saves a checkpoint and ends.
+"${arl[@]}" "${recipe[@]}" &
+controller=$!
+trap 'kill -TERM "$controller"' TERM
+while :; do
+    wait "$controller"
+    code=$?
+    [ "$code" -eq 143 ] && kill -0 "$controller" 2>/dev/null || break
+done
+
+# Exit code 3: the run has failed. If not all nodes answer any more, that is why, and the job begins again without them.
+if [ "$code" -eq 3 ]; then
+    all=(--nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1)
+    [ @@watched_component -eq 0 ] || all=(--het-group=0,1)
+    if ! timeout 120 srun --overlap --mem=0 "${all[@]}" --export=NONE /bin/true; then
+        echo "arl: a node does not answer; the job is requeued, and goes on from the last checkpoint"
+        scontrol requeue "$SLURM_JOB_ID"
+        sleep 60 # until Slurm ends this script
+    fi
+fi
+exit "$code"

@@ -1,0 +1,100 @@
+"""Submit a run to Slurm as a job.
+
+write_job ─► <output.directory>/slurm/<name>-<time>/: job.sh, recipe.yaml ─► submit: sbatch ─► its id
+"""
+
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from arl.config.recipe import Recipe
+from arl.config.recipe_file import dump_recipe
+from arl.errors import InputError
+from arl.launch.base import Node
+from arl.launch.slurm.allocation import require
+from arl.launch.slurm.batch_script import Submission, render_script
+
+SUBMIT_SECONDS = 120.0
+CORES = 8  # of a node that nobody knows yet
+
+
+def new_submission(recipe: Recipe, resume: Path | None) -> Submission:
+    """Choose a directory for a job that is submitted now. Nothing is made."""
+    moment = time.strftime("%Y%m%d-%H%M%S")
+    directory = recipe.run_directory.absolute().parent / "slurm" / f"{recipe.name}-{moment}"
+    return Submission(directory, resume)
+
+
+def write_job(recipe: Recipe, submission: Submission) -> None:
+    """Write the script, and the recipe as it is now.
+
+    Raises:
+        InputError: the directory cannot be written.
+    """
+    try:
+        submission.directory.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"output.directory: {submission.directory} cannot be made ({error.strerror})") from error
+    submission.recipe.write_text(dump_recipe(recipe))
+    submission.script.write_text(render_script(recipe, submission))
+
+
+def submit(submission: Submission) -> str:
+    """Submit the script, and return the job's id.
+
+    Raises:
+        InputError: there is no sbatch, or it refuses the script.
+    """
+    require("sbatch")
+    done = subprocess.run(
+        ["sbatch", "--parsable", str(submission.script)],
+        capture_output=True,
+        text=True,
+        timeout=SUBMIT_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise InputError(
+            f"sbatch refuses {submission.script}: {done.stderr.strip()}; the flags are those of cluster.flags, --time, "
+            "--account, --partition and --sbatch"
+        )
+    return done.stdout.strip().partition(";")[0]
+
+
+def planned_nodes(recipe: Recipe) -> list[Node]:
+    """Return the nodes that the flags of the recipe ask for, as far as flags say what a node has."""
+    cluster = recipe.cluster
+    worker = _planned_node(cluster.flags, cluster.nodes)
+    controller = _planned_node({**cluster.flags, **cluster.controller_flags}, cluster.nodes)
+    first = controller if cluster.controller_flags else worker
+    return [first, *[worker] * (cluster.nodes - 1)]
+
+
+def _planned_node(flags: dict[str, str], num_nodes: int) -> Node:
+    num_devices = _gpus_of_a_node(flags, num_nodes)
+    cores = flags.get("cpus-per-task", "")
+    return Node(
+        name="of cluster.flags",
+        cores=int(cores) if cores.isdecimal() else CORES,
+        devices=tuple(str(number) for number in range(num_devices)),
+        planned_by="cluster.flags",
+    )
+
+
+def _gpus_of_a_node(flags: dict[str, str], num_nodes: int) -> int:
+    """Read how many GPUs a node has from the flags that sbatch has for it, as in gpu:h100:8."""
+    for name in ("gpus-per-node", "gpus-per-task"):
+        if name in flags:
+            return _last_number([flags[name]])
+    if "gres" in flags:
+        return _last_number([part for part in flags["gres"].split(",") if part.startswith("gpu")])
+    return _last_number([flags["gpus"]]) // num_nodes if "gpus" in flags else 0
+
+
+def _last_number(texts: Sequence[str]) -> int:
+    """Return the number at the end of a text such as gpu:h100:8; without one it means 1, without a text 0."""
+    for text in texts:
+        last = text.rpartition(":")[2]
+        return int(last) if last.isdecimal() else 1
+    return 0

@@ -1,0 +1,101 @@
+"""Submit a run to a cluster, instead of running it here: what `arl train` does for launcher slurm outside of a job.
+
+recipe ─► preflight on the nodes that the flags ask for ─► script ─► sbatch ─► what the user does next
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from arl.config.recipe import Recipe
+from arl.errors import InputError
+from arl.launch.base import Node
+from arl.launch.slurm.allocation import in_allocation, require
+from arl.launch.slurm.batch_script import NO_VALUE, render_script
+from arl.launch.slurm.submission import new_submission, planned_nodes, submit, write_job
+from arl.run.auto import resolve_auto
+from arl.run.plan_text import render_plan
+from arl.run.preflight import preflight
+from arl.run.world import make_world
+
+SLURM = "slurm"
+
+
+def cluster_overrides(
+    launcher: str | None, nodes: str | None, flags: Mapping[str, str | None], more: Sequence[str]
+) -> list[str]:
+    """Return the overrides of the recipe that options of the command line stand for.
+
+    Args:
+        nodes: as in 4, or 2-4.
+        flags: name of a flag of sbatch -> its value; None: not given.
+        more: further flags of sbatch, as one writes them: --qos=high.
+
+    Raises:
+        InputError: one of `more` is no flag, or `nodes` is no number.
+    """
+    overrides = [] if launcher is None else [f"launcher={launcher}"]
+    if nodes is not None:
+        fewest, is_range, most = nodes.partition("-")
+        overrides.append(f"cluster.nodes={most if is_range else fewest}")
+        overrides += [f"cluster.min_nodes={fewest}"] if is_range else []
+    given = {name: value for name, value in flags.items() if value is not None}
+    for flag in more:
+        name, has_value, value = flag.removeprefix("--").partition("=")
+        if not flag.startswith("--") or not name:
+            raise InputError(f"--sbatch {flag}: give a flag of sbatch with its dashes, as in --sbatch=--qos=high")
+        given[name] = value if has_value else NO_VALUE
+    return overrides + [f"cluster.flags.{name}={json.dumps(value)}" for name, value in given.items()]
+
+
+def is_submitted(recipe: Recipe) -> bool:
+    """Return whether a run of this recipe is submitted from here, rather than run."""
+    return recipe.launcher == SLURM and not in_allocation()
+
+
+def plan_submission(recipe: Recipe, named: Sequence[Node] | None, resume: Path | None = None) -> str:
+    """Check what can be known before the job starts, and return the plan and the script. Nothing is written.
+
+    Args:
+        named: nodes to plan for; None: those that the flags ask for.
+
+    Raises:
+        InputError: something is known to fail.
+    """
+    plan = _checked(recipe, named)
+    return f"{plan}\n{render_script(recipe, new_submission(recipe, resume))}"
+
+
+def submit_run(recipe: Recipe, resume: Path | None) -> str:
+    """Check what can be known before the job starts, submit it, and return what the user wants to know.
+
+    Raises:
+        InputError: something is known to fail, or Slurm refuses the job.
+    """
+    require("sbatch")
+    if resume is not None and not resume.exists():
+        raise InputError(f"--resume: {resume} does not exist")
+    _checked(recipe, None)
+    submission = new_submission(recipe, resume)
+    write_job(recipe, submission)
+    job = submit(submission)
+    nodes = recipe.cluster.nodes
+    return "\n".join(
+        [
+            f"job {job} is submitted: {nodes} {'node' if nodes == 1 else 'nodes'}",
+            f"script   {submission.script}",
+            f"output   {submission.log}",
+            f"state    squeue --jobs={job}",
+            f"run      {submission.pointer} names its directory RUN; then: arl top RUN, arl logs RUN",
+            f"end it   scancel --signal=TERM --batch {job}     saves a checkpoint first",
+            f"         scancel {job}                           at once",
+        ]
+    )
+
+
+def _checked(recipe: Recipe, named: Sequence[Node] | None) -> str:
+    """Plan the run on nodes that are not here yet, and return the page of the plan."""
+    nodes = planned_nodes(recipe) if named is None else named
+    make_world(recipe.world)
+    resolved = resolve_auto(recipe, nodes)
+    return render_plan(resolved, preflight(resolved, nodes))
