@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from arl.clock import deadline
 from arl.errors import ProcessDied
 from arl.launch.base import Command
+from arl.launch.process_state import describe_state, state_letter
 from arl.launch.spawn import signal_all, spawn
 
 OUTPUT_SECONDS = 1.0  # for the rest of a dead process's output
@@ -58,6 +59,9 @@ class LocalProcess:
     @property
     def exit_code(self) -> int | None:
         return self._process.returncode
+
+    async def state(self) -> str:
+        return describe_state(state_letter(self.pid))
 
     async def ready(self, seconds: float) -> str:
         async with deadline(seconds, "launcher", f"{self} to be ready (log: {self._log})"):

@@ -3,9 +3,9 @@
 exceptions of many tasks ─► explain_deaths: which process died, or hangs ─► reported_failures: the one to show
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 
 from safetensors import SafetensorError
 
@@ -13,14 +13,9 @@ from arl.engine.router import DEATH_SECONDS
 from arl.errors import ArlError, DeadlineError, EngineError, ProcessDied, RunError, TrainerError, leaves
 from arl.launch.base import Launcher, Process
 from arl.launch.deaths import first_death, log_ends
+from arl.launch.process_state import RUNS
 
 SHOWN = 4  # processes whose logs an error shows, at most
-STATES = {
-    "T": "is stopped by a signal (SIGSTOP?)",
-    "t": "is stopped by a debugger",
-    "D": "is blocked in the kernel, by a disk or a device",
-    "Z": "has exited",
-}
 
 
 @contextlib.asynccontextmanager
@@ -38,7 +33,8 @@ async def explain_deaths(launcher: Launcher) -> AsyncIterator[None]:
             raise await _death_or_logs(causes, launcher.processes) or error from error
         for cause in causes:
             if isinstance(cause, DeadlineError):
-                raise DeadlineError(f"{cause}{_describe_hanging(str(cause), launcher.processes)}") from error
+                hanging = await _describe_hanging(str(cause), launcher.processes)
+                raise DeadlineError(f"{cause}{hanging}") from error
         raise
 
 
@@ -57,28 +53,24 @@ async def _death_or_logs(causes: Sequence[BaseException], processes: Sequence[Pr
     return None
 
 
-def _describe_hanging(message: str, processes: Sequence[Process]) -> str:
+async def _describe_hanging(message: str, processes: Sequence[Process]) -> str:
     """Describe the processes that cannot run, else those of the trainer, with the ends of their logs.
 
-    Leaves out those that the message names already, by their process ids.
+    Of a process that the message names already, by its id, only what keeps it from running is said.
     """
     running = [process for process in processes if process.exit_code is None]
-    unnamed = [process for process in running if f"pid {process.pid}" not in message]
-    states = {process: STATES.get(_state(process.pid), "runs") for process in unnamed}
-    blocked = [process for process, state in states.items() if state != "runs"]
-    shown = blocked or [process for process in unnamed if process.role.startswith("trainer-")]
-    lines = [f"\n{process} {states[process]}. {process.last_words()}" for process in shown[:SHOWN]]
+    states = await asyncio.gather(*(process.state() for process in running))
+    phrases = dict(zip(running, states, strict=True))
+    blocked = [process for process, phrase in phrases.items() if phrase != RUNS]
+    shown = blocked or [process for process in running if process.role.startswith("trainer-")]
+    lines = []
+    for process in shown[:SHOWN]:
+        is_named = f"pid {process.pid}" in message
+        if not is_named:
+            lines.append(f"\n{process} {phrases[process]}. {process.last_words()}")
+        elif process in blocked:
+            lines.append(f"\n{process} {phrases[process]}.")
     return "".join(lines)
-
-
-def _state(pid: int) -> str:
-    """Return the letter that Linux gives to the state of a process; empty if there is none of this id."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    after_name = stat.rpartition(")")[2]
-    return after_name.split()[0]
 
 
 @contextlib.asynccontextmanager

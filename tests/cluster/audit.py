@@ -103,7 +103,9 @@ def record_of(run: FaultyRun, number: int) -> dict[str, Any]:
         "steps": run.steps,
         "attempts": [
             {
-                "faults": [{"fault": str(fault), "hit": f"{who.role} (pid {who.pid} on {who.node})"} for fault, who in a.hits],
+                "faults": [
+                    {"fault": str(fault), "hit": f"{who.role} (pid {who.pid} on {who.node})"} for fault, who in a.hits
+                ],
                 "ended": a.state,
                 "seconds_after_fault": None if a.seconds is None else round(a.seconds, 1),
                 "last_step": a.last_step,

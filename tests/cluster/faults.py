@@ -1,6 +1,6 @@
 """Draw faults from a seed, and inflict them on the processes and links of a cluster.
 
-    seed ─► draw_faults ─► faults of each run ─► Saboteur ─► SIGKILL, SIGSTOP, SIGCONT · a node's link down, up again
+seed ─► draw_faults ─► faults of each run ─► Saboteur ─► SIGKILL, SIGSTOP, SIGCONT · a node's link down, up again
 """
 
 import itertools

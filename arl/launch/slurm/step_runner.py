@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 MARK = "arl-step "  # begins the lines of the runner itself
+STATE = "state"  # line of the controller that asks for the state of the process
 CHILD = Path(__file__).parent.parent / "child.py"
 ROOT = Path(__file__).parents[3]  # where arl is found
 OF_THE_NODE = ("SLURM", "HOSTNAME")  # beginnings of names of variables that differ between nodes
@@ -88,8 +89,15 @@ class StepRunner:
             return
         *lines, self._unfinished = (self._unfinished + piece).split(b"\n")
         for line in lines:
-            if line:
+            if line.decode() == STATE:
+                report(f"state {self._state_letter()}")
+            elif line:
                 self.signal(int(line))
+
+    def _state_letter(self) -> str:
+        """Return the letter that Linux gives to the state of the process."""
+        stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0]
 
     def signal(self, number: int) -> None:
         """Send a signal to the process and to what it has started in its session."""
