@@ -3,6 +3,7 @@
 ArlError
 ├── Rejected          an env does not want this group: it is not trained, and the run goes on
 ├── Lost              a group ends untrained, with the message as its fate; the run goes on
+├── RunStopped        the user has stopped a run, which can be resumed (exit code 130)
 ├── InputError        what the user gave is wrong, and nothing has started (exit code 2)
 │   ├── RecipeError   a recipe field is wrong
 │   └── DataError     a problem set, a prompt or a checkpoint is wrong
@@ -30,6 +31,12 @@ class Rejected(ArlError):
 
 class Lost(ArlError):
     """Report that a group ends untrained. The message is the fate under which the group is counted."""
+
+
+class RunStopped(ArlError):
+    """Report that the user has stopped a run, and how to resume it."""
+
+    exit_code = 130
 
 
 class InputError(ArlError):

@@ -20,6 +20,7 @@ from arl.config.recipe import Recipe, TinyModel
 from arl.launch.address import new_key
 from arl.launch.base import Resources
 from arl.launch.local import LocalLauncher
+from arl.launch.trust import RunTrust
 from arl.models.tiny import make_tiny_model
 from arl.run.checkpoint import seal
 from arl.run.failures import explain_deaths
@@ -70,7 +71,7 @@ async def _measure(directory: Path, repeats: int) -> dict[str, Any]:
     async with (
         LocalLauncher(directory / "logs", recipe.deadlines.shutdown) as launcher,
         explain_deaths(launcher),
-        open_trainer(recipe, versions, weights, [resources], launcher, new_key(), None) as trainer,
+        open_trainer(recipe, versions, weights, [resources], launcher, RunTrust(new_key()), None) as trainer,
     ):
         await trainer.ready()
         await trainer.step(batch_of(0))  # makes the optimizer's state

@@ -63,9 +63,32 @@ def controller(
     ] = 4096,
     episodes: Annotated[int, typer.Option(min=1, help="Of the long run, which also watches the memory.")] = 1_000_000,
     repeats: Annotated[int, typer.Option(min=1, help="Of the shorter runs, interleaved.")] = 3,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Instead: carry so many nodes of 8 null engines, or as many as it can, over HTTP."),
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="With --nodes: processes that hold the null engines.")] = 2,
+    rate: Annotated[float, typer.Option(min=0.1, help="With --nodes: tokens a second of one request.")] = 50.0,
+    interval: Annotated[int, typer.Option(min=1, help="With --nodes: engine.stream_interval.")] = 16,
+    window: Annotated[float, typer.Option(min=1, help="With --nodes: seconds in which each rung is measured.")] = 15.0,
 ) -> None:
-    """Measure the controller alone: episodes a second, memory."""
+    """Measure the controller alone: episodes a second, memory; with --nodes, what it carries over HTTP."""
     from arl.bench import to_json
+
+    if nodes is not None:
+        from arl.bench.scale_bench import Ladder, bench_scale
+
+        ladder = Ladder(
+            nodes=nodes,
+            processes=processes,
+            rate=rate,
+            interval=interval,
+            longest=1024,
+            warm_seconds=1024 / rate,  # as long as the longest request takes
+            window_seconds=window,
+        )
+        typer.echo(to_json(bench_scale(ladder)))
+        return
     from arl.bench.checkpoint_bench import bench_checkpoint
     from arl.bench.controller_bench import bench_controller
 

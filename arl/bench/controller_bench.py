@@ -168,10 +168,10 @@ class _Sampler(NullObserver):
     def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
         if result.version % self._interval == 0:
             trained = result.version * self._per_step
-            self.resident.append((trained, _resident_bytes()))
+            self.resident.append((trained, resident_bytes()))
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     status = Path("/proc/self/status").read_text()
     _, _, resident = status.partition("VmRSS:")
     kibibytes = int(resident.split()[0])

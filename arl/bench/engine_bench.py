@@ -31,6 +31,7 @@ from arl.launch.address import new_key
 from arl.launch.base import Resources
 from arl.launch.devices import visible_devices
 from arl.launch.local import LocalLauncher
+from arl.launch.trust import RunTrust
 from arl.models.load import DTYPES
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers
@@ -202,7 +203,7 @@ async def _served(
     launcher = LocalLauncher(directory / kind, recipe.deadlines.shutdown)
     await stack.enter_async_context(launcher)
     await stack.enter_async_context(explain_deaths(launcher))
-    servers = EngineServers(recipe, StartingVersions(model), [resources], launcher, new_key())
+    servers = EngineServers(recipe, StartingVersions(model), [resources], launcher, RunTrust(new_key()))
     server = await servers.start(0)
     url = await server.ready(recipe.deadlines.startup)
     engine = await stack.enter_async_context(servers.connect(url))

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from arl.launch.address import LOOPBACK
-from arl.sync.process_group import Group, listen
+from arl.sync.process_group import Group
+from arl.sync.stores import serve_store
 
 SECONDS = 60.0  # deadline of the group
 BUCKETS = 4
@@ -32,9 +33,8 @@ def bench_broadcast(repeats: int) -> dict[str, Any]:
     """Measure medians over `repeats` rounds, after one that warms up."""
     on_gpu = torch.cuda.is_available()
     num_bytes = GPU_BYTES if on_gpu else CPU_BYTES
-    store, _ = listen(LOOPBACK, SECONDS)
     group = Group(
-        store=store,
+        end=serve_store(LOOPBACK, SECONDS),
         name="bench",
         rank=0,
         size=1,

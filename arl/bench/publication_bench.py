@@ -23,8 +23,9 @@ from arl.launch.address import LOOPBACK
 from arl.sync.broadcast_target import BroadcastTarget
 from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
 from arl.sync.loading import unflatten_all
-from arl.sync.process_group import Group, listen
+from arl.sync.process_group import Group
 from arl.sync.published_versions import BufferPlace
+from arl.sync.stores import serve_store
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 
@@ -65,10 +66,9 @@ def bench_publication(versions: int) -> dict[str, Any]:
 def _measure(learner: Learner, specs: Sequence[TensorSpec], place: BufferPlace, versions: int) -> dict[str, Any]:
     """Publish `versions` versions from buffers in `place`."""
     target = BroadcastTarget(BUCKET_BYTES, place)
-    store, _ = listen(LOOPBACK, SECONDS)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     group = Group(
-        store=store,
+        end=serve_store(LOOPBACK, SECONDS),
         name=f"bench-{place}",
         rank=0,
         size=1,

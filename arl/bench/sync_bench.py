@@ -35,6 +35,7 @@ from arl.errors import InputError
 from arl.launch.address import new_key
 from arl.launch.base import Resources
 from arl.launch.local import LocalLauncher
+from arl.launch.trust import RunTrust
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers
@@ -190,19 +191,19 @@ async def _system(
         }
     )
     versions = StartingVersions(str(directory / "model"))
-    key = new_key()
+    trust = RunTrust(new_key())
     async with (
         LocalLauncher(directory / "logs", recipe.deadlines.shutdown) as launcher,
         explain_deaths(launcher),
         contextlib.AsyncExitStack() as stack,
     ):
-        servers = EngineServers(recipe, versions, [RESOURCES] * count, launcher, key)
+        servers = EngineServers(recipe, versions, [RESOURCES] * count, launcher, trust)
         started = await servers.start_all()
         urls = [await server.ready(recipe.deadlines.startup) for server in started]
         ranks: dict[str, TrainerClient] = {}
         for transport in transports:
             weights = Path(tempfile.mkdtemp(dir=directory))
-            opened = open_trainer(recipe, versions, weights, [RESOURCES], launcher, key, None, transport)
+            opened = open_trainer(recipe, versions, weights, [RESOURCES], launcher, trust, None, transport)
             ranks[transport] = await stack.enter_async_context(opened)
             await ranks[transport].ready()
         yield servers, urls, ranks

@@ -29,6 +29,9 @@ class Deadlines(Section):
     evaluation: Seconds = 3600.0
     """Measuring one version during training (eval.every), the start of its engine included. It runs at the lowest
     priority, so it may take long. A version that takes longer is left out, and the run goes on."""
+    stop: Seconds = 300.0
+    """From the first Ctrl-C or SIGTERM until the step in progress has ended and a checkpoint is complete. A run that
+    takes longer ends without that checkpoint."""
     shutdown: Seconds = 10.0
     """A process that was asked to exit, before it is killed."""
 

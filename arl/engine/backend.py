@@ -55,6 +55,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     resources: Resources  # its threads and GPUs
     seed: int  # of this replica
     host: str  # the address to listen on
+    certificate: str | None = None  # file of the one that it shows; None: it listens on loopback, without TLS
     replica: int = 0  # its number; in mode collocated replica i is on the GPUs of ranks from i · tensor_parallel on
 
 
@@ -86,7 +87,9 @@ class Backend(Protocol):
         engine: {kind: my_backend:MyBackend}
 
     The server prints "ready <url>" on a line of its own when it is healthy, asks every caller for the bearer token in
-    the environment variable ARL_RUN_KEY, and exits on SIGTERM. A backend that differs little from a built-in one
+    the environment variable ARL_RUN_KEY, and exits on SIGTERM. Where ARL_TLS is set and the address is beyond loopback,
+    it serves TLS with certificate.pem and key.pem of that directory, and its url begins with https; the client refuses
+    to send the key otherwise. A backend that differs little from a built-in one
     subclasses it: see tests/extending/my_backend.py.
     """
 

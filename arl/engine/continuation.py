@@ -5,6 +5,7 @@ A call of a server ends early at a pause (arl.engine.http.batch_sender sends the
 adds the tokens that arrive, and asks an engine for `rest()`, until `finish` gives a reason.
 """
 
+from array import array
 from collections.abc import Iterable
 
 from msgspec.structs import replace
@@ -29,22 +30,31 @@ class Continuation:
 
     def __init__(self, request: GenerateRequest, sampled: Iterable[int] = ()) -> None:
         self.request = request
-        self.sampled = list(sampled)
+        self._sampled = array("i", sampled)  # four bytes a token, because a run holds those of every open request
 
     def add(self, token_ids: Iterable[int]) -> None:
         """Append tokens that an engine has sampled."""
-        self.sampled += token_ids
+        self._sampled.extend(token_ids)
+
+    @property
+    def sampled(self) -> list[int]:
+        """Return the tokens that engines have sampled."""
+        return self._sampled.tolist()
+
+    @property
+    def num_sampled(self) -> int:
+        return len(self._sampled)
 
     @property
     def budget(self) -> int:
         """Return the number of tokens that may still be sampled."""
-        return self.request.sampling.max_new_tokens - len(self.sampled)
+        return self.request.sampling.max_new_tokens - len(self._sampled)
 
     def rest(self) -> GenerateRequest:
         """Return the request for what is left; where seeds count, it samples what the whole request would have."""
-        if not self.sampled:
+        if not self._sampled:
             return self.request
-        input_ids = (*self.request.input_ids, *self.sampled)
+        input_ids = (*self.request.input_ids, *self._sampled)
         sampling = replace(self.request.sampling, max_new_tokens=self.budget)
         return replace(self.request, input_ids=input_ids, sampling=sampling)
 
@@ -64,6 +74,6 @@ class Continuation:
 
     @property
     def _has_stopped(self) -> bool:
-        if not self.sampled:
+        if not self._sampled:
             return False
-        return self.sampled[-1] in self.request.sampling.stop_token_ids
+        return self._sampled[-1] in self.request.sampling.stop_token_ids

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import ipaddress
 import os
 import secrets
 import socket
@@ -10,31 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from arl.config.ports import port_range
 from arl.errors import InputError
+from arl.launch.free_port import ANY_PORT, bind_free
+from arl.launch.tls import is_loopback as is_loopback
 
 HOST = "ARL_HOST"  # environment of every process of a run: the address on which it listens and is reached
 PORTS = "ARL_PORTS"  # environment of every process of a run whose recipe has cluster.ports: as in 20000-20999
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE: Mapping[str, str] = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-ANY_PORT = range(1)  # 0 lets the kernel choose
 
 
 def listening_address() -> str:
     """Return the address on which this process listens: its launcher's choice, or loopback if none started it."""
     return os.environ.get(HOST, LOOPBACK)
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if only processes of this machine reach `host`.
-
-    >>> [is_loopback(host) for host in ("localhost", "::1", "10.0.0.7", "node-3")]
-    [True, True, False, False]
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name, which may be any machine's
-        return False
 
 
 def new_key() -> str:
@@ -58,22 +44,13 @@ def free_listener(host: str) -> socket.socket:
         OSError: this machine does not have the address.
     """
     ports = allowed_ports()
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for port in ports:
-        listener = socket.socket(family)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            listener.close()
-            if error.errno != errno.EADDRINUSE:
-                raise
-            continue
-        # Only now: two sockets that set it before they bind could take the same port.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        return listener
-    raise InputError(
-        f"cluster.ports {ports[0]}-{ports[-1]}: all of them are taken on {host}; give a longer range, or other ports"
-    )
+    try:
+        return bind_free(host, ports)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        taken = f"cluster.ports {ports[0]}-{ports[-1]}: all of them are taken on {host}"
+        raise InputError(f"{taken}; give a longer range, or other ports") from error
 
 
 @contextlib.contextmanager

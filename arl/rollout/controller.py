@@ -68,6 +68,8 @@ class Controller:
         self._buffer = GroupBuffer()
         self._running: dict[int, OpenGroup] = {}  # group_id -> group, in the order of admission
         self._room = asyncio.Event()
+        self._saved = 0  # the newest version with a checkpoint; version 0 needs none
+        self.is_stopping = False
         self.version = 0  # steps finished by the trainer
         self.ledger = Ledger()
         self._next_batch = NextBatch(
@@ -93,6 +95,8 @@ class Controller:
     async def run(self) -> None:
         """Train until version `until` and save it; the last one is saved when the engines have loaded it.
 
+        After `stop` the newest version is saved instead, with the groups that are open.
+
         Raises:
             RunError: an engine or the trainer failed, a deadline passed, or too many groups failed or were rejected.
         """
@@ -105,6 +109,8 @@ class Controller:
             admission = tasks.create_task(self._admit(tasks), name="admission")
             publisher = tasks.create_task(self._swaps.run(), name="publisher")
             await self._train(tasks)
+            if self.is_stopping and not self.has_ended() and self.version > self._saved:
+                await self._save_beside(tasks)
             admission.cancel()
             for group in self._running.values():
                 group.cancel()
@@ -112,6 +118,11 @@ class Controller:
                 publisher.cancel()
         if self.has_ended():
             await self.save()
+
+    def stop(self) -> None:
+        """Begin no other step: `run` returns when the newest version is saved."""
+        self.is_stopping = True
+        self._finished.set()
 
     def has_ended(self) -> bool:
         """Return whether the last step of the run is trained."""
@@ -231,10 +242,10 @@ class Controller:
     # ---- training
 
     async def _train(self, tasks: asyncio.TaskGroup) -> None:
-        """Train one batch a step until version `until`.
+        """Train one batch a step until version `until`, or until `stop`.
 
         Consumes P finished groups a step. Waits for a batch that breaks no later step's bound, for the device, and for
-        the trainer. Unblocked by finished groups, lost groups and swaps.
+        the trainer. Unblocked by finished groups, lost groups, swaps and `stop`.
         """
         for version in range(self.version, self._until):
             timer = WaitTimer()
@@ -243,6 +254,8 @@ class Controller:
                 return
             with timer.waiting_for("device"):
                 await self._take_turn()
+            if self.is_stopping:
+                return
             batch = self._consume(version, chosen)
             async with deadline(self._deadlines.step + GRACE, "controller", f"training step {version}"):
                 result = await self._trainer.step(batch)
@@ -254,8 +267,7 @@ class Controller:
             if self.has_ended():
                 return
             if self._checkpoints.due(self.version):
-                write = await self._copy_for_checkpoint()
-                tasks.create_task(write, name=f"checkpoint of version {self.version}")
+                await self._save_beside(tasks)
 
     def _abandon_one(self, blocking: int) -> None:
         """Give up the oldest unfinished group due by version `blocking`; its problem may be tried again."""
@@ -274,7 +286,9 @@ class Controller:
             self._lose(group, group.partial(), fate=SET_ASIDE)
 
     def _has_no_more_groups(self, version: int) -> bool:
-        """Return whether nothing runs and nothing can start, although the engines have loaded `version`."""
+        """Return whether nothing runs and nothing can start, although the engines have loaded `version`; or `stop`."""
+        if self.is_stopping:
+            return True
         is_idle = not self._running and not self._may_start()
         return is_idle and self._engine.loaded_version == version
 
@@ -301,10 +315,16 @@ class Controller:
         write = await self._copy_for_checkpoint()
         await write
 
+    async def _save_beside(self, tasks: asyncio.TaskGroup) -> None:
+        """Save the run as it is when the trainer's state is copied; the checkpoint is written while the run goes on."""
+        write = await self._copy_for_checkpoint()
+        tasks.create_task(write, name=f"checkpoint of version {self.version}")
+
     async def _copy_for_checkpoint(self) -> Coroutine[Any, Any, None]:
         """Copy the trainer's state while the trainer waits, and return the coroutine that writes the checkpoint."""
         async with deadline(self._deadlines.step + GRACE, "controller", f"a copy of version {self.version}"):
             await self._checkpoints.copy(self.version)
+        self._saved = self.version
         return self._checkpoints.write(self.state())
 
     def state(self) -> ControllerState:
@@ -330,6 +350,7 @@ class Controller:
     def _restore(self, state: ControllerState) -> None:
         """Go on from a checkpoint; the groups in flight begin to run in `run`."""
         self.version = state.version
+        self._saved = state.version
         self._horizon.restore(state.version, state.tokens_trained)
         self.ledger = Ledger(
             admitted=state.admitted,

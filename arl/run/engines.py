@@ -18,7 +18,7 @@ from arl.engine.base import ReplicaEngine
 from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.launch.base import Command, Launcher, Process, Resources
-from arl.launch.child import RUN_KEY
+from arl.launch.trust import RunTrust
 from arl.run.side_environments import engine_environment
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_sender import WeightSender
@@ -34,7 +34,7 @@ class EngineServers:
         versions: a server begins with the oldest of them, which nobody deletes.
         resources: of each server.
         launcher: starts the processes.
-        key: secret of the run, which every request must carry.
+        trust: secrets of the run; every request must carry its key.
         side: begins the role of each server, as messages and logs name it.
     """
 
@@ -42,14 +42,14 @@ class EngineServers:
     versions: StartingVersions
     resources: list[Resources]
     launcher: Launcher
-    key: str
+    trust: RunTrust
     side: str = "engine"
 
     async def start(self, i: int) -> Process:
         """Start server `i`, for the first time or again, without waiting until it is ready."""
         command = self._backend.command(self._spec(i))
         environment = merge_environments("engine.environment", engine_environment(self.recipe), command.environment)
-        secrets = {**command.secrets, RUN_KEY: self.key}
+        secrets = {**command.secrets, **self.trust.secrets}
         complete = Command(command.argv, environment, secrets)
         return await self.launcher.start(f"{self.side}-{i}", complete, self.resources[i])
 
@@ -61,7 +61,7 @@ class EngineServers:
         self, url: str, sender: GroupSender | None = None, replica: int = 0
     ) -> AbstractAsyncContextManager[ReplicaEngine]:
         """Connect to server number `replica`, which is ready at `url`."""
-        return self._backend.connect(url, self._spec(replica), self.key, sender)
+        return self._backend.connect(url, self._spec(replica), self.trust.key, sender)
 
     @property
     def _backend(self) -> Backend:
@@ -75,6 +75,7 @@ class EngineServers:
             seed=self.recipe.seed + i,
             host=self.launcher.nodes[self.resources[i].node].address,
             replica=i,
+            certificate=self.trust.certificate,
         )
 
 

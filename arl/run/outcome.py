@@ -27,6 +27,7 @@ class Outcome:
     training_seconds: float  # of the clock, from the first admission to the last swap
     recorder: Recorder
     ledger: Ledger
+    is_stopped: bool = False  # by the user, before its end
 
 
 def summarize(recipe: Recipe, directory: Path, plan: Plan, outcome: Outcome, seconds: float) -> Summary:

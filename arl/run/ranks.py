@@ -14,6 +14,7 @@ import numpy as np
 from arl.config.environment import merge_environments
 from arl.config.recipe import Recipe
 from arl.launch.base import Command, Launcher, Process, Resources
+from arl.launch.trust import RunTrust
 from arl.run.side_environments import rank_environment
 from arl.sync.published_versions import kept_versions
 from arl.train.channel import Init
@@ -28,7 +29,7 @@ async def open_trainer(
     weights: Path,
     ranks: list[Resources],
     launcher: Launcher,
-    key: str,
+    trust: RunTrust,
     lags: np.ndarray | None,
     transport: Transport = "file",
 ) -> AsyncIterator[TrainerClient]:
@@ -39,6 +40,7 @@ async def open_trainer(
     Args:
         weights: directory for what is published as a file.
         ranks: resources of each rank.
+        trust: secrets of the run.
         lags: exact lag of each problem, if the recipe has one.
         transport: how weights are published.
     """
@@ -47,7 +49,7 @@ async def open_trainer(
         init,
         recipe.advantage,
         len(ranks),
-        key,
+        trust,
         recipe.deadlines,
         host=launcher.nodes[0].address,
         published=versions.older,

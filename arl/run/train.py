@@ -37,6 +37,7 @@ from arl.rollout.segment import Segment
 from arl.rollout.tail_rounds import TailGate
 from arl.run.auto import resolve_auto
 from arl.run.checkpoint import RunState, load_state, next_checkpoint
+from arl.run.clean_stop import not_saved, stopped, stopped_by_signals
 from arl.run.evaluation.during import NoEvaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.failures import explain_deaths, reported_failures
@@ -56,6 +57,7 @@ def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -
     Raises:
         InputError: something is known to fail; nothing was started.
         RunError: the one failure that ended the run; none of its processes is left.
+        RunStopped: Ctrl-C or SIGTERM has stopped it; the newest version is saved.
     """
     return train_in(make_world(recipe.world), recipe, display, resume)
 
@@ -66,6 +68,8 @@ def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path
     recipe = resolve_auto(recipe)
     with world.process_settings(), begin(recipe, display, resume) as origin:
         outcome, end = _run_segments(world, recipe, origin, display, began)
+        if outcome.is_stopped:
+            raise stopped(origin.directory, outcome.version)
         summary = summarize(recipe, origin.directory, origin.plan, outcome, end - world.traits.start_time)
     if world.traits.virtual_time:
         display.note(f"computed in {perf_counter() - began:.1f} real seconds")
@@ -174,12 +178,15 @@ class SegmentRun:
             observer = SteppedObserver(recorder, lambda step: evaluations.stepped(step, controller.has_ended()))
             controller = Controller(make_segment(self.start, parts, self.until, observer, checkpoints))
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(evaluations.run(), name="evaluations")
+                evaluating = tasks.create_task(evaluations.run(), name="evaluations")
                 seconds = await self._train(parts, controller, recorder)
-                after = await self._evaluate_after(parts, controller.version)
+                after = await self._evaluate_after(parts, controller)
                 if after is not None:
                     self._record_after(after, recorder, board)
-                evaluations.finish()
+                if controller.is_stopping:
+                    evaluating.cancel()  # a resumed run evaluates what is left out
+                else:
+                    evaluations.finish()
             await checkpoints.prune()
         return Outcome(
             before=before,
@@ -188,6 +195,7 @@ class SegmentRun:
             training_seconds=seconds,
             recorder=recorder,
             ledger=controller.ledger,
+            is_stopped=controller.is_stopping,
         )
 
     def _board(self, recorder: Recorder) -> Scoreboard | None:
@@ -210,10 +218,10 @@ class SegmentRun:
         """Train until the end of the segment, or of the data; return the seconds that this took."""
         display = self.start.display
         display.begin(parts.activity, self.start.recipe.train.steps)
-        await controller.run()
+        await self._run_until_stopped(controller)
         if num_diverged := parts.num_diverged():
             display.note(f"{num_diverged} resumed episodes went another way than was recorded")
-        if controller.version == self.until or controller.has_ended():
+        if controller.version == self.until or controller.has_ended() or controller.is_stopping:
             return recorder.seconds
         assert parts.data_may_end, f"ended at version {controller.version} of {self.until}"
         if controller.version == 0:
@@ -225,15 +233,35 @@ class SegmentRun:
         display.note(f"the recording had no batch left after {controller.version} of {self.until} steps")
         return number(recorder.records[-1], "time_s")
 
+    async def _run_until_stopped(self, controller: Controller) -> None:
+        """Run the controller to its end, or until the user has stopped it.
+
+        Raises:
+            RunStopped: it could not be saved in time.
+        """
+        recipe = self.start.recipe
+        if recipe.world_traits.virtual_time:
+            await controller.run()
+            return
+        seconds = recipe.deadlines.stop
+        directory = self.start.origin.directory
+        async with stopped_by_signals(
+            controller.stop,
+            self.start.display.note,
+            seconds,
+            late=lambda: not_saved(directory, controller.version, seconds),
+        ):
+            await controller.run()
+
     def _cutter(self, recorder: Recorder, before: Accuracy | None) -> Cut:
         recipe = self.start.recipe
         inputs = self.start.origin.plan.sha256(recipe.train.steps)
         return _RecordedCut(recipe, inputs, before, recorder)
 
-    async def _evaluate_after(self, parts: Parts, version: int) -> Accuracy | None:
-        if not self.is_last:
+    async def _evaluate_after(self, parts: Parts, controller: Controller) -> Accuracy | None:
+        if not self.is_last or controller.is_stopping:
             return None
-        return await self._evaluate(parts, version, "after training")
+        return await self._evaluate(parts, controller.version, "after training")
 
     async def _evaluate(self, parts: Parts, version: int, when: str) -> Accuracy | None:
         problems: Sequence[Problem] = self.start.origin.plan.held_out

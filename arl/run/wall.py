@@ -17,9 +17,9 @@ from pathlib import Path
 from arl.config.worlds import WALL
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
-from arl.launch.address import new_key
 from arl.launch.base import Launcher
 from arl.launch.launchers import make_launcher
+from arl.launch.trust import RunTrust, run_trust
 from arl.run.engines import EngineServers, connect_engines
 from arl.run.evaluation.during import BackgroundEvaluations
 from arl.run.evaluation.replica import open_replica
@@ -62,25 +62,23 @@ class WallWorld:
         with publication_directory(recipe, start.model, directory, plan.lags, plan.transport, on_gpus) as weights:
             if weights.parent != SHARED_MEMORY:
                 start.display.note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
-            async with (
-                make_launcher(recipe, directory / "logs") as launcher,
-                explain_deaths(launcher),
-                _start_processes(start, weights, launcher) as parts,
-            ):
-                yield parts
+            async with make_launcher(recipe, directory / "logs") as launcher, explain_deaths(launcher):
+                addresses = [node.address for node in launcher.nodes]
+                with run_trust(directory, addresses) as trust:
+                    async with _start_processes(start, weights, launcher, trust) as parts:
+                        yield parts
 
 
 @contextlib.asynccontextmanager
-async def _start_processes(start: Start, weights: Path, launcher: Launcher) -> AsyncIterator[Parts]:
+async def _start_processes(start: Start, weights: Path, launcher: Launcher, trust: RunTrust) -> AsyncIterator[Parts]:
     """Start both sides at once. The world is open when engines answer, since the evaluation needs no trainer."""
     recipe = start.recipe
     plan = start.origin.plan
     versions = start.versions
-    key = new_key()
-    servers = EngineServers(recipe, versions, plan.placement.engines, launcher, key)
+    servers = EngineServers(recipe, versions, plan.placement.engines, launcher, trust)
     started = await servers.start_all()
     async with open_trainer(
-        recipe, versions, weights, plan.placement.ranks, launcher, key, plan.lags, plan.transport
+        recipe, versions, weights, plan.placement.ranks, launcher, trust, plan.lags, plan.transport
     ) as trainer:
         prompts = recipe_format(recipe.data)
         codec = load_codec(versions.model, prompts)  # takes a second, while the processes start

@@ -36,7 +36,7 @@ from arl.sweep.sweep_display import SweepDisplay
 PROGRAM = (sys.executable, "-m", "arl.cli")
 POLL_SECONDS = 0.5
 GONE_SECONDS = 60.0  # for a process of a killed sweep to be gone
-SPARE_SECONDS = 5.0  # for `arl train`, beyond deadlines.shutdown, which its own processes have
+SPARE_SECONDS = 5.0  # for `arl train` to exit, beyond deadlines.stop and deadlines.shutdown
 
 
 class FailedRun(Struct, frozen=True):
@@ -170,7 +170,8 @@ async def _started(run: SweepRun, share: Share, is_resumed: bool, last_line: _La
     try:
         yield process
     finally:
-        patience = run.arm.recipe.deadlines.shutdown + SPARE_SECONDS
+        deadlines = run.arm.recipe.deadlines
+        patience = deadlines.stop + deadlines.shutdown + SPARE_SECONDS
         await asyncio.shield(process.stop(patience))
 
 

@@ -1,7 +1,7 @@
 """Broadcast weights from threads of the trainer's rank 0, while its main thread trains.
 
     listener       next_group ─► a thread for that group
-    group thread   listen ─► opened(rendezvous) ─► the engines' workers join
+    group thread   serve_store ─► opened(rendezvous) ─► the engines' workers join
                    next_version ─► broadcast every bucket of it ─► sent ─► … ─► next_version is None: the thread ends
 
 There is one thread for each group, and the listener. When an engine of the group is lost, the thread ends, at the
@@ -15,7 +15,8 @@ from typing import NamedTuple, Protocol
 import torch
 
 from arl.sync.broadcast_target import BroadcastTarget
-from arl.sync.process_group import Group, listen
+from arl.sync.process_group import Group
+from arl.sync.stores import serve_store
 from arl.sync.weight_sender import GroupBackend, Rendezvous
 
 
@@ -91,16 +92,20 @@ def _broadcast(target: BroadcastTarget, link: BroadcastLink, request: GroupReque
     Consumes versions to send; waits for the next; unblocked by it, by None, or by the end of the process.
     """
     backend: GroupBackend = "nccl" if torch.cuda.is_available() else "gloo"
-    store, port = listen(host, seconds)
-    link.opened(Rendezvous(host, port, backend))
-    group = Group(
-        store=store,
-        name=request.name,
-        rank=0,
-        size=request.world_size,
-        backend=backend,
-        seconds=seconds,
-    )
+    end = serve_store(host, seconds)
+    link.opened(Rendezvous(host, end.port, backend))
+    try:
+        group = Group(
+            end=end,
+            name=request.name,
+            rank=0,
+            size=request.world_size,
+            backend=backend,
+            seconds=seconds,
+        )
+    except BaseException:
+        end.close()
+        raise
     try:
         while (version := link.next_version()) is not None:
             for flat in target.flats(version):

@@ -1,57 +1,33 @@
 """Broadcast weights in process groups of their own: rank 0 is the trainer's, the others are workers of engines.
 
-    trainer: listen ─► port ─► Group ─────────────────────────────► broadcast, bucket by bucket
-    engine:                    Receiver.join ─► its own Group ────► receive, bucket by bucket ─► take: all of them
+    trainer: serve_store ─► port ─► Group ────────────────────────────► broadcast, bucket by bucket
+    engine:                         Receiver.join ─► its own Group ────► receive, bucket by bucket ─► take: all of them
 
 Keys in the store and bytes on the wire are those of SGLang, whose workers take the place of `Receiver`. Groups lie
 outside of torch's registry, so that one that breaks leaves nothing behind.
 """
 
 import os
-import socket
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore
+from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
 from arl.errors import EngineError
 from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of
 from arl.sync.loading import unflatten
+from arl.sync.stores import StoreEnd, reach_store
 from arl.sync.weight_messages import BUCKETS, InitGroup, UpdateFromDistributed
-
-
-def listen(host: str, seconds: float, port: int = 0) -> tuple[Store, int]:
-    """Open the store through which the ranks of a group find each other.
-
-    Args:
-        host: the only address it listens on; the socket that torch would make listens on all of them.
-        seconds: deadline of each wait for the store.
-        port: 0 takes a free one.
-
-    Returns:
-        The store and its port.
-    """
-    listener = socket.create_server((host, port))
-    port = listener.getsockname()[1]
-    store = TCPStore(
-        host,
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=seconds),
-        master_listen_fd=listener.detach(),
-    )
-    return store, port
 
 
 class Group:
     """Join a process group as one of its ranks. The constructor waits for the other ranks, except with NCCL.
 
     Args:
-        store: where the ranks find each other.
+        end: this rank's end of the store where the ranks find each other.
         name: of the group.
         rank: 0 is the trainer's.
         size: number of ranks.
@@ -59,7 +35,9 @@ class Group:
         seconds: deadline of each wait of the group, after which it raises a RuntimeError.
     """
 
-    def __init__(self, store: Store, name: str, rank: int, size: int, backend: str, seconds: float) -> None:
+    def __init__(self, end: StoreEnd, name: str, rank: int, size: int, backend: str, seconds: float) -> None:
+        self.end = end
+        store = end.store
         timeout = timedelta(seconds=seconds)
         on_gpu = backend == "nccl"
         self._receives = rank > 0
@@ -101,6 +79,7 @@ class Group:
         self._group = None
         if self._stream is not None:
             group.abort()
+        self.end.close()
 
 
 def _nccl_group(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
@@ -132,11 +111,11 @@ class Receiver:
         Raises:
             EngineError: nobody answers there.
         """
-        timeout = timedelta(seconds=self._seconds)
+        end: StoreEnd | None = None
         try:
-            store = TCPStore(body.master_address, body.master_port, timeout=timeout)
+            end = reach_store(body.master_address, body.master_port, self._seconds)
             group = Group(
-                store=store,
+                end=end,
                 name=body.group_name,
                 rank=body.rank_offset,
                 size=body.world_size,
@@ -144,6 +123,8 @@ class Receiver:
                 seconds=self._seconds,
             )
         except RuntimeError as error:
+            if end is not None:
+                end.close()
             raise EngineError(f"group {body.group_name}: it cannot be joined ({error})") from error
         self._groups[body.group_name] = group
         self._staged[body.group_name] = {}
@@ -154,8 +135,10 @@ class Receiver:
         Raises:
             EngineError: there is no such group.
         """
-        if self._groups.pop(name, None) is None:
+        left = self._groups.pop(name, None)
+        if left is None:
             raise EngineError(f"group {name} is not one of {sorted(self._groups)}")
+        left.end.close()
         del self._staged[name]
 
     def receive(self, body: UpdateFromDistributed) -> None:

@@ -1,7 +1,7 @@
 """Messages between the controller and the trainer ranks: frozen, in msgpack, with arrays as raw buffers.
 
 controller (ROUTER, one port)                        rank r (DEALER, and one for each thread that reports)
-                                 ◄── Hello           role, rank, run key, host and pid
+                                 ◄── Hello           role, rank, host and pid; the run key is a frame before it
     Init ──► … Ready ◄──                             the model is loaded
     Step ──► … Stepped ◄──                           version v + 1 exists, its snapshot is taken
                Published ◄──                         by rank 0's publisher, while the next step may run
@@ -31,6 +31,7 @@ ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank: where the controller l
 STARTUP_SECONDS = "ARL_STARTUP_SECONDS"  # environment of a rank: deadlines.startup
 SENDERS = "senders"  # role of the thread that waits for Join
 CLAIMS = "claims"  # role of the thread that waits for Claim
+FRAME_BYTES = 1 << 20  # a rank's message travels in frames of this size, so that the controller can refuse longer ones
 
 
 class _Message(Struct, frozen=True, tag=True):
@@ -42,7 +43,6 @@ class Hello(_Message, frozen=True):
 
     role: str  # "trainer", or one of a rank's threads
     rank: int
-    run_key: str
     host: str  # name of its machine
     pid: int
     address: str = ""  # main thread of rank 0: where the ranks meet
@@ -171,6 +171,12 @@ FromRank = Hello | Ready | Stepped | Published | Joined | Sent | Claimed | Copie
 
 def encode(message: Struct) -> bytes:
     return _encoder.encode(message)
+
+
+def frames(message: Struct) -> list[memoryview]:
+    """Encode a rank's message, in the frames in which it travels."""
+    data = memoryview(_encoder.encode(message))
+    return [data[start : start + FRAME_BYTES] for start in range(0, len(data), FRAME_BYTES)]
 
 
 def decode_to_rank(data: bytes) -> ToRank:

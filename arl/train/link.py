@@ -9,6 +9,7 @@ from msgspec import Struct
 from arl.launch.child import RUN_KEY
 from arl.train import channel
 from arl.train.channel import Hello
+from arl.train.curve import encrypt_client, is_encrypted
 
 LINGER_SECONDS = 10.0  # for the last message to leave
 
@@ -34,21 +35,24 @@ class Link:
         context = context or zmq.Context.instance()
         self._socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, int(LINGER_SECONDS * 1000))
-        self._socket.connect(os.environ[channel.ADDRESS])
+        self._address = os.environ[channel.ADDRESS]
+        run_key = os.environ[RUN_KEY]
+        if is_encrypted(self._address):
+            encrypt_client(self._socket, run_key)
+        self._socket.connect(self._address)
         hello = Hello(
             role=role,
             rank=self.rank,
-            run_key=os.environ[RUN_KEY],
             host=platform.node(),
             pid=os.getpid(),
             address=meeting[0],
             port=meeting[1],
         )
-        self.send(hello)
+        self._socket.send_multipart([run_key.encode(), channel.encode(hello)])
 
     def send(self, message: Struct) -> None:
         """Send a message without waiting for the controller."""
-        self._socket.send(channel.encode(message))
+        self._socket.send_multipart(channel.frames(message))
 
     def receive(self, seconds: float | None = None) -> channel.ToRank:
         """Wait for the controller's next message.
@@ -60,7 +64,8 @@ class Link:
             TimeoutError: `seconds` passed.
         """
         if seconds is not None and not self._socket.poll(int(seconds * 1000)):
-            raise TimeoutError(f"the controller sent nothing for {seconds:g} s after Hello")
+            wrong = ", or it has another run key and refuses ours" if is_encrypted(self._address) else ""
+            raise TimeoutError(f"the controller at {self._address} sent nothing for {seconds:g} s after Hello{wrong}")
         return channel.decode_to_rank(self._socket.recv())
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from arl.config.recipe import AdvantageSection, Deadlines
 from arl.data.model_limits import model_flops
 from arl.errors import DeadlineError, EngineError, TrainerError
 from arl.launch.base import Process
+from arl.launch.trust import RunTrust
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.published_versions import PublishedVersions
 from arl.sync.weight_sender import Rendezvous
@@ -60,7 +61,7 @@ class TrainerClient:
 
     A launcher starts them with `environment` and torchrun's variables:
 
-        async with TrainerClient(init, recipe.advantage, 2, key, recipe.deadlines, host="127.0.0.1") as trainer:
+        async with TrainerClient(init, recipe.advantage, 2, trust, recipe.deadlines, host="127.0.0.1") as trainer:
             for rank in range(2):
                 ...  # start `python -m arl.train.rank` with trainer.environment and trainer.secrets
                 trainer.watch(rank, process)
@@ -72,7 +73,7 @@ class TrainerClient:
         init: the first message to every rank.
         advantage: recipe section; advantages are computed here, where the rewards are.
         ranks: world size.
-        run_key: secret of this run; a process that does not know it is refused.
+        trust: secrets of this run; a process that does not know its key is refused.
         deadlines: of a start, a step, a publication and the end.
         host: address to listen on.
         published: version -> directory of versions that are older than init's and published already.
@@ -84,7 +85,7 @@ class TrainerClient:
         init: Init,
         advantage: AdvantageSection,
         ranks: int,
-        run_key: str,
+        trust: RunTrust,
         deadlines: Deadlines,
         *,
         host: str,
@@ -108,7 +109,7 @@ class TrainerClient:
         self._published = PublishedVersions(init.kept_versions, known)
         self._waits = Waits()
         self._ranks = RankWatch()
-        self._connections = RankConnections(ranks, run_key, host)
+        self._connections = RankConnections(ranks, trust, host)
         self._one_at_a_time = asyncio.Lock()  # one request to all ranks
         self._one_claim_at_a_time = asyncio.Lock()
         self._answers: Answers | None = None

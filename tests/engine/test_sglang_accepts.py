@@ -43,13 +43,13 @@ sys.path.insert(0, sys.argv[1])
 import staging
 
 
-def make_group(backend, timeout=None):
+def make_group(backend, init_method, timeout=None):
     print(backend, timeout.total_seconds(), os.environ["TORCH_NCCL_BLOCKING_WAIT"])
     raise RuntimeError("nobody is there")
 
 
 try:
-    staging.join_in_time(make_group, backend="nccl", timeout=None)
+    staging.join_in_time(make_group, backend="nccl", init_method="tcp://127.0.0.1:1", timeout=None)
 except RuntimeError as error:
     print(error, os.environ.get("TORCH_NCCL_BLOCKING_WAIT"))
 """

@@ -15,6 +15,7 @@ import torch
 from arl.config.recipe import Deadlines, Recipe
 from arl.engine.router import Router
 from arl.launch.base import Resources
+from arl.launch.trust import RunTrust
 from arl.run.engines import EngineServers, connect_engines
 from arl.sync.loading import read_weights
 from arl.sync.verify import checksums
@@ -66,7 +67,7 @@ class Broadcasts:
         )
         versions = StartingVersions(self._model)
         async with self.processes:
-            servers = EngineServers(recipe, versions, [Resources(1)] * SERVERS, self.processes, KEY)
+            servers = EngineServers(recipe, versions, [Resources(1)] * SERVERS, self.processes, RunTrust(KEY))
             started = await servers.start_all()
             async with connect_engines(servers, started, self._note, self.trainer) as router:
                 yield router

@@ -15,6 +15,7 @@ from arl.config.recipe import Deadlines, Recipe
 from arl.engine.router import Router
 from arl.launch.base import Process, Resources
 from arl.launch.local import LocalLauncher
+from arl.launch.trust import RunTrust
 from arl.run.engines import EngineServers, connect_engines
 from arl.types import StartingVersions
 from tests.engine.conftest import KEY, Weights, within
@@ -64,7 +65,7 @@ class Script:
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Router]:
         async with self._processes:
-            servers = EngineServers(self._recipe, self._versions, [Resources(1)] * 2, self._processes, KEY)
+            servers = EngineServers(self._recipe, self._versions, [Resources(1)] * 2, self._processes, RunTrust(KEY))
             async with connect_engines(servers, await servers.start_all(), self.notes.append) as self.router:
                 yield self.router
                 self._note_everyone()

@@ -24,7 +24,7 @@ from arl.models.load import DTYPES
 from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of, make_buckets
 from arl.sync.ipc_target import IpcTarget
 from arl.sync.loading import read_weights, specs_of, unflatten
-from arl.sync.process_group import listen
+from arl.sync.stores import serve_store
 from arl.sync.verify import checksums
 from arl.types import Transport, WeightUpdate
 from tests.engine.conftest import (
@@ -140,11 +140,11 @@ def test_buckets_take_effect_together_and_requests_are_served_while_they_come(
 
 
 def test_groups_meet_where_only_this_machine_can_come() -> None:
-    store, port = listen("127.0.0.1", 5.0)
+    end = serve_store("127.0.0.1", 5.0)
     listening = [
-        c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN" and c.laddr.port == port
+        c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN" and c.laddr.port == end.port
     ]
-    assert listening == ["127.0.0.1"], store
+    assert listening == ["127.0.0.1"], end
 
 
 BLOCKED = 6.0  # seconds: half of the deadline, which only the engine that stops uses up

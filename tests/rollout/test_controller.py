@@ -91,6 +91,7 @@ class World:
         env: Env = single_turn,
         keep: Filter = keep_all,
         crash_at: float | None = None,
+        stop_at: float | None = None,
         lags: np.ndarray | None = None,
         until: int | None = None,
         tokens: int | None = None,
@@ -99,7 +100,7 @@ class World:
         serves_newest: bool = False,
         pace: SwapPace = AT_ONCE,
     ) -> None:
-        self.pace = pace
+        self.pace, self.stop_at = pace, stop_at
         self.keep, self.crash_at, self.lags, self.until = keep, crash_at, lags, until or steps
         self.tokens, self.interrupt = tokens, interrupt
         self.seconds_of, self.replicas, self.env = seconds_of, replicas, env
@@ -123,8 +124,18 @@ class World:
         clock.run(lambda: self._main(state), virtual=True, start=start)
         return self
 
+    def run_until_stopped(self) -> tuple[float, ControllerState] | None:
+        """Run until `stop_at`; return when, and with what state, it goes on; None: it has not begun to train."""
+        clock.run(lambda: self._main(None), virtual=True)
+        if not self.checkpoints.states:
+            return None
+        seconds, data = self.checkpoints.states[max(self.checkpoints.states)]
+        return seconds, msgpack_arrays.decoder(ControllerState).decode(data)
+
     async def _main(self, restored: ControllerState | None) -> None:
         self.controller = self._make(restored)
+        if self.stop_at is not None:
+            asyncio.get_running_loop().call_later(self.stop_at, self.controller.stop)
         await self.controller.run()
         self.seconds = clock.now()
 
@@ -291,6 +302,31 @@ def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_grou
         if not ledger.lost:  # nothing but the order decides: the first of it, each once, through any crash
             order = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
             assert sorted(trained_problems) == sorted(next(order).id for _ in range(6 * p))
+
+
+@given(schedules, st.floats(0.0, 400.0))
+@examples(10)
+def test_on_any_schedule_a_stopped_run_has_saved_its_newest_version_and_goes_on_without_a_loss(
+    s: dict[str, Any], stop_at: float
+) -> None:
+    rollout = rules(s)
+    every = s["checkpoint_every"]
+    stopped = scheduled(s, rollout, 6, checkpoint_every=every, stop_at=stop_at)
+    saved = stopped.run_until_stopped()
+    version = stopped.controller.version
+    steps_begun = len(stopped.trainer.batches)
+    assert steps_begun == version == max(stopped.checkpoints.states, default=0)
+    if saved is None or version == 6:
+        return
+    _, state = saved
+    resumed = scheduled(s, rollout, 6, checkpoint_every=every, restored=state).run()
+    batches = [*stopped.trainer.batches, *resumed.trainer.batches]
+    trained = [group.group_id for batch in batches for group in batch.groups]
+    ledger = resumed.controller.ledger
+    assert [batch.version for batch in batches] == list(range(6))
+    assert len(set(trained)) == len(trained) == ledger.trained
+    assert ledger.admitted == ledger.trained + ledger.lost.total()
+    assert max([*stopped.ages(), *resumed.ages()]) <= rollout.max_age
 
 
 def test_a_filter_decides_what_is_trained_and_its_groups_are_replaced() -> None:

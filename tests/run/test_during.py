@@ -386,6 +386,7 @@ def test_an_evaluator_that_cannot_start_ends_and_its_log_says_why(tmp_path: Path
         context=100,
         url=f"http://{LOOPBACK}:1",
         key="key",
+        certificate=None,
         versions=StartingVersions(str(tmp_path)),
         resources=Resources(1),
         host=LOOPBACK,

@@ -13,10 +13,11 @@ import pytest
 from arl.config.recipe import Recipe, TinyModel
 from arl.engine.sglang.server_command import CHILD
 from arl.errors import ProcessDied
-from arl.launch.address import new_key
+from arl.launch.address import PORTS, new_key
 from arl.launch.base import Resources
 from arl.launch.child import RUN_KEY
 from arl.launch.local import LocalLauncher
+from arl.launch.trust import RunTrust
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers, connect_engines
 from arl.run.failures import explain_deaths, reported_failures
@@ -96,7 +97,7 @@ def test_a_server_that_is_never_ready_ends_the_run_with_its_deadline(
     async def main() -> None:
         async with reported_failures(), LocalLauncher(tmp_path, 2.0) as processes, explain_deaths(processes):
             versions = StartingVersions(str(tmp_path / "model"))
-            servers = EngineServers(recipe, versions, [Resources(1)], processes, new_key())
+            servers = EngineServers(recipe, versions, [Resources(1)], processes, RunTrust(new_key()))
             async with connect_engines(servers, await servers.start_all(), print):
                 raise AssertionError("it opened")
 
@@ -146,13 +147,16 @@ def test_a_server_says_that_it_is_ready_on_a_line_of_its_own_whatever_sglang_is_
     assert re.fullmatch(rb"ready http://127\.0\.0\.1:\d+\n", line)
 
 
-def test_a_port_in_use_is_told_at_once() -> None:
+def test_a_range_of_ports_in_use_is_told_at_once() -> None:
+    argv = [sys.executable, str(CHILD), "--host", "127.0.0.1", "--port", "0"]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        argv = [sys.executable, str(CHILD), "--host", "127.0.0.1", "--port", str(port)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
+        env = {**os.environ, PORTS: f"{port}-{port}"}
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1
-    assert done.stderr.strip() == f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another port"
+    assert (
+        done.stderr.strip() == f"cannot listen on 127.0.0.1 within ARL_PORTS {port}-{port}: all of its ports are taken"
+    )
 
 
 @pytest.mark.parametrize(

@@ -370,18 +370,6 @@ def test_after_a_kill_or_a_frozen_rank_a_resumed_run_loses_no_problem_and_trains
     assert json.loads((resumed.run / "trace.json").read_text())
 
 
-def test_ctrl_c_ends_the_run_cleanly(start: Callable[..., Command]) -> None:
-    command = start("train.steps=100000")
-    command.read_until("step    2")
-    children = list(command.children().values())
-    command.process.send_signal(signal.SIGINT)
-    assert command.end() == 130
-    assert "interrupted" in command.output
-    assert "Traceback" not in command.output
-    assert not survivors(children)
-    assert command.metrics()[-1]["step"] >= 2
-
-
 @pytest.mark.slow
 def test_a_killed_controller_takes_everything_with_it_and_the_next_run_clears_its_weights(
     start: Callable[..., Command],

@@ -10,7 +10,8 @@ from arl.sync.broadcast_target import BroadcastTarget
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.group_sender import GroupSender
 from arl.sync.loading import read_weights, specs_of
-from arl.sync.process_group import Group, listen
+from arl.sync.process_group import Group
+from arl.sync.stores import serve_store
 from arl.sync.weight_sender import Rendezvous
 from arl.types import WeightUpdate
 
@@ -37,10 +38,10 @@ class ThreadSender:
         return self._target.write(version, read_weights(model))
 
     async def join(self, group: str, world_size: int) -> Rendezvous:
-        store, port = listen(LOOPBACK, self._seconds)
-        meeting = asyncio.to_thread(Group, store, group, 0, world_size, "gloo", self._seconds)
+        end = serve_store(LOOPBACK, self._seconds)
+        meeting = asyncio.to_thread(Group, end, group, 0, world_size, "gloo", self._seconds)
         self._groups[group] = asyncio.create_task(meeting)
-        return Rendezvous(LOOPBACK, port, "gloo")
+        return Rendezvous(LOOPBACK, end.port, "gloo")
 
     async def send(self, group: str, version: int) -> None:
         self.sent.append(group)

@@ -91,7 +91,7 @@ def test_a_rank_is_named_by_its_process_until_it_says_hello() -> None:
         watch = RankWatch()
         watch.add(0, FakeProcess("trainer-0"))  # type: ignore[arg-type]
         assert watch.describe({0, 1}) == "trainer rank 0 (pid 17) and trainer rank 1 (not connected)"
-        watch.greeted(Hello("trainer", 1, "key", host="node-3", pid=5))
+        watch.greeted(Hello("trainer", 1, host="node-3", pid=5))
         assert watch.describe([1]) == "trainer rank 1 (pid 5 on node-3)"
         watch.close()
 

@@ -19,6 +19,7 @@ from arl.errors import DeadlineError, ProcessDied, TrainerError
 from arl.launch.address import LOOPBACK
 from arl.launch.base import Process
 from arl.launch.child import RUN_KEY
+from arl.launch.trust import RunTrust
 from arl.train import channel
 from arl.train.algorithms.grpo import GRPO
 from arl.train.trainer_client import TrainerClient
@@ -169,7 +170,7 @@ def test_a_loss_that_is_not_a_number_is_skipped_by_both_ranks_and_the_third_one_
 
 def test_a_process_with_the_wrong_key_is_refused_and_the_run_goes_on(tiny: Path, tmp_path: Path) -> None:
     async def scene() -> None:
-        async with TrainerClient(init(tiny, tmp_path), GRPO(), 1, KEY, DEADLINES, host=LOOPBACK) as trainer:
+        async with TrainerClient(init(tiny, tmp_path), GRPO(), 1, RunTrust(KEY), DEADLINES, host=LOOPBACK) as trainer:
             with started(trainer.environment | {RUN_KEY: "guess"}, 1) as strangers:
                 await asyncio.to_thread(strangers[0].wait, 300)
                 assert strangers[0].returncode == 1
@@ -183,10 +184,10 @@ def test_a_process_with_the_wrong_key_is_refused_and_the_run_goes_on(tiny: Path,
 
 def test_a_rank_that_gets_no_init_gives_up_after_the_deadline_of_a_start(tiny: Path, tmp_path: Path) -> None:
     async def scene() -> None:
-        async with TrainerClient(init(tiny, tmp_path), GRPO(), 2, KEY, DEADLINES, host=LOOPBACK) as trainer:
+        async with TrainerClient(init(tiny, tmp_path), GRPO(), 2, RunTrust(KEY), DEADLINES, host=LOOPBACK) as trainer:
             assert float(trainer.environment[channel.STARTUP_SECONDS]) == DEADLINES.startup
             environment = {**trainer.environment, **trainer.secrets} | {channel.STARTUP_SECONDS: "0.5"}
-            message = r"the controller sent nothing for 0\.5 s"
+            message = r"the controller at tcp://127\.0\.0\.1:\d+ sent nothing for 0\.5 s"
             with started(environment, 1), pytest.raises(TrainerError, match=message):  # the other one never starts
                 await trainer.ready()
 

@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import socket
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from arl.data.generation_config import end_token_ids
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.embedded.routes import EngineRoutes
 from arl.errors import ArlError, EngineError
-from arl.launch.address import is_loopback, listening_address
+from arl.launch.address import free_listener, is_loopback, listening_address
 from arl.launch.child import RUN_KEY, leave
+from arl.launch.tls import TLS, server_context, tls_folder
 from arl.models.load import DTYPES, load_model
 
 
@@ -48,12 +50,13 @@ def main(arguments: list[str] | None = None) -> None:
     dtype = best if options.dtype == "auto" else options.dtype
     try:
         listener = _listen(options.host, options.port, key)
+        tls = _tls(options.host)
         model = load_model(options.model, dtype, device, options.head)
         eos = end_token_ids(options.model)
     except ArlError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    asyncio.run(_main(options, model, eos, listener, key))
+    asyncio.run(_main(options, model, eos, listener, key, tls))
 
 
 def _listen(host: str, port: int, key: str | None) -> socket.socket:
@@ -61,9 +64,12 @@ def _listen(host: str, port: int, key: str | None) -> socket.socket:
 
     Raises:
         EngineError: other machines could use it without a key, or the address is not free.
+        InputError: no port is free.
     """
     if not is_loopback(host) and not key:
         raise EngineError(f"--host {host} is beyond loopback: set ARL_RUN_KEY, or leave --host out")
+    if port == 0:
+        return free_listener(host)  # the server listens on it
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
@@ -71,8 +77,28 @@ def _listen(host: str, port: int, key: str | None) -> socket.socket:
         raise EngineError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
 
 
+def _tls(host: str) -> ssl.SSLContext | None:
+    """Return the context with the certificate that the environment names; None: it names none.
+
+    Raises:
+        EngineError: it cannot be read.
+    """
+    folder = tls_folder(host)
+    if folder is None:
+        return None
+    try:
+        return server_context(folder)
+    except OSError as error:
+        raise EngineError(f"{TLS} {folder}: no certificate.pem with its key.pem: {error}") from error
+
+
 async def _main(
-    options: argparse.Namespace, model: Any, eos: tuple[int, ...], listener: socket.socket, key: str | None
+    options: argparse.Namespace,
+    model: Any,
+    eos: tuple[int, ...],
+    listener: socket.socket,
+    key: str | None,
+    tls: ssl.SSLContext | None,
 ) -> None:
     engine = EmbeddedEngine(
         model,
@@ -81,10 +107,12 @@ async def _main(
         version=options.version,
     )
     routes = EngineRoutes(engine, str(Path(options.model)), eos, key, options.broadcast_seconds)
-    await serve(routes, engine, listener)
+    await serve(routes, engine, listener, tls)
 
 
-async def serve(routes: EngineRoutes, engine: EmbeddedEngine, listener: socket.socket) -> None:
+async def serve(
+    routes: EngineRoutes, engine: EmbeddedEngine, listener: socket.socket, tls: ssl.SSLContext | None = None
+) -> None:
     """Serve on `listener` until SIGTERM or SIGINT, or until the engine fails."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -98,10 +126,11 @@ async def serve(routes: EngineRoutes, engine: EmbeddedEngine, listener: socket.s
     )
     await runner.setup()
     try:
-        await web.SockSite(runner, listener).start()
+        await web.SockSite(runner, listener, ssl_context=tls).start()
         host, port = listener.getsockname()[:2]
         address = f"[{host}]" if ":" in host else host  # of IPv6
-        print(f"ready http://{address}:{port}", flush=True)
+        scheme = "http" if tls is None else "https"
+        print(f"ready {scheme}://{address}:{port}", flush=True)
         async with asyncio.TaskGroup() as group:
             running = group.create_task(engine.run())
             await ended.wait()

@@ -193,20 +193,30 @@ class BatchSender:
         async with self._http.stream("/generate", body) as events:
             for call in calls:
                 call.sent.set()
-            async for data in events:
+            async for together in events:
                 self._hear()
-                if data == wire.DONE:
-                    return
-                chunk = decode(data)
-                call = left[chunk.index]
-                was_paused = num_pauses != self._num_pauses
-                was_swapped = version != self.version
-                cut_short = call.take(chunk, paused=was_paused, swapped=was_swapped)
-                if chunk.meta_info.finish_reason is not None:
-                    del left[chunk.index]
-                if cut_short:
-                    self.recomputed_tokens += call.num_computed
-                    self._enqueue(call)
+                for data in together:
+                    if data == wire.DONE:
+                        return
+                    self._take(decode(data), left, num_pauses, version)
+
+    def _take(self, chunk: wire.Chunk, left: dict[int, Call], num_pauses: int, version: int) -> None:
+        """Hand one increment to its call, and ask for the rest of a call that a pause cut short.
+
+        Args:
+            chunk: of a call of `left`
+            left: see `_bounded`
+            num_pauses, version: when the batch was put together
+        """
+        call = left[chunk.index]
+        was_paused = num_pauses != self._num_pauses
+        was_swapped = version != self.version
+        cut_short = call.take(chunk, paused=was_paused, swapped=was_swapped)
+        if chunk.meta_info.finish_reason is not None:
+            del left[chunk.index]
+        if cut_short:
+            self.recomputed_tokens += call.num_computed
+            self._enqueue(call)
 
     def _batch(self, calls: list[Call]) -> wire.Generate:
         """Give each call a new id, and ask for what is left of it."""

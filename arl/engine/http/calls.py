@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -34,7 +35,8 @@ class Call:
     serial: int  # in order of arrival
     rid: str = ""  # its id on the wire; new each time it is sent, because a server may still hold the last one
     received: int = 0  # tokens since it was last sent
-    unsettled: list[tuple[int, float]] = field(default_factory=list)  # (id, logprob) of a version not known yet
+    unsettled_ids: list[int] = field(default_factory=list)  # sampled by a version that is not known yet
+    unsettled_logprobs: list[float] = field(default_factory=list)
     events: deque[Increment | RunError] = field(default_factory=deque)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     sent: asyncio.Event = field(default_factory=asyncio.Event)  # the server knows of it, or never will
@@ -49,7 +51,7 @@ class Call:
         """Return how many tokens the server has computed for it, prompt included; 0 if it has not said any."""
         if not self.received:
             return 0
-        return len(self.continuation.request.input_ids) + len(self.continuation.sampled)
+        return len(self.continuation.request.input_ids) + self.continuation.num_sampled
 
     def put(self, event: Increment | RunError) -> None:
         """Hand an increment, or the error that ends the call, to the caller."""
@@ -74,10 +76,11 @@ class Call:
         """
         meta = chunk.meta_info
         finish = meta.finish_reason
-        new = self._new_tokens(chunk)
-        self.received += len(new)
-        self.unsettled += new
-        self.continuation.add(token for token, _ in new)
+        ids, logprobs = self._new_tokens(chunk)
+        self.received += len(ids)
+        self.unsettled_ids += ids
+        self.unsettled_logprobs += logprobs
+        self.continuation.add(ids)
         if finish is None:
             if meta.weight_versions or not swapped:
                 self._settle(meta, swapped, None)
@@ -94,28 +97,32 @@ class Call:
         self.sent.clear()
         return True
 
-    def _new_tokens(self, chunk: wire.Chunk) -> list[tuple[int, float]]:
-        """Return the (id, logprob) pairs of `chunk`.
+    def _new_tokens(self, chunk: wire.Chunk) -> tuple[list[int], Sequence[float]]:
+        """Return the ids of `chunk` and their logprobs.
 
-        An abort of a call that waits in the server repeats the last pair that was sent, which is left out.
+        An abort of a call that waits in the server repeats the last token that was sent, which is left out.
 
         Raises:
             EngineError: the increment does not follow on the last one, or ids and logprobs do not belong together.
         """
         meta = chunk.meta_info
         ids = chunk.output_ids
-        pairs = [(token, logprob) for logprob, token, _ in meta.output_token_logprobs]
+        triples = meta.output_token_logprobs
         count = meta.completion_tokens - self.received
         finish = meta.finish_reason
         is_aborted = finish is not None and finish.type == "abort"
-        if is_aborted and 0 <= count <= min(len(ids), len(pairs)):
+        if is_aborted and 0 <= count <= min(len(ids), len(triples)):
             ids = ids[len(ids) - count :]
-            pairs = pairs[len(pairs) - count :]
+            triples = triples[len(triples) - count :]
         if count != len(ids):
             raise EngineError("increments do not add up: SGLang needs --incremental-streaming-output")
-        if [token for token, _ in pairs] != ids:
-            raise EngineError(f"{len(ids)} ids came with {len(pairs)} logprobs of their own")
-        return pairs
+        logprobs: Sequence[float] = ()
+        their_ids: Sequence[int] = ()
+        if triples:
+            logprobs, their_ids, _ = zip(*triples, strict=True)
+        if list(their_ids) != ids:
+            raise EngineError(f"{len(ids)} ids came with {len(triples)} logprobs of their own")
+        return ids, logprobs
 
     def _settle(self, meta: wire.MetaInfo, swapped: bool, reason: FinishReason | None) -> None:
         """Hand on the unsettled tokens, with their versions.
@@ -128,21 +135,21 @@ class Call:
         Raises:
             EngineError: the server does not report which version sampled a token.
         """
-        pairs = self.unsettled
-        self.unsettled = []
-        if not pairs and reason is None:
+        ids = self.unsettled_ids
+        logprobs = self.unsettled_logprobs
+        if not ids and reason is None:
             return
+        self.unsettled_ids = []
+        self.unsettled_logprobs = []
         if meta.weight_versions is not None:
-            versions = wire.versions_of(meta.weight_versions, len(pairs))
-        elif swapped and pairs:
+            versions = wire.versions_of(meta.weight_versions, len(ids))
+        elif swapped and ids:
             raise EngineError(
                 "it does not report which version sampled a token: engine.kv_policy keep needs SGLang 0.5.18"
             )
         else:
-            versions = (int(meta.weight_version),) * len(pairs)
-        ids = tuple(token for token, _ in pairs)
-        logprobs = tuple(logprob for _, logprob in pairs)
-        self.put(Increment(ids, logprobs, versions, reason))
+            versions = (int(meta.weight_version),) * len(ids)
+        self.put(Increment(tuple(ids), tuple(logprobs), versions, reason))
 
     def _finish(self, reason: FinishReason) -> FinishReason:
         """Return why the request ended, when the server gives `reason`; "abort": it has not ended.

@@ -1,14 +1,18 @@
 """Send commands to one server, and read its event streams. Torch-free."""
 
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
 from arl.clock import deadline
 from arl.errors import EngineError, EngineLost
+from arl.launch.address import is_loopback
+from arl.launch.tls import client_context
 
 KEEPALIVE_SECONDS = 2.0  # below the server's (SGLang: 5), so that it never closes a connection about to be used
 PREFIX = b"data: "  # of an event
@@ -17,10 +21,28 @@ SEPARATOR = b"\n\n"  # between events
 
 def _explain(error: aiohttp.ClientError, where: str) -> EngineError:
     """Return the error of the seam that an error of aiohttp means."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return EngineError(f"{where}: who answers shows another certificate than the one of this run: {error}")
     message = f"{where}: {type(error).__name__}: {error}"
     if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
         return EngineLost(message)
     return EngineError(message)
+
+
+def _refuse_open_key(url: str, key: str | None, is_encrypted: bool, certificate: str | None) -> None:
+    """Check that the key goes to a server of the run, and that nobody on the way can read it."""
+    if is_encrypted and certificate is None:
+        raise EngineError(f"{url}: its certificate is not known, so anybody may answer there; give the run's own")
+    if key and not is_encrypted and not is_loopback(urlsplit(url).hostname or ""):
+        raise EngineError(
+            f"{url}: the run's key would cross the network in the clear; a server beyond loopback must serve TLS with "
+            "the certificate in the directory ARL_TLS, and print its address with https"
+        )
+
+
+def _context(certificate: str | None) -> ssl.SSLContext:
+    assert certificate is not None, "a server with TLS and without a known certificate was let through"
+    return client_context(certificate)
 
 
 class Http:
@@ -30,16 +52,26 @@ class Http:
         url: like http://127.0.0.1:30000
         key: sent as a bearer token; None: no token
         seconds: deadline of every command
+        certificate: file of the only one that the server may show; None: the server is on loopback, and has none
+
+    Raises:
+        EngineError: the key would cross a network in the clear.
     """
 
-    def __init__(self, url: str, key: str | None, seconds: float) -> None:
+    def __init__(self, url: str, key: str | None, seconds: float, certificate: str | None = None) -> None:
         self.url = url.rstrip("/")
+        is_encrypted = urlsplit(self.url).scheme == "https"
+        _refuse_open_key(self.url, key, is_encrypted, certificate)
         self._seconds = seconds
         headers = {"Content-Type": "application/json"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS),
+            connector=aiohttp.TCPConnector(
+                limit=0,
+                keepalive_timeout=KEEPALIVE_SECONDS,
+                ssl=_context(certificate) if is_encrypted else True,
+            ),
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=None),  # arl's deadlines instead, whose messages say who waits
         )
@@ -81,8 +113,10 @@ class Http:
                 raise _explain(error, f"{self.url}{path}") from error
 
     @contextlib.asynccontextmanager
-    async def stream(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[bytes]]:
-        """POST `body`, and yield the data of the events that answer it. The caller has the deadline.
+    async def stream(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[list[bytes]]]:
+        """POST `body`, and yield the data of the events that answer it, as they arrive together.
+
+        The caller has the deadline.
 
         Raises:
             EngineError: refused, or not server-sent events.
@@ -100,12 +134,12 @@ class Http:
             raise _explain(error, path) from error
 
 
-async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield the data of each event; one piece from the network may hold many of them, or a part of one."""
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
+    """Yield the data of the events in each piece from the network, which may hold many of them, or a part of one."""
     rest = b""
     async for piece in content.iter_any():
         *events, rest = (rest + piece).split(SEPARATOR)
         for event in events:
             if not event.startswith(PREFIX):
                 raise EngineError(f"this is no server-sent event: {event[:200]!r}")
-            yield event.removeprefix(PREFIX)
+        yield [event[len(PREFIX) :] for event in events]

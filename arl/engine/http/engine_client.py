@@ -47,6 +47,7 @@ def connect_http(url: str, server: ServerSpec, key: str, sender: GroupSender | N
         kv_policy=recipe.engine.kv_policy,
         releases_memory=server.resources.takes_turns,
         key=key,
+        certificate=server.certificate,
         vocab_size=limits.vocab_size,
         context=limits.context,
         sender=sender,
@@ -65,6 +66,7 @@ class HttpEngine:
         kv_policy: at a swap, rebuild the cache of open requests under the new weights, or keep it
         releases_memory: from pause() to resume(), for the trainer that uses the device meanwhile; only with recompute
         key: sent as a bearer token
+        certificate: file of the only one that a server with TLS may show
         vocab_size, context: of the model; None asks the server, which SGLang does not answer
         sender: of weights that are broadcast, shared by the engines of a run
         workers: processes of the server that hold a part of the weights
@@ -80,6 +82,7 @@ class HttpEngine:
         kv_policy: KvPolicy = "recompute",
         releases_memory: bool = False,
         key: str | None = None,
+        certificate: str | None = None,
         vocab_size: int | None = None,
         context: int | None = None,
         sender: GroupSender | None = None,
@@ -89,6 +92,7 @@ class HttpEngine:
         assert kv_policy == "recompute" or not releases_memory, "a cache that is kept cannot be released"
         self.url = url.rstrip("/")
         self._key = key
+        self._certificate = certificate
         self._generate_seconds = generate_seconds
         self._swap_seconds = swap_seconds
         self._kv_policy = kv_policy
@@ -107,7 +111,7 @@ class HttpEngine:
         self._timer = PauseTimer()  # of the last pause
 
     async def __aenter__(self) -> Self:
-        self._http = Http(self.url, self._key, self._swap_seconds)
+        self._http = Http(self.url, self._key, self._swap_seconds, self._certificate)
         self._batches = BatchSender(self._http, self._generate_seconds, keys_cache=self._kv_policy == "keep")
         self._loader = WeightLoader(self._http, self._sender, self._workers, self._first_rank)
         try:

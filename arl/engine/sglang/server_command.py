@@ -30,6 +30,8 @@ RESERVED_FLAGS = {
     "--host": "always the launcher's address",
     "--port": "always a free one",
     "--api-key": "the key of the run",
+    "--ssl-certfile": "the certificate of the run",
+    "--ssl-keyfile": "the certificate of the run",
 }
 # There are no compiled kernels for a CPU without AMX, so everything runs in torch's own operations.
 CPU_FLAGS = {

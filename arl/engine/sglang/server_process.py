@@ -1,6 +1,7 @@
 """Run SGLang's server as a child of a run, under SGLang's own interpreter, where arl is not. Standard library only.
 
     python arl/engine/sglang/server_process.py --host HOST --port 0 …     other flags go to sglang.launch_server
+                                                                          0: any free one, within ARL_PORTS
 
 Its children and temporary files end with it. It keeps the run's key out of the command line, prints "ready <url>" once
 it is healthy, exits with a code when SGLang gives up its start, and has SGLang load plugin.py and staging.py.
@@ -20,33 +21,52 @@ import time
 from pathlib import Path
 from typing import Any
 
+ARL = Path(__file__).parents[2]
+FREE_PORT: dict[str, Any] = runpy.run_path(str(ARL / "launch" / "free_port.py"))
+TLS: dict[str, Any] = runpy.run_path(str(ARL / "launch" / "tls.py"))
 LONGEST_HOME = 70  # bytes; a socket's path may have 107, and its folder and name take 33 of them
 HEALTH_SECONDS = 0.1  # between two requests: the server runs in this process, but reports to nobody when it is ready
 
 
-def hold(host: str, port: int) -> socket.socket:
-    """Open a socket on `port`, if nobody listens there; 0: on any free one.
+def hold(host: str) -> socket.socket:
+    """Open a socket on a free port, within ARL_PORTS if that is set.
 
     While it is open the kernel gives the port to nobody. SGLang, which takes seconds to get there, may still listen.
     """
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    allowed = os.environ.get("ARL_PORTS")
+    first, last = allowed.split("-") if allowed else (0, 0)
+    ports = range(int(first), int(last) + 1)
     try:
-        held.bind((host, port))
+        held: socket.socket = FREE_PORT["bind_free"](host, ports)
     except OSError as error:
-        sys.exit(f"cannot listen on {host}:{port}: {error.strerror}; choose another port")
+        within = f" within ARL_PORTS {allowed}" if allowed else ""
+        sys.exit(f"cannot listen on {host}{within}: {error.strerror}")
     return held
 
 
-def announce(host: str, port: int) -> None:
+def give_certificate(host: str) -> Path | None:
+    """Have the server show the certificate of the run, and return its file; None: it serves without TLS."""
+    folder = TLS["tls_folder"](host)
+    if folder is None:
+        return None
+    certificate = folder / TLS["CERTIFICATE"]
+    sys.argv += ["--ssl-certfile", str(certificate), "--ssl-keyfile", str(folder / TLS["PRIVATE_KEY"])]
+    return Path(certificate)
+
+
+def announce(host: str, port: int, certificate: Path | None) -> None:
     """Ask for the server's health until it is good, then print the ready line. The parent has the deadline."""
+    scheme = "http" if certificate is None else "https"
     while True:
         connection = http.client.HTTPConnection(host, port, timeout=10)  # knows no proxies
+        if certificate is not None:
+            context = TLS["client_context"](certificate)
+            connection = http.client.HTTPSConnection(host, port, timeout=10, context=context)
         try:
             connection.request("GET", "/health")
             if connection.getresponse().status == 200:
                 # A line of its own in one write: SGLang's processes print to the same pipe, text and newline apart.
-                os.write(1, f"\nready http://{host}:{port}\n".encode())
+                os.write(1, f"\nready {scheme}://{host}:{port}\n".encode())
                 return
         except (OSError, http.client.HTTPException):
             pass  # not listening yet, or it broke off in the middle of an answer
@@ -92,6 +112,8 @@ def install_plugin(place: Path) -> None:
     here = Path(__file__).parent
     shutil.copy(here / "plugin.py", place / "arl_plugin.py")
     shutil.copy(here / "staging.py", place / "arl_staging.py")
+    shutil.copy(ARL / "sync" / "store_tunnel.py", place / "arl_store_tunnel.py")
+    shutil.copy(ARL / "launch" / "tls.py", place / "arl_tls.py")
     metadata = place / "arl_plugin-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: arl_plugin\nVersion: 0\n")
@@ -123,10 +145,11 @@ def main() -> None:
     """Prepare this process for SGLang's server, and run it."""
     host = sys.argv[sys.argv.index("--host") + 1]
     at = sys.argv.index("--port") + 1
-    held = hold(host, int(sys.argv[at]))
+    held = hold(host)
     port = held.getsockname()[1]
     sys.argv[at] = str(port)
     sys.argv += ["--api-key", os.environ["ARL_RUN_KEY"]]
+    certificate = give_certificate(host)
     place = Path(tempfile.mkdtemp(prefix="arl-sglang-", dir=home()))
     guard(place)
     tempfile.tempdir = str(place)  # for SGLang's sockets, which it leaves behind
@@ -135,7 +158,7 @@ def main() -> None:
     exit_with_a_code()
     install_plugin(place)
     sys.path[:] = [folder for folder in sys.path if folder != str(Path(__file__).parent)]
-    threading.Thread(target=announce, args=(host, port), daemon=True).start()
+    threading.Thread(target=announce, args=(host, port, certificate), daemon=True).start()
     runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
 
 

@@ -13,6 +13,7 @@ import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from sglang.srt.managers.communicator import FanOutCommunicator
@@ -98,6 +99,7 @@ def join_in_time(original: Any, *args: Any, **options: Any) -> Any:
     is made, so SGLang's own groups are not concerned.
     """
     seconds = float(os.environ[BROADCAST_SECONDS])
+    options = {**options, "init_method": tunnelled(options["init_method"])}
     before = os.environ.get(BLOCKING_WAIT)
     os.environ[BLOCKING_WAIT] = "1"
     try:
@@ -107,6 +109,25 @@ def join_in_time(original: Any, *args: Any, **options: Any) -> Any:
             del os.environ[BLOCKING_WAIT]
         else:
             os.environ[BLOCKING_WAIT] = before
+
+
+def tunnelled(address: str) -> str:
+    """Return where the store at tcp://host:port is reached: through a tunnel, if its servers show a certificate.
+
+    The tunnel lasts as long as this process, because nobody reports that SGLang has left a group.
+    """
+    if "ARL_TLS" not in os.environ:
+        return address
+    from arl_store_tunnel import LOOPBACK, StoreTunnel
+    from arl_tls import CERTIFICATE, client_context, tls_folder
+
+    place = urlsplit(address)
+    folder = tls_folder(place.hostname)
+    if folder is None:
+        return address
+    context = client_context(folder / CERTIFICATE)
+    tunnel = StoreTunnel(place.hostname, place.port, os.environ["ARL_RUN_KEY"], context)
+    return f"tcp://{LOOPBACK}:{tunnel.port}"
 
 
 def join(original: Any, updater: Any, *args: Any, **options: Any) -> tuple[bool, str]:

@@ -89,6 +89,7 @@ async def serve(connection: socket.socket) -> None:
         resources=assignment.resources,
         seed=recipe.seed,
         host=assignment.host,
+        certificate=assignment.certificate,
     )
     backend = find_backend(recipe.engine.kind)
     async with (

@@ -45,6 +45,7 @@ class EvaluatorAssignment(Struct, frozen=True, kw_only=True):
     context: int  # of the model, tokens
     url: str  # of the server
     key: str  # of the run
+    certificate: str | None  # of the run
     versions: StartingVersions  # the server began with
     resources: Resources  # of the server
     host: str

@@ -18,10 +18,10 @@ from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
 from arl.engine.base import Engine
 from arl.errors import InputError
-from arl.launch.address import new_key
 from arl.launch.base import Resources
 from arl.launch.launchers import make_launcher
 from arl.launch.placement import place
+from arl.launch.trust import run_trust
 from arl.run.auto import resolve_auto
 from arl.run.engines import EngineServers, connect_engines
 from arl.run.evaluation.measure import measure_held_out
@@ -81,16 +81,17 @@ async def serve_model(recipe: Recipe, model: Path, note: Callable[[str], None]) 
         make_launcher(recipe, logs) as launcher,
         explain_deaths(launcher),
     ):
-        servers = EngineServers(
-            recipe=recipe,
-            versions=StartingVersions(str(model)),
-            resources=engine_resources(recipe),
-            launcher=launcher,
-            key=new_key(),
-        )
-        async with connect_engines(servers, await servers.start_all(), note) as engine:
-            with rare_collections():
-                yield Served(engine, logs)
+        with run_trust(logs, [node.address for node in launcher.nodes]) as trust:
+            servers = EngineServers(
+                recipe=recipe,
+                versions=StartingVersions(str(model)),
+                resources=engine_resources(recipe),
+                launcher=launcher,
+                trust=trust,
+            )
+            async with connect_engines(servers, await servers.start_all(), note) as engine:
+                with rare_collections():
+                    yield Served(engine, logs)
     shutil.rmtree(logs)  # after a failure they are kept, because the message names them
 
 

@@ -23,6 +23,7 @@ from arl.launch.address import new_key
 from arl.launch.base import Launcher
 from arl.launch.launchers import make_launcher
 from arl.launch.local import LocalLauncher
+from arl.launch.trust import RunTrust
 from arl.run.auto import resolve_auto
 from arl.run.smoke.machine_stages import check_collectives, check_environments, check_shared_memory
 from arl.run.smoke.small_model import make_small_model, small_config
@@ -77,8 +78,8 @@ class _SmokeTest:
     def __init__(self, request: SmokeRequest, display: SmokeDisplay) -> None:
         self._request = request
         self._recipe = request.recipe
-        self._key = new_key()
-        self._secrets = Secrets(self._key, os.environ)
+        self._trust = RunTrust(new_key())
+        self._secrets = Secrets(self._trust.key, os.environ)
         self._display = display
         self._runner = StageRunner(request.seconds, display.begin, display.show, self._secrets.hide_in)
         self._directory = Path(tempfile.mkdtemp(prefix="arl-smoke-"))
@@ -146,7 +147,7 @@ class _SmokeTest:
             self._runner.skip("engines and trainer", "there is no small model, or nothing to serve it")
             return
         vocab_size = model_limits(str(model)).vocab_size
-        where = Place(model, self._directory, self._key, note=lambda line: None)
+        where = Place(model, self._directory, self._trust, note=lambda line: None)
         tried: list[Round] = []
         for pair, trials in zip(pairs, trials_of, strict=True):
             one = Round(

@@ -11,6 +11,7 @@ from arl.engine.router import Router
 from arl.launch.base import Node, Resources
 from arl.launch.launchers import make_launcher
 from arl.launch.placement import place
+from arl.launch.trust import RunTrust
 from arl.run.engines import EngineServers, connect_engines
 from arl.run.failures import explain_deaths
 from arl.run.ranks import open_trainer
@@ -68,13 +69,13 @@ class Place:
     Args:
         model: directory of the small model.
         directory: for logs.
-        key: secret of their requests.
+        trust: secrets of their requests.
         note: is called with a line about a server that is restarted.
     """
 
     model: Path
     directory: Path
-    key: str
+    trust: RunTrust
     note: Callable[[str], None]
 
     @property
@@ -99,7 +100,7 @@ async def open_engines(where: Place, trial: Trial, logs: str, sender: WeightSend
     start = now()
     async with make_launcher(trial.recipe, where.directory / logs) as launcher, explain_deaths(launcher):
         resources = engine_resources(trial, launcher.nodes[0])
-        servers = EngineServers(trial.recipe, where.versions, resources, launcher, where.key)
+        servers = EngineServers(trial.recipe, where.versions, resources, launcher, where.trust)
         started = await servers.start_all()
         async with connect_engines(servers, started, where.note, sender) as router:
             yield EngineSide(trial, router, now() - start)
@@ -121,7 +122,7 @@ async def open_ranks(where: Place, trial: Trial, logs: str, transport: Transport
         on_gpus = placement.on_gpus
         with publication_directory(trial.recipe, where.model, run_directory, None, transport, on_gpus) as weights:
             opening = open_trainer(
-                trial.recipe, where.versions, weights, placement.ranks, launcher, where.key, None, transport=transport
+                trial.recipe, where.versions, weights, placement.ranks, launcher, where.trust, None, transport=transport
             )
             async with opening as trainer, asyncio.TaskGroup() as tasks:
                 starting = tasks.create_task(start(trainer), name=f"start of the trainer by {transport}")

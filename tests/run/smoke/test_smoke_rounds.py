@@ -7,6 +7,7 @@ from typing import Any
 
 from arl import clock
 from arl.errors import EngineError
+from arl.launch.trust import RunTrust
 from arl.run.smoke.kept_open import KeptOpen
 from arl.run.smoke.smoke_rounds import Round
 from arl.run.smoke.smoke_sides import Place
@@ -35,7 +36,7 @@ def test_an_engine_that_fails_to_end_keeps_no_other_process_from_ending() -> Non
             await kept.opened()
         whole = Round(
             runner=runner,
-            where=Place(Path(), Path(), "key", note=lambda line: None),
+            where=Place(Path(), Path(), RunTrust("key"), note=lambda line: None),
             precision=Precision("float32", "float32"),
             trials={},
             vocab_size=1,

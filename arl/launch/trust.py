@@ -1,0 +1,124 @@
+"""Make the secrets by which the processes of one run know each other.
+
+    new_key ─► run key ─┬─► derive ─► CURVE keys of the trainer's channel          (arl.train.curve)
+                        └─► what a caller of an engine, or of a store, must know   (inside TLS)
+    certificate ─► secrets/certificate.pem, key.pem ─► TLS of engines and stores   beyond loopback only
+
+On loopback the run key is the only secret. Where an address lies beyond it, everything that carries the key is
+encrypted, and `secrets/` in the run's directory holds the certificate until the run ends.
+"""
+
+import contextlib
+import hmac
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from arl.launch.address import is_loopback, new_key
+from arl.launch.child import RUN_KEY
+from arl.launch.tls import CERTIFICATE, PRIVATE_KEY, TLS
+
+FOLDER = "secrets"
+VALID_DAYS = 3650  # each side knows this one certificate, so its end would only end a run
+
+
+@dataclass(frozen=True)
+class RunTrust:
+    """Hold the secrets of one run.
+
+    Args:
+        key: the run key, which a process must know to be served.
+        directory: holds the certificate and its private key; None: every address is loopback, so nothing is encrypted.
+    """
+
+    key: str
+    directory: Path | None = None
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """Return the variables that every process of the run gets, and nobody else.
+
+        >>> RunTrust("k").secrets, RunTrust("k", Path("/runs/a/secrets")).secrets
+        ({'ARL_RUN_KEY': 'k'}, {'ARL_RUN_KEY': 'k', 'ARL_TLS': '/runs/a/secrets'})
+        """
+        if self.directory is None:
+            return {RUN_KEY: self.key}
+        return {RUN_KEY: self.key, TLS: str(self.directory)}
+
+    @property
+    def certificate(self) -> str | None:
+        """Return the file of the certificate that every server of the run shows; None: they serve without TLS."""
+        if self.directory is None:
+            return None
+        return str(self.directory / CERTIFICATE)
+
+
+@contextlib.contextmanager
+def run_trust(directory: Path, addresses: Iterable[str]) -> Iterator[RunTrust]:
+    """Make the secrets of a run, and remove what lies on the disk when it ends.
+
+    Args:
+        directory: of the run; every process of it sees it under this path.
+        addresses: on which processes of the run listen.
+    """
+    key = new_key()
+    if all(is_loopback(address) for address in addresses):
+        yield RunTrust(key)
+        return
+    folder = directory.absolute() / FOLDER
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed; its key is of no more use
+    folder.mkdir(parents=True, mode=0o700)
+    try:
+        write_certificate(folder)
+        yield RunTrust(key, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def derive(run_key: str, purpose: str) -> bytes:
+    """Derive 32 secret bytes for one purpose from the run key: HKDF with SHA-256 (RFC 5869).
+
+    >>> derive("k", "a") == derive("k", "a"), derive("k", "a") == derive("k", "b")
+    (True, False)
+    """
+    extracted = hmac.digest(b"arl", run_key.encode(), "sha256")
+    return hmac.digest(extracted, purpose.encode() + b"\x01", "sha256")
+
+
+def write_certificate(folder: Path) -> None:
+    """Write a new private key and its self-signed certificate, which only this user may read."""
+    from datetime import UTC, datetime, timedelta
+
+    # Importing them takes a tenth of a second, and only runs over several hosts need them.
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "arl run")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))  # clocks of hosts differ
+        .not_valid_after(now + timedelta(days=VALID_DAYS))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    _write_private(folder / PRIVATE_KEY, private)
+    _write_private(folder / CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)

@@ -1,0 +1,106 @@
+"""Stop a run cleanly at the first Ctrl-C or SIGTERM, so that it can be resumed from the version that it has reached.
+
+    1st signal ─► Controller.stop: the step in progress ends, no other begins ─► checkpoint ─► all ends ─► RunStopped
+    2nd signal, or deadlines.stop has passed ─► everything ends at once
+
+Only training on the wall clock stops in this way. Start-up, warm-up and evaluation end at once, because they have
+nothing to save. A run in virtual time ends at once as well, because there a checkpoint is an event of the schedule.
+"""
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from arl.clock import now
+from arl.errors import RunStopped
+from arl.metrics.run_files import RECIPE
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+@contextlib.asynccontextmanager
+async def stopped_by_signals(
+    stop: Callable[[], None],
+    note: Callable[[str], None],
+    seconds: float,
+    late: Callable[[], RunStopped],
+) -> AsyncIterator[None]:
+    """Call `stop` at the first signal, and then give the block `seconds` to end.
+
+    Raises:
+        RunStopped: the block has not ended by then; what `late` returns.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(None) as scope:
+
+            def begin() -> None:
+                note(
+                    f"stopping: the step in progress ends and a checkpoint is written, within {seconds:g} s; "
+                    "a second Ctrl-C ends everything at once"
+                )
+                scope.reschedule(now() + seconds)
+                stop()
+
+            with _first_signal(lambda: loop.call_soon_threadsafe(begin)):
+                yield
+    except TimeoutError as error:
+        if not scope.expired():
+            raise
+        raise late() from error
+
+
+@contextlib.contextmanager
+def _first_signal(begin: Callable[[], object]) -> Iterator[None]:
+    """Call `begin` at the first of SIGNALS; every later one has the effect that it had before.
+
+    A signal that no function handles is left alone: what a library's user has not asked for, and Ctrl-C where a shell
+    has started the command in the background.
+    """
+    earlier: dict[int, Handler] = {}
+    has_come = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal has_come
+        if has_come:
+            earlier[number](number, frame)
+        else:
+            has_come = True
+            begin()
+
+    if threading.current_thread() is threading.main_thread():  # no other may handle signals
+        for number in SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                earlier[number] = handler
+                signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for handled, before in earlier.items():
+            signal.signal(handled, before)
+
+
+def stopped(directory: Path, version: int) -> RunStopped:
+    """Return what the user is told of a run that has stopped with a checkpoint of `version`."""
+    if version == 0:
+        return RunStopped("stopped before its first step, so there is no checkpoint to resume from")
+    return RunStopped(f"stopped at version {version}; resume with: {_resume_command(directory)}")
+
+
+def not_saved(directory: Path, version: int, seconds: float) -> RunStopped:
+    """Return what the user is told of a run that could not be saved in time."""
+    return RunStopped(
+        f"stopped at version {version} without a checkpoint of it, which was not complete {seconds:g} s after the "
+        f"first signal (deadlines.stop); resume from the last one with: {_resume_command(directory)}"
+    )
+
+
+def _resume_command(directory: Path) -> str:
+    return f"arl train {directory / RECIPE} --resume"
