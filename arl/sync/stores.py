@@ -1,7 +1,7 @@
 """Open the stores of torch through which the ranks of a process group find each other.
 
 one rank    serve_store ─► listens on one address, and beyond loopback behind a gate
-the others  reach_store ─► connect, and beyond loopback through a tunnel to the gate       (arl.sync.store_tunnel)
+the others  reach_store ─► connect, and beyond loopback through a tunnel to the gate       (arl.launch.store_tunnel)
 """
 
 import os
@@ -13,8 +13,8 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from arl.launch.address import LOOPBACK, free_listener
 from arl.launch.child import RUN_KEY
+from arl.launch.store_tunnel import StoreGate, StoreTunnel
 from arl.launch.tls import CERTIFICATE, client_context, server_context, tls_folder
-from arl.sync.store_tunnel import StoreGate, StoreTunnel
 
 
 @dataclass

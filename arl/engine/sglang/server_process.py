@@ -112,7 +112,7 @@ def install_plugin(place: Path) -> None:
     here = Path(__file__).parent
     shutil.copy(here / "plugin.py", place / "arl_plugin.py")
     shutil.copy(here / "staging.py", place / "arl_staging.py")
-    shutil.copy(ARL / "sync" / "store_tunnel.py", place / "arl_store_tunnel.py")
+    shutil.copy(ARL / "launch" / "store_tunnel.py", place / "arl_store_tunnel.py")
     shutil.copy(ARL / "launch" / "tls.py", place / "arl_tls.py")
     metadata = place / "arl_plugin-0.dist-info"
     metadata.mkdir()
