@@ -30,7 +30,7 @@ reward: {{workers: 1}}
 engine: {{replicas: 2, slots: 32, stream_interval: 4, threads: 1}}
 eval: {{problems: 0}}
 launcher: slurm
-cluster: {{nodes: 3, interface: eth0}}
+cluster: {{nodes: NODES, interface: eth0}}
 output: {{checkpoint_every: CHECKPOINTS}}
 deadlines: {{startup: 90, step: 30, swap: 20, generate: 20, reward: 5, shutdown: 5}}
 """
@@ -93,6 +93,7 @@ class FaultyRun:
         self._saboteur = Saboteur(cluster.nodes, random.Random(seed))
         directory.mkdir(parents=True)
         recipe = RECIPE.replace("STEPS", str(steps)).replace("CHECKPOINTS", str(max(2, steps // 20)))
+        recipe = recipe.replace("NODES", str(len(cluster.nodes)))
         (directory / "recipe.yaml").write_text(recipe)
         (directory / "job.sh").write_text(SCRIPT.format(python=sys.executable))
 
@@ -144,7 +145,7 @@ class FaultyRun:
 
     def _submit(self, log: Path, resume: bool) -> str:
         options = [
-            "--parsable", "--nodes=3", "--exclusive", "--no-requeue", "--no-kill", f"--time={LIMIT_MINUTES}",
+            "--parsable", f"--nodes={len(self._cluster.nodes)}", "--exclusive", "--no-requeue", "--no-kill", f"--time={LIMIT_MINUTES}",
             f"--chdir={self.directory}", f"--output={log}", "--open-mode=append",
         ]  # fmt: skip
         words = [str(self.directory / "job.sh"), *(["--resume"] if resume else [])]
