@@ -112,6 +112,8 @@ class Saboteur:
         found = processes_of(self._nodes, fault.role)
         if not found:
             return None
+        if fault.action == "cut":
+            found = [each for each in found if (each[0] == self._controller_node()) == (fault.role == "controller")]
         node, role, process = self._source.choice(found)
         victim = Victim(role, pid_on_node(process), node)
         if fault.action == "cut":
@@ -124,6 +126,10 @@ class Saboteur:
         if fault.action == "pause":
             self._ends.append((time.monotonic() + fault.seconds, process))
         return victim
+
+    def _controller_node(self) -> str:
+        """Return where the controller is; a cut there is a fault of its own."""
+        return next((node for node, _, _ in processes_of(self._nodes, "controller")), "")
 
     @property
     def is_done(self) -> bool:

@@ -1,8 +1,8 @@
 """Run `arl train` on a Slurm cluster while faults happen, and resume it until it has finished.
 
-submit ─► job ─► its output shows a step ─► the next fault ─► … ─► the job ends ─► submit again with --resume
-                                                                       │
-                                                                Attempt: how, how long after the fault, what it said
+arl train ─► job ─► its output shows a step ─► the next fault ─► … ─► the job ends ─► arl train --resume
+                                                                          │ or Slurm requeues it
+                                                    Attempt: how, how long after the fault, what it said
 """
 
 import random
@@ -34,16 +34,14 @@ cluster: {{nodes: NODES, interface: eth0}}
 output: {{checkpoint_every: CHECKPOINTS}}
 deadlines: {{startup: 90, step: 30, swap: 20, generate: 20, reward: 5, shutdown: 5}}
 """
-SCRIPT = """\
-#!/bin/bash
-{python} -m arl.cli train recipe.yaml "$@"
-"""
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT", "OUT_OF_MEMORY")
 LIMIT_MINUTES = 4  # of a job: only a controller that never goes on needs it
 STEP_LINE = re.compile(r"^step +(\d+)", re.MULTILINE)
 MOST_ATTEMPTS = 6
 POLL_SECONDS = 0.1
 STATE_SECONDS = 1.0  # between two questions to Slurm
+REQUEUED = "REQUEUED"  # state of an attempt whose job waits for its next one
+SUBMITTED = re.compile(r"job (?P<job>\d+) is submitted.*^output +(?P<log>\S+)$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass
@@ -81,6 +79,28 @@ def _tells_an_end(line: str) -> bool:
     return line.startswith(("arl: ", "slurmstepd", "srun: error")) or "Killed" in line or "Terminated" in line
 
 
+class Job:
+    """Read the output of a job, attempt by attempt: one that is requeued writes on."""
+
+    def __init__(self, job: str, log: Path) -> None:
+        self.id = job
+        self._log = log
+        self._taken = 0  # bytes that earlier attempts have written
+
+    def new_output(self) -> str:
+        """Return what this attempt has written by now."""
+        if not self._log.exists():
+            return ""
+        return self._log.read_bytes()[self._taken :].decode(errors="replace")
+
+    def take_output(self) -> str:
+        """Return what this attempt has written; what follows is the next one's."""
+        output = self.new_output()
+        if self._log.exists():
+            self._taken = self._log.stat().st_size
+        return output
+
+
 class FaultyRun:
     """Hold one run of the recipe on a cluster, with the faults that are still to happen."""
 
@@ -92,10 +112,11 @@ class FaultyRun:
         self._faults = list(faults)
         self._saboteur = Saboteur(cluster.nodes, random.Random(seed))
         directory.mkdir(parents=True)
-        recipe = RECIPE.replace("STEPS", str(steps)).replace("CHECKPOINTS", str(max(2, steps // 20)))
-        recipe = recipe.replace("NODES", str(len(cluster.nodes)))
+        settings = {"STEPS": steps, "CHECKPOINTS": max(2, steps // 20), "NODES": len(cluster.nodes)}
+        recipe = RECIPE
+        for name, value in settings.items():
+            recipe = recipe.replace(name, str(value))
         (directory / "recipe.yaml").write_text(recipe)
-        (directory / "job.sh").write_text(SCRIPT.format(python=sys.executable))
 
     @property
     def run(self) -> Path:
@@ -103,35 +124,39 @@ class FaultyRun:
         return self.directory / "runs" / "small"
 
     def to_the_end(self) -> None:
-        """Run, and resume, until the run has finished."""
+        """Run, and resume, until the run has finished. A job that Slurm has requeued goes on by itself."""
+        job = None
         while not (self.attempts and self.attempts[-1].has_finished):
-            assert len(self.attempts) < MOST_ATTEMPTS, f"not finished by {MOST_ATTEMPTS} jobs"
+            assert len(self.attempts) < MOST_ATTEMPTS, f"not finished by {MOST_ATTEMPTS} attempts"
             self._wait_for_nodes()
-            self._attempt()
+            if job is None or self.attempts[-1].state != REQUEUED:
+                job = self._submit()
+            else:
+                self._cluster.start_now(job.id)
+            self._attempt(job)
         self._wait_for_nodes()
 
-    def _attempt(self) -> None:
-        number = len(self.attempts)
+    def _attempt(self, job: Job) -> None:
+        """Follow a job until it ends or is requeued."""
         attempt = Attempt()
         self.attempts.append(attempt)
-        log = self.directory / f"job-{number}.out"
-        job = self._submit(log, resume=(self.run / "checkpoints").exists())
         hit_at = None
         asked_at = 0.0
-        while True:
-            attempt.output = log.read_text(errors="replace") if log.exists() else ""
+        has_run = False
+        while not (attempt.state in OVER or attempt.state == REQUEUED):
+            attempt.output = job.new_output()
             attempt.last_step = max((int(step) for step in STEP_LINE.findall(attempt.output)), default=0)
             if self._inflict_next(attempt):
                 hit_at = time.monotonic()
             self._saboteur.end_what_is_over()
             if time.monotonic() - asked_at > STATE_SECONDS:
                 asked_at = time.monotonic()
-                attempt.state = self._cluster.job_state(job)
-            if attempt.state in OVER:
-                break
+                state = self._cluster.job_state(job.id)
+                has_run = has_run or state == "RUNNING"
+                attempt.state = REQUEUED if has_run and state == "PENDING" else state
             time.sleep(POLL_SECONDS)
-        attempt.output = log.read_text(errors="replace")
         attempt.seconds = None if hit_at is None else time.monotonic() - hit_at
+        attempt.output = job.take_output()
 
     def _inflict_next(self, attempt: Attempt) -> bool:
         """Inflict the next fault if its step has come; return whether somebody was hit."""
@@ -143,14 +168,15 @@ class FaultyRun:
         attempt.hits.append((self._faults.pop(0), victim))
         return True
 
-    def _submit(self, log: Path, resume: bool) -> str:
-        options = [
-            "--parsable", f"--nodes={len(self._cluster.nodes)}", "--exclusive", "--no-requeue", "--no-kill", f"--time={LIMIT_MINUTES}",
-            f"--chdir={self.directory}", f"--output={log}", "--open-mode=append",
-        ]  # fmt: skip
-        words = [str(self.directory / "job.sh"), *(["--resume"] if resume else [])]
-        environment = {"ARL_CACHE": str(self.directory / "cache")}
-        return self._cluster.run("sbatch", *options, *words, environment=environment).stdout.strip()
+    def _submit(self) -> Job:
+        """Type what a person types on the head of the cluster."""
+        resume = ["--resume"] if (self.run / "checkpoints").exists() else []
+        command = [sys.executable, "-m", "arl.cli", "train", "recipe.yaml", *resume, f"--time={LIMIT_MINUTES}"]
+        environment = {"ARL_CACHE": str(self.directory / "cache"), "ARL_WATCH_SECONDS": "5"}
+        done = self._cluster.run("env", "-C", str(self.directory), *command, seconds=180, environment=environment)
+        printed = SUBMITTED.search(done.stdout)
+        assert printed is not None, done.stdout + done.stderr
+        return Job(printed["job"], Path(printed["log"]))
 
     def _wait_for_nodes(self) -> None:
         """Wait until every cut is over, and Slurm uses every node again."""

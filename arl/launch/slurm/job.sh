@@ -43,6 +43,15 @@ while :; do
     [ "$code" -eq 143 ] && kill -0 "$controller" 2>/dev/null || break
 done
 
+# A controller that was killed says nothing any more. Its steps end with it, but a stopped srun has to go on for that.
+if [ "$code" -eq 137 ]; then
+    echo "arl: controller (pid $controller on $SLURMD_NODENAME) was killed by SIGKILL: out of memory, or by somebody"
+    for process in /proc/[0-9]*; do
+        grep -qxz "SLURM_JOB_ID=$SLURM_JOB_ID" "$process/environ" && [ "$(cat "$process/comm")" = srun ] &&
+            kill -CONT "${process#/proc/}"
+    done 2>/dev/null
+fi
+
 # Exit code 3: the run has failed. If not all nodes answer any more, that is why, and the job begins again without them.
 if [ "$code" -eq 3 ]; then
     all=(--nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1)
