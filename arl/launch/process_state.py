@@ -3,6 +3,7 @@
 from pathlib import Path
 
 RUNS = "runs"
+UNREACHABLE = "cannot be asked"  # begins the phrase of a process whose node does not answer
 STATES = {
     "T": "is stopped by a signal (SIGSTOP?)",
     "t": "is stopped by a debugger",

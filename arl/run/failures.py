@@ -5,7 +5,8 @@ exceptions of many tasks ─► explain_deaths: which process died, or hangs ─
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from safetensors import SafetensorError
 
@@ -13,7 +14,7 @@ from arl.engine.router import DEATH_SECONDS
 from arl.errors import ArlError, DeadlineError, EngineError, ProcessDied, RunError, TrainerError, leaves
 from arl.launch.base import Launcher, Process
 from arl.launch.deaths import first_death, log_ends
-from arl.launch.process_state import RUNS
+from arl.launch.process_state import RUNS, UNREACHABLE
 
 SHOWN = 4  # processes whose logs an error shows, at most
 
@@ -30,47 +31,65 @@ async def explain_deaths(launcher: Launcher) -> AsyncIterator[None]:
     except Exception as error:
         causes = list(leaves(error))
         if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
-            raise await _death_or_logs(causes, launcher.processes) or error from error
+            raise await _death_or_logs(causes, launcher) or error from error
         for cause in causes:
             if isinstance(cause, DeadlineError):
-                hanging = await _describe_hanging(str(cause), launcher.processes)
+                hanging = await _describe_hanging(str(cause), launcher)
                 raise DeadlineError(f"{cause}{hanging}") from error
         raise
 
 
-async def _death_or_logs(causes: Sequence[BaseException], processes: Sequence[Process]) -> RunError | None:
-    """Return the death of a process, or the first failure of an engine with the engines' logs, or None."""
+async def _death_or_logs(causes: Sequence[BaseException], launcher: Launcher) -> RunError | None:
+    """Return the death of a process, or the first failure of an engine with the engines' logs, or None.
+
+    If the trainer did not answer in time, the processes that hang are added.
+    """
     for cause in causes:
         if isinstance(cause, ProcessDied):
             return cause
-    ranks = [process for process in processes if process.role.startswith("trainer-")]
+    ranks = [process for process in launcher.processes if process.role.startswith("trainer-")]
     dead = await first_death(ranks, DEATH_SECONDS)
     if dead is not None:
         return await dead.died()
     for cause in causes:
         if isinstance(cause, EngineError):
-            return EngineError(f"{cause}.{log_ends(processes, 'engine')}")
+            return EngineError(f"{cause}.{log_ends(launcher.processes, 'engine')}")
+        if isinstance(cause, TrainerError) and isinstance(cause.__cause__, DeadlineError):
+            return TrainerError(f"{cause}{await _describe_hanging(str(cause), launcher)}")
     return None
 
 
-async def _describe_hanging(message: str, processes: Sequence[Process]) -> str:
+async def _describe_hanging(message: str, launcher: Launcher) -> str:
     """Describe the processes that cannot run, else those of the trainer, with the ends of their logs.
 
     Of a process that the message names already, by its id, only what keeps it from running is said.
     """
-    running = [process for process in processes if process.exit_code is None]
+    running = [process for process in launcher.processes if process.exit_code is None]
     states = await asyncio.gather(*(process.state() for process in running))
     phrases = dict(zip(running, states, strict=True))
     blocked = [process for process, phrase in phrases.items() if phrase != RUNS]
     shown = blocked or [process for process in running if process.role.startswith("trainer-")]
     lines = []
     for process in shown[:SHOWN]:
-        is_named = f"pid {process.pid}" in message
-        if not is_named:
+        if not _names(message, process):
             lines.append(f"\n{process} {phrases[process]}. {process.last_words()}")
         elif process in blocked:
             lines.append(f"\n{process} {phrases[process]}.")
-    return "".join(lines)
+    return "".join(lines) + _describe_isolation(phrases, launcher)
+
+
+def _names(message: str, process: Process) -> bool:
+    """Return whether a message names a process by its id, and its node if there are several."""
+    place = str(process).removeprefix(f"{process.role} (").removesuffix(")")
+    return re.search(rf"\({re.escape(place)}\b", message) is not None
+
+
+def _describe_isolation(phrases: Mapping[Process, str], launcher: Launcher) -> str:
+    """Say so if no process on any other node answers: then it may be the controller's node that is cut off."""
+    elsewhere = [phrase for process, phrase in phrases.items() if process.node != 0]
+    if not elsewhere or not all(phrase.startswith(UNREACHABLE) for phrase in elsewhere):
+        return ""
+    return f"\nNo process on another node answers: {launcher.nodes[0].name}, the controller's node, may be cut off."
 
 
 @contextlib.asynccontextmanager

@@ -5,8 +5,9 @@ messages      ─► role, process id, node and cause of what was hit, in time
 nodes         ─► no process, no shared memory, no socket
 """
 
+import functools
 import json
-from collections.abc import Sequence
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pyarrow.parquet as pq
 
 from arl.config.recipe_file import load_recipe
 from arl.data.problems import ProblemOrder, load_problems
-from tests.cluster.faulty_run import BOUND, GROUP, PROBLEMS, Attempt, FaultyRun
+from tests.cluster.faults import Fault, Victim
+from tests.cluster.faulty_run import BOUND, GROUP, LATEST_SECONDS, PROBLEMS, Attempt, FaultyRun
 from tests.cluster.machines import Machine
 
 DAEMONS = ("munged", "slurmd")  # run on every node, as process 1 does
@@ -80,37 +82,57 @@ def _open_ports(machine: Machine) -> list[str]:
     return [line.split()[3] for line in listed if not any(f'"{daemon}"' in line for daemon in DAEMONS)]
 
 
-def unnamed(attempt: Attempt) -> list[str]:
-    """Return what the end of a failed attempt does not say, of the last process that was hit; empty: it says all."""
-    fault, victim = attempt.hits[-1]
-    message = attempt.diagnosis
-    missing = []
-    if fault.action != "cut" and not _has_any(message, [f"pid {victim.pid}", f" {victim.pid} "]):
-        missing.append(f"pid {victim.pid}")
-    if victim.node not in message:
-        missing.append(f"node {victim.node}")
-    return missing
+def audit_end(attempt: Attempt) -> None:
+    """Check that an attempt which did not finish says whom a fault has hit, and came to its end in time."""
+    assert attempt.hits, f"it ended without a fault: {attempt.state}\n{attempt.diagnosis}"
+    assert any(is_explained(fault, victim, attempt.diagnosis) for fault, victim in attempt.hits), (
+        f"{[f'{fault}: {victim}' for fault, victim in attempt.hits]} is not explained by:\n{attempt.diagnosis}"
+    )
+    assert attempt.seconds is not None
+    assert attempt.seconds < LATEST_SECONDS, f"it ended {attempt.seconds:.0f} s after the last fault"
 
 
-def _has_any(message: str, words: Sequence[str]) -> bool:
-    return any(word in message for word in words)
+def is_explained(fault: Fault, victim: Victim, message: str) -> bool:
+    """Return whether a message names role, process id and node of what was hit; of a cut, the node.
+
+    A runner and an srun are parts of a process of the run, which is named in their place.
+    """
+    if fault.action == "cut":
+        return re.search(rf"\b{victim.node}\b", message) is not None
+    if fault.role.endswith("of engine"):
+        return victim.role in message
+    role = victim.role.replace("-", r"[- ](rank )?")
+    return re.search(rf"{role} \(pid {victim.pid} on {victim.node}\b", message) is not None
+
+
+def violations(run: FaultyRun, nodes: dict[str, Machine]) -> list[str]:
+    """Audit a run that is over, and return what is wrong; empty: nothing."""
+    audits = [
+        lambda: audit_training(run.run, run.steps),
+        lambda: audit_ledger(run.run, run.steps),
+        *(functools.partial(audit_end, attempt) for attempt in run.attempts if not attempt.has_finished),
+    ]
+    found = remains(nodes)
+    for audit in audits:
+        try:
+            audit()
+        except Exception as error:  # the next one may find something else
+            found.append(f"{type(error).__name__}: {error}")
+    return found
 
 
 def record_of(run: FaultyRun, number: int) -> dict[str, Any]:
     """Return what a benchmark keeps of one run."""
+    return {"run": number, "steps": run.steps, "attempts": [_record_of(attempt) for attempt in run.attempts]}
+
+
+def _record_of(attempt: Attempt) -> dict[str, Any]:
+    hits = [f"{fault}: {who.role} (pid {who.pid} on {who.node})" for fault, who in attempt.hits]
+    seconds = None if attempt.seconds is None else round(attempt.seconds, 1)
     return {
-        "run": number,
-        "steps": run.steps,
-        "attempts": [
-            {
-                "faults": [
-                    {"fault": str(fault), "hit": f"{who.role} (pid {who.pid} on {who.node})"} for fault, who in a.hits
-                ],
-                "ended": a.state,
-                "seconds_after_fault": None if a.seconds is None else round(a.seconds, 1),
-                "last_step": a.last_step,
-                "diagnosis": "" if a.has_finished else a.diagnosis[:1500],
-            }
-            for a in run.attempts
-        ],
+        "faults": hits,
+        "ended": attempt.state,
+        "seconds_after_fault": seconds,
+        "last_step": attempt.last_step,
+        "diagnosis": "" if attempt.has_finished else attempt.diagnosis,
     }

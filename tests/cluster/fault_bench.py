@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.audit import audit_ledger, audit_training, record_of, remains
+from tests.cluster.audit import record_of, violations
 from tests.cluster.faults import describe, draw_faults
 from tests.cluster.faulty_run import FaultyRun
 from tests.cluster.slurm_cluster import slurm_cluster
@@ -40,18 +40,16 @@ def main() -> None:
 def _run_one(faults: list[Any], steps: int, seed: int, number: int) -> dict[str, Any]:
     directory = Path(tempfile.mkdtemp(prefix=f"arl-faults-{number}-"))
     began = time.monotonic()
-    violations = []
+    found: list[str] = []
     with slurm_cluster(directory / "slurm") as cluster:
         run = FaultyRun(cluster, directory / "work", faults, steps, seed + number)
         try:
             run.to_the_end()
-            audit_training(run.run, steps)
-            audit_ledger(run.run, steps)
         except Exception:
-            violations.append(traceback.format_exc())
-        violations += remains(cluster.nodes)
-        record = record_of(run, number) | {"seconds": round(time.monotonic() - began, 1), "violations": violations}
-    if violations:
+            found.append(traceback.format_exc())
+        found += violations(run, cluster.nodes)
+        record = record_of(run, number) | {"seconds": round(time.monotonic() - began, 1), "violations": found}
+    if found:
         print(f"run {number}: see {directory}")
     else:
         shutil.rmtree(directory)

@@ -28,7 +28,7 @@ MODULES = {
 }
 CUT_SECONDS = (1.0, 10.0, 100.0)
 PAUSE_SECONDS = 8.0
-FIRST_STEP = 0.1  # of all steps: by then there is a checkpoint
+FIRST_STEP = 0.2  # of all steps: by then there is a checkpoint
 LAST_STEP = 0.9
 
 
@@ -66,10 +66,16 @@ def every_fault() -> list[Fault]:
     return faults + [Fault("cut", role, seconds) for role in places for seconds in CUT_SECONDS]
 
 
-def draw_faults(seed: int, num_runs: int, steps: int, per_run: int = 2) -> list[list[Fault]]:
-    """Return the faults of each run. Together they are every fault equally often, as far as the numbers allow."""
+def draw_faults(
+    seed: int, num_runs: int, steps: int, per_run: int = 2, longest: float | None = None
+) -> list[list[Fault]]:
+    """Return the faults of each run. Together they are every fault equally often, as far as the numbers allow.
+
+    Args:
+        longest: seconds of a cut; None: any.
+    """
     source = random.Random(seed)
-    deck = _endless_deck(source)
+    deck = _endless_deck(source, longest)
     runs = []
     for _ in range(num_runs):
         faults = list(itertools.islice(deck, per_run))
@@ -78,9 +84,9 @@ def draw_faults(seed: int, num_runs: int, steps: int, per_run: int = 2) -> list[
     return runs
 
 
-def _endless_deck(source: random.Random) -> Iterator[Fault]:
+def _endless_deck(source: random.Random, longest: float | None) -> Iterator[Fault]:
     while True:
-        deck = every_fault()
+        deck = [f for f in every_fault() if longest is None or f.action != "cut" or f.seconds <= longest]
         source.shuffle(deck)
         yield from deck
 

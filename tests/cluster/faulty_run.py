@@ -34,6 +34,9 @@ cluster: {{nodes: NODES, interface: eth0}}
 output: {{checkpoint_every: CHECKPOINTS}}
 deadlines: {{startup: 90, step: 30, swap: 20, generate: 20, reward: 5, shutdown: 5}}
 """
+# From a fault to the end of the job: the longest deadline (step), then what the launcher gives processes to end, their
+# nodes to answer, and Slurm to find a node dead; the rest is for a machine that has too much to do.
+LATEST_SECONDS = 120.0
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT", "OUT_OF_MEMORY")
 LIMIT_MINUTES = 4  # of a job: only a controller that never goes on needs it
 STEP_LINE = re.compile(r"^step +(\d+)", re.MULTILINE)
@@ -69,14 +72,9 @@ class Attempt:
 
     @property
     def diagnosis(self) -> str:
-        """Return what the run, or the shell that started it, says of its end."""
-        lines = self.output.splitlines()
-        first = next((number for number, line in enumerate(lines) if _tells_an_end(line)), len(lines))
-        return "\n".join(lines[first:])
-
-
-def _tells_an_end(line: str) -> bool:
-    return line.startswith(("arl: ", "slurmstepd", "srun: error")) or "Killed" in line or "Terminated" in line
+        """Return what the run, or the script that started it, says of its end."""
+        at = self.output.find("\narl: ")
+        return self.output[at + 1 :] if at >= 0 else ""
 
 
 class Job:

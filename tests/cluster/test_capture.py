@@ -89,7 +89,9 @@ def test_a_secret_that_is_sent_in_the_clear_is_found(tmp_path: Path) -> None:
     from tests.cluster.machines import machines
 
     secret = "0123456789abcdef" * 3
-    listen = "import socket; s = socket.create_server(('', 7000)); print('up', flush=True); c, _ = s.accept(); c.recv(9)"
+    listen = (
+        "import socket; s = socket.create_server(('', 7000)); print('up', flush=True); c, _ = s.accept(); c.recv(9)"
+    )
     with machines(("n1", "n2"), tmp_path / "machines") as nodes:
         target = nodes["n2"].address
         with captured(nodes, tmp_path / "capture") as files:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from arl.launch.process import LocalProcess
-from arl.launch.process_state import describe_state
+from arl.launch.process_state import UNREACHABLE, describe_state
 from arl.launch.slurm.step_runner import MARK, STATE
 from arl.launch.spawn import signal_all
 
@@ -100,7 +100,7 @@ class SlurmProcess(LocalProcess):
             async with asyncio.timeout(STATE_SECONDS):
                 return describe_state(await self._state)
         except TimeoutError:
-            return f"cannot be asked: {self._node_name} does not answer"
+            return f"{UNREACHABLE}: {self._node_name} does not answer"
 
     def beat(self) -> None:
         """Let the process know that the controller lives."""
