@@ -8,6 +8,7 @@ nodes         ─► no process, no shared memory, no socket
 import functools
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def is_explained(fault: Fault, victim: Victim, message: str) -> bool:
 
 def violations(run: FaultyRun, nodes: dict[str, Machine]) -> list[str]:
     """Audit a run that is over, and return what is wrong; empty: nothing."""
-    audits = [
+    audits: list[Callable[[], None]] = [
         lambda: audit_training(run.run, run.steps),
         lambda: audit_ledger(run.run, run.steps),
         *(functools.partial(audit_end, attempt) for attempt in run.attempts if not attempt.has_finished),
