@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from arl.launch.process import LocalProcess
-from arl.launch.process_state import UNREACHABLE, describe_state
+from arl.launch.process_state import RUNS, UNREACHABLE, describe_state, state_letter
 from arl.launch.slurm.step_runner import MARK, STATE
 from arl.launch.spawn import signal_all
 
@@ -94,13 +94,16 @@ class SlurmProcess(LocalProcess):
         return 128 - code if code > 128 else code
 
     async def state(self) -> str:
+        of_srun = describe_state(state_letter(self._process.pid))
+        if of_srun != RUNS:
+            return f"{UNREACHABLE}: its srun (pid {self._process.pid}) {of_srun}"
         self._state = asyncio.get_running_loop().create_future()
         self._say(STATE)
         try:
             async with asyncio.timeout(STATE_SECONDS):
                 return describe_state(await self._state)
         except TimeoutError:
-            return f"{UNREACHABLE}: {self._node_name} does not answer"
+            return f"{UNREACHABLE}: {self._node_name}, or its runner there, does not answer"
 
     def beat(self) -> None:
         """Let the process know that the controller lives."""
