@@ -81,6 +81,8 @@ class StepRunner:
         self.signal(signal.SIGKILL)  # what it has started and left behind
 
     def _take_input(self) -> None:
+        from arl.launch.process_state import state_letter
+
         piece = os.read(0, 4096)
         if not piece:
             report("the controller has gone")
@@ -90,14 +92,9 @@ class StepRunner:
         *lines, self._unfinished = (self._unfinished + piece).split(b"\n")
         for line in lines:
             if line.decode() == STATE:
-                report(f"state {self._state_letter()}")
+                report(f"state {state_letter(self._process.pid)}")
             elif line:
                 self.signal(int(line))
-
-    def _state_letter(self) -> str:
-        """Return the letter that Linux gives to the state of the process."""
-        stat = Path(f"/proc/{self._process.pid}/stat").read_text()
-        return stat.rpartition(")")[2].split()[0]
 
     def signal(self, number: int) -> None:
         """Send a signal to the process and to what it has started in its session."""
