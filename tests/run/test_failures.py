@@ -1,4 +1,4 @@
-"""A run over several nodes that hangs: the message says of each process, on its own node, what keeps it from running."""
+"""A run over several nodes hangs: the message says of each process what keeps it from running on its own node."""
 
 import asyncio
 from dataclasses import dataclass
