@@ -131,7 +131,7 @@ def train(
         raise InputError(f"--gpus {gpus}: names a machine to plan for, and a run takes what is there; add --dry-run")
     named = None if gpus is None else named_nodes(gpus, loaded.cluster.nodes)
     if is_submitted(loaded):
-        text = plan_submission(loaded, named) if dry_run else submit_run(loaded, recipe if resume else None)
+        text = plan_submission(loaded, named) if dry_run else submit_run(loaded, recipe if resume else None, overrides)
         typer.echo(text)
         return
     if dry_run:

@@ -53,7 +53,7 @@ def is_submitted(recipe: Recipe) -> bool:
     return recipe.launcher == SLURM and not in_allocation()
 
 
-def plan_submission(recipe: Recipe, named: Sequence[Node] | None, resume: Path | None = None) -> str:
+def plan_submission(recipe: Recipe, named: Sequence[Node] | None) -> str:
     """Check what can be known before the job starts, and return the plan and the script. Nothing is written.
 
     Args:
@@ -63,11 +63,15 @@ def plan_submission(recipe: Recipe, named: Sequence[Node] | None, resume: Path |
         InputError: something is known to fail.
     """
     plan = _checked(recipe, named)
-    return f"{plan}\n{render_script(recipe, new_submission(recipe, resume))}"
+    return f"{plan}\n{render_script(recipe, new_submission(recipe, None, ()))}"
 
 
-def submit_run(recipe: Recipe, resume: Path | None) -> str:
+def submit_run(recipe: Recipe, resume: Path | None, overrides: Sequence[str] = ()) -> str:
     """Check what can be known before the job starts, submit it, and return what the user wants to know.
+
+    Args:
+        resume: the recipe's file, if its run is to go on.
+        overrides: that the recipe was read with.
 
     Raises:
         InputError: something is known to fail, or Slurm refuses the job.
@@ -76,7 +80,7 @@ def submit_run(recipe: Recipe, resume: Path | None) -> str:
     if resume is not None and not resume.exists():
         raise InputError(f"--resume: {resume} does not exist")
     _checked(recipe, None)
-    submission = new_submission(recipe, resume)
+    submission = new_submission(recipe, resume, overrides)
     write_job(recipe, submission)
     job = submit(submission)
     nodes = recipe.cluster.nodes

@@ -151,7 +151,9 @@ class Machine:
         done = subprocess.run(
             self.entering(argv, environment), capture_output=True, text=True, timeout=seconds, check=False
         )
-        assert not check or done.returncode == 0, f"{argv} on {self.name}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert not check or done.returncode == 0, (
+            f"{argv} on {self.name}: {done.returncode}\n{done.stdout}{done.stderr}"
+        )
         return done
 
     def start_process(
@@ -168,7 +170,9 @@ class Machine:
             )
 
     def processes(self) -> list[psutil.Process]:
-        """Return everything that runs in the machine, process 1 included; the ids are the host's."""
+        """Return everything that runs in the machine, process 1 included. The ids are the host's."""
+        if self._pid is None:
+            return []
         namespace = _pid_namespace(self.pid)
         return [process for process in psutil.process_iter() if _pid_namespace(process.pid) == namespace]
 

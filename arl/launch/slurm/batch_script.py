@@ -7,7 +7,7 @@ Recipe, Submission ─► #SBATCH lines: nodes, flags, requeue, a signal before 
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -15,7 +15,7 @@ from string import Template
 from arl.config.recipe import Recipe
 
 RUN_POINTER = "ARL_RUN_POINTER"  # environment: the file in which the launcher writes the path of the run directory
-CHECKPOINT_SECONDS = 120  # for the last checkpoint, between the signal and the time limit
+MARGIN_SECONDS = 30  # of the time between the signal and the limit, for this script
 OWN_CORES = {"exclusive", "oversubscribe", "cpus-per-task", "cpus-per-gpu", "mincpus"}  # flags that choose the cores
 SCRIPT = Path(__file__).with_name("job.sh")
 NO_VALUE = "true"  # of a flag such as exclusive, which stands alone
@@ -34,10 +34,12 @@ class Submission:
     Args:
         directory: gets the script, the recipe, the log, and the path of the run directory.
         resume: the recipe's file, if a run is to go on; None: a new one begins.
+        overrides: of a run that goes on, as `--set` takes them.
     """
 
     directory: Path
     resume: Path | None = None
+    overrides: Sequence[str] = ()
 
     @property
     def script(self) -> Path:
@@ -65,7 +67,8 @@ def render_script(recipe: Recipe, submission: Submission) -> str:
     arl = [sys.executable, "-m", "arl.cli", "train"]
     first = [str(submission.recipe)]
     if submission.resume is not None:
-        first = [str(submission.resume.absolute()), "--resume", "--launcher", "slurm"]
+        settings = [word for override in submission.overrides for word in ("--set", override)]
+        first = [str(submission.resume.absolute()), "--resume", *settings]
     return _Script(SCRIPT.read_text()).substitute(
         headers="\n".join(_headers(recipe, submission)),
         pointer=shlex.quote(str(submission.pointer)),
@@ -84,7 +87,7 @@ def _headers(recipe: Recipe, submission: Submission) -> Iterator[str]:
         "output": str(submission.log),
         "open-mode": "append",
         "chdir": str(Path.cwd()),
-        "signal": f"B:TERM@{round(recipe.deadlines.shutdown) + CHECKPOINT_SECONDS}",
+        "signal": f"B:TERM@{_seconds_to_stop(recipe)}",
     }
     if not cluster.controller_flags:
         yield from _component(_range(cluster.fewest_nodes, cluster.nodes), cluster.flags, common)
@@ -93,6 +96,12 @@ def _headers(recipe: Recipe, submission: Submission) -> Iterator[str]:
     yield from _component("1", controller, common)
     yield "#SBATCH hetjob"
     yield from _component(_range(cluster.fewest_nodes - 1, cluster.nodes - 1), cluster.flags, {})
+
+
+def _seconds_to_stop(recipe: Recipe) -> int:
+    """Return how long before the time limit a run must begin to stop."""
+    deadlines = recipe.deadlines
+    return round(deadlines.stop + deadlines.shutdown) + MARGIN_SECONDS
 
 
 def _range(fewest: int, most: int) -> str:

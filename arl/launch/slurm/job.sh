@@ -1,7 +1,7 @@
 #!/bin/bash
 @@headers
 # Made by `arl train --launcher slurm`. The controller runs here, on the first node of the job. It starts engines and
-# trainer ranks as steps on all nodes, and reads this file's other parts never: change what you like, and submit it.
+# trainer ranks as steps on all nodes. You may change this file, and submit it by `sbatch`.
 
 export @@pointer_name=@@pointer
 arl=(@@arl)
@@ -30,13 +30,13 @@ if [ "$watchers" -gt 0 ]; then
         while sleep "${ARL_WATCH_SECONDS:-30}"; do
             left=$(squeue --noheader --jobs="$1" --format=%N | xargs --no-run-if-empty -n1 scontrol show hostnames)
             [ -z "$left" ] || grep -qx "$2" <<<"$left" || scontrol requeue "$1"
-        done' watch "$SLURM_JOB_ID" "$SLURMD_NODENAME" &
+        done' watch "$SLURM_JOB_ID" "$SLURMD_NODENAME" &>>"$(dirname "$@@pointer_name")/watch.log" &
 fi
 
 # bash waits in `wait` alone for a signal: SIGTERM is passed on, and the controller saves a checkpoint and ends.
 "${arl[@]}" "${recipe[@]}" &
 controller=$!
-trap 'kill -TERM "$controller"' TERM
+trap 'kill -TERM "$controller" 2>/dev/null' TERM
 while :; do
     wait "$controller"
     code=$?
@@ -54,9 +54,11 @@ fi
 
 # Exit code 3: the run has failed. If not all nodes answer any more, that is why, and the job begins again without them.
 if [ "$code" -eq 3 ]; then
-    all=(--nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1)
-    [ @@watched_component -eq 0 ] || all=(--het-group=0,1)
-    if ! timeout 120 srun --overlap --mem=0 "${all[@]}" --export=NONE /bin/true; then
+    asked=(--nodes="$SLURM_JOB_NUM_NODES" --nodelist="$SLURM_JOB_NODELIST")
+    if [ @@watched_component -gt 0 ]; then
+        asked=(--het-group=1 --nodes="$SLURM_JOB_NUM_NODES_HET_GROUP_1" --nodelist="$SLURM_JOB_NODELIST_HET_GROUP_1")
+    fi
+    if ! timeout 60 srun --overlap --mem=0 "${asked[@]}" --ntasks-per-node=1 --export=NONE /bin/true; then
         echo "arl: a node does not answer; the job is requeued, and goes on from the last checkpoint"
         scontrol requeue "$SLURM_JOB_ID"
         sleep 60 # until Slurm ends this script

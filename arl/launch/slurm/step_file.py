@@ -10,9 +10,7 @@ from arl.launch.base import Command
 SILENCE = 120.0  # seconds without a word of the controller, after which a process ends itself
 
 
-def write_step_file(
-    directory: Path, role: str, command: Command, environment: Mapping[str, str], address: str
-) -> Path:
+def write_step_file(directory: Path, role: str, command: Command, environment: Mapping[str, str], address: str) -> Path:
     """Write a file that only its owner can read, and return its path.
 
     Args:

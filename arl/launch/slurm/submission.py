@@ -19,11 +19,11 @@ SUBMIT_SECONDS = 120.0
 CORES = 8  # of a node that nobody knows yet
 
 
-def new_submission(recipe: Recipe, resume: Path | None) -> Submission:
+def new_submission(recipe: Recipe, resume: Path | None, overrides: Sequence[str]) -> Submission:
     """Choose a directory for a job that is submitted now. Nothing is made."""
     moment = time.strftime("%Y%m%d-%H%M%S")
     directory = recipe.run_directory.absolute().parent / "slurm" / f"{recipe.name}-{moment}"
-    return Submission(directory, resume)
+    return Submission(directory, resume, overrides)
 
 
 def write_job(recipe: Recipe, submission: Submission) -> None:

@@ -1,0 +1,88 @@
+"""Processes on the nodes of a real Slurm job: their ends are told as exactly as those of processes of this machine."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.slurm_cluster import SlurmCluster, wait_for
+from tests.cluster.slurm_job import run_arl, wait_for_idle_nodes, write_small_recipe
+
+pytestmark = pytest.mark.slow
+ON_N1 = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=n1", "--unbuffered")
+
+
+@pytest.fixture
+def seen(slurm: SlurmCluster, tmp_path: Path) -> dict[str, Any]:
+    """Run tests.cluster.scenario in a job, kill n2 when it asks for it, and return what it printed."""
+    directory = tmp_path / "run"
+    directory.mkdir()
+    log = tmp_path / "scenario.log"
+    command = ["salloc", "--no-kill", "--nodes=3", *ON_N1, sys.executable, "-m", "tests.cluster.scenario"]
+    running = slurm.head.start_process([*command, str(directory)], log, slurm.environment)
+    wait_for(lambda: "kill n2" in log.read_text() or running.poll() is not None, "the scenario", 200)
+    slurm.kill("n2")
+    assert running.wait(120) == 0, log.read_text()
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith('["')]
+    wait_for_idle_nodes(slurm)
+    return {name: values for name, *values in lines}
+
+
+def test_processes_on_other_nodes_start_end_and_are_lost_as_their_messages_say(seen: dict[str, Any]) -> None:
+    assert seen["nodes"] == [[["n1", "10.77.0.2"], ["n2", "10.77.0.3"], ["n3", "10.77.0.4"]]]
+    assert seen["environment"] == ["s3cret 10.77.0.3 eth0"]
+    assert_ended(seen["environment stopped"], -15, r"engine-0 \(pid \d+ on n2\) was killed by SIGTERM")
+    assert_ended(seen["stubborn stopped"], -9, r"engine-0 \(pid \d+ on n2\) was killed by SIGKILL")
+    assert_ended(seen["fails"][::-1], 7, r"engine-1 \(pid \d+ on n3\) exited with code 7")
+    assert_ended(seen["exits with 137"][::-1], 137, r"engine-1 \(pid \d+ on n3\) exited with code 137")
+    assert_ended(seen["kills itself"][::-1], -9, r"engine-1 \(pid \d+ on n3\) was killed by SIGKILL")
+    assert_ended(seen["kills its runner"][::-1], -9, r"engine-1 \(pid \d+ on n3\) was killed by SIGKILL")
+    assert_ended(seen["ends without a newline"][::-1], 0, r"engine-1 \(pid \d+ on n3\) exited with code 0")
+    how, code, lost = seen["lost"]
+    assert_ended([code, how], -9, r"engine-2 \(pid \d+ on n2\) was lost: node n2 has failed")
+    assert lost == [1]
+    assert seen["refused"] == ["engine-2 cannot be started, because node n2 has failed"]
+    assert seen["left"] == [["logs"]]
+
+
+def assert_ended(seen: list[Any], code: int, words: str) -> None:
+    assert seen[0] == code
+    assert re.fullmatch(words, seen[1]), seen[1]
+
+
+def arl_in_a_job(slurm: SlurmCluster, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run `arl` on the first node of an allocation of three."""
+    command = [sys.executable, "-m", "arl.cli", *arguments]
+    return slurm.run("salloc", "--no-kill", "--nodes=3", *ON_N1, *command, seconds=200, check=False)
+
+
+def test_a_directory_that_nodes_do_not_share_is_refused_and_each_node_is_named(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    recipe = str(write_small_recipe(tmp_path))
+    done = arl_in_a_job(slurm, "train", recipe, "--set", "output.directory=/dev/shm/runs")
+    assert done.returncode == 2, done.stderr
+    assert "node n2: it does not see the files of the controller" in done.stderr
+    assert "node n3: it does not see the files of the controller" in done.stderr
+    assert "a file system that all nodes share" in done.stderr
+
+
+def test_outside_of_the_nodes_of_an_allocation_the_command_says_how_to_get_there(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    recipe = str(write_small_recipe(tmp_path))
+    done = slurm.run("salloc", "--nodes=3", sys.executable, "-m", "arl.cli", "train", recipe, seconds=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "put `srun --overlap --nodes=1 --ntasks=1 --nodelist=n1 --pty` before the command" in done.stderr
+
+
+def test_a_job_that_slurm_refuses_is_reported_with_its_reason(slurm: SlurmCluster, tmp_path: Path) -> None:
+    recipe = str(write_small_recipe(tmp_path))
+    output = f"output.directory={tmp_path}/runs"
+    done = run_arl(slurm, "train", recipe, "--set", output, "--partition", "no-such-queue")
+    assert done.returncode == 2
+    assert "invalid partition specified: no-such-queue" in done.stderr

@@ -1,0 +1,107 @@
+"""The script of a Slurm job says what the recipe and the user's flags say."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from arl.config.recipe import Recipe
+from arl.config.recipe_file import load_recipe
+from arl.errors import InputError
+from arl.launch.slurm.allocation import read_allocation
+from arl.launch.slurm.batch_script import Submission, render_script
+from arl.launch.slurm.submission import planned_nodes
+from arl.run.submit import cluster_overrides, submit_run
+
+QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
+
+
+def recipe(*overrides: str) -> Recipe:
+    return load_recipe(QUICKSTART, ["launcher=slurm", *overrides])
+
+
+def headers(*overrides: str) -> list[str]:
+    """Return the flags of the script of such a recipe, without their #SBATCH."""
+    script = render_script(recipe(*overrides), Submission(Path("/shared/job")))
+    return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
+
+
+def test_a_job_is_requeued_outlives_a_node_and_is_signaled_before_its_limit() -> None:
+    flags = headers("cluster.nodes=4", "deadlines.shutdown=30", "deadlines.stop=90")
+    assert {"--nodes=4", "--requeue", "--no-kill", "--signal=B:TERM@150", "--open-mode=append"} <= set(flags)
+    assert {"--exclusive", "--ntasks-per-node=1", "--output=/shared/job/job.log"} <= set(flags)
+
+
+def test_flags_of_the_user_come_last_and_count() -> None:
+    options = {"time": "08:00:00", "account": None, "partition": "gpu"}
+    more = ["--qos=high", "--no-requeue", "--cpus-per-task=16", "--comment=two words"]
+    flags = headers(*cluster_overrides("slurm", "2-6", options, more))
+    assert {"--nodes=2-6", "--time=08:00:00", "--partition=gpu", "--qos=high", "--no-requeue"} <= set(flags)
+    assert "--comment='two words'" in flags
+    assert not {"--requeue", "--exclusive"} & set(flags)
+
+
+def test_a_controller_with_flags_of_its_own_is_the_first_component_of_a_heterogeneous_job() -> None:
+    given = ("cluster.nodes=5", "cluster.flags.partition=gpu", "cluster.flags.gpus-per-node=8")
+    flags = headers(*given, "cluster.controller_flags.partition=cpu", "cluster.controller_flags.gpus-per-node=0")
+    border = flags.index("hetjob")
+    assert {"--nodes=1", "--partition=cpu", "--gpus-per-node=0"} <= set(flags[:border])
+    assert {"--nodes=4", "--partition=gpu", "--gpus-per-node=8"} <= set(flags[border:])
+
+
+@pytest.mark.parametrize("resume", [None, Path("runs/it's here/recipe.yaml")])
+@pytest.mark.parametrize("controller", ["", "cpu"])
+def test_bash_can_read_the_script_whatever_the_paths_are(tmp_path: Path, resume: Path | None, controller: str) -> None:
+    overrides = [f"cluster.controller_flags.partition={controller}", "cluster.nodes=2"] if controller else []
+    script = render_script(recipe(*overrides), Submission(tmp_path / "it's a $HOME", resume, ["train.steps=9"]))
+    assert "@@" not in script
+    read = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert (read.returncode, read.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpus"),
+    [
+        (["gpus-per-node=8"], 8),
+        (["gpus-per-node=h100:4"], 4),
+        (["gres='gpu:a100:2,nvme:1'"], 2),
+        (["gpus=16"], 4),
+        (["gpus-per-task=gpu"], 1),
+        ([], 0),
+    ],
+)
+def test_the_plan_before_the_job_counts_the_gpus_that_the_flags_ask_for(flags: list[str], gpus: int) -> None:
+    nodes = planned_nodes(recipe("cluster.nodes=4", *(f"cluster.flags.{flag}" for flag in flags)))
+    assert [len(node.devices) for node in nodes] == [gpus] * 4
+
+
+def test_the_nodes_of_both_components_are_the_allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expand = tmp_path / "scontrol"
+    expand.write_text('#!/bin/sh\n[ "$3" = "n[2-3]" ] && printf "n2\\nn3\\n" || echo "$3"\n')
+    for command in (expand, tmp_path / "srun"):
+        command.touch()
+        command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    environment = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n1",
+        "SLURM_HET_SIZE": "2",
+        "SLURM_JOB_NODELIST_HET_GROUP_0": "n1",
+        "SLURM_JOB_NODELIST_HET_GROUP_1": "n[2-3]",
+    }
+    allocation = read_allocation(environment)
+    assert allocation.components == (("n1",), ("n2", "n3"))
+    assert "--het-group=1" in allocation.step(["n3"])
+    assert allocation.starting_with("n2") == ["n2", "n1", "n3"]
+
+
+def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"sbatch is not found; run this where Slurm.*or use `launcher: local`"):
+        submit_run(recipe(f"output.directory={tmp_path}"), None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_flag_is_refused() -> None:
+    with pytest.raises(InputError, match=r"--sbatch qos=high: give a flag of sbatch with its dashes"):
+        cluster_overrides("slurm", None, {}, ["qos=high"])
