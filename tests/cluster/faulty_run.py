@@ -127,6 +127,8 @@ class FaultyRun:
         while not (self.attempts and self.attempts[-1].has_finished):
             assert len(self.attempts) < MOST_ATTEMPTS, f"not finished by {MOST_ATTEMPTS} attempts"
             self._wait_for_nodes()
+            if job is not None:  # a controller that was cut off has written until its node came back
+                self.attempts[-1].output += job.take_output()
             if job is None or self.attempts[-1].state != REQUEUED:
                 job = self._submit()
             else:
