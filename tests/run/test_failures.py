@@ -31,7 +31,8 @@ class RemoteProcess:
         return self.phrase
 
     async def ended(self) -> str:
-        return await asyncio.get_running_loop().create_future()
+        end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        return await end
 
     def last_words(self) -> str:
         return f"The end of {self.role}.log"
