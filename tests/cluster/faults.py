@@ -116,22 +116,29 @@ class Saboteur:
     def inflict(self, fault: Fault) -> Victim | None:
         """Let `fault` happen now; return whom it has hit, or None if no process has the role at the moment."""
         found = processes_of(self._nodes, fault.role)
+        if fault.action == "cut" and fault.role != "controller":
+            found = [each for each in found if each[0] != self._controller_node()]
         if not found:
             return None
-        if fault.action == "cut":
-            found = [each for each in found if (each[0] == self._controller_node()) == (fault.role == "controller")]
         node, role, process = self._source.choice(found)
-        victim = Victim(role, pid_on_node(process), node)
+        try:
+            victim = Victim(role, pid_on_node(process), node)
+            self._hit(fault, self._nodes[node], process)
+        except (FileNotFoundError, psutil.NoSuchProcess):  # it has ended by itself in this moment
+            return None
+        return victim
+
+    def _hit(self, fault: Fault, machine: Machine, process: psutil.Process) -> None:
+        over_at = time.monotonic() + fault.seconds
         if fault.action == "cut":
-            self._nodes[node].cut()
-            self._ends.append((time.monotonic() + fault.seconds, self._nodes[node]))
+            machine.cut()
+            self._ends.append((over_at, machine))
         elif fault.action == "kill":
             process.kill()
         else:
             process.send_signal(signal.SIGSTOP)
         if fault.action == "pause":
-            self._ends.append((time.monotonic() + fault.seconds, process))
-        return victim
+            self._ends.append((over_at, process))
 
     def _controller_node(self) -> str:
         """Return where the controller is; a cut there is a fault of its own."""
@@ -144,10 +151,11 @@ class Saboteur:
 
     def end_what_is_over(self) -> None:
         """Take links up again, and let processes go on, whose time has come."""
-        over = [(when, what) for when, what in self._ends if when <= time.monotonic()]
-        for end in over:
-            self._ends.remove(end)
-            _undo(end[1])
+        now = time.monotonic()
+        over = [what for when, what in self._ends if when <= now]
+        self._ends = [(when, what) for when, what in self._ends if when > now]
+        for what in over:
+            _undo(what)
 
 
 def _undo(what: Machine | psutil.Process) -> None:
