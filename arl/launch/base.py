@@ -114,6 +114,9 @@ class Process(Protocol):
     def exit_code(self) -> int | None:
         """Return its exit code. None: it runs; negative: the signal that killed it."""
 
+    async def state(self) -> str:
+        """Return a phrase that says what it does on its node: `runs`, or what keeps it from running."""
+
     async def ready(self, seconds: float) -> str:
         """Return the address that the process has printed after `ready `.
 

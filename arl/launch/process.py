@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from arl.launch.base import Command
+from arl.launch.process_state import describe_state, state_letter
 from arl.launch.spawn import signal_all, spawn
 from arl.launch.watched_process import WatchedProcess
 
@@ -47,6 +48,9 @@ class LocalProcess(WatchedProcess):
 
     async def _wait(self) -> object:
         return await self._process.wait()
+
+    async def state(self) -> str:
+        return describe_state(state_letter(self.pid))
 
     async def _read(self) -> bytes:
         return await self._output.read(PIECE)

@@ -58,6 +58,9 @@ class WatchedProcess(ABC):
     def exit_code(self) -> int | None: ...
 
     @abstractmethod
+    async def state(self) -> str: ...
+
+    @abstractmethod
     async def _wait(self) -> object:
         """Wait until it has ended."""
 

@@ -3,9 +3,10 @@
 exceptions of many tasks ─► explain_deaths: which process died, or hangs ─► reported_failures: the one to show
 """
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from safetensors import SafetensorError
 
@@ -13,14 +14,9 @@ from arl.engine.router import DEATH_SECONDS
 from arl.errors import ArlError, DeadlineError, EngineError, ProcessDied, RunError, TrainerError, leaves
 from arl.launch.base import Launcher, Process
 from arl.launch.deaths import first_death, log_ends
+from arl.launch.process_state import RUNS, UNREACHABLE
 
 SHOWN = 4  # processes whose logs an error shows, at most
-STATES = {
-    "T": "is stopped by a signal (SIGSTOP?)",
-    "t": "is stopped by a debugger",
-    "D": "is blocked in the kernel, by a disk or a device",
-    "Z": "has exited",
-}
 
 
 @contextlib.asynccontextmanager
@@ -35,50 +31,65 @@ async def explain_deaths(launcher: Launcher) -> AsyncIterator[None]:
     except Exception as error:
         causes = list(leaves(error))
         if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
-            raise await _death_or_logs(causes, launcher.processes) or error from error
+            raise await _death_or_logs(causes, launcher) or error from error
         for cause in causes:
             if isinstance(cause, DeadlineError):
-                raise DeadlineError(f"{cause}{_describe_hanging(str(cause), launcher.processes)}") from error
+                hanging = await _describe_hanging(str(cause), launcher)
+                raise DeadlineError(f"{cause}{hanging}") from error
         raise
 
 
-async def _death_or_logs(causes: Sequence[BaseException], processes: Sequence[Process]) -> RunError | None:
-    """Return the death of a process, or the first failure of an engine with the engines' logs, or None."""
+async def _death_or_logs(causes: Sequence[BaseException], launcher: Launcher) -> RunError | None:
+    """Return the death of a process, or the first failure of an engine with the engines' logs, or None.
+
+    If the trainer did not answer in time, the processes that hang are added.
+    """
     for cause in causes:
         if isinstance(cause, ProcessDied):
             return cause
-    ranks = [process for process in processes if process.role.startswith("trainer-")]
+    ranks = [process for process in launcher.processes if process.role.startswith("trainer-")]
     dead = await first_death(ranks, DEATH_SECONDS)
     if dead is not None:
         return await dead.died()
     for cause in causes:
         if isinstance(cause, EngineError):
-            return EngineError(f"{cause}.{log_ends(processes, 'engine')}")
+            return EngineError(f"{cause}.{log_ends(launcher.processes, 'engine')}")
+        if isinstance(cause, TrainerError) and isinstance(cause.__cause__, DeadlineError):
+            return TrainerError(f"{cause}{await _describe_hanging(str(cause), launcher)}")
     return None
 
 
-def _describe_hanging(message: str, processes: Sequence[Process]) -> str:
+async def _describe_hanging(message: str, launcher: Launcher) -> str:
     """Describe the processes that cannot run, else those of the trainer, with the ends of their logs.
 
-    Leaves out those that the message names already, by their process ids.
+    Of a process that the message names already, by its id, only what keeps it from running is said.
     """
-    running = [process for process in processes if process.exit_code is None]
-    unnamed = [process for process in running if f"pid {process.pid}" not in message]
-    states = {process: STATES.get(_state(process.pid), "runs") for process in unnamed}
-    blocked = [process for process, state in states.items() if state != "runs"]
-    shown = blocked or [process for process in unnamed if process.role.startswith("trainer-")]
-    lines = [f"\n{process} {states[process]}. {process.last_words()}" for process in shown[:SHOWN]]
-    return "".join(lines)
+    running = [process for process in launcher.processes if process.exit_code is None]
+    states = await asyncio.gather(*(process.state() for process in running))
+    phrases = dict(zip(running, states, strict=True))
+    blocked = [process for process, phrase in phrases.items() if phrase != RUNS]
+    shown = blocked or [process for process in running if process.role.startswith("trainer-")]
+    lines = []
+    for process in shown[:SHOWN]:
+        if not _names(message, process):
+            lines.append(f"\n{process} {phrases[process]}. {process.last_words()}")
+        elif process in blocked:
+            lines.append(f"\n{process} {phrases[process]}.")
+    return "".join(lines) + _describe_isolation(phrases, launcher)
 
 
-def _state(pid: int) -> str:
-    """Return the letter that Linux gives to the state of a process; empty if there is none of this id."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+def _names(message: str, process: Process) -> bool:
+    """Return whether a message names a process by its id, and its node if there are several."""
+    place = str(process).removeprefix(f"{process.role} (").removesuffix(")")
+    return re.search(rf"\({re.escape(place)}\b", message) is not None
+
+
+def _describe_isolation(phrases: Mapping[Process, str], launcher: Launcher) -> str:
+    """Say so if no process on any other node answers: then it may be the controller's node that is cut off."""
+    elsewhere = [phrase for process, phrase in phrases.items() if process.node != 0]
+    if not elsewhere or not all(phrase.startswith(UNREACHABLE) for phrase in elsewhere):
         return ""
-    after_name = stat.rpartition(")")[2]
-    return after_name.split()[0]
+    return f"\nNo process on another node answers: {launcher.nodes[0].name}, the controller's node, may be cut off."
 
 
 @contextlib.asynccontextmanager

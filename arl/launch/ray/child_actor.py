@@ -16,6 +16,7 @@ from arl.launch.address import HOST
 from arl.launch.base import Command
 from arl.launch.interfaces import interface_of
 from arl.launch.process import PIECE, PipedChild, start_child
+from arl.launch.process_state import state_letter
 from arl.launch.secrets_file import read_secrets
 from arl.launch.spawn import kill_session, signal_all
 
@@ -65,6 +66,10 @@ class ChildActor:
     async def wait(self) -> int:
         """Wait until the command has ended, and return its exit code."""
         return await self._started.process.wait()
+
+    async def state(self) -> str:
+        """Return the letter that Linux gives to the state of the command."""
+        return state_letter(self._started.process.pid)
 
     async def signal_all(self, number: int) -> None:
         """Send a signal to the command and to what it has started."""

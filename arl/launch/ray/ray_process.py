@@ -9,8 +9,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
+from arl.launch.process_state import UNREACHABLE, describe_state
 from arl.launch.watched_process import WatchedProcess
 
+STATE_SECONDS = 2.0  # for an actor to say what its command does
 END_SECONDS = 20.0  # for a node to answer when its process is ended; Ray ends the process then, if the node still lives
 
 
@@ -62,6 +64,13 @@ class RayProcess(WatchedProcess):
     @property
     def exit_code(self) -> int | None:
         return self._exit_code
+
+    async def state(self) -> str:
+        try:
+            async with asyncio.timeout(STATE_SECONDS):
+                return describe_state(await self._actor.state.remote())
+        except (TimeoutError, RayActorError):
+            return f"{UNREACHABLE}: {self._node_name} does not answer"
 
     async def _follow(self) -> None:
         """Wait for its end, which its actor reports, or Ray that of the actor."""

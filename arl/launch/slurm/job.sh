@@ -29,8 +29,10 @@ if [ "$watchers" -gt 0 ]; then
         --export=PATH,SLURM_CONF,ARL_WATCH_SECONDS /bin/bash -c '
         while sleep "${ARL_WATCH_SECONDS:-30}"; do
             left=$(squeue --noheader --jobs="$1" --format=%N | xargs --no-run-if-empty -n1 scontrol show hostnames)
-            [ -z "$left" ] || grep -qx "$2" <<<"$left" || scontrol requeue "$1"
-        done' watch "$SLURM_JOB_ID" "$SLURMD_NODENAME" &>>"$(dirname "$@@pointer_name")/watch.log" &
+            [ -z "$left" ] || grep -qx "$2" <<<"$left" && continue
+            echo "arl: controller on $2 is lost: Slurm does not reach node $2; job $1 is requeued" >>"$3"
+            scontrol requeue "$1"
+        done' watch "$SLURM_JOB_ID" "$SLURMD_NODENAME" "$(dirname "$@@pointer_name")/job.log" &>>"$(dirname "$@@pointer_name")/watch.log" &
 fi
 
 # bash waits in `wait` alone for a signal: SIGTERM is passed on, and the controller saves a checkpoint and ends.
@@ -43,13 +45,24 @@ while :; do
     [ "$code" -eq 143 ] && kill -0 "$controller" 2>/dev/null || break
 done
 
+# A controller that was killed says nothing any more. Its steps end with it, but a stopped srun has to go on for that.
+if [ "$code" -eq 137 ]; then
+    echo "arl: controller (pid $controller on $SLURMD_NODENAME) was killed by SIGKILL: out of memory, or by somebody"
+    for process in /proc/[0-9]*; do
+        grep -qxz "SLURM_JOB_ID=$SLURM_JOB_ID" "$process/environ" && [ "$(cat "$process/comm")" = srun ] &&
+            kill -CONT "${process#/proc/}"
+    done 2>/dev/null
+fi
+
 # Exit code 3: the run has failed. If not all nodes answer any more, that is why, and the job begins again without them.
 if [ "$code" -eq 3 ]; then
     asked=(--nodes="$SLURM_JOB_NUM_NODES" --nodelist="$SLURM_JOB_NODELIST")
     if [ @@watched_component -gt 0 ]; then
         asked=(--het-group=1 --nodes="$SLURM_JOB_NUM_NODES_HET_GROUP_1" --nodelist="$SLURM_JOB_NODELIST_HET_GROUP_1")
     fi
-    if ! timeout 60 srun --overlap --mem=0 "${asked[@]}" --ntasks-per-node=1 --export=NONE /bin/true; then
+    left=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%D | paste -sd+) # Slurm takes failed nodes away
+    if [ $((left)) -le "$others" ] ||
+        ! timeout 60 srun --overlap --mem=0 "${asked[@]}" --ntasks-per-node=1 --export=NONE /bin/true; then
         echo "arl: a node does not answer; the job is requeued, and goes on from the last checkpoint"
         scontrol requeue "$SLURM_JOB_ID"
         sleep 60 # until Slurm ends this script

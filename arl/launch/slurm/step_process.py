@@ -13,13 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from arl.launch.process import LocalProcess
-from arl.launch.slurm.step_runner import MARK
+from arl.launch.process_state import RUNS, UNREACHABLE, describe_state, state_letter
+from arl.launch.slurm.step_runner import MARK, STATE
 from arl.launch.spawn import signal_all
 
 # From SIGKILL until srun is ended, too. It is longer than a network takes, and than a kernel takes to free the memory
 # of a large process.
 REMOTE_SECONDS = 10.0
-RUNNER_LINE = re.compile(rf"{MARK}(pid|ended) (-?\d+)$")  # at the end of a line that the process may have begun
+STATE_SECONDS = 2.0  # for a runner to say what its process does
+RUNNER_LINE = re.compile(rf"{MARK}(pid|ended|state) (-?\w+)$")  # at the end of a line that the process may have begun
 NODE_LOST = re.compile(
     r"^srun: error: .*(Node failure on|Requested node configuration is not available|Required node not available)"
 )
@@ -58,6 +60,7 @@ class SlurmProcess(LocalProcess):
         self._remote_pid: int | None = None
         self._remote_code: int | None = None
         self._node_has_failed = False
+        self._state: asyncio.Future[str] | None = None  # is awaited
         self._copying.add_done_callback(lambda _: self._close_stdin())
 
     def __str__(self) -> str:
@@ -89,6 +92,18 @@ class SlurmProcess(LocalProcess):
         if code == 0 or self._node_has_failed:
             return -signal.SIGKILL
         return 128 - code if code > 128 else code
+
+    async def state(self) -> str:
+        of_srun = describe_state(state_letter(self._process.pid))
+        if of_srun != RUNS:
+            return f"{UNREACHABLE}: its srun (pid {self._process.pid}) {of_srun}"
+        self._state = asyncio.get_running_loop().create_future()
+        self._say(STATE)
+        try:
+            async with asyncio.timeout(STATE_SECONDS):
+                return describe_state(await self._state)
+        except TimeoutError:
+            return f"{UNREACHABLE}: {self._node_name}, or its runner there, does not answer"
 
     def beat(self) -> None:
         """Let the process know that the controller lives."""
@@ -140,8 +155,10 @@ class SlurmProcess(LocalProcess):
         found = RUNNER_LINE.search(line)
         if found is not None and found[1] == "pid":
             self._remote_pid = int(found[2])
-        elif found is not None:
+        elif found is not None and found[1] == "ended":
             self._remote_code = int(found[2])
+        elif found is not None and self._state is not None and not self._state.done():
+            self._state.set_result(found[2])
         elif NODE_LOST.search(line):
             self._node_has_failed = True
             self._on_lost_node(self._node)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 MARK = "arl-step "  # begins the lines of the runner itself
+STATE = "state"  # line of the controller that asks for the state of the process
 CHILD = Path(__file__).parent.parent / "child.py"
 ROOT = Path(__file__).parents[3]  # where arl is found
 OF_THE_NODE = ("SLURM", "HOSTNAME")  # beginnings of names of variables that differ between nodes
@@ -80,6 +81,8 @@ class StepRunner:
         self.signal(signal.SIGKILL)  # what it has started and left behind
 
     def _take_input(self) -> None:
+        from arl.launch.process_state import state_letter
+
         piece = os.read(0, 4096)
         if not piece:
             report("the controller has gone")
@@ -88,7 +91,9 @@ class StepRunner:
             return
         *lines, self._unfinished = (self._unfinished + piece).split(b"\n")
         for line in lines:
-            if line:
+            if line.decode() == STATE:
+                report(f"state {state_letter(self._process.pid)}")
+            elif line:
                 self.signal(int(line))
 
     def signal(self, number: int) -> None:

@@ -1,0 +1,33 @@
+"""The runner between Slurm and a process: what it says of the process when the controller asks."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from arl.launch.base import Command
+from arl.launch.slurm import step_runner
+from arl.launch.slurm.step_file import write_step_file
+from arl.launch.slurm.step_runner import MARK, STATE
+
+
+def test_it_says_what_its_process_does_and_passes_signals_on(tmp_path: Path) -> None:
+    sleep = Command((sys.executable, "-c", "import time; time.sleep(600)"))
+    step = write_step_file(tmp_path, "engine-0", sleep, {}, "127.0.0.1")
+    command = [sys.executable, "-I", "-S", str(step_runner.__file__), str(step)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runner:
+        assert runner.stdin is not None
+        assert runner.stdout is not None
+        pid = int(runner.stdout.readline().removeprefix(f"{MARK}pid "))
+        runner.stdin.write(f"{int(signal.SIGSTOP)}\n")
+        answer = ""
+        while answer != f"{MARK}state T\n":  # a busy machine stops a process a moment later
+            runner.stdin.write(f"{STATE}\n")
+            runner.stdin.flush()
+            answer = runner.stdout.readline()
+            assert answer.startswith(f"{MARK}state ")
+        runner.stdin.write(f"{int(signal.SIGKILL)}\n")
+        runner.stdin.flush()
+        assert runner.stdout.readline() == f"{MARK}ended -9\n"
+    assert not Path(f"/proc/{pid}").exists() or os.getpgid(pid) != pid
