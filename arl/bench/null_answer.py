@@ -65,8 +65,8 @@ class NullRequest(Struct):
     is_aborted: bool = False
 
 
-class Replica(Protocol):
-    """What an answer needs of the engine that gives it."""
+class Answering(Protocol):
+    """Represent what an answer needs of the engine that gives it."""
 
     model: LengthModel
     totals: Totals
@@ -82,7 +82,7 @@ class Replica(Protocol):
 class NullAnswer:
     """Stream the events of one batch of requests, which start together."""
 
-    def __init__(self, replica: Replica, body: wire.Generate) -> None:
+    def __init__(self, replica: Answering, body: wire.Generate) -> None:
         self._replica = replica
         self._wake = asyncio.Event()
         self.requests = self._requests(body)
