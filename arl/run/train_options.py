@@ -18,16 +18,16 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also p
 CheckWeights = Annotated[
     bool, typer.Option("--check-weights", help="Compare every weight after each swap: --set sync.check=true.")
 ]
+# Options that --help names with another one are hidden, so that it fits one screen.
 LauncherName = Annotated[
-    str | None, typer.Option("--launcher", help="local, slurm, ray, or module:attribute: --set launcher=….")
+    str | None, typer.Option("--launcher", help="local, slurm, ray (--address) or module:attribute.")
 ]
 Nodes = Annotated[str | None, typer.Option("--nodes", help="Machines, N or MIN-MAX: --set cluster.nodes=….")]
-Time = Annotated[str | None, typer.Option("--time", help="Slurm: limit of the job, as in 08:00:00.")]
-Account = Annotated[str | None, typer.Option("--account", help="Slurm: who is charged.")]
-Partition = Annotated[str | None, typer.Option("--partition", help="Slurm: the queue.")]
+Time = Annotated[str | None, typer.Option("--time", hidden=True)]
+Account = Annotated[str | None, typer.Option("--account", hidden=True)]
+Partition = Annotated[str | None, typer.Option("--partition", hidden=True)]
 Sbatch = Annotated[
-    list[str] | None, typer.Option("--sbatch", help="Slurm: any flag of sbatch, as in --sbatch=--qos=high. Repeatable.")
+    list[str] | None,
+    typer.Option("--sbatch", help="Slurm: --sbatch=--qos=x; also --time, --account, --partition."),
 ]
-RayAddress = Annotated[
-    str | None, typer.Option("--address", help="Of the Ray cluster, or auto: --set cluster.address=….")
-]
+RayAddress = Annotated[str | None, typer.Option("--address", hidden=True)]
