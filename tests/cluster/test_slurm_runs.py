@@ -74,3 +74,18 @@ def test_a_controller_with_a_node_of_its_own_kind_reaches_engines_and_ranks_in_t
     job.wait_for_state("COMPLETED")
     job.assert_trained_once(steps=5)
     wait_for_idle_nodes(slurm)
+
+
+def test_a_run_that_may_have_fewer_nodes_goes_on_without_the_node_that_died(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    job = SlurmJob(slurm, write_small_recipe(tmp_path), tmp_path / "runs", "--nodes", "2-3")
+    job.wait_for_checkpoint()
+    slurm.kill("n3")
+    job.wait_for_state("PENDING")
+    slurm.wait_for_node("n3", "down*")
+    slurm.start_now(job.number)
+    job.wait_for_state("COMPLETED")
+    assert "resuming" in job.output
+    job.assert_trained_once(steps=20)
+    wait_for_idle_nodes(slurm)
