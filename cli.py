@@ -15,6 +15,7 @@ import typer
 
 from arl.bench.commands import COMMANDS, Model, Overrides, RecipePath
 from arl.report.commands import COMMANDS as REPORT_COMMANDS
+from arl.run import train_options as options
 from arl.run.engines_commands import COMMANDS as ENGINES_COMMANDS
 from arl.sweep.commands import COMMANDS as SWEEP_COMMANDS
 
@@ -32,34 +33,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # rich takes longer to import than all the rest
     pretty_exceptions_enable=False,
 )
-
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume", help="Go on from the last checkpoint of the newest such run; RECIPE may be RUN/recipe.yaml."
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.")]
-Gpus = Annotated[
-    str | None, typer.Option(help="With --dry-run, plan for these instead of this machine: 8xH100, 8x80GB.")
-]
-LauncherName = Annotated[
-    str | None, typer.Option("--launcher", help="local, slurm, ray, or module:attribute: --set launcher=….")
-]
-Nodes = Annotated[str | None, typer.Option("--nodes", help="Machines, N or MIN-MAX: --set cluster.nodes=….")]
-Time = Annotated[str | None, typer.Option("--time", help="Slurm: limit of the job, as in 08:00:00.")]
-Account = Annotated[str | None, typer.Option("--account", help="Slurm: who is charged.")]
-Partition = Annotated[str | None, typer.Option("--partition", help="Slurm: the queue.")]
-Sbatch = Annotated[
-    list[str] | None, typer.Option("--sbatch", help="Slurm: any flag of sbatch, as in --sbatch=--qos=high. Repeatable.")
-]
-RayAddress = Annotated[
-    str | None, typer.Option("--address", help="Of the Ray cluster, or auto: --set cluster.address=….")
-]
-Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
-CheckWeights = Annotated[
-    bool, typer.Option("--check-weights", help="Compare every weight after each swap: --set sync.check=true.")
-]
 
 
 def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, None]]:
@@ -96,18 +69,18 @@ def _end_as_by_ctrl_c(*_: object) -> None:
 def train(
     recipe: RecipePath,
     set_: Overrides = None,
-    dry_run: DryRun = False,
-    gpus: Gpus = None,
-    verbose: Verbose = False,
-    resume: Resume = False,
-    check_weights: CheckWeights = False,
-    launcher: LauncherName = None,
-    nodes: Nodes = None,
-    time: Time = None,
-    account: Account = None,
-    partition: Partition = None,
-    sbatch: Sbatch = None,
-    address: RayAddress = None,
+    dry_run: options.DryRun = False,
+    gpus: options.Gpus = None,
+    verbose: options.Verbose = False,
+    resume: options.Resume = False,
+    check_weights: options.CheckWeights = False,
+    launcher: options.LauncherName = None,
+    nodes: options.Nodes = None,
+    time: options.Time = None,
+    account: options.Account = None,
+    partition: options.Partition = None,
+    sbatch: options.Sbatch = None,
+    address: options.RayAddress = None,
 ) -> None:
     """Train a policy with asynchronous RL."""
     from arl.config.recipe_file import dump_recipe, load_recipe

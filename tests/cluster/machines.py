@@ -170,7 +170,7 @@ class Machine:
             )
 
     def processes(self) -> list[psutil.Process]:
-        """Return everything that runs in the machine, process 1 included; the ids are the host's. Nothing runs if off."""
+        """Return everything that runs in the machine, process 1 included. The ids are the host's."""
         if self._pid is None:
             return []
         namespace = _pid_namespace(self.pid)
