@@ -15,6 +15,8 @@ import typer
 
 from arl.bench.commands import COMMANDS, Model, Overrides, RecipePath
 from arl.report.commands import COMMANDS as REPORT_COMMANDS
+from arl.run import train_options as options
+from arl.run.engines_commands import COMMANDS as ENGINES_COMMANDS
 from arl.sweep.commands import COMMANDS as SWEEP_COMMANDS
 
 if TYPE_CHECKING:
@@ -31,31 +33,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # rich takes longer to import than all the rest
     pretty_exceptions_enable=False,
 )
-
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume", help="Go on from the last checkpoint of the newest such run; RECIPE may be RUN/recipe.yaml."
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.")]
-Gpus = Annotated[
-    str | None, typer.Option(help="With --dry-run, plan for these instead of this machine: 8xH100, 8x80GB.")
-]
-LauncherName = Annotated[
-    str | None, typer.Option("--launcher", help="local, slurm, ray, or module:attribute: --set launcher=….")
-]
-Nodes = Annotated[str | None, typer.Option("--nodes", help="Machines, N or MIN-MAX: --set cluster.nodes=….")]
-Time = Annotated[str | None, typer.Option("--time", help="Slurm: limit of the job, as in 08:00:00.")]
-Account = Annotated[str | None, typer.Option("--account", help="Slurm: who is charged.")]
-Partition = Annotated[str | None, typer.Option("--partition", help="Slurm: the queue.")]
-Sbatch = Annotated[
-    list[str] | None, typer.Option("--sbatch", help="Slurm: any flag of sbatch, as in --sbatch=--qos=high. Repeatable.")
-]
-Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
-CheckWeights = Annotated[
-    bool, typer.Option("--check-weights", help="Compare every weight after each swap: --set sync.check=true.")
-]
 
 
 def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, None]]:
@@ -92,17 +69,18 @@ def _end_as_by_ctrl_c(*_: object) -> None:
 def train(
     recipe: RecipePath,
     set_: Overrides = None,
-    dry_run: DryRun = False,
-    gpus: Gpus = None,
-    verbose: Verbose = False,
-    resume: Resume = False,
-    check_weights: CheckWeights = False,
-    launcher: LauncherName = None,
-    nodes: Nodes = None,
-    time: Time = None,
-    account: Account = None,
-    partition: Partition = None,
-    sbatch: Sbatch = None,
+    dry_run: options.DryRun = False,
+    gpus: options.Gpus = None,
+    verbose: options.Verbose = False,
+    resume: options.Resume = False,
+    check_weights: options.CheckWeights = False,
+    launcher: options.LauncherName = None,
+    nodes: options.Nodes = None,
+    time: options.Time = None,
+    account: options.Account = None,
+    partition: options.Partition = None,
+    sbatch: options.Sbatch = None,
+    address: options.RayAddress = None,
 ) -> None:
     """Train a policy with asynchronous RL."""
     from arl.config.recipe_file import dump_recipe, load_recipe
@@ -122,6 +100,8 @@ def train(
         overrides.append("sync.check=true")
     flags = {"time": time, "account": account, "partition": partition}
     overrides += cluster_overrides(launcher, nodes, flags, sbatch or ())
+    if address is not None:
+        overrides.append(f"cluster.address={address}")
     loaded = load_recipe(recipe, overrides)
     if dry_run and resume:
         raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
@@ -375,6 +355,11 @@ def serve(
 
 for function in (*SWEEP_COMMANDS, *REPORT_COMMANDS):
     command(app)(function)
+
+engines = typer.Typer(help="Change the engines of a run that goes on.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(engines, name="engines")
+for function in ENGINES_COMMANDS:
+    command(engines)(function)
 
 bench = typer.Typer(help="Measure, and print JSON.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench, name="bench")

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from arl.config.capabilities import Capabilities, KvPolicy
 from arl.config.environment import Environment, refuse_reserved
@@ -32,7 +32,11 @@ class EngineConfig(Section):
     stream_interval: Tokens = 16
     """Tokens between two increments of one request."""
     max_restarts: NonNegative = 3
-    """Restarts of each replica after it died or missed a deadline; the next failure ends the run."""
+    """Restarts of each replica after it died or missed a deadline; after the next failure it is given up."""
+    min_replicas: Positive | None = None
+    """The run goes on without a replica that is given up while so many others serve or start, and ends with the
+    diagnosis otherwise. null: `replicas`, so that the first one that is given up ends the run, unless engines were
+    added to it: docs/elastic.md."""
     tensor_parallel: Positive = 1
     """GPUs of one replica; only sglang can use several."""
     environment: Environment = Field(default_factory=dict)
@@ -48,6 +52,19 @@ class EngineConfig(Section):
     @classmethod
     def _not_reserved(cls, environment: Environment) -> Environment:
         return refuse_reserved("engine.environment", environment)
+
+    @model_validator(mode="after")
+    def _possible(self) -> "EngineConfig":
+        if self.fewest_replicas > self.replicas:
+            raise ValueError(
+                f"engine.min_replicas {self.min_replicas}: must not be more than engine.replicas {self.replicas}"
+            )
+        return self
+
+    @property
+    def fewest_replicas(self) -> int:
+        """Return with how many replicas the run still goes on."""
+        return self.replicas if self.min_replicas is None else self.min_replicas
 
     @property
     def capabilities(self) -> Capabilities:

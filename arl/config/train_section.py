@@ -52,6 +52,9 @@ class Train(Section):
     minibatch and change nothing; 0: none."""
     ranks: Positive = 1
     """FSDP2 world size."""
+    min_ranks: Positive | None = None
+    """The least world size with which `arl train --resume` goes on where fewer GPUs are left than `ranks` and the
+    engines need: it takes the largest that fits, a multiple of `shard_ranks`. null: `ranks`."""
     shard_ranks: Positive | None = None
     """Ranks that share one copy of the weights, neighbors such as one node's; must divide ranks. none: those of a node
     where each node has equally many, else all of them."""
@@ -103,6 +106,8 @@ class Train(Section):
     def _possible(self) -> "Train":
         if self.shard_ranks is not None and self.ranks % self.shard_ranks:
             raise ValueError(f"train.shard_ranks {self.shard_ranks} must divide train.ranks {self.ranks}")
+        if self.min_ranks is not None and self.min_ranks > self.ranks:
+            raise ValueError(f"train.min_ranks {self.min_ranks}: must not be more than train.ranks {self.ranks}")
         if self.packing == "balanced" and self.packing_count != 1:
             raise ValueError(f"train.packing_count {self.packing_count}: only with train.packing algorithm1 or fixed")
         if self.compile and self.checkpointing == "selective":

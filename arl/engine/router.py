@@ -1,22 +1,25 @@
-"""Serve several replicas as one Engine; a replica may be lost, and another one takes its seat. Torch-free.
+"""Serve several replicas as one Engine. One may be lost, and another one takes its seat; seats come and go as well.
 
 generate(request) ─► the replica that has its group, else the live one with the most free capacity, as it reports
                           │ lost: input + what was sampled, the rest of the budget, to one that lives
                           └───────────────────────────────────────────────────────────────────────►
 pause, resume, update_weights ─► all live replicas at once (update_weights may also take them in turn)
 fill(seat, engine) ◄─ arl.engine.supervisor: newest weights, paused if the others are, then live
+open_seat, close_seat ◄─ arl.run.engine_pool: an engine is added to the run, joins it, leaves it or is given up
+
+Torch-free.
 """
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from arl.clock import now
-from arl.engine.base import IDLE, Load, ReplicaEngine
+from arl.engine.base import ReplicaEngine
 from arl.engine.continuation import Continuation
+from arl.engine.replica_seats import Replica, ReplicaSeats
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.sync.group_sender import GroupSender
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
@@ -27,49 +30,11 @@ DEATH_SECONDS = 3.0  # an engine may answer with errors, and break connections, 
 
 
 @dataclass(eq=False)
-class Replica:
-    """Count what one engine is given, from the moment it takes a seat until it is lost."""
-
-    engine: ReplicaEngine
-    open: int = 0  # requests
-    load: Load = IDLE  # as it reported
-    reported_at: float = -math.inf
-    requests: int = 0  # given to it since, less those that have ended
-    tokens: int = 0  # given to it since
-    cut_short: int = 0  # requests that went on elsewhere when it was lost
-    loss: RunError | None = None
-    lost: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def free(self) -> float:
-        """Return the free share of its capacity; see Load.free."""
-        unreported = self.open - self.load.running - self.load.waiting  # a report may lack what was just sent
-        requests = max(self.requests, unreported)
-        return self.load.free(requests, self.tokens)
-
-    def record(self, load: Load) -> None:
-        """Take its report; what was given to it before is part of that."""
-        self.load = load
-        self.reported_at = now()
-        self.requests = 0
-        self.tokens = 0
-
-
-@dataclass(eq=False)
 class _Home:
     """Remember where a group's requests go."""
 
     replica: Replica
     open: int  # requests of the group there
-
-
-@dataclass(eq=False)
-class _Seat:
-    """Hold one replica at a time."""
-
-    replica: Replica | None = None  # None: empty
-    fills: int = 0
-    busy_seconds: float = 0.0  # of those that were lost
 
 
 class Router:
@@ -94,7 +59,7 @@ class Router:
         self._recovers = None in replicas
         self._sender = sender
         self._in_turn = in_turn
-        self._seats = [_Seat(None if engine is None else Replica(engine)) for engine in replicas]
+        self._seats = ReplicaSeats(replicas)
         self._homes: dict[str, _Home] = {}  # by affinity
         self._oldest_loaded = 0  # loaded_version when a replica was last lost
         self._newest: WeightUpdate | None = None  # what every replica has, or is being given
@@ -119,14 +84,12 @@ class Router:
     @property
     def busy_seconds(self) -> float:
         """Return the mean over the seats; an empty one is idle."""
-        live = sum(replica.engine.busy_seconds for replica in self._live)
-        lost = sum(seat.busy_seconds for seat in self._seats)
-        return (live + lost) / len(self._seats)
+        return self._seats.busy_seconds
 
     @property
     def restarts(self) -> int:
         """Return how often a seat was filled again."""
-        return sum(max(seat.fills - 1, 0) for seat in self._seats)
+        return self._seats.restarts
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
         """See Engine.generate. The loss of a replica is invisible but for the time, and perhaps the versions."""
@@ -200,6 +163,8 @@ class Router:
 
             async def load(replica: Replica) -> SwapReport:
                 try:
+                    if replica.loss is not None:  # while others loaded before it
+                        raise replica.loss
                     if replica.engine.loaded_version < update.version:
                         return await replica.engine.update_weights(update)
                 finally:
@@ -210,7 +175,22 @@ class Router:
 
             return await self._each(load, replicas)
 
-    # ---- losses
+    # ---- seats
+
+    def open_seat(self) -> int:
+        """Add an empty seat, and return its number: an engine beyond those of the start will be seated there."""
+        self._recovers = True
+        return self._seats.open()
+
+    def close_seat(self, seat: int, why: RunError) -> None:
+        """Take a seat away, together with what it holds. Its open requests go on elsewhere, and keep their tokens."""
+        replica = self._seats.replica(seat)
+        if replica is not None:
+            self.lose(replica, why)
+        self._seats.close(seat)
+        self._starting.discard(seat)
+        self._ending.discard(seat)
+        self._settled.set()
 
     async def may_start(self, seat: int) -> None:
         """Report that nothing is left of the engine of `seat`, and wait until the next one may be started.
@@ -223,38 +203,43 @@ class Router:
             await self._may_use_devices.wait()
         self._starting.add(seat)
 
-    async def fill(self, seat: int, engine: ReplicaEngine) -> Replica:
+    async def fill(self, seat: int, engine: ReplicaEngine, is_guest: bool = False) -> Replica:
         """Bring `engine` up to date and seat it; from then on it is given requests.
 
         The lock keeps new versions from being loaded meanwhile, so the weights that the others serve still exist.
 
+        Args:
+            seat: an empty one.
+            engine: of the same size as the others.
+            is_guest: it was started by somebody else, so it is lost where one of ours would end the run by an error.
+
         Raises:
-            RunError: what the engine raised; the seat is as empty as before.
+            EngineError: the engine serves an older version than the others.
+            RunError: what the engine raised. In either case the seat is as empty as before.
         """
         async with self._lock:
             if self._newest is not None and engine.loaded_version < self._newest.version:
                 await engine.update_weights(self._newest)
             if self._paused:
                 await engine.pause()
-            assert engine.loaded_version >= self.loaded_version
-            replica = Replica(engine)
-            self._seats[seat].replica = replica
-            self._seats[seat].fills += 1
+            if engine.loaded_version < self.loaded_version:
+                raise EngineError(f"it serves version {engine.loaded_version}, and the others {self.loaded_version}")
+            replica = self._seats.fill(seat, engine, is_guest)
             self._any_live.set()
             self._starting.discard(seat)
             self._settled.set()
             return replica
 
+    def replica(self, seat: int) -> Replica | None:
+        """Return what serves in `seat`; None: nothing, or there is no such seat."""
+        return self._seats.replica(seat)
+
     def lose(self, replica: Replica, why: RunError) -> None:
         """Give `replica` no more requests. Its open ones go on elsewhere as soon as it ends them. Idempotent."""
         if replica.lost.is_set():
             return
-        number = [seat.replica for seat in self._seats].index(replica)
-        seat = self._seats[number]
-        self._ending.add(number)
         self._oldest_loaded = self.loaded_version  # it holds even if no replica is left
-        seat.busy_seconds += replica.engine.busy_seconds
-        seat.replica = None
+        self._ending.add(self._seats.empty(replica))
         replica.loss = why
         replica.lost.set()
         if not self._live:
@@ -263,9 +248,11 @@ class Router:
     async def _is_lost(self, replica: Replica, error: RunError) -> bool:
         """Return whether `error` was caused by the replica's end. If so, the replica is given no more requests.
 
-        A broken connection or a deadline is such an end. A refusal is one only if the process dies within seconds.
+        A broken connection or a deadline is such an end. A refusal is one only if the process dies within seconds, or
+        if somebody else has started it.
         """
-        if self._recovers and isinstance(error, EngineLost | DeadlineError):
+        is_end = isinstance(error, EngineLost | DeadlineError) or (replica.is_guest and isinstance(error, EngineError))
+        if self._recovers and is_end:
             self.lose(replica, error)
         elif self._recovers and isinstance(error, EngineError):
             with contextlib.suppress(TimeoutError):
@@ -281,7 +268,7 @@ class Router:
 
     @property
     def _live(self) -> list[Replica]:
-        return [seat.replica for seat in self._seats if seat.replica is not None]
+        return self._seats.live
 
     async def _each(self, ask: Callable[[Replica], Awaitable[T]], replicas: Sequence[Replica] | None = None) -> list[T]:
         """Ask `replicas`, or all live ones, at once; return the answers of those that are not lost meanwhile.

@@ -13,7 +13,8 @@ from typing import NoReturn, Protocol
 
 from arl.clock import now
 from arl.engine.base import ReplicaEngine
-from arl.engine.router import DEATH_SECONDS, Replica, Router
+from arl.engine.replica_seats import Replica
+from arl.engine.router import DEATH_SECONDS, Router
 from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError
 
 
@@ -53,8 +54,9 @@ class EngineSupervisor:
         start: starts a new server, with weights that nobody deletes.
         connect: connects to the server that is ready at this URL.
         startup_seconds: from a start until the server is ready.
-        max_restarts: restarts that are allowed; the next end of a server ends the run.
+        max_restarts: restarts that are allowed; the next end of a server is final.
         note: is given one line for each recovery.
+        has_served: is set when a server first serves.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class EngineSupervisor:
         startup_seconds: float,
         max_restarts: int,
         note: Callable[[str], None],
+        has_served: asyncio.Event | None = None,
     ) -> None:
         self._router = router
         self._seat = seat
@@ -75,7 +78,7 @@ class EngineSupervisor:
         self._max_restarts = max_restarts
         self._note = note
         self._last: _End | None = None  # of a server that had served
-        self.has_served = asyncio.Event()
+        self.has_served = has_served or asyncio.Event()
 
     async def supervise(self, server: Server) -> NoReturn:
         """Replace `server`, and each that follows it, when it ends.

@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from arl.config.ports import port_range
 from arl.errors import InputError
@@ -21,6 +22,13 @@ LOOPBACK_INTERFACE: Mapping[str, str] = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKE
 def listening_address() -> str:
     """Return the address on which this process listens: its launcher's choice, or loopback if none started it."""
     return os.environ.get(HOST, LOOPBACK)
+
+
+def host_identity() -> str:
+    """Identify what shares its loopback addresses with this process: one boot of a machine, and a network namespace."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    network = Path("/proc/self/ns/net").readlink()
+    return f"{boot} {network}"
 
 
 def new_key() -> str:

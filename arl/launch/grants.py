@@ -1,10 +1,13 @@
 """Turn what a launcher grants a process into the environment variables that keep the process to it."""
 
+from collections.abc import Mapping
+
 from arl.config.cluster_section import Cluster
-from arl.launch.address import PORTS
+from arl.launch.address import LOOPBACK_INTERFACE, PORTS, is_loopback
 from arl.launch.base import Resources
 from arl.launch.child import NICENESS
 from arl.launch.devices import VISIBLE_DEVICES
+from arl.launch.interfaces import interface_of
 
 # Threads that wait for each other must not burn the cores that the processes share.
 PASSIVE_WAITS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
@@ -24,3 +27,11 @@ def granted_environment(resources: Resources) -> dict[str, str]:
 def port_environment(cluster: Cluster) -> dict[str, str]:
     """Return the variable that limits a process to the ports of the recipe, if it names some."""
     return {} if cluster.ports is None else {PORTS: cluster.ports}
+
+
+def interface_environment(address: str) -> Mapping[str, str]:
+    """Return the variables by which gloo and NCCL take the interface of `address`; none if it is of no interface."""
+    if is_loopback(address):
+        return LOOPBACK_INTERFACE
+    interface = interface_of(address)
+    return {} if interface is None else dict.fromkeys(LOOPBACK_INTERFACE, interface)

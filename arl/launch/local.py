@@ -1,5 +1,7 @@
 """Start the processes of a run on this machine, as children of the controller that listen on loopback.
 
+`arl engines join` starts engines by it as well, on an address under which the run reaches this machine.
+
 start ─► spawn: the runner, then the command ─► LocalProcess ─► logs/<role>.log
 end of the context ─► SIGTERM to all ─► SIGKILL after `patience` seconds, to their children as well
 """
@@ -13,11 +15,11 @@ from typing import Self
 
 from arl.config.cluster_section import Cluster
 from arl.errors import RecipeError
-from arl.launch.address import HOST, LOOPBACK, LOOPBACK_INTERFACE
+from arl.launch.address import HOST, LOOPBACK
 from arl.launch.base import Command, Node, Process, Resources
 from arl.launch.device_memory import smallest_device
 from arl.launch.devices import visible_cores, visible_devices
-from arl.launch.grants import granted_environment, port_environment
+from arl.launch.grants import granted_environment, interface_environment, port_environment
 from arl.launch.process import start_process
 
 ONE_MACHINE = Cluster()
@@ -30,18 +32,20 @@ class LocalLauncher:
         logs: directory of the logs, made when the context is entered.
         patience: seconds from SIGTERM to SIGKILL at the end of the context.
         cluster: of the recipe.
+        address: of this machine, on which the processes listen.
 
     Raises:
         RecipeError: the recipe asks for several machines.
     """
 
-    def __init__(self, logs: Path, patience: float, cluster: Cluster = ONE_MACHINE) -> None:
+    def __init__(self, logs: Path, patience: float, cluster: Cluster = ONE_MACHINE, *, address: str = LOOPBACK) -> None:
         if cluster.fewest_nodes > 1:
             raise RecipeError(
                 f"cluster.nodes {cluster.nodes}: launcher local starts processes on this machine only; use launcher "
                 "slurm or ray, or leave cluster.nodes out"
             )
-        self._environment = port_environment(cluster)
+        self._address = address
+        self._environment = {**port_environment(cluster), **interface_environment(address), HOST: address}
         self._logs = logs
         self._patience = patience
         self._processes: list[Process] = []
@@ -61,7 +65,7 @@ class LocalLauncher:
         devices = visible_devices()
         smallest = smallest_device(devices) if devices else None
         name, num_bytes = smallest or ("GPU", None)
-        return [Node(platform.node(), visible_cores(), devices, name, num_bytes)]
+        return [Node(platform.node(), visible_cores(), devices, name, num_bytes, address=self._address)]
 
     @property
     def lost_nodes(self) -> Collection[int]:
@@ -87,8 +91,6 @@ class LocalLauncher:
             **command.secrets,
             **granted_environment(resources),
             **self._environment,
-            **LOOPBACK_INTERFACE,
-            HOST: LOOPBACK,
         }
         log = self._logs / f"{role}.log"
         process = await start_process(role, Command(command.argv, environment), log, on_line)

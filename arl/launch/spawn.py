@@ -14,7 +14,13 @@ RUNNER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("child.py")))
 
 
 async def spawn(
-    argv: Sequence[str], environment: Mapping[str, str], *, stdin: int, output: int
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stdin: int,
+    output: int,
+    inherited: Mapping[str, str] = os.environ,
+    directory: str | None = None,
 ) -> asyncio.subprocess.Process:
     """Start `argv` behind the runner (arl.launch.child), in a session of its own.
 
@@ -22,9 +28,11 @@ async def spawn(
 
     Args:
         argv: program and arguments.
-        environment: variables that are added to ours.
+        environment: variables that are added to those it inherits.
         stdin: file descriptor of its standard input.
         output: file descriptor of its standard output and error.
+        inherited: variables that it inherits.
+        directory: in which it runs; None: ours.
     """
     return await asyncio.create_subprocess_exec(
         *RUNNER,
@@ -32,7 +40,8 @@ async def spawn(
         stdin=stdin,
         stdout=output,
         stderr=output,
-        env={**os.environ, **environment, PARENT: str(os.getpid())},
+        env={**inherited, **environment, PARENT: str(os.getpid())},
+        cwd=directory,
         start_new_session=True,
     )
 

@@ -2,13 +2,15 @@
 
 train.dtype, engine.dtype: auto ─► bfloat16 where the run has GPUs, float32 where it computes on the CPU
 train.shard_ranks: null         ─► with ranks on several nodes, those of one node: a copy of the weights on each
+train.ranks, with min_ranks     ─► fewer, where a run is resumed on fewer GPUs than it had
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from arl.config.recipe import Recipe
 from arl.config.section import Section
 from arl.launch.base import Node
+from arl.launch.fitting_ranks import fitting_ranks
 from arl.launch.launchers import make_launcher
 from arl.launch.placement import place
 
@@ -42,6 +44,23 @@ def resolve_auto(recipe: Recipe, named: Sequence[Node] | None = None) -> Recipe:
     if train:
         changes["train"] = recipe.train.model_copy(update=train)
     return recipe.model_copy(update=changes)
+
+
+def fit_to_what_is_left(recipe: Recipe, note: Callable[[str], None]) -> Recipe:
+    """Return the recipe of a resumed run with as many ranks as the GPUs that are left allow; see train.min_ranks.
+
+    Raises:
+        RecipeError: the recipe's launcher cannot be made, or even train.min_ranks do not fit.
+    """
+    if recipe.train.min_ranks is None:
+        return recipe
+    nodes = make_launcher(recipe, recipe.run_directory / "logs").nodes
+    devices = sum(len(node.devices) for node in nodes)
+    ranks = fitting_ranks(recipe, devices)
+    if ranks == recipe.train.ranks:
+        return recipe
+    note(f"{devices} GPUs are left: resuming with train.ranks {ranks} instead of {recipe.train.ranks}")
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"ranks": ranks})})
 
 
 def _has_gpus(recipe: Recipe, nodes: Sequence[Node]) -> bool:

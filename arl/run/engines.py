@@ -1,13 +1,9 @@
-"""Start the engine servers of a run and connect a router to them; a server that dies is replaced.
+"""Start the engine servers of a run, and connect to them.
 
-start_all ─► servers load their weights ─► connect_engines: one supervisor each ─► Router
-                                                             ▲  a server dies ─► start(i)
+start_all ─► servers load their weights ─► connect: a client each ─► arl.run.engine_pool
+                                              ▲  a server dies ─► start(i)
 """
 
-import asyncio
-import contextlib
-import functools
-from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
@@ -15,13 +11,10 @@ from arl.config.environment import merge_environments
 from arl.config.recipe import Recipe
 from arl.engine.backend import Backend, ServerSpec, find_backend
 from arl.engine.base import ReplicaEngine
-from arl.engine.router import Router
-from arl.engine.supervisor import EngineSupervisor
 from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.trust import RunTrust
 from arl.run.side_environments import engine_environment
 from arl.sync.group_sender import GroupSender
-from arl.sync.weight_sender import WeightSender
 from arl.types import StartingVersions
 
 
@@ -32,7 +25,7 @@ class EngineServers:
     Args:
         recipe: of the run.
         versions: a server begins with the oldest of them, which nobody deletes.
-        resources: of each server.
+        resources: of each server, by number; those of servers that are added later are added here.
         launcher: starts the processes.
         trust: secrets of the run; every request must carry its key.
         side: begins the role of each server, as messages and logs name it.
@@ -40,7 +33,7 @@ class EngineServers:
 
     recipe: Recipe
     versions: StartingVersions
-    resources: list[Resources]
+    resources: list[Resources] | dict[int, Resources]
     launcher: Launcher
     trust: RunTrust
     side: str = "engine"
@@ -77,38 +70,3 @@ class EngineServers:
             replica=i,
             certificate=self.trust.certificate,
         )
-
-
-@contextlib.asynccontextmanager
-async def connect_engines(
-    servers: EngineServers,
-    started: list[Process],
-    note: Callable[[str], None],
-    trainer: WeightSender | None = None,
-) -> AsyncIterator[Router]:
-    """Yield a Router over the started servers, once all of them are ready. A server that dies is replaced.
-
-    Args:
-        servers: start a server again, and connect to it.
-        started: by seat of the router.
-        note: is called with one line for each replacement.
-        trainer: broadcasts weights, where that is their transport.
-    """
-    deadlines = servers.recipe.deadlines
-    sender = None if trainer is None else GroupSender(trainer, deadlines.swap)
-    router = Router([None] * len(started), sender=sender, in_turn=servers.recipe.sync.order == "in_turn")
-    startup = deadlines.startup
-    restarts = servers.recipe.engine.max_restarts
-    async with asyncio.TaskGroup() as tasks:
-        supervisors = []
-        for i, server in enumerate(started):
-            start = functools.partial(servers.start, i)
-            connect = functools.partial(servers.connect, sender=sender, replica=i)
-            supervisor = EngineSupervisor(router, i, start, connect, startup, restarts, note)
-            task = tasks.create_task(supervisor.supervise(server), name=f"supervisor of {server.role}")
-            supervisors.append((supervisor, task))
-        for supervisor, _ in supervisors:
-            await supervisor.has_served.wait()  # or its task ends the group, within the deadlines of a start
-        yield router
-        for _, task in supervisors:
-            task.cancel()

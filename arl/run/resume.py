@@ -30,6 +30,7 @@ FREE = (
     "cluster.",
     "deadlines.",
     "engine.max_restarts",
+    "engine.min_replicas",
     "engine.python",
     "engine.threads",
     "eval.best",
@@ -49,6 +50,7 @@ FREE = (
     "sync.bucket_megabytes",
     "sync.check",
     "sync.transport",
+    "train.min_ranks",
     "train.threads",
 )
 # Fields that it may change on the wall clock alone, because in virtual time they change the schedule.

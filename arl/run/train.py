@@ -35,7 +35,7 @@ from arl.rollout.controller import Controller
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.segment import Segment
 from arl.rollout.tail_rounds import TailGate
-from arl.run.auto import resolve_auto
+from arl.run.auto import fit_to_what_is_left, resolve_auto
 from arl.run.checkpoint import RunState, load_state, next_checkpoint
 from arl.run.clean_stop import not_saved, stopped, stopped_by_signals
 from arl.run.evaluation.during import NoEvaluations, SteppedObserver
@@ -65,6 +65,8 @@ def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -
 def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -> Summary:
     """Run `recipe` in `world`; see `train`."""
     began = perf_counter()
+    if resume is not None:
+        recipe = fit_to_what_is_left(recipe, display.note)
     recipe = resolve_auto(recipe)
     with world.process_settings(), begin(recipe, display, resume) as origin:
         outcome, end = _run_segments(world, recipe, origin, display, began)

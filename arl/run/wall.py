@@ -5,7 +5,8 @@
        Router          TrainerClient        RewardPool         what the controller talks to
           └──── weights: a directory, a broadcast or handles ──── rank 0
 
-A server that dies is replaced (arl.engine.supervisor). A rank that dies ends the run (arl.train.rank_watch).
+A server that dies is replaced (arl.engine.supervisor). Engines come and go (arl.run.engine_pool), as commands ask that
+see the run's directory (arl.run.control). A rank that dies ends the run (arl.train.rank_watch).
 """
 
 import asyncio
@@ -14,24 +15,32 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import arl
 from arl.config.worlds import WALL
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
-from arl.launch.base import Launcher
+from arl.launch.address import host_identity, is_loopback
+from arl.launch.base import Launcher, Resources
 from arl.launch.launchers import make_launcher
 from arl.launch.trust import RunTrust, run_trust
-from arl.run.engines import EngineServers, connect_engines
+from arl.run.control.control_folder import ControlFolder
+from arl.run.control.control_messages import LiveRun
+from arl.run.control.control_server import serve_control
+from arl.run.control.run_key_file import key_file
+from arl.run.engine_pool import EnginePool, open_engine_pool
+from arl.run.engines import EngineServers
 from arl.run.evaluation.during import BackgroundEvaluations
 from arl.run.evaluation.replica import open_replica
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
 from arl.run.gc_pacing import rare_collections
+from arl.run.preflight import Plan
 from arl.run.ranks import open_trainer
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.world import Parts, Start, recipe_parts
 from arl.sync.publication_directory import SHARED_MEMORY, publication_directory
 from arl.sync.verify import refuse_other_tensors
-from arl.types import Accuracy
+from arl.types import Accuracy, StartingVersions
 
 
 class WallWorld:
@@ -91,20 +100,58 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher, trus
 
             async with (
                 open_rewards(recipe, launcher.logs, start.display.note) as rewards,
-                connect_engines(servers, started, start.display.note, trainer) as engine,
+                open_engine_pool(servers, started, start.display.note, trainer, _other_resources(plan)) as pool,
+                _changeable(start, weights, servers, pool),
             ):
                 yield recipe_parts(
                     start,
-                    engine=engine,
+                    engine=pool.router,
                     trainer=trainer,
                     codec=codec,
                     rewards=training_scorer(recipe, rewards),
                     held_out_rewards=evaluation_scorer(recipe, rewards),
                     ready=ready,
                     make_evaluations=_evaluations(start, servers),
-                    num_restarts=lambda: engine.restarts,
+                    num_restarts=lambda: pool.router.restarts,
                 )
         await trainer.stop()
+
+
+def _other_resources(plan: Plan) -> list[Resources]:
+    """Return the resources of every process of the run that is no engine of the router."""
+    evaluation = plan.placement.evaluation
+    return [*plan.placement.ranks, *([] if evaluation is None else [evaluation])]
+
+
+def _absolute(versions: StartingVersions) -> StartingVersions:
+    """Return the same versions with paths that another process finds, wherever it was started."""
+    older = {version: str(Path(path).absolute()) for version, path in versions.older.items()}
+    return StartingVersions(str(Path(versions.model).absolute()), versions.version, older)
+
+
+@contextlib.asynccontextmanager
+async def _changeable(start: Start, weights: Path, servers: EngineServers, pool: EnginePool) -> AsyncIterator[None]:
+    """Let commands add, join and remove engines while the context lasts; see docs/elastic.md."""
+    directory = start.origin.directory
+    state = _first_state(start, weights, servers)
+    with key_file(directory, servers.trust.key):
+        async with serve_control(ControlFolder(directory), pool, state, start.display.note):
+            yield
+
+
+def _first_state(start: Start, weights: Path, servers: EngineServers) -> LiveRun:
+    """Describe the run to those who want to join it."""
+    travels_by_file = start.origin.plan.transport in ("file", "ipc")
+    return LiveRun(
+        beat=0,
+        arl=arl.__version__,
+        host=host_identity(),
+        is_local=all(is_loopback(node.address) for node in servers.launcher.nodes),
+        weights=str(weights.absolute()) if travels_by_file else None,
+        versions=_absolute(start.versions),
+        like=servers.resources[0],
+        engines=[],
+    )
 
 
 def _evaluations(start: Start, servers: EngineServers) -> Callable[[Scoreboard], BackgroundEvaluations]:

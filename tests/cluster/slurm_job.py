@@ -16,16 +16,16 @@ from tests.cluster.machines import Machine
 from tests.cluster.slurm_cluster import SlurmCluster, wait_for
 
 DAEMONS = {"munged", "slurmd"}
-RUN_SECONDS = 300.0  # of a whole run, on a machine that does other things as well
+RUN_SECONDS = 600.0  # of a whole run, on a machine that does other things as well
 SMALL = """\
 name: small
 model:
   tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
 data: {task: running_checksum, options: {size: 2000}}
 rollout: {problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 24}
-train: {steps: 60, minibatches: 2, learning_rate: 1.5e-4}
+train: {steps: 20, minibatches: 2, learning_rate: 1.5e-4}
 engine: {slots: 32, replicas: 2}
-eval: {problems: 32}
+eval: {problems: 16}
 output: {checkpoint_every: 5}
 launcher: slurm
 cluster: {nodes: 3}
@@ -89,6 +89,13 @@ class SlurmJob:
     def state(self) -> str:
         """Return what Slurm says of the job, such as RUNNING."""
         return self.cluster.job_state(self.number)
+
+    @property
+    def minutes(self) -> int:
+        """Return how long the job has run, as Slurm counts."""
+        used = self.cluster.run("squeue", "--noheader", "--jobs", self.number, "--format", "%M").stdout.strip()
+        *hours, minutes, _ = (int(part) for part in used.split(":"))
+        return sum(hours) * 60 + minutes
 
     def summary(self) -> dict[str, Any]:
         """Return what the finished run has written."""

@@ -57,7 +57,7 @@ def assert_ended(seen: list[Any], code: int, words: str) -> None:
 def arl_in_a_job(slurm: SlurmCluster, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run `arl` on the first node of an allocation of three."""
     command = [sys.executable, "-m", "arl.cli", *arguments]
-    return slurm.run("salloc", "--no-kill", "--nodes=3", *ON_N1, *command, seconds=200, check=False)
+    return slurm.run("salloc", "--no-kill", "--nodes=3", *ON_N1, *command, seconds=300, check=False)
 
 
 def test_a_directory_that_nodes_do_not_share_is_refused_and_each_node_is_named(
@@ -75,7 +75,7 @@ def test_outside_of_the_nodes_of_an_allocation_the_command_says_how_to_get_there
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     recipe = str(write_small_recipe(tmp_path))
-    done = slurm.run("salloc", "--nodes=3", sys.executable, "-m", "arl.cli", "train", recipe, seconds=120, check=False)
+    done = slurm.run("salloc", "--nodes=3", sys.executable, "-m", "arl.cli", "train", recipe, seconds=300, check=False)
     assert done.returncode == 2, done.stderr
     assert "put `srun --overlap --nodes=1 --ntasks=1 --nodelist=n1 --pty` before the command" in done.stderr
 
@@ -86,3 +86,20 @@ def test_a_job_that_slurm_refuses_is_reported_with_its_reason(slurm: SlurmCluste
     done = run_arl(slurm, "train", recipe, "--set", output, "--partition", "no-such-queue")
     assert done.returncode == 2
     assert "invalid partition specified: no-such-queue" in done.stderr
+
+
+def test_when_the_controller_is_killed_its_processes_on_every_node_end_though_the_job_goes_on(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    log = tmp_path / "scenario.log"
+    slurm.run("salloc", "--no-shell", "--nodes=3")
+    command = [*ON_N1, "--jobid=1", sys.executable, "-m", "tests.cluster.scenario", str(directory)]
+    slurm.head.start_process(command, log, slurm.environment)
+    wait_for(lambda: "kill n2" in log.read_text(), "the scenario", 200)
+    controllers = [p for p in slurm.nodes["n1"].processes() if "tests.cluster.scenario" in p.cmdline()[:3]]
+    assert len(controllers) == 1
+    controllers[0].kill()
+    wait_for_idle_nodes(slurm)
+    assert slurm.job_state("1") == "RUNNING"

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from arl import clock
 from arl.engine.base import Load
-from arl.engine.router import Replica, Router
+from arl.engine.replica_seats import Replica
+from arl.engine.router import Router
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.types import Completion, GenerateRequest, Increment, SwapReport, WeightUpdate
 from tests.engine.conftest import ask, complete
@@ -122,7 +123,7 @@ class World:
 
     async def run(self, num_requests: int) -> None:
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(self._seat(i)) for i in range(len(self.router._seats))]
+            background = [tasks.create_task(self._seat(i)) for i in self.router._seats.numbers]
             if self.in_turns:
                 background += [tasks.create_task(self._turns())]
             else:

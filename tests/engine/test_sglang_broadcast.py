@@ -16,7 +16,8 @@ from arl.config.recipe import Deadlines, Recipe
 from arl.engine.router import Router
 from arl.launch.base import Resources
 from arl.launch.trust import RunTrust
-from arl.run.engines import EngineServers, connect_engines
+from arl.run.engine_pool import connect_engines
+from arl.run.engines import EngineServers
 from arl.sync.loading import read_weights
 from arl.sync.verify import checksums
 from arl.types import StartingVersions, WeightUpdate

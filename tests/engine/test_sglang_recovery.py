@@ -16,7 +16,8 @@ from arl.engine.router import Router
 from arl.launch.base import Process, Resources
 from arl.launch.local import LocalLauncher
 from arl.launch.trust import RunTrust
-from arl.run.engines import EngineServers, connect_engines
+from arl.run.engine_pool import connect_engines
+from arl.run.engines import EngineServers
 from arl.types import StartingVersions
 from tests.engine.conftest import KEY, Weights, within
 from tests.engine.test_recovery import Run
@@ -93,7 +94,7 @@ class Script:
             self._kill(self._live()[0], SCHEDULER, "mid-swap")
 
     def _live(self) -> list[int]:
-        return [i for i, seat in enumerate(self.router._seats) if seat.replica is not None]
+        return [i for i in self.router._seats.numbers if self.router._seats.replica(i) is not None]
 
     def _kill(self, seat: int, victim: str, moment: str) -> None:
         self._note_everyone()

@@ -72,7 +72,7 @@ def test_an_idle_server_that_dies_is_replaced_before_anybody_asks(old: Weights) 
         async with servers.open() as router:
             servers.kill(0)
             async with asyncio.timeout(300):
-                await router._seats[0].replica.lost.wait()  # type: ignore[union-attr]
+                await router._seats.replica(0).lost.wait()  # type: ignore[union-attr]
                 await router._any_live.wait()
             assert "0 requests resumed" in servers.notes[0]
 

@@ -6,7 +6,7 @@ import itertools
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -110,6 +110,8 @@ class World:
         self.restored, self.first = restored, restored.version if restored else 0
         self.trainer, self.observer = NullTrainer(step_seconds, self.first), NullObserver()
         self.checkpoints = NullCheckpoints(checkpoint_every, steps)
+        self.make_router = self._fixed_engines
+        self.beside: Callable[[], Coroutine[Any, Any, None]] | None = None  # goes on until the controller is done
 
     def run(self) -> "World":
         state, start = self.restored, 0.0
@@ -136,17 +138,18 @@ class World:
         self.controller = self._make(restored)
         if self.stop_at is not None:
             asyncio.get_running_loop().call_later(self.stop_at, self.controller.stop)
-        await self.controller.run()
+        async with asyncio.TaskGroup() as tasks:
+            beside = None if self.beside is None else tasks.create_task(self.beside())
+            await self.controller.run()
+            if beside is not None:
+                beside.cancel()
         self.seconds = clock.now()
 
     def _make(self, restored: ControllerState | None) -> Controller:
-        swaps = [self.swap_seconds * (i + 1) for i in range(self.replicas)]
         served = restored.loaded_version if restored else 0
         if restored and self.serves_newest:
             served = restored.version
-        self.trainer.engine = self.engine = Router(
-            [NullEngine(self.length_of, swap, self.seconds_of, served) for swap in swaps]
-        )
+        self.trainer.engine = self.engine = self.make_router(served)
         rewards = NullRewards(self.score)
         self.episodes = Episodes(self.engine, NullCodec(), rewards, self.env, self.rollout, seed=0, max_length=100_000)
         problems = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
@@ -174,6 +177,10 @@ class World:
                 restored=restored,
             )
         )
+
+    def _fixed_engines(self, served: int) -> Router:
+        swaps = [self.swap_seconds * (i + 1) for i in range(self.replicas)]
+        return Router([NullEngine(self.length_of, swap, self.seconds_of, served) for swap in swaps])
 
     def state(self) -> ControllerState:
         """Of the controller before it runs."""

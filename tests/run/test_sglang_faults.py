@@ -19,7 +19,8 @@ from arl.launch.child import RUN_KEY
 from arl.launch.local import LocalLauncher
 from arl.launch.trust import RunTrust
 from arl.models.tiny import make_tiny_model
-from arl.run.engines import EngineServers, connect_engines
+from arl.run.engine_pool import connect_engines
+from arl.run.engines import EngineServers
 from arl.run.failures import explain_deaths, reported_failures
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import StartingVersions

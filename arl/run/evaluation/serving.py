@@ -23,7 +23,8 @@ from arl.launch.launchers import make_launcher
 from arl.launch.placement import place
 from arl.launch.trust import run_trust
 from arl.run.auto import resolve_auto
-from arl.run.engines import EngineServers, connect_engines
+from arl.run.engine_pool import connect_engines
+from arl.run.engines import EngineServers
 from arl.run.evaluation.measure import measure_held_out
 from arl.run.evaluation.suite import open_suite
 from arl.run.failures import explain_deaths, reported_failures

@@ -12,7 +12,8 @@ from arl.launch.base import Node, Resources
 from arl.launch.launchers import make_launcher
 from arl.launch.placement import place
 from arl.launch.trust import RunTrust
-from arl.run.engines import EngineServers, connect_engines
+from arl.run.engine_pool import connect_engines
+from arl.run.engines import EngineServers
 from arl.run.failures import explain_deaths
 from arl.run.ranks import open_trainer
 from arl.run.smoke.busy_engines import Demand

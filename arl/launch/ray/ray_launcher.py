@@ -1,0 +1,184 @@
+"""Start the processes of a run on the nodes of a Ray cluster that is there, each as the child of an actor of its own.
+
+    reserve ─► probe ─► nodes
+    start(role, command, resources) ─► ChildActor on that node ─► RayProcess ─► logs/<role>.log
+    end of the context ─► SIGTERM to all ─► SIGKILL after `patience` seconds ─► the actors end
+
+Nothing is detached: when the controller dies, Ray ends its actors, and the kernel their children.
+"""
+
+import asyncio
+import functools
+import os
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from arl.config.cluster_section import Cluster
+from arl.errors import InputError, ProcessDied
+from arl.launch.address import HOST
+from arl.launch.base import Command, Node, Resources
+from arl.launch.child import PARENT, RUN_KEY
+from arl.launch.grants import granted_environment, port_environment
+from arl.launch.secrets_file import written_secrets
+
+# Ray is optional, and importing it takes a while: what imports it is imported where it is used.
+if TYPE_CHECKING:
+    from arl.launch.ray.ray_process import RayProcess
+    from arl.launch.ray.reservation import Reservation
+
+ARL = "ARL_"  # begins the variables of the controller that its processes get as well, wherever they are
+NOT_SENT = (PARENT, RUN_KEY)
+START_SECONDS = 120.0  # for Ray to start a worker, and the worker the process
+CALLS = 1000  # to one actor at a time; a call that is made again after a broken connection leaves the first one waiting
+
+
+class RayLauncher:
+    """Launch processes on the nodes of a Ray cluster; see arl.launch.base.Launcher.
+
+    Args:
+        logs: directory of the logs, made when the context is entered; every node sees it.
+        patience: seconds from SIGTERM to SIGKILL at the end of the context.
+        cluster: of the recipe.
+
+    Raises:
+        InputError: Ray is not installed.
+    """
+
+    def __init__(self, logs: Path, patience: float, cluster: Cluster) -> None:
+        _refuse_without_ray()
+        self._logs = logs
+        self._patience = patience
+        self._cluster = cluster
+        self._processes: list[RayProcess] = []
+
+    async def __aenter__(self) -> Self:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stops = [process.stop(self._patience) for process in self._processes]
+        await asyncio.shield(asyncio.gather(*stops))
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        from arl.launch.ray.probing import probed_nodes
+
+        return probed_nodes(self._reservation, self._cluster, self._logs.parent)
+
+    @property
+    def lost_nodes(self) -> Collection[int]:
+        return self._reservation.lost_nodes()
+
+    @property
+    def shares_files(self) -> bool:
+        return True  # nodes that do not see the run directory are refused
+
+    @property
+    def logs(self) -> Path:
+        return self._logs
+
+    @property
+    def processes(self) -> Sequence["RayProcess"]:
+        return self._processes
+
+    async def start(
+        self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
+    ) -> "RayProcess":
+        from arl.launch.ray.ray_process import RayProcess
+
+        node = self.nodes[resources.node]
+        if resources.node in self.lost_nodes:
+            raise ProcessDied(f"{role} cannot be started: Ray has given up node {node.name}")
+        actor = self._make_actor(resources.node)
+        pid = await self._start_in(actor, role, command, self._environment(command, resources), node.name)
+        process = RayProcess(
+            role,
+            self._logs / f"{role}.log",
+            on_line,
+            actor=actor,
+            pid=pid,
+            node=resources.node,
+            node_name=node.name,
+            describe_loss=functools.partial(self._describe_loss, resources.node),
+        )
+        await self._forget_dead(role)
+        self._processes.append(process)
+        return process
+
+    def _make_actor(self, node: int) -> Any:
+        """Make an actor on a node; Ray calls its methods again until the actor is known to be dead."""
+        import ray
+
+        from arl.launch.ray.child_actor import ChildActor
+
+        options = self._reservation.options(node)
+        return ray.remote(ChildActor).options(**options, max_concurrency=CALLS, max_task_retries=-1).remote()
+
+    async def _start_in(self, actor: Any, role: str, command: Command, environment: dict[str, str], node: str) -> int:
+        """Start the command in its actor, and return its process id.
+
+        Raises:
+            ProcessDied: it cannot be started there.
+        """
+        import ray
+        from ray.exceptions import RayError
+
+        from arl.launch.ray.loss import reason
+
+        with written_secrets(self._logs.parent, command.secrets) as file:
+            secrets = None if file is None else str(file)
+            try:
+                async with asyncio.timeout(START_SECONDS):
+                    pid: int = await actor.start.remote(command.argv, environment, secrets, os.getcwd())
+            except TimeoutError as error:
+                ray.kill(actor)
+                raise ProcessDied(
+                    f"{role} cannot be started: Ray has started no worker on {node} within {START_SECONDS:.0f} s"
+                ) from error
+            except RayError as error:
+                ray.kill(actor)
+                raise ProcessDied(f"{role} cannot be started on {node} (Ray: {reason(error)})") from error
+        return pid
+
+    def _environment(self, command: Command, resources: Resources) -> dict[str, str]:
+        """Return the variables that are added to those of the node; they cross the network in the clear."""
+        own = {name: value for name, value in os.environ.items() if name.startswith(ARL) and name not in NOT_SENT}
+        return {
+            **own,
+            **command.environment,
+            **granted_environment(resources),
+            **port_environment(self._cluster),
+            HOST: self.nodes[resources.node].address,
+        }
+
+    def _describe_loss(self, node: int, error: Exception) -> str:
+        from arl.launch.ray.loss import describe_loss
+
+        return describe_loss(error, self.nodes[node].name, node in self.lost_nodes)
+
+    async def _forget_dead(self, role: str) -> None:
+        """Forget the dead predecessors of a process, and end their actors."""
+        dead = [p for p in self._processes if p.role == role and p.exit_code is not None]
+        self._processes = [p for p in self._processes if p not in dead]
+        for process in dead:
+            await process.stop(0.0)
+
+    @property
+    def _reservation(self) -> "Reservation":
+        from arl.launch.ray.reservation import reserve
+
+        return reserve(self._cluster.address, self._cluster.nodes, self._cluster.fewest_nodes)
+
+
+def _refuse_without_ray() -> None:
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise InputError(
+            "launcher ray: Ray is not installed; pip install 'arl[ray]' on every node, or use launcher: local"
+        ) from error
+    assert ray.__version__

@@ -1,0 +1,115 @@
+"""Watch a command that a ChildActor runs on another node."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+
+from arl.launch.process_state import STATE_SECONDS, UNREACHABLE, describe_state
+from arl.launch.watched_process import WatchedProcess
+
+END_SECONDS = 20.0  # for a node to answer when its process is ended; Ray ends the process then, if the node still lives
+
+
+class RayProcess(WatchedProcess):
+    """Watch one process on a node of a Ray cluster; see arl.launch.base.Process.
+
+    Args:
+        actor: handle of its ChildActor, which has started it.
+        pid: its process id on its node.
+        node: number of its node.
+        node_name: as messages show it.
+        describe_loss: says what has happened to the actor, by Ray's error.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        log: Path,
+        on_line: Callable[[str], None] | None,
+        *,
+        actor: Any,
+        pid: int,
+        node: int,
+        node_name: str,
+        describe_loss: Callable[[RayActorError], str],
+    ) -> None:
+        self._actor = actor
+        self._pid = pid
+        self._node = node
+        self._node_name = node_name
+        self._describe_loss = describe_loss
+        self._position = 0  # in its output
+        self._exit_code: int | None = None
+        self._loss = ""  # what has happened to its actor
+        self._following = asyncio.create_task(self._follow(), name=f"end of {role}")
+        super().__init__(role, log, on_line)
+
+    def __str__(self) -> str:
+        return f"{self.role} (pid {self.pid} on {self._node_name})"
+
+    @property
+    def node(self) -> int:
+        return self._node
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._exit_code
+
+    async def state(self) -> str:
+        try:
+            async with asyncio.timeout(STATE_SECONDS):
+                return describe_state(await self._actor.state.remote())
+        except (TimeoutError, RayActorError):
+            return f"{UNREACHABLE}: {self._node_name} does not answer"
+
+    async def _follow(self) -> None:
+        """Wait for its end, which its actor reports, or Ray that of the actor."""
+        try:
+            self._has_ended(await self._actor.wait.remote())
+        except RayActorError as error:
+            self._has_ended(-signal.SIGKILL, self._describe_loss(error))
+
+    def _has_ended(self, code: int, loss: str = "") -> None:
+        if self._exit_code is None:
+            self._exit_code = code
+            self._loss = loss
+
+    async def _wait(self) -> None:
+        await asyncio.shield(self._following)
+
+    async def _read(self) -> bytes:
+        try:
+            piece: bytes = await self._actor.read.remote(self._position)
+        except RayActorError:  # `_follow` reports it
+            return b""
+        self._position += len(piece)
+        return piece
+
+    def _stop_reading(self) -> None:
+        """Do nothing: the worker of the actor holds the pipe, and closes it when it ends."""
+
+    def _signal(self, number: signal.Signals) -> None:
+        self._actor.signal_all.remote(int(number))
+
+    async def _end(self) -> None:
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await self._actor.end.remote()
+                await self._wait()
+        except (TimeoutError, RayActorError):
+            self._has_ended(-signal.SIGKILL, f"was given up, because {self._node_name} does not answer")
+        finally:
+            ray.kill(self._actor)
+            self._following.cancel()
+
+    def _how_it_ended(self) -> str:
+        return self._loss or super()._how_it_ended()

@@ -1,0 +1,189 @@
+"""Watch a process, wherever it runs: copy its output to a log, and wait until it is ready or has ended.
+
+_read ─► logs/<role>.log, on_line, ready     _wait ─► ended, died, finished     stop, ends_by_itself ─► _signal, _end
+
+A launcher inherits from WatchedProcess and says how its processes are read, awaited and signaled.
+"""
+
+import asyncio
+import os
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from arl.clock import deadline
+from arl.errors import ProcessDied
+
+OUTPUT_SECONDS = 1.0  # for the rest of a dead process's output
+TAIL_LINES = 15
+TAIL_BYTES = 1 << 16  # of the log, in which its last lines are looked for
+
+
+class WatchedProcess(ABC):
+    """Watch one process; see arl.launch.base.Process.
+
+    Args:
+        role: its name in messages.
+        log: file that gets its output.
+        on_line: is called with every line of its output.
+    """
+
+    def __init__(self, role: str, log: Path, on_line: Callable[[str], None] | None) -> None:
+        self._role = role
+        self._log = log
+        self._on_line = on_line
+        self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._log_failure: Exception | None = None
+        self._copying = asyncio.create_task(self._copy_output(), name=f"output of {role}")
+
+    def __str__(self) -> str:
+        return f"{self.role} (pid {self.pid})"
+
+    @property
+    def role(self) -> str:
+        return self._role
+
+    @property
+    def node(self) -> int:
+        return 0
+
+    @property
+    @abstractmethod
+    def pid(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def exit_code(self) -> int | None: ...
+
+    @abstractmethod
+    async def _wait(self) -> object:
+        """Wait until it has ended."""
+
+    @abstractmethod
+    async def _read(self) -> bytes:
+        """Wait for the next piece of its output; empty: there is no more."""
+
+    @abstractmethod
+    def _stop_reading(self) -> None:
+        """Close its output, which whoever has inherited the other end may hold open for longer."""
+
+    @abstractmethod
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and to what it has started, if anything is left of them."""
+
+    async def _end(self) -> None:
+        """Kill what is left of it and of what it has started."""
+        self._signal(signal.SIGKILL)
+
+    def _how_it_ended(self) -> str:
+        """Say how it has ended, as in `exited with code 1`."""
+        code = self.exit_code
+        assert code is not None
+        return describe_exit(code)
+
+    async def ready(self, seconds: float) -> str:
+        async with deadline(seconds, "launcher", f"{self} to be ready (log: {self._log})"):
+            death = asyncio.create_task(self.died())
+            waits: set[asyncio.Future[Any]] = {death, self._ready}
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                if not self._ready.done():
+                    raise await death
+                return self._ready.result()
+            finally:
+                death.cancel()
+
+    async def ended(self) -> str:
+        await self._wait()
+        await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)  # a child of it may hold its output open
+        if self._log_failure is not None:
+            return f"{self} was killed because its output could not be logged ({self._log_failure!r})"
+        return f"{self} {self._how_it_ended()}"
+
+    async def died(self) -> ProcessDied:
+        return ProcessDied(f"{await self.ended()}. {self.last_words()}")
+
+    async def finished(self, seconds: float) -> None:
+        async with deadline(seconds, "launcher", f"{self} to finish (log: {self._log})"):
+            death = await self.died()
+        if self.exit_code != 0:
+            raise death
+
+    async def ends_by_itself(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._signal(signal.SIGKILL)
+        return True
+
+    async def stop(self, seconds: float) -> None:
+        self._signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wait()
+        except TimeoutError:
+            self._signal(signal.SIGKILL)
+            await self._wait()
+        finally:
+            await self._end()  # what it started and left behind
+            await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
+            self._copying.cancel()
+
+    def last_words(self) -> str:
+        try:
+            end = _read_end(self._log)
+        except OSError as error:  # what ended the process matters more
+            return f"Its log {self._log} cannot be read: {error.strerror}."
+        lines = end.decode(errors="replace").splitlines()[-TAIL_LINES:]
+        indented = "\n".join(f"    {line}" for line in lines)
+        return f"The end of {self._log}:\n{indented}"
+
+    async def _copy_output(self) -> None:
+        """Copy the output into the log.
+
+        Consumes output; waits for more; unblocked by the process, or by its end. If the log cannot be written the
+        process is killed, because it would block on a full pipe.
+        """
+        unfinished = b""
+        try:
+            with self._log.open("ab", buffering=0) as log:
+                while piece := await self._read():
+                    log.write(piece)
+                    *lines, unfinished = (unfinished + piece).split(b"\n")
+                    for line in lines:
+                        self._take_line(line.decode(errors="replace").strip())
+        except Exception as error:
+            self._log_failure = error
+            self._signal(signal.SIGKILL)
+        finally:
+            self._stop_reading()
+
+    def _take_line(self, line: str) -> None:
+        if line.startswith("ready ") and not self._ready.done():
+            self._ready.set_result(line.removeprefix("ready "))
+        if self._on_line is not None:
+            self._on_line(line)
+
+
+def _read_end(log: Path) -> bytes:
+    """Return the last bytes of a log, which may be too long to be read whole."""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL_BYTES))
+        return file.read()
+
+
+def describe_exit(code: int) -> str:
+    """Say how a process has ended, by its exit code.
+
+    >>> describe_exit(1), describe_exit(-9)
+    ('exited with code 1', 'was killed by SIGKILL')
+    """
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"exited with code {code}"

@@ -1,0 +1,385 @@
+"""Keep the engines of a run: those that it started, those that were added, and those that have joined it.
+
+    open_engine_pool ─► a supervisor for each started server ─┐
+    add              ─► one more server, one more supervisor ─┼─► Router: a seat each
+    join             ─► a connection to somebody else's ──────┘
+    remove, a loss for good ─► the seat is closed: open requests go on elsewhere and keep their tokens
+
+The run goes on without an engine that is given up while engine.min_replicas others serve or start.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from arl.clock import deadline, now
+from arl.engine.replica_seats import Replica
+from arl.engine.router import Router
+from arl.engine.supervisor import EngineSupervisor
+from arl.errors import EngineLost, InputError, ProcessDied, RunError
+from arl.launch.base import Process, Resources
+from arl.launch.replacement import another_place
+from arl.run.control.control_messages import EngineStatus, JoinEngine, State
+from arl.run.engines import EngineServers
+from arl.sync.group_sender import GroupSender
+from arl.sync.weight_sender import WeightSender
+
+BEAT_SECONDS = 2.0  # between two questions to an engine that has joined, which nobody here watches as a process
+
+
+@dataclass(eq=False)
+class Member:
+    """Describe one engine of the run."""
+
+    name: str  # its role, as in engine-0
+    seat: int
+    node: str
+    is_of_start: bool = False  # the run does not begin without it
+    guest: JoinEngine | None = None  # as it introduced itself; None: the run has started it
+    process: asyncio.Future[Process] | None = None  # the newest one, perhaps still being started
+    task: asyncio.Task[None] | None = None  # keeps it
+    serves: asyncio.Event = field(default_factory=asyncio.Event)  # set for good when it first serves
+    given_up: RunError | None = None
+    is_leaving: bool = False
+
+    @property
+    def pid(self) -> int | None:
+        """Return its process id on its node; None: it is being started."""
+        if self.guest is not None:
+            return self.guest.pid
+        if self.process is None or not self.process.done() or self.process.exception() is not None:
+            return None
+        return self.process.result().pid
+
+    def __str__(self) -> str:
+        return self.name if self.pid is None else f"{self.name} (pid {self.pid} on {self.node})"
+
+
+class EnginePool:
+    """Start, watch, add and remove the engines of a run; see `open_engine_pool`.
+
+    Args:
+        servers: starts a server, and connects to it.
+        neighbors: resources of the run's other processes, which no engine may take.
+        note: is called with one line for each change.
+        sender: broadcasts weights, where that is their transport.
+        tasks: keep the members; they are cancelled at the end.
+    """
+
+    def __init__(
+        self,
+        servers: EngineServers,
+        neighbors: Sequence[Resources],
+        note: Callable[[str], None],
+        sender: GroupSender | None,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        recipe = servers.recipe
+        self._recipe = recipe
+        self._resources = {seat: servers.resources[seat] for seat in range(len(servers.resources))}
+        self._servers = dataclasses.replace(servers, resources=self._resources)
+        self._neighbors = neighbors
+        self._nodes = list(servers.launcher.nodes)  # asking for them may ask the driver of the GPUs
+        self._note = note
+        self._sender = sender
+        self._tasks = tasks
+        self._members: dict[str, Member] = {}
+        empty_seats = [None] * len(self._resources)
+        self.router = Router(empty_seats, sender=sender, in_turn=recipe.sync.order == "in_turn")
+
+    async def begin(self, started: Sequence[Process]) -> None:
+        """Take over the servers of the start, one for each seat, and wait until all of them serve."""
+        for seat, process in enumerate(started):
+            member = Member(process.role, seat, self._node_name(seat), is_of_start=True)
+            member.process = asyncio.get_running_loop().create_future()
+            member.process.set_result(process)
+            self._keep(member, process)
+        for member in list(self._members.values()):
+            await member.serves.wait()  # or its task ends the group, within the deadlines of a start
+
+    def end(self) -> None:
+        """Stop watching. Whoever owns the processes stops them."""
+        for member in self._members.values():
+            if member.task is not None:
+                member.task.cancel()
+
+    def statuses(self) -> list[EngineStatus]:
+        """Describe every engine."""
+        return [self._status(member) for member in self._members.values()]
+
+    # ---- changes
+
+    async def add(self) -> str:
+        """Start one more engine by the run's launcher, wait until it serves, and return its name.
+
+        Raises:
+            InputError: there is no room for it.
+            RunError: it could not be started; the run goes on without it.
+        """
+        self._refuse_shared_devices("add")
+        resources = self._place_of_one_more()
+        seat = self.router.open_seat()
+        self._resources[seat] = resources
+        member = Member(f"{self._servers.side}-{seat}", seat, self._node_name(seat))
+        try:
+            process = await self._start(member)
+        except RunError as error:
+            self.router.close_seat(seat, error)
+            raise
+        self._keep(member, process)
+        await self._until_it_serves(member)
+        self._note(f"{member} was added and serves version {self.router.loaded_version}; {self._count()}")
+        return member.name
+
+    async def join(self, guest: JoinEngine) -> str:
+        """Seat the engine of somebody who has started it, once it has the newest weights; return its name.
+
+        Raises:
+            InputError: there is an engine of this name, or the run takes none.
+            RunError: it does not answer, or cannot load the weights; the run goes on without it.
+        """
+        self._refuse_shared_devices("join")
+        if guest.name in self._members:
+            raise InputError(f"{guest.name}: the run has an engine of this name")
+        seat = self.router.open_seat()
+        self._resources[seat] = Resources(threads=1)  # only where it runs they are known, and granted
+        member = Member(guest.name, seat, guest.node, guest=guest)
+        self._members[member.name] = member
+        member.task = self._tasks.create_task(self._keep_guest(member, guest.url), name=f"watcher of {guest.name}")
+        await self._until_it_serves(member)
+        self._note(f"{member} joined and serves version {self.router.loaded_version}; {self._count()}")
+        return member.name
+
+    async def remove(self, name: str) -> int:
+        """Remove an engine, and return how many of its open requests go on elsewhere, with their tokens.
+
+        Raises:
+            InputError: there is no such engine, or none would be left.
+        """
+        member = self._members.get(name)
+        if member is None or member.is_leaving:
+            raise InputError(f"{name}: the run has no such engine; it has {', '.join(self._members)}")
+        if not self._others(member):
+            raise InputError(f"{name}: is the run's only engine; add another one first")
+        member.is_leaving = True
+        replica = self.router.replica(member.seat)
+        num_moved = 0 if replica is None else replica.open
+        self.router.close_seat(member.seat, EngineLost(f"{name} was removed"))
+        await self._stop(member)
+        del self._members[name]
+        self._note(f"{member} was removed; {num_moved} requests resumed; {self._count()}")
+        return num_moved
+
+    async def _stop(self, member: Member) -> None:
+        """End the task that keeps a member, and the process if it is ours."""
+        if member.task is not None:
+            member.task.cancel()
+            await asyncio.wait({member.task}, timeout=self._recipe.deadlines.swap)
+        if member.process is not None:
+            process = await member.process
+            await process.stop(self._recipe.deadlines.shutdown)
+
+    def _refuse_shared_devices(self, verb: str) -> None:
+        if self._recipe.mode == "collocated":
+            raise InputError(
+                f"engines {verb}: in mode collocated engines and trainer take turns on the same devices, of which an "
+                "added engine would have none; use mode disaggregated"
+            )
+
+    def _place_of_one_more(self) -> Resources:
+        """Find room for one more engine like the first.
+
+        Raises:
+            InputError: no node has it.
+        """
+        like = self._resources[0]
+        launcher = self._servers.launcher
+        place = another_place(like, self._taken(), self._nodes, launcher.lost_nodes)
+        if place is not None:
+            return place
+        nodes = ", ".join(f"{node.name} has {len(node.devices)} in all" for node in self._nodes)
+        raise InputError(
+            f"engines add: an engine needs {len(like.devices)} free GPUs of one node, and none has them ({nodes}); use "
+            "`arl engines join` on another machine"
+        )
+
+    def _taken(self) -> list[Resources]:
+        """Return the resources of all processes of the run."""
+        ours = [self._resources[member.seat] for member in self._members.values() if member.guest is None]
+        return [*ours, *self._neighbors]
+
+    async def _until_it_serves(self, member: Member) -> None:
+        """Wait until a new member serves.
+
+        Raises:
+            RunError: it was given up, or removed, before.
+        """
+        assert member.task is not None
+        serving = asyncio.create_task(member.serves.wait())
+        try:
+            await asyncio.wait({serving, member.task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            serving.cancel()
+        if not member.serves.is_set():
+            raise member.given_up or EngineLost(f"{member.name} was removed before it served")
+
+    # ---- what keeps a member
+
+    def _keep(self, member: Member, process: Process) -> None:
+        """Watch over a server that the launcher has started."""
+        supervisor = EngineSupervisor(
+            self.router,
+            member.seat,
+            start=lambda: self._start(member),
+            connect=lambda url: self._servers.connect(url, self._sender, member.seat),
+            startup_seconds=self._recipe.deadlines.startup,
+            max_restarts=self._recipe.engine.max_restarts,
+            note=self._note,
+            has_served=member.serves,
+        )
+        self._members[member.name] = member
+        work = self._supervise(member, supervisor, process)
+        member.task = self._tasks.create_task(work, name=f"supervisor of {member.name}")
+
+    async def _supervise(self, member: Member, supervisor: EngineSupervisor, process: Process) -> None:
+        try:
+            await supervisor.supervise(process)
+        except ProcessDied as death:
+            self._give_up(member, death)
+        except RunError:
+            if not member.is_leaving:  # then nobody asks any more what it answers
+                raise
+
+    async def _keep_guest(self, member: Member, url: str) -> None:
+        """Connect to an engine that has joined, seat it, and close its seat when it is lost."""
+        try:
+            startup = self._recipe.deadlines.startup
+            async with self._servers.connect(url, self._sender, member.seat) as engine:
+                async with deadline(startup, "controller", f"{member} to load the newest weights"):
+                    replica = await self.router.fill(member.seat, engine, is_guest=True)
+                member.serves.set()
+                await _watch(replica)
+        except RunError as why:
+            if not member.is_leaving:
+                self._give_up(member, why)
+
+    async def _start(self, member: Member) -> Process:
+        """Start the server of a member, on another node if its own is lost.
+
+        Raises:
+            ProcessDied: its node is lost, and no other one has room.
+        """
+        launcher = self._servers.launcher
+        resources = self._resources[member.seat]
+        if resources.node in launcher.lost_nodes:
+            others = [other for other in self._taken() if other is not resources]
+            place = another_place(resources, others, self._nodes, launcher.lost_nodes)
+            if place is None:
+                raise ProcessDied(f"{member.name}: its node {member.node} is lost, and no other node has room for it")
+            self._resources[member.seat] = place
+            member.node = self._node_name(member.seat)
+        member.process = asyncio.ensure_future(self._servers.start(member.seat))
+        return await asyncio.shield(member.process)  # so that whoever removes it meanwhile can stop it
+
+    def _give_up(self, member: Member, why: RunError) -> None:
+        """Go on without a member, or end the run.
+
+        Raises:
+            RunError: the run cannot go on without it.
+        """
+        if member.is_leaving:
+            return
+        member.given_up = why
+        left = len(self._others(member))
+        fewest = self._recipe.engine.fewest_replicas
+        if member.is_of_start and not member.serves.is_set():
+            raise why
+        if member.serves.is_set() and left < fewest:
+            if self._recipe.engine.min_replicas is None:
+                raise why
+            raise ProcessDied(f"{why}\n{left} engines are left, and engine.min_replicas is {fewest}") from why
+        self.router.close_seat(member.seat, why)
+        del self._members[member.name]
+        self._note(f"{member} is given up: {why}\nThe run goes on; {self._count()}")
+
+    # ---- what is said of members
+
+    def _others(self, member: Member) -> list[Member]:
+        """Return the other members that serve, or start."""
+        return [other for other in self._members.values() if other is not member and not other.is_leaving]
+
+    def _count(self) -> str:
+        num_members = len(self._members)
+        return "it has 1 engine" if num_members == 1 else f"it has {num_members} engines"
+
+    def _node_name(self, seat: int) -> str:
+        return self._nodes[self._resources[seat].node].name
+
+    def _status(self, member: Member) -> EngineStatus:
+        replica = self.router.replica(member.seat)
+        if replica is None:
+            state: State = "restarting" if member.serves.is_set() else "starting"
+            return EngineStatus(member.name, member.node, member.pid, state)
+        return EngineStatus(
+            name=member.name,
+            node=member.node,
+            pid=member.pid,
+            state="serving" if member.guest is None else "joined",
+            version=replica.engine.loaded_version,
+            open=replica.open,
+            seconds=now() - replica.since,
+        )
+
+
+async def _watch(replica: Replica) -> NoReturn:
+    """Ask an engine for its load again and again until it is lost, and raise why.
+
+    Waits for its answers, which have a deadline, and for the router, which may find out first.
+    """
+    while not replica.lost.is_set():
+        await replica.engine.report()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BEAT_SECONDS):
+                await replica.lost.wait()
+    assert replica.loss is not None
+    raise replica.loss
+
+
+@contextlib.asynccontextmanager
+async def open_engine_pool(
+    servers: EngineServers,
+    started: Sequence[Process],
+    note: Callable[[str], None],
+    trainer: WeightSender | None = None,
+    neighbors: Sequence[Resources] = (),
+) -> AsyncIterator[EnginePool]:
+    """Yield the pool of the started servers, once all of them serve. A server that dies is replaced.
+
+    Args:
+        servers: start a server again, and connect to it.
+        started: by seat of the router.
+        note: is called with one line for each change.
+        trainer: broadcasts weights, where that is their transport.
+        neighbors: resources of the run's other processes.
+    """
+    sender = None if trainer is None else GroupSender(trainer, servers.recipe.deadlines.swap)
+    async with asyncio.TaskGroup() as tasks:
+        pool = EnginePool(servers, neighbors, note, sender, tasks)
+        await pool.begin(started)
+        yield pool
+        pool.end()
+
+
+@contextlib.asynccontextmanager
+async def connect_engines(
+    servers: EngineServers,
+    started: Sequence[Process],
+    note: Callable[[str], None],
+    trainer: WeightSender | None = None,
+) -> AsyncIterator[Router]:
+    """Yield a Router over engines that nobody adds or removes; see `open_engine_pool`."""
+    async with open_engine_pool(servers, started, note, trainer) as pool:
+        yield pool.router

@@ -1,0 +1,230 @@
+"""Engines join, leave and are lost at any moment of a run in virtual time: it trains the same, from tokens as fresh."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arl.engine.router import Router
+from arl.errors import EngineLost
+from arl.types import FAILED, FAILED_REQUEUED, GenerateRequest, Increment, SwapReport, WeightUpdate
+from tests.examples import examples
+from tests.fakes import NullEngine
+from tests.rollout import test_exact_lag
+from tests.rollout.test_controller import World, rules, scheduled
+from tests.rollout.test_controller import schedules as bounded_schedules
+
+LAST_CHANGE = 3000.0  # virtual seconds: then the engines stay, so that every run ends
+MOST = 5  # engines
+CHANGES = ["join", "join", "remove", "die", "die and be noticed", "leave in mid-join"]
+
+
+class Leaving(NullEngine):
+    """Is a NullEngine whose connection breaks when it has gone."""
+
+    def __init__(self, world: World, swap_seconds: float, version: int) -> None:
+        super().__init__(world.length_of, swap_seconds, world.seconds_of, version)
+        self._world = world
+        self._gone = asyncio.Event()
+
+    @property
+    def is_gone(self) -> bool:
+        return self._gone.is_set()
+
+    def go(self) -> None:
+        self._gone.set()
+
+    async def _pass(self, seconds: float) -> None:
+        """Pass `seconds`, or raise EngineLost as soon as it has gone."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._gone.wait()
+        except TimeoutError:
+            return
+        raise EngineLost("the connection broke")
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+        await self._pass(0.0)
+        assert self.loaded_version >= self._world.engine.loaded_version, "a request for an engine that is behind"
+        async for increment in super().generate(request):
+            await self._pass(0.0)
+            yield increment
+
+    async def update_weights(self, update: WeightUpdate) -> SwapReport:
+        await self._pass(self.swap_seconds)
+        assert update.version > self.loaded_version
+        self.loaded_version = update.version
+        return SwapReport(update.version, self.swap_seconds, self.swap_seconds)
+
+
+class Changes:
+    """Add engines to the router of `world`, remove them and lose them, as `seed` says. One at least lives or joins."""
+
+    def __init__(self, world: World, seed: int, pace: float) -> None:
+        self._world = world
+        self._rng = random.Random(seed)
+        self._pace = pace  # virtual seconds between two changes, on average
+        self.counts = Counter[str]()
+        world.make_router = self._open
+        world.beside = self._run
+
+    def _open(self, served: int) -> Router:
+        self._served = served
+        self._oldest = served
+        self._engines = dict(enumerate(self._make() for _ in range(self._world.replicas)))  # by seat
+        self._joining: dict[int, asyncio.Task[None]] = {}  # by seat
+        router = Router([*self._engines.values(), None])
+        router.close_seat(self._world.replicas, EngineLost("nobody ever had it"))
+        return router
+
+    def _make(self) -> Leaving:
+        swap = self._world.swap_seconds * self._rng.choice([0.5, 1.0, 2.0])
+        return Leaving(self._world, swap, self._served)
+
+    @property
+    def _living(self) -> list[int]:
+        return [seat for seat, engine in self._engines.items() if not engine.is_gone]
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            passed = 0.0
+            while passed < LAST_CHANGE:
+                pause = self._rng.expovariate(1 / self._pace)
+                passed += pause
+                await asyncio.sleep(pause)
+                self._close_lost_seats()
+                self._change(self._rng.choice(CHANGES), tasks)
+                loaded = self._world.engine.loaded_version
+                assert loaded >= self._oldest, "loaded_version decreased"
+                self._oldest = loaded
+
+    def _change(self, change: str, tasks: asyncio.TaskGroup) -> None:
+        if change == "join":
+            if len(self._living) + len(self._joining) < MOST:
+                self._begin_join(tasks)
+        elif change == "leave in mid-join":
+            if self._living and self._joining:
+                self._joining.popitem()[1].cancel()
+        elif len(self._living) + len(self._joining) > 1 and self._living:
+            self._end(self._rng.choice(self._living), change)
+
+    def _begin_join(self, tasks: asyncio.TaskGroup) -> None:
+        seat = self._world.engine.open_seat()
+        self._joining[seat] = tasks.create_task(self._join(seat))
+
+    async def _join(self, seat: int) -> None:
+        engine = self._make()
+        try:
+            await asyncio.sleep(self._rng.choice([0.0, 3.0]))
+            await self._world.engine.fill(seat, engine)
+        except asyncio.CancelledError:
+            self.counts["left in mid-join"] += 1
+            self._world.engine.close_seat(seat, EngineLost("it left before it had joined"))
+            return
+        self.counts["joined"] += 1
+        self._engines[seat] = engine
+        self._joining.pop(seat, None)
+
+    def _end(self, seat: int, how: str) -> None:
+        self.counts[how] += 1
+        engine = self._engines[seat]
+        router = self._world.engine
+        replica = router._seats.replica(seat)
+        engine.go()  # if it is not noticed, the next request finds out, or the next swap
+        if how == "remove":
+            router.close_seat(seat, EngineLost("it was removed"))
+            del self._engines[seat]
+        elif how == "die and be noticed" and replica is not None:
+            router.lose(replica, EngineLost("it died"))
+
+    def _close_lost_seats(self) -> None:
+        router = self._world.engine
+        for seat in list(self._engines):
+            if router._seats.replica(seat) is None:
+                router.close_seat(seat, EngineLost("it is gone for good"))
+                del self._engines[seat]
+
+
+def check_that_no_request_was_lost(world: World) -> None:
+    """Check that every trained response has all of its tokens, each once, and that no group was trained twice."""
+    trained = [group.group_id for batch in world.trainer.batches for group in batch.groups]
+    ledger = world.controller.ledger
+    assert len(set(trained)) == len(trained) == ledger.trained
+    assert ledger.admitted == ledger.trained + ledger.lost.total()
+    for batch in world.trainer.batches:
+        for group in batch.groups:
+            for trajectory in group.trajectories:
+                tokens = trajectory.token_ids[trajectory.loss_mask].tolist()
+                assert tokens == list(range(len(tokens)))
+
+
+elastic_schedules = st.fixed_dictionaries(
+    {"seed": st.integers(0, 2**32), "pace": st.sampled_from([0.5, 2.0, 10.0, 60.0])}
+)
+
+
+def run_with_a_bound(s: dict[str, Any], elastic: dict[str, Any]) -> Counter[str]:
+    rollout = rules(s)
+    world = scheduled(s, rollout, 6, checkpoint_every=s["checkpoint_every"], crash_at=s["crash_at"])
+    changes = Changes(world, elastic["seed"], elastic["pace"])
+    world.run()
+    check_that_no_request_was_lost(world)
+    assert max(world.ages()) <= rollout.max_age
+    assert max(world.trainer.versions_ahead) <= rollout.versions_ahead
+    assert [len(batch.groups) for batch in world.trainer.batches] == [s["problems"]] * 6
+    assert bool(world.controller.ledger.lost[FAILED] + world.controller.ledger.lost[FAILED_REQUEUED]) <= bool(
+        s["fail_one_in"]
+    )
+    return changes.counts
+
+
+def run_with_exact_lag(s: dict[str, Any], elastic: dict[str, Any]) -> Counter[str]:
+    world = test_exact_lag.world(s, test_exact_lag.rejecting(s["reject_one_in"]))
+    changes = Changes(world, elastic["seed"], elastic["pace"])
+    world.run()
+    check_that_no_request_was_lost(world)
+    assert test_exact_lag.trained_lags(world) == np.sort(s["lags"], axis=1).tolist()
+    return changes.counts
+
+
+@given(bounded_schedules, elastic_schedules)
+@examples(2)
+def test_whichever_engines_come_and_go_the_bound_holds_and_no_request_is_lost(
+    s: dict[str, Any], elastic: dict[str, Any]
+) -> None:
+    run_with_a_bound(s, elastic)
+
+
+@given(test_exact_lag.schedules, elastic_schedules)
+@examples(1)
+def test_whichever_engines_come_and_go_every_token_is_exactly_as_old_as_was_drawn(
+    s: dict[str, Any], elastic: dict[str, Any]
+) -> None:
+    run_with_exact_lag(s, elastic)
+
+
+@pytest.mark.slow
+def test_two_thousand_schedules_of_engines_that_come_and_go_violate_nothing() -> None:
+    counts = Counter[str]()
+
+    @settings(max_examples=1400)
+    @given(bounded_schedules, elastic_schedules)
+    def bounded(s: dict[str, Any], elastic: dict[str, Any]) -> None:
+        counts.update(run_with_a_bound(s, elastic), schedules=1)
+
+    @settings(max_examples=600)
+    @given(test_exact_lag.schedules, elastic_schedules)
+    def exact(s: dict[str, Any], elastic: dict[str, Any]) -> None:
+        counts.update(run_with_exact_lag(s, elastic), schedules=1)
+
+    bounded()
+    exact()
+    print(dict(counts))
+    assert counts["schedules"] >= 2000
+    assert min(counts[change] for change in ("joined", "remove", "die", "die and be noticed")) > 2000
