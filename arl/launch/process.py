@@ -46,11 +46,11 @@ class LocalProcess(WatchedProcess):
     def exit_code(self) -> int | None:
         return self._process.returncode
 
-    async def _wait(self) -> object:
-        return await self._process.wait()
-
     async def state(self) -> str:
         return describe_state(state_letter(self.pid))
+
+    async def _wait(self) -> object:
+        return await self._process.wait()
 
     async def _read(self) -> bytes:
         return await self._output.read(PIECE)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 RUNS = "runs"
+STATE_SECONDS = 2.0  # for a node to say what a process of it does
 UNREACHABLE = "cannot be asked"  # begins the phrase of a process whose node does not answer
 STATES = {
     "T": "is stopped by a signal (SIGSTOP?)",

@@ -9,10 +9,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
-from arl.launch.process_state import UNREACHABLE, describe_state
+from arl.launch.process_state import STATE_SECONDS, UNREACHABLE, describe_state
 from arl.launch.watched_process import WatchedProcess
 
-STATE_SECONDS = 2.0  # for an actor to say what its command does
 END_SECONDS = 20.0  # for a node to answer when its process is ended; Ray ends the process then, if the node still lives
 
 

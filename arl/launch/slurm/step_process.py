@@ -13,14 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from arl.launch.process import LocalProcess
-from arl.launch.process_state import RUNS, UNREACHABLE, describe_state, state_letter
+from arl.launch.process_state import RUNS, STATE_SECONDS, UNREACHABLE, describe_state, state_letter
 from arl.launch.slurm.step_runner import MARK, STATE
 from arl.launch.spawn import signal_all
 
 # From SIGKILL until srun is ended, too. It is longer than a network takes, and than a kernel takes to free the memory
 # of a large process.
 REMOTE_SECONDS = 10.0
-STATE_SECONDS = 2.0  # for a runner to say what its process does
 RUNNER_LINE = re.compile(rf"{MARK}(pid|ended|state) (-?\w+)$")  # at the end of a line that the process may have begun
 NODE_LOST = re.compile(
     r"^srun: error: .*(Node failure on|Requested node configuration is not available|Required node not available)"
