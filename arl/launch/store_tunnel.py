@@ -47,10 +47,7 @@ class _Relay:
         server = self._loop.run_until_complete(start)
         self._loop.run_forever()
         server.close()
-        rest = asyncio.all_tasks(self._loop)
-        for task in rest:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
+        self._loop.run_until_complete(_end_connections())
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -109,6 +106,14 @@ class StoreTunnel(_Relay):
             far = await asyncio.open_connection(self._host, self._gate, ssl=self._client_context)
         far[1].write(self._key)
         await _join((reader, writer), far)
+
+
+async def _end_connections() -> None:
+    """Cancel every task of the running loop but this one, and wait until they have ended."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
 
 
 async def _join(
