@@ -48,6 +48,16 @@ PUBLISHED: dict[str, PretrainedConfig] = {
         max_position_embeddings=131_072,
         tie_word_embeddings=False,
     ),
+    "DeepSeek-R1-Distill-Qwen-32B": _qwen2(
+        vocab_size=152_064,
+        hidden_size=5120,
+        intermediate_size=27_648,
+        num_hidden_layers=64,
+        num_attention_heads=40,
+        num_key_value_heads=8,
+        max_position_embeddings=131_072,
+        tie_word_embeddings=False,
+    ),
     "Qwen3-0.6B": Qwen3Config(
         architectures=["Qwen3ForCausalLM"],
         vocab_size=151_936,

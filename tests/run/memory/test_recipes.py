@@ -1,4 +1,4 @@
-"""Every recipe of recipes/gsm8k for GPUs is planned for the machine that it is written for, and fits there."""
+"""Every recipe for GPUs is planned for the machines that it is written for, and fits there."""
 
 import json
 from pathlib import Path
@@ -17,6 +17,12 @@ RECIPES = {
     "one-gpu": ("Qwen3-0.6B", "1xRTX4090"),
     "r1-distill-1.5b": ("DeepSeek-R1-Distill-Qwen-1.5B", "8xH100"),
     "7b-8k": ("Qwen2.5-7B-Instruct", "8xH100"),
+}
+CLUSTER_RECIPES = {  # model, nodes of 8 H100
+    "1.5b-2x8": ("DeepSeek-R1-Distill-Qwen-1.5B", 2),
+    "7b-4x8": ("Qwen2.5-7B-Instruct", 4),
+    "1.5b-16x8": ("DeepSeek-R1-Distill-Qwen-1.5B", 16),
+    "32b-48x8": ("DeepSeek-R1-Distill-Qwen-32B", 48),
 }
 
 
@@ -58,6 +64,7 @@ def plan_lines(output: str) -> list[str]:
 def test_every_recipe_for_gpus_is_among_those_that_are_planned() -> None:
     files = {file.stem for file in (ROOT / "recipes/gsm8k").glob("*.yaml")}
     assert files - {"cpu"} == RECIPES.keys()
+    assert {file.stem for file in (ROOT / "recipes/cluster").glob("*.yaml")} == CLUSTER_RECIPES.keys()
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -74,6 +81,20 @@ def test_a_recipe_fits_the_machine_that_it_is_written_for(
     assert any("activations" in line and "head" in line for line in lines)
     assert any(line.startswith("an engine's cache holds ") for line in lines)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", CLUSTER_RECIPES)
+def test_a_recipe_for_several_nodes_fits_them(
+    name: str, models: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARL_DATA", str(data))
+    model, nodes = CLUSTER_RECIPES[name]
+    file = str(ROOT / f"recipes/cluster/{name}.yaml")
+    machines = ["--nodes", str(nodes), "--gpus", "8xH100"]
+    done = arl("train", file, "--dry-run", *machines, "--set", f"model.path={models / model}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = plan_lines(done.stdout)
+    assert any("GPU" in line and "weights" in line and "KV cache" in line for line in lines)
 
 
 def test_the_largest_bound_of_the_rebuttals_table_fits_as_well(
