@@ -63,6 +63,7 @@ def test_of_hundreds_of_processes_those_in_trouble_are_shown(tmp_path: Path) -> 
         (os.getpid(), platform.node(), "does not hold the run's lock: it is another one"),
         (NOBODY, "n7", "whether it still runs can be seen on n7 alone"),
     ],
+    ids=["killed", "another process", "elsewhere"],
 )
 def test_an_old_status_says_for_how_long_nobody_wrote_and_what_is_known_of_the_process(
     tmp_path: Path, pid: int, host: str, why: str
