@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NoReturn
 
 from arl.clock import deadline, now
@@ -23,39 +22,12 @@ from arl.errors import EngineLost, InputError, ProcessDied, RunError
 from arl.launch.base import Process, Resources
 from arl.launch.replacement import another_place
 from arl.run.control.control_messages import EngineStatus, JoinEngine, State
+from arl.run.engine_member import Member
 from arl.run.engines import EngineServers
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_sender import WeightSender
 
 BEAT_SECONDS = 2.0  # between two questions to an engine that has joined, which nobody here watches as a process
-
-
-@dataclass(eq=False)
-class Member:
-    """Describe one engine of the run."""
-
-    name: str  # its role, as in engine-0
-    seat: int
-    node: str
-    is_of_start: bool = False  # the run does not begin without it
-    guest: JoinEngine | None = None  # as it introduced itself; None: the run has started it
-    process: asyncio.Future[Process] | None = None  # the newest one, perhaps still being started
-    task: asyncio.Task[None] | None = None  # keeps it
-    serves: asyncio.Event = field(default_factory=asyncio.Event)  # set for good when it first serves
-    given_up: RunError | None = None
-    is_leaving: bool = False
-
-    @property
-    def pid(self) -> int | None:
-        """Return its process id on its node; None: it is being started."""
-        if self.guest is not None:
-            return self.guest.pid
-        if self.process is None or not self.process.done() or self.process.exception() is not None:
-            return None
-        return self.process.result().pid
-
-    def __str__(self) -> str:
-        return self.name if self.pid is None else f"{self.name} (pid {self.pid} on {self.node})"
 
 
 class EnginePool:

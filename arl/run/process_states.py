@@ -2,7 +2,8 @@
 
 launcher: role, node, pid ─┐
 router: load, version      ├─► ProcessStates.now ─► ProcessStatus of each process
-reward pool: pids          ┘
+reward pool: pids          │
+engine pool: joined engines┘
 
 Nothing is asked over the network: what an engine has last reported to the router is shown, however old.
 """
@@ -15,12 +16,12 @@ from msgspec import structs
 
 from arl.clock import now
 from arl.engine.replica_seats import Replica
-from arl.engine.router import Router
 from arl.launch.base import Launcher, Process
 from arl.launch.resident_memory import started_at
 from arl.metrics.run_status import RUNS, ProcessStatus
 from arl.metrics.spans import add_span
 from arl.reward.pool import RewardPool
+from arl.run.engine_pool import EnginePool
 
 ENGINE = "engine-"  # begins the role of an engine server; its seat follows
 
@@ -28,16 +29,17 @@ ENGINE = "engine-"  # begins the role of an engine server; its seat follows
 class ProcessStates:
     """Read the state of every process, as the controller knows it."""
 
-    def __init__(self, launcher: Launcher, router: Router, rewards: RewardPool) -> None:
+    def __init__(self, launcher: Launcher, pool: EnginePool, rewards: RewardPool) -> None:
         self._launcher = launcher
+        self._pool = pool
         self._nodes = [node.name for node in launcher.nodes]  # reading them may look for devices
-        self._router = router
+        self._router = pool.router
         self._rewards = rewards
         self._began = started_at(os.getpid())
         self._seen: dict[str, list[tuple[int, float]]] = {}  # role -> each pid it has had, and since when
 
     def now(self) -> list[ProcessStatus]:
-        """Return the processes: the controller, those of the launcher, reward workers."""
+        """Return the processes: the controller, those of the launcher, engines that have joined, reward workers."""
         controller = ProcessStatus(
             role="controller",
             node=self._nodes[0],
@@ -45,7 +47,7 @@ class ProcessStates:
             since=self._began,
         )
         started = [self._describe(process) for process in self._launcher.processes]
-        return [controller, *started, *self._reward_workers()]
+        return [controller, *started, *self._joined_engines(), *self._reward_workers()]
 
     def _describe(self, process: Process) -> ProcessStatus:
         since, restarts = self._history(process.role, process.pid, process.node)
@@ -68,6 +70,22 @@ class ProcessStates:
         if seat == role or not seat.isdecimal():
             return None
         return self._router.replica(int(seat))
+
+    def _joined_engines(self) -> Sequence[ProcessStatus]:
+        """Describe the engines that somebody else has started, and that serve."""
+        today = time.time()
+        return [
+            ProcessStatus(
+                role=engine.name,
+                node=engine.node,
+                pid=engine.pid,
+                since=today - engine.seconds,
+                version=engine.version,
+                open_requests=engine.open,
+            )
+            for engine in self._pool.statuses()
+            if engine.state == "joined" and engine.pid is not None
+        ]
 
     def _reward_workers(self) -> Sequence[ProcessStatus]:
         """Describe the reward workers, which always run beside the controller."""

@@ -125,7 +125,7 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher, trus
                     ready=ready,
                     make_evaluations=_evaluations(start, servers),
                     num_restarts=lambda: pool.router.restarts,
-                    processes=ProcessStates(launcher, pool.router, rewards).now,
+                    processes=ProcessStates(launcher, pool, rewards).now,
                 )
         await trainer.stop()
 
