@@ -20,8 +20,8 @@ from arl.data.problems import ProblemOrder, load_problems
 from tests.cluster.faults import Fault, Victim
 from tests.cluster.faulty_run import BOUND, GROUP, LATEST_SECONDS, PROBLEMS, Attempt, FaultyRun
 from tests.cluster.machines import Machine
+from tests.cluster.slurm_cluster import DAEMONS, SlurmCluster
 
-DAEMONS = ("munged", "slurmd")  # run on every node, as process 1 does
 FATES = ("trained", "rejected", "failed", "dropped", "in_flight")
 
 
@@ -51,23 +51,15 @@ def audit_ledger(run: Path, steps: int) -> None:
     assert groups["in flight"] == 0
 
 
-def remains(nodes: dict[str, Machine]) -> list[str]:
+def remains(cluster: SlurmCluster) -> list[str]:
     """Return what is left on nodes after the end of every job, when it has had time to end; empty: nothing."""
     found = []
-    for name, machine in nodes.items():
-        strangers = [process for process in machine.processes() if _is_strange(process, machine)]
-        _, alive = psutil.wait_procs(strangers, timeout=15)
+    for name, machine in cluster.nodes.items():
+        _, alive = psutil.wait_procs(cluster.processes_of_jobs(name), timeout=15)
         found += [f"{name}: process {_command(process)}" for process in alive]
         found += [f"{name}: /dev/shm/{file}" for file in machine.run("ls", "/dev/shm").stdout.split()]
         found += [f"{name}: listens on {address}" for address in _open_ports(machine)]
     return found
-
-
-def _is_strange(process: psutil.Process, machine: Machine) -> bool:
-    try:
-        return process.pid != machine.pid and process.name() not in DAEMONS
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _command(process: psutil.Process) -> str:
@@ -106,14 +98,14 @@ def is_explained(fault: Fault, victim: Victim, message: str) -> bool:
     return re.search(rf"{role} \(pid {victim.pid} on {victim.node}\b", message) is not None
 
 
-def violations(run: FaultyRun, nodes: dict[str, Machine]) -> list[str]:
+def violations(run: FaultyRun, cluster: SlurmCluster) -> list[str]:
     """Audit a run that is over, and return what is wrong; empty: nothing."""
     audits: list[Callable[[], None]] = [
         lambda: audit_training(run.run, run.steps),
         lambda: audit_ledger(run.run, run.steps),
         *(functools.partial(audit_end, attempt) for attempt in run.attempts if not attempt.has_finished),
     ]
-    found = remains(nodes)
+    found = remains(cluster)
     for audit in audits:
         try:
             audit()

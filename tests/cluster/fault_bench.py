@@ -60,7 +60,7 @@ def _run_one(faults: Sequence[Fault], steps: int, seed: int, number: int) -> dic
             run.to_the_end()
         except Exception:
             found.append(traceback.format_exc())
-        found += violations(run, cluster.nodes)
+        found += violations(run, cluster)
     record = record_of(run, number) | {"seconds": round(time.monotonic() - began, 1), "violations": found}
     if found:
         print(f"run {number}: see {directory}")

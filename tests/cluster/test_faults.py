@@ -35,7 +35,7 @@ def test_a_run_with_faults_finishes_and_loses_nothing_and_leaves_nothing(tmp_pat
     with slurm_cluster(tmp_path / "slurm") as cluster:
         run = FaultyRun(cluster, tmp_path / "work", faults, STEPS, SEED + number)
         run.to_the_end()
-        assert not violations(run, cluster.nodes)
+        assert not violations(run, cluster)
         assert sum(len(attempt.hits) for attempt in run.attempts) == len(faults)
 
 
