@@ -23,7 +23,7 @@ model:
   tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
 data: {task: running_checksum, options: {size: 2000}}
 rollout: {problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 24}
-train: {steps: 20, minibatches: 2, learning_rate: 1.5e-4}
+train: {steps: 40, minibatches: 2, learning_rate: 1.5e-4}
 engine: {slots: 32, replicas: 2}
 eval: {problems: 16}
 output: {checkpoint_every: 5}

@@ -95,7 +95,8 @@ def test_when_the_controller_is_killed_its_processes_on_every_node_end_though_th
     directory.mkdir()
     log = tmp_path / "scenario.log"
     slurm.run("salloc", "--no-shell", "--nodes=3")
-    command = [*ON_N1, "--jobid=1", sys.executable, "-m", "tests.cluster.scenario", str(directory)]
+    all_nodes = ("env", "SLURM_JOB_NODELIST=n[1-3]")  # srun from outside of the job names its own node there
+    command = [*ON_N1, "--jobid=1", *all_nodes, sys.executable, "-m", "tests.cluster.scenario", str(directory)]
     slurm.head.start_process(command, log, slurm.environment)
     wait_for(lambda: "kill n2" in log.read_text(), "the scenario", 200)
     controllers = [p for p in slurm.nodes["n1"].processes() if "tests.cluster.scenario" in p.cmdline()[:3]]

@@ -28,7 +28,7 @@ def test_a_run_survives_the_node_of_an_engine(slurm: SlurmCluster, tmp_path: Pat
     slurm.kill("n2")
     job.wait_for_state("COMPLETED")
     assert "resuming" not in job.output
-    job.assert_trained_once(steps=20)
+    job.assert_trained_once(steps=40)
 
 
 @pytest.mark.parametrize("victim", [pytest.param("n3", id="the trainer's"), pytest.param("n1", id="the controller's")])
@@ -43,7 +43,7 @@ def test_after_the_death_of_a_node_a_job_is_requeued_and_goes_on_from_its_checkp
     slurm.start_now(job.number)
     job.wait_for_state("COMPLETED")
     assert "resuming" in job.output
-    job.assert_trained_once(steps=20)
+    job.assert_trained_once(steps=40)
     wait_for_idle_nodes(slurm)
 
 
@@ -87,5 +87,5 @@ def test_a_run_that_may_have_fewer_nodes_goes_on_without_the_node_that_died(
     slurm.start_now(job.number)
     job.wait_for_state("COMPLETED")
     assert "resuming" in job.output
-    job.assert_trained_once(steps=20)
+    job.assert_trained_once(steps=40)
     wait_for_idle_nodes(slurm)

@@ -109,11 +109,13 @@ def _range(fewest: int, most: int) -> str:
 
 
 def _component(nodes: str, given: Mapping[str, str], common: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines of one component; what the user gives counts."""
+    """Yield the lines of one component; what the user gives counts.
+
+    There is no --ntasks-per-node: with it Slurm 22.05 gives a job of 2-4 nodes no more than 2.
+    """
     flags = {
         **common,
         "nodes": nodes,
-        "ntasks-per-node": "1",
         "requeue": NO_VALUE,
         "no-kill": NO_VALUE,
     }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +20,8 @@ def write_step_file(directory: Path, role: str, command: Command, environment: M
         address: on which it listens; its collectives use the interface that has it.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = directory / f"{role}.json"
+    # Its name is new, because a network file system may remember for a while that another one has been removed.
+    file = directory / f"{role}-{secrets.token_hex(4)}.json"
     step = {
         "argv": list(command.argv),
         "environment": {**os.environ, **command.environment, **command.secrets, **environment},
@@ -27,8 +29,9 @@ def write_step_file(directory: Path, role: str, command: Command, environment: M
         "address": address,
         "silence": SILENCE,
     }
-    file.unlink(missing_ok=True)  # of a predecessor that never ran
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as stream:
         json.dump(step, stream)
+        stream.flush()
+        os.fsync(stream.fileno())  # so that a network file system has it before the step begins
     return file.absolute()
