@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 
 from arl.config.recipe_file import load_recipe
 from arl.data.problems import ProblemOrder, load_problems
+from arl.launch.slurm.slurm_launcher import STEPS
+from arl.launch.trust import FOLDER as SECRETS
 from tests.cluster.faults import Fault, Victim
 from tests.cluster.faulty_run import BOUND, GROUP, LATEST_SECONDS, PROBLEMS, Attempt, FaultyRun
 from tests.cluster.machines import Machine
@@ -62,6 +64,12 @@ def remains(cluster: SlurmCluster) -> list[str]:
     return found
 
 
+def audit_files(run: Path) -> None:
+    """Check that a finished run has left no secret, and no file of a step, in its directory."""
+    assert not (run / SECRETS).exists(), "the certificate and its key are still there"
+    assert not list(run.glob(f"{STEPS}/*")), "files of steps, which hold the run's key, are still there"
+
+
 def _command(process: psutil.Process) -> str:
     try:
         return f"{process.pid} {' '.join(process.cmdline())[:200]}"
@@ -103,6 +111,7 @@ def violations(run: FaultyRun, cluster: SlurmCluster) -> list[str]:
     audits: list[Callable[[], None]] = [
         lambda: audit_training(run.run, run.steps),
         lambda: audit_ledger(run.run, run.steps),
+        lambda: audit_files(run.run),
         *(functools.partial(audit_end, attempt) for attempt in run.attempts if not attempt.has_finished),
     ]
     found = remains(cluster)
