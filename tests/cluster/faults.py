@@ -59,7 +59,9 @@ def every_fault() -> list[Fault]:
     faults = []
     for role in MODULES:
         faults += [Fault("kill", role), Fault("pause", role, PAUSE_SECONDS)]
-        if role != "controller":  # nobody but the job's time limit ends a controller that is stopped for good
+        if (
+            role != "controller"
+        ):  # a run of its own in tests.cluster.fault_bench, because only the job's script ends that
             faults.append(Fault("stop", role))
     # A reward worker is on the controller's node, a runner on its engine's.
     places = ("controller", "engine", "trainer")
