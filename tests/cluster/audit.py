@@ -24,6 +24,7 @@ from tests.cluster.faulty_run import BOUND, GROUP, LATEST_SECONDS, PROBLEMS, Att
 from tests.cluster.machines import Machine
 from tests.cluster.slurm_cluster import DAEMONS, SlurmCluster
 
+TELLING = ("arl: ", "engine-", "trainer-", "No process ")  # beginnings of lines about processes
 FATES = ("trained", "rejected", "failed", "dropped", "in_flight")
 
 
@@ -136,5 +137,15 @@ def _record_of(attempt: Attempt) -> dict[str, Any]:
         "ended": attempt.state,
         "seconds_after_fault": seconds,
         "last_step": attempt.last_step,
-        "diagnosis": "" if attempt.has_finished else attempt.diagnosis,
+        "diagnosis": [] if attempt.has_finished else essence(attempt.diagnosis),
     }
+
+
+def essence(diagnosis: str) -> list[str]:
+    """Return the lines that say what happened to whom, without the ends of logs and without who else waited.
+
+    >>> essence("arl: controller waited 30 s for trainer rank 0. Waiting: a waits\\nThe end of x.log:\\n    Step sent")
+    ['arl: controller waited 30 s for trainer rank 0.']
+    """
+    lines = [line for line in diagnosis.splitlines() if line.startswith(TELLING)]
+    return [line.partition(" Waiting: ")[0].partition(" The end of ")[0] for line in lines]

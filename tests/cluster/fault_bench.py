@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from arl.bench import to_json
 from tests.cluster.audit import record_of, violations
 from tests.cluster.faults import Fault, describe, draw_faults
 from tests.cluster.faulty_run import FaultyRun
@@ -33,11 +34,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the runs, from 0")
-    parser.add_argument("--join", type=Path, nargs="*", help="files of earlier commands, of which --out gets all runs")
+    parser.add_argument(
+        "--join", type=Path, nargs="*", help="files, of which --out gets every run; the last one counts"
+    )
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     if options.join is not None:
-        records = [record for file in options.join for record in json.loads(file.read_text())["runs"]]
+        files = [json.loads(file.read_text()) for file in options.join]
+        records = list({record["run"]: record for file in files for record in file["runs"]}.values())
     else:
         records = []
         schedules = [*draw_faults(options.seed, options.runs, options.steps), stopped_controller(options.steps)]
@@ -78,8 +82,7 @@ def _run_one(faults: Sequence[Fault], steps: int, seed: int, number: int) -> dic
 
 def _write(out: Path, seed: int, records: list[dict[str, Any]]) -> None:
     in_order = sorted(records, key=lambda record: record["run"])
-    text = json.dumps({"seed": seed, **summary(in_order), "runs": in_order}, indent=1)
-    out.write_text(text + "\n")
+    out.write_text(to_json({"seed": seed, **summary(in_order), "runs": in_order}) + "\n")
 
 
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
