@@ -17,11 +17,14 @@ import pyarrow.parquet as pq
 
 from arl.config.recipe_file import load_recipe
 from arl.data.problems import ProblemOrder, load_problems
+from arl.launch.slurm.slurm_launcher import STEPS
+from arl.launch.trust import FOLDER as SECRETS
 from tests.cluster.faults import Fault, Victim
 from tests.cluster.faulty_run import BOUND, GROUP, LATEST_SECONDS, PROBLEMS, Attempt, FaultyRun
 from tests.cluster.machines import Machine
+from tests.cluster.slurm_cluster import DAEMONS, SlurmCluster
 
-DAEMONS = ("munged", "slurmd")  # run on every node, as process 1 does
+TELLING = ("arl: ", "engine-", "trainer-", "No process ")  # beginnings of lines about processes
 FATES = ("trained", "rejected", "failed", "dropped", "in_flight")
 
 
@@ -51,23 +54,21 @@ def audit_ledger(run: Path, steps: int) -> None:
     assert groups["in flight"] == 0
 
 
-def remains(nodes: dict[str, Machine]) -> list[str]:
+def remains(cluster: SlurmCluster) -> list[str]:
     """Return what is left on nodes after the end of every job, when it has had time to end; empty: nothing."""
     found = []
-    for name, machine in nodes.items():
-        strangers = [process for process in machine.processes() if _is_strange(process, machine)]
-        _, alive = psutil.wait_procs(strangers, timeout=15)
+    for name, machine in cluster.nodes.items():
+        _, alive = psutil.wait_procs(cluster.processes_of_jobs(name), timeout=15)
         found += [f"{name}: process {_command(process)}" for process in alive]
         found += [f"{name}: /dev/shm/{file}" for file in machine.run("ls", "/dev/shm").stdout.split()]
         found += [f"{name}: listens on {address}" for address in _open_ports(machine)]
     return found
 
 
-def _is_strange(process: psutil.Process, machine: Machine) -> bool:
-    try:
-        return process.pid != machine.pid and process.name() not in DAEMONS
-    except psutil.NoSuchProcess:
-        return False
+def audit_files(run: Path) -> None:
+    """Check that a finished run has left no secret, and no file of a step, in its directory."""
+    assert not (run / SECRETS).exists(), "the certificate and its key are still there"
+    assert not list(run.glob(f"{STEPS}/*")), "files of steps, which hold the run's key, are still there"
 
 
 def _command(process: psutil.Process) -> str:
@@ -106,14 +107,15 @@ def is_explained(fault: Fault, victim: Victim, message: str) -> bool:
     return re.search(rf"{role} \(pid {victim.pid} on {victim.node}\b", message) is not None
 
 
-def violations(run: FaultyRun, nodes: dict[str, Machine]) -> list[str]:
+def violations(run: FaultyRun, cluster: SlurmCluster) -> list[str]:
     """Audit a run that is over, and return what is wrong; empty: nothing."""
     audits: list[Callable[[], None]] = [
         lambda: audit_training(run.run, run.steps),
         lambda: audit_ledger(run.run, run.steps),
+        lambda: audit_files(run.run),
         *(functools.partial(audit_end, attempt) for attempt in run.attempts if not attempt.has_finished),
     ]
-    found = remains(nodes)
+    found = remains(cluster)
     for audit in audits:
         try:
             audit()
@@ -135,5 +137,15 @@ def _record_of(attempt: Attempt) -> dict[str, Any]:
         "ended": attempt.state,
         "seconds_after_fault": seconds,
         "last_step": attempt.last_step,
-        "diagnosis": "" if attempt.has_finished else attempt.diagnosis,
+        "diagnosis": [] if attempt.has_finished else essence(attempt.diagnosis),
     }
+
+
+def essence(diagnosis: str) -> list[str]:
+    """Return the lines that say what happened to whom, without the ends of logs and without who else waited.
+
+    >>> essence("arl: controller waited 30 s for trainer rank 0. Waiting: a waits\\nThe end of x.log:\\n    Step sent")
+    ['arl: controller waited 30 s for trainer rank 0.']
+    """
+    lines = [line for line in diagnosis.splitlines() if line.startswith(TELLING)]
+    return [line.partition(" Waiting: ")[0].partition(" The end of ")[0] for line in lines]

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from arl.bench import to_json
 from tests.cluster.audit import record_of, violations
 from tests.cluster.faults import Fault, describe, draw_faults
 from tests.cluster.faulty_run import FaultyRun
@@ -33,19 +34,27 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the runs, from 0")
-    parser.add_argument("--join", type=Path, nargs="*", help="files of earlier commands, of which --out gets all runs")
+    parser.add_argument(
+        "--join", type=Path, nargs="*", help="files, of which --out gets every run; the last one counts"
+    )
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     if options.join is not None:
-        records = [record for file in options.join for record in json.loads(file.read_text())["runs"]]
+        files = [json.loads(file.read_text()) for file in options.join]
+        records = list({record["run"]: record for file in files for record in file["runs"]}.values())
     else:
         records = []
-        schedules = draw_faults(options.seed, options.runs, options.steps)
-        for number in range(options.runs) if options.only is None else options.only:
+        schedules = [*draw_faults(options.seed, options.runs, options.steps), stopped_controller(options.steps)]
+        for number in range(len(schedules)) if options.only is None else options.only:
             records.append(_run_one(schedules[number], options.steps, options.seed, number))
             _write(options.out, options.seed, records)
     _write(options.out, options.seed, records)
     sys.exit(any(record["violations"] for record in records))
+
+
+def stopped_controller(steps: int) -> list[Fault]:
+    """Return the faults of the last run: nobody but the job's own script ends a controller that never goes on."""
+    return [Fault("stop", "controller", step=steps // 2)]
 
 
 def _run_one(faults: Sequence[Fault], steps: int, seed: int, number: int) -> dict[str, Any]:
@@ -60,7 +69,7 @@ def _run_one(faults: Sequence[Fault], steps: int, seed: int, number: int) -> dic
             run.to_the_end()
         except Exception:
             found.append(traceback.format_exc())
-        found += violations(run, cluster.nodes)
+        found += violations(run, cluster)
     record = record_of(run, number) | {"seconds": round(time.monotonic() - began, 1), "violations": found}
     if found:
         print(f"run {number}: see {directory}")
@@ -73,8 +82,7 @@ def _run_one(faults: Sequence[Fault], steps: int, seed: int, number: int) -> dic
 
 def _write(out: Path, seed: int, records: list[dict[str, Any]]) -> None:
     in_order = sorted(records, key=lambda record: record["run"])
-    text = json.dumps({"seed": seed, **summary(in_order), "runs": in_order}, indent=1)
-    out.write_text(text + "\n")
+    out.write_text(to_json({"seed": seed, **summary(in_order), "runs": in_order}) + "\n")
 
 
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -59,7 +59,9 @@ def every_fault() -> list[Fault]:
     faults = []
     for role in MODULES:
         faults += [Fault("kill", role), Fault("pause", role, PAUSE_SECONDS)]
-        if role != "controller":  # nobody but the job's time limit ends a controller that is stopped for good
+        if (
+            role != "controller"
+        ):  # a run of its own in tests.cluster.fault_bench, because only the job's script ends that
             faults.append(Fault("stop", role))
     # A reward worker is on the controller's node, a runner on its engine's.
     places = ("controller", "engine", "trainer")
@@ -192,7 +194,8 @@ def _numbered_role(process: psutil.Process, role: str) -> str | None:
     if role in ("controller", "reward worker"):
         return role
     is_step_itself = role.endswith("of engine")
-    steps = [Path(word).stem for word in (words if is_step_itself else above) if "/steps/" in word]
+    files = [Path(word).stem for word in (words if is_step_itself else above) if "/steps/" in word]
+    steps = [name.rpartition("-")[0] for name in files]  # what follows is new for each step
     kind = role.rpartition(" ")[2]
     return steps[0] if steps and steps[0].startswith(f"{kind}-") else None
 

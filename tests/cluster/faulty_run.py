@@ -5,6 +5,7 @@ arl train ─► job ─► its output shows a step ─► the next fault ─►
                                                     Attempt: how, how long after the fault, what it said
 """
 
+import functools
 import random
 import re
 import sys
@@ -179,7 +180,7 @@ class FaultyRun:
         return Job(printed["job"], Path(printed["log"]))
 
     def _wait_for_nodes(self) -> None:
-        """Wait until every cut is over, and Slurm uses every node again."""
+        """Wait until every cut is over, Slurm uses every node again, and has ended what the last job left there."""
 
         def is_mended() -> bool:
             self._saboteur.end_what_is_over()
@@ -188,3 +189,7 @@ class FaultyRun:
         wait_for(is_mended, "the end of every cut", 200)
         for name in self._cluster.nodes:
             self._cluster.wait_for_node(name, "idle")
+            wait_for(functools.partial(self._is_empty, name), f"the end of the last job's processes on {name}", 90)
+
+    def _is_empty(self, name: str) -> bool:
+        return not self._cluster.processes_of_jobs(name)

@@ -14,9 +14,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from tests.cluster.machines import Machine, machines, missing_for_machines
 
 HEAD = "head"
+DAEMONS = ("munged", "slurmd")
 PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "munged")
 NODE_SECONDS = 5  # without an answer, after which a node is down
 CORES = 8  # of a node, as Slurm counts; the machine's own do not matter, since tasks are not bound to cores
@@ -118,6 +121,11 @@ class SlurmCluster:
         wait_for(lambda: self.job_state(job) in states, f"job {job} to be {' or '.join(states)}", seconds)
         return self.job_state(job)
 
+    def processes_of_jobs(self, name: str) -> list[psutil.Process]:
+        """Return what runs on a node besides its process 1 and the daemons of the cluster."""
+        machine = self.nodes[name]
+        return [process for process in machine.processes() if process.pid != machine.pid and not _is_daemon(process)]
+
     def start_now(self, job: str) -> None:
         """Let a requeued job start at once; Slurm holds it back for two minutes, until its processes must be dead."""
         self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
@@ -134,6 +142,13 @@ class SlurmCluster:
         machine = self.nodes[name]
         self._start_munge(machine)
         machine.start_process(["slurmd", "-D"], self.directory / f"slurmd.{name}.out", self.environment)
+
+
+def _is_daemon(process: psutil.Process) -> bool:
+    try:
+        return process.name() in DAEMONS
+    except psutil.NoSuchProcess:  # it has just ended, and so is no problem
+        return True
 
 
 def wait_for(is_so: object, what: str, seconds: float) -> None:

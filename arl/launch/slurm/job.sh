@@ -38,6 +38,19 @@ fi
 # bash waits in `wait` alone for a signal: SIGTERM is passed on, and the controller saves a checkpoint and ends.
 "${arl[@]}" "${recipe[@]}" &
 controller=$!
+
+# A controller that is stopped (SIGSTOP) would hold the nodes until the time limit. Its engines and ranks end when they
+# have heard nothing of it for two minutes, and then it ends as well.
+(
+    stopped=0
+    while sleep "${ARL_WATCH_SECONDS:-30}" && state=$(ps -o state= -p "$controller"); do
+        [ "$state" = T ] && stopped=$((stopped + 1)) || stopped=0
+        if [ "$stopped" -ge 5 ]; then
+            echo "arl: controller (pid $controller on $SLURMD_NODENAME) is stopped by a signal, SIGSTOP?, and ends here"
+            kill -KILL "$controller"
+        fi
+    done
+) &
 trap 'kill -TERM "$controller" 2>/dev/null' TERM
 while :; do
     wait "$controller"

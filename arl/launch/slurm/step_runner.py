@@ -30,6 +30,7 @@ MARK = "arl-step "  # begins the lines of the runner itself
 STATE = "state"  # line of the controller that asks for the state of the process
 CHILD = Path(__file__).parent.parent / "child.py"
 ROOT = Path(__file__).parents[3]  # where arl is found
+PIECES = 12  # in which silence is counted
 OF_THE_NODE = ("SLURM", "HOSTNAME")  # beginnings of names of variables that differ between nodes
 
 
@@ -67,17 +68,23 @@ class StepRunner:
         self._unfinished = b""
 
     def watch(self) -> None:
-        """Pass signals on until the process ends. Waits for lines and for its death; silence ends it."""
+        """Pass signals on until the process ends. Waits for lines and for its death; silence ends it.
+
+        Silence is counted in pieces, because a job that was suspended for an hour has been silent for one piece only.
+        """
+        piece = self._silence / PIECES
+        silent = 0.0
         while self._process.poll() is None:
-            readable, _, _ = select.select([0, self._deaths], [], [], self._silence)
-            if not readable:
+            readable, _, _ = select.select([0, self._deaths], [], [], piece)
+            silent = silent + piece if not readable else 0.0
+            if self._deaths in readable:
+                os.read(self._deaths, 4096)
+            if 0 in readable:
+                self._take_input()
+            if silent >= self._silence:
                 report(f"the controller has said nothing for {self._silence:.0f} s")
                 self.signal(signal.SIGKILL)
                 self._process.wait()
-            elif 0 in readable:
-                self._take_input()
-            else:
-                os.read(self._deaths, 4096)
         self.signal(signal.SIGKILL)  # what it has started and left behind
 
     def _take_input(self) -> None:
