@@ -1,7 +1,7 @@
 """Choose which tests run, in how many processes, with how many examples.
 
-The whole suite runs in two processes (pytest-xdist), a part of it in one; `-n` decides otherwise. Tests marked `slow`
-or `sglang` run only where `-m` names them. `.ci/run` runs those, and every property test with ten times the examples,
+The whole suite runs in two processes (pytest-xdist), a part of it in one; `-n` decides otherwise. Tests marked `slow`,
+`long` or `sglang` run only where `-m` names them. `.ci/run` runs those, and every property test with ten times the examples,
 in addition.
 """
 
@@ -59,12 +59,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)  # after -m has deselected what it deselects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow tests out unless `-m` names them, and begin with whole runs, so that the last tests are short ones."""
+    """Leave slow and long tests out unless `-m` names them, and begin with whole runs: the last tests are short."""
     _leave_out_real_sglang(config, items)
-    if "slow" not in config.option.markexpr:
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    for mark in ("slow", "long"):
+        if mark not in config.option.markexpr:
+            left_out = [item for item in items if item.get_closest_marker(mark)]
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if not item.get_closest_marker(mark)]
     items.sort(key=lambda item: "/run/" not in item.nodeid)
 
 

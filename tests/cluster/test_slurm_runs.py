@@ -9,9 +9,9 @@ from tests.cluster.slurm_cluster import SlurmCluster
 from tests.cluster.slurm_job import SlurmJob, wait_for_idle_nodes, write_small_recipe
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
-pytestmark = pytest.mark.slow
 
 
+@pytest.mark.slow
 def test_the_quickstart_over_three_nodes_finishes_and_learns(slurm: SlurmCluster, tmp_path: Path) -> None:
     job = SlurmJob(slurm, QUICKSTART, tmp_path / "runs", "--nodes", "3", "--set", "engine.replicas=2")
     job.wait_for_state("COMPLETED")
@@ -22,6 +22,7 @@ def test_the_quickstart_over_three_nodes_finishes_and_learns(slurm: SlurmCluster
     wait_for_idle_nodes(slurm)
 
 
+@pytest.mark.slow
 def test_a_run_survives_the_node_of_an_engine(slurm: SlurmCluster, tmp_path: Path) -> None:
     job = SlurmJob(slurm, write_small_recipe(tmp_path), tmp_path / "runs")
     job.wait_for_checkpoint()
@@ -31,7 +32,13 @@ def test_a_run_survives_the_node_of_an_engine(slurm: SlurmCluster, tmp_path: Pat
     job.assert_trained_once(steps=40)
 
 
-@pytest.mark.parametrize("victim", [pytest.param("n3", id="the trainer's"), pytest.param("n1", id="the controller's")])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        pytest.param("n3", id="the trainer's", marks=pytest.mark.slow),
+        pytest.param("n1", id="the controller's", marks=pytest.mark.long),
+    ],
+)
 def test_after_the_death_of_a_node_a_job_is_requeued_and_goes_on_from_its_checkpoint(
     slurm: SlurmCluster, tmp_path: Path, victim: str
 ) -> None:
@@ -47,6 +54,7 @@ def test_after_the_death_of_a_node_a_job_is_requeued_and_goes_on_from_its_checkp
     wait_for_idle_nodes(slurm)
 
 
+@pytest.mark.slow
 def test_before_its_time_limit_a_run_saves_a_checkpoint_and_ends_and_another_job_goes_on(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -66,6 +74,7 @@ def test_before_its_time_limit_a_run_saves_a_checkpoint_and_ends_and_another_job
     wait_for_idle_nodes(slurm)
 
 
+@pytest.mark.long
 def test_a_controller_with_a_node_of_its_own_kind_reaches_engines_and_ranks_in_the_other_component(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -76,6 +85,7 @@ def test_a_controller_with_a_node_of_its_own_kind_reaches_engines_and_ranks_in_t
     wait_for_idle_nodes(slurm)
 
 
+@pytest.mark.long
 def test_a_run_that_may_have_fewer_nodes_goes_on_without_the_node_that_died(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:

@@ -277,7 +277,7 @@ def test_a_stranger_changes_reads_and_stops_nothing_and_no_key_crosses_in_the_cl
     scene(hosts, model, tmp_path, MESSAGES)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nor_does_one_who_sends_ten_thousand_messages(hosts: Network, model: Path, tmp_path: Path) -> None:
     scene(hosts, model, tmp_path, MANY)
 

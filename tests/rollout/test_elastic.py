@@ -209,7 +209,7 @@ def test_whichever_engines_come_and_go_every_token_is_exactly_as_old_as_was_draw
     run_with_exact_lag(s, elastic)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_thousand_schedules_of_engines_that_come_and_go_violate_nothing() -> None:
     counts = Counter[str]()
 
