@@ -101,7 +101,8 @@ class SlurmLauncher:
     ) -> SlurmProcess:
         node = self.nodes[resources.node]
         if resources.node in self._lost:
-            raise ProcessDied(f"{role} cannot be started, because node {node.name} has failed")
+            lost = next((str(process) for process in self._processes if process.role == role), role)
+            raise ProcessDied(f"{lost} has nowhere to start again, because node {node.name} has failed")
         environment = {
             **granted_environment(resources),
             **port_environment(self._cluster),
