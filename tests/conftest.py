@@ -1,8 +1,8 @@
 """Choose which tests run, in how many processes, with how many examples.
 
 The whole suite runs in two processes (pytest-xdist), a part of it in one; `-n` decides otherwise. Tests marked `slow`,
-`long` or `sglang` run only where `-m` names them. `.ci/run` runs those, and every property test with ten times the examples,
-in addition.
+`long` or `sglang` run only where `-m` names them. `.ci/run` adds the slow ones, those of SGLang, and every property
+test with ten times the examples.
 """
 
 import gc
