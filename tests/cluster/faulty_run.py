@@ -37,9 +37,9 @@ deadlines: {{startup: 90, step: 30, swap: 20, generate: 20, reward: 5, shutdown:
 """
 # From a fault to the end of the job: the longest deadline (step), then what the launcher gives processes to end, their
 # nodes to answer, and Slurm to find a node dead; the rest is for a machine that has too much to do.
-LATEST_SECONDS = 120.0
+LATEST_SECONDS = 90.0
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT", "OUT_OF_MEMORY")
-LIMIT_MINUTES = 30  # of a job: only a controller that never goes on needs it
+LIMIT_MINUTES = 30  # of a job; none comes near it
 STEP_LINE = re.compile(r"^step +(\d+)", re.MULTILINE)
 MOST_ATTEMPTS = 6
 POLL_SECONDS = 0.1

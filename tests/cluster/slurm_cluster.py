@@ -127,8 +127,11 @@ class SlurmCluster:
         return [process for process in machine.processes() if process.pid != machine.pid and not _is_daemon(process)]
 
     def start_now(self, job: str) -> None:
-        """Let a requeued job start at once; Slurm holds it back for two minutes, until its processes must be dead."""
-        self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+        """Let a requeued job start soon; Slurm holds it back for two minutes, until its processes must be dead.
+
+        Not at once, because a node that has just come back refuses what is as old as the order to end the job there.
+        """
+        self.run("scontrol", "update", f"JobId={job}", "StartTime=now+3")
 
     def _start_munge(self, machine: Machine) -> None:
         machine.run("install", "-d", "-m", "755", "/run/munge")

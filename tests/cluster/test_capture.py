@@ -1,5 +1,6 @@
 """A run over several nodes keeps its secrets: whoever records all links of the cluster finds none of them."""
 
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -14,10 +15,12 @@ from arl.train.curve import client_keys, server_keys
 from tests.cluster.capture import captured, found_in, streams
 from tests.cluster.faults import processes_of
 from tests.cluster.faulty_run import FaultyRun
-from tests.cluster.machines import Machine
+from tests.cluster.machines import Machine, machines
 from tests.cluster.slurm_cluster import missing_for_slurm, slurm_cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing_for_slurm() is not None, reason=str(missing_for_slurm()))]
+NO_TCPDUMP = None if shutil.which("tcpdump") else "tcpdump not installed: apt-get install tcpdump"
+MISSING = missing_for_slurm() or NO_TCPDUMP
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(MISSING is not None, reason=str(MISSING))]
 STEPS = 10
 
 
@@ -86,8 +89,6 @@ def test_a_record_of_every_link_holds_the_traffic_of_every_role_and_no_key(tmp_p
 
 
 def test_a_secret_that_is_sent_in_the_clear_is_found(tmp_path: Path) -> None:
-    from tests.cluster.machines import machines
-
     secret = "0123456789abcdef" * 3
     listen = (
         "import socket; s = socket.create_server(('', 7000)); print('up', flush=True); c, _ = s.accept(); c.recv(9)"

@@ -43,7 +43,7 @@ controller=$!
 # have heard nothing of it for two minutes, and then it ends as well.
 (
     stopped=0
-    while sleep "${ARL_WATCH_SECONDS:-30}" && state=$(ps -o state= -p "$controller"); do
+    while sleep "${ARL_WATCH_SECONDS:-30}" && state=$(sed "s/.*) //; s/ .*//" "/proc/$controller/stat" 2>/dev/null); do
         [ "$state" = T ] && stopped=$((stopped + 1)) || stopped=0
         if [ "$stopped" -ge 5 ]; then
             echo "arl: controller (pid $controller on $SLURMD_NODENAME) is stopped by a signal, SIGSTOP?, and ends here"
