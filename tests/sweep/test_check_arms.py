@@ -23,7 +23,7 @@ def check(recipe: Path, *axes: str) -> CheckedSweep:
         ("rollout.stalenes=1,2", "rollout.stalenes: unknown key; did you mean staleness?"),
         ("staleness=1,2", "staleness: unknown key; did you mean rollout.staleness?"),
         ("learning_rat=1", "arm learning_rat=1: learning_rat: unknown key; did you mean train.learning_rate?"),
-        ("xxxxxx=1", "xxxxxx: unknown key; valid: name, seed, mode, launcher, world, "),
+        ("xxxxxx=1", "xxxxxx: unknown key; valid: name, seed, mode, launcher, cluster, world, "),
         ("seed=1,2", "axis seed: every arm runs with each of the seeds; give them by --seeds"),
         ("name=a,b", "name the sweep by --name"),
         ("output.samples=1,2", "which is not what arms are compared by; give it by --set"),
