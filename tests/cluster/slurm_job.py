@@ -8,12 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from arl.config.recipe_file import load_recipe
-from arl.data.problems import ProblemOrder, load_problems
 from tests.cluster.machines import Machine
 from tests.cluster.slurm_cluster import SlurmCluster, wait_for
+from tests.cluster.trained_once import assert_trained_once
 
 DAEMONS = {"munged", "slurmd"}
 RUN_SECONDS = 600.0  # of a whole run, on a machine that does other things as well
@@ -104,16 +101,7 @@ class SlurmJob:
 
     def assert_trained_once(self, steps: int) -> None:
         """Check that so many steps trained the problems of an undisturbed run, each in one whole group."""
-        recipe = load_recipe(self.run / "recipe.yaml")
-        num_groups = steps * recipe.rollout.problems_per_step
-        metrics = [json.loads(line) for line in (self.run / "metrics.jsonl").read_text().splitlines()]
-        assert [record["step"] for record in metrics if "loss" in record] == list(range(1, steps + 1))
-        rows = pq.read_table(self.run / "trajectories").to_pylist()
-        trained = [row for row in rows if row["trained_at"] is not None]
-        groups = {row["group_id"]: row["problem_id"] for row in trained}
-        assert len(trained) == num_groups * recipe.rollout.group_size == len(groups) * recipe.rollout.group_size
-        order = ProblemOrder(load_problems(recipe.data, 0).training, 0)
-        assert sorted(groups.values()) == sorted(next(order).id for _ in range(num_groups))
+        assert_trained_once(self.run, steps)
 
     def _has_checkpoint(self) -> bool:
         return (self.files / "run-directory").exists() and any(self.run.glob("checkpoints/step_*"))

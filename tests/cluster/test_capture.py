@@ -90,7 +90,11 @@ def test_a_record_of_every_link_holds_the_traffic_of_every_role_and_no_key(tmp_p
 
 def test_a_secret_that_is_sent_in_the_clear_is_found(tmp_path: Path) -> None:
     secret = "0123456789abcdef" * 3
-    listen = "import socket; s = socket.create_server(('', 7000)); print('up', flush=True); c, _ = s.accept()\nwhile c.recv(99): pass"
+    listen = (
+        "import socket; s = socket.create_server(('', 7000)); print('up', flush=True)\n"
+        "c, _ = s.accept()\n"
+        "while c.recv(99): pass"  # to the end, because what is not read resets the connection
+    )
     with machines(("n1", "n2"), tmp_path / "machines") as nodes:
         target = nodes["n2"].address
         with captured(nodes, tmp_path / "capture") as files:

@@ -15,7 +15,7 @@ from tests.cluster.ray_cluster import RayCluster, missing_for_ray, ray_cluster, 
 from tests.processes import survivors
 
 MISSING = missing_for_ray()
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(MISSING is not None, reason=str(MISSING))]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(MISSING is not None, reason=str(MISSING))]
 
 NODES = ("n1", "n2", "n3")
 SLEEP = "import time; time.sleep(600)"

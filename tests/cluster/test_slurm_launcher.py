@@ -1,5 +1,6 @@
 """Processes on the nodes of a real Slurm job: their ends are told as exactly as those of processes of this machine."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.cluster.slurm_cluster import SlurmCluster, wait_for
@@ -45,7 +47,8 @@ def test_processes_on_other_nodes_start_end_and_are_lost_as_their_messages_say(s
     how, code, lost = seen["lost"]
     assert_ended([code, how], -9, r"engine-2 \(pid \d+ on n2\) was lost: node n2 has failed")
     assert lost == [1]
-    assert seen["refused"] == ["engine-2 cannot be started, because node n2 has failed"]
+    (refused,) = seen["refused"]
+    assert re.fullmatch(r"engine-2 \(pid \d+ on n2\) has nowhere to start again, because node n2 has failed", refused)
     assert seen["left"] == [["logs"]]
 
 
@@ -88,6 +91,13 @@ def test_a_job_that_slurm_refuses_is_reported_with_its_reason(slurm: SlurmCluste
     assert "invalid partition specified: no-such-queue" in done.stderr
 
 
+def is_scenario(process: psutil.Process) -> bool:
+    """Return whether a process runs tests.cluster.scenario; one that has just ended does not."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return "tests.cluster.scenario" in process.cmdline()[:3]
+    return False
+
+
 def test_when_the_controller_is_killed_its_processes_on_every_node_end_though_the_job_goes_on(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -99,7 +109,7 @@ def test_when_the_controller_is_killed_its_processes_on_every_node_end_though_th
     command = [*ON_N1, "--jobid=1", *all_nodes, sys.executable, "-m", "tests.cluster.scenario", str(directory)]
     slurm.head.start_process(command, log, slurm.environment)
     wait_for(lambda: "kill n2" in log.read_text(), "the scenario", 200)
-    controllers = [p for p in slurm.nodes["n1"].processes() if "tests.cluster.scenario" in p.cmdline()[:3]]
+    controllers = [process for process in slurm.nodes["n1"].processes() if is_scenario(process)]
     assert len(controllers) == 1
     controllers[0].kill()
     wait_for_idle_nodes(slurm)
