@@ -1,12 +1,13 @@
 """Draw the status of a run, for `arl top` and the dashboard of `arl train`.
 
-runs/small · training · step 12 of 60 · 0.8 s a step · 38 s left
-trainer    waits 62 % of the time: for groups 60 %, for the bound 2 % · now 0.3 s for 4 groups for step 12; …
-engines    idle 5 % of the time, 3 % because no group may start
+runs/small · training · version 12 of 60 · 0.8 s a step · about 38 s left
+trainer    waits 62% of the time: for groups 60%, for the staleness bound 2%
+engines    idle 5% of the time; 3% because no group may start before weights are loaded
+now        trainer waits 0.3 s for 4 groups for step 12
 groups     8 of 12 in flight: 6 running, 2 finished; a step takes 4
 …
-role      node  pid   up  restarts  version  open  slots  waiting  cache   memory
-engine-0  vm     17  5 s                 12     9   8/32        1     4 %  0.51 GB
+role      node  pid     up  version  open  slots  waiting  cache   memory
+engine-0  vm     17  5.0 s       12     9   8/32        1     4%  0.51 GB
 """
 
 from collections.abc import Iterator, Sequence
@@ -141,7 +142,7 @@ def _row(process: ProcessStatus, at: float) -> dict[str, str]:
     return {
         "role": process.role,
         "node": process.node,
-        "pid": str(process.pid),
+        "pid": str(process.pid or UNKNOWN),
         "state": UNKNOWN if process.state == RUNS else process.state,
         "up": UNKNOWN if process.since is None else _seconds(at - process.since),
         "restarts": UNKNOWN if not process.restarts else str(process.restarts),
