@@ -1,5 +1,6 @@
 """What `arl top` shows of a status, and what it says where there is none."""
 
+import errno
 import io
 import os
 import platform
@@ -13,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from arl.errors import InputError
-from arl.metrics.run_status import ProcessStatus
+from arl.metrics.run_status import ProcessStatus, read_status
 from arl.watch.liveness import describe_silence
 from arl.watch.run_logs import find_logs
 from arl.watch.top import show_once
@@ -113,6 +114,25 @@ def test_a_status_that_is_missing_or_damaged_is_one_clear_error(
         (run / "status.json").write_bytes(content)
     with pytest.raises(InputError, match=complaint):
         top(run)
+
+
+def test_a_status_that_another_host_replaces_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = a_run(tmp_path, a_status())
+    read = Path.read_bytes
+    failures = [OSError(errno.ESTALE, os.strerror(errno.ESTALE))]
+
+    def read_from_nfs(path: Path) -> bytes:
+        if failures:
+            raise failures.pop()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_from_nfs)
+    assert read_status(run).version == 12
+    failures += [OSError(errno.ESTALE, os.strerror(errno.ESTALE))] * 10
+    with pytest.raises(InputError, match="cannot be read"):
+        read_status(run)
 
 
 def test_a_directory_above_runs_is_refused_with_their_names(tmp_path: Path) -> None:
