@@ -1,0 +1,47 @@
+"""What an added engine gets, and what it does not."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from arl.config.recipe import Recipe
+from arl.errors import InputError
+from arl.launch.base import Node, Process, Resources
+from arl.launch.trust import RunTrust
+from arl.run.engine_pool import EnginePool
+from arl.run.engines import EngineServers
+from arl.types import StartingVersions
+
+
+class SlowServers(EngineServers):
+    """Start servers that take for ever."""
+
+    async def start(self, i: int) -> Process:
+        """See EngineServers."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_two_commands_at_once_do_not_take_the_same_gpu() -> None:
+    launcher = SimpleNamespace(nodes=[Node("n0", 8, ("0", "1"))], lost_nodes=())
+    servers = SlowServers(
+        recipe=Recipe.model_validate({"model": {"path": "m"}, "data": {"path": "d"}}),
+        versions=StartingVersions("m", 0, {}),
+        resources=[Resources(2, ("0",))],
+        launcher=cast(Any, launcher),
+        trust=RunTrust("k"),
+    )
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            pool = EnginePool(servers, [Resources(2, ("1",))], lambda line: None, None, tasks)
+            first = asyncio.create_task(pool.add())
+            await asyncio.sleep(0)  # it has chosen the only GPU that is free
+            with pytest.raises(InputError, match="none has them"):
+                await pool.add()
+            first.cancel()
+            await asyncio.wait({first})
+
+    asyncio.run(main())
