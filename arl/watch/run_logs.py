@@ -72,7 +72,7 @@ def _bytes_before(file: BinaryIO, end: int, size: int) -> bytes:
 
 
 def find_logs(run: Path, role: str | None) -> list[RoleLog]:
-    """Find the logs of a run, by role; `engine` stands for engine-0, engine-1 …
+    """Find the logs of a run, by role; `engine` stands for engine-0, engine-1 …, also those that have joined.
 
     Raises:
         InputError: there is no such run, no log, or none of this role.
@@ -94,7 +94,7 @@ def _logs(run: Path, role: str | None) -> list[RoleLog]:
     ]
     if role is None:
         return logs
-    return [log for log in logs if log.role == role or log.role.rpartition("-")[0] == role]
+    return [log for log in logs if log.role == role or log.role.startswith(f"{role}-")]
 
 
 def list_logs(logs: Sequence[RoleLog], show: Show) -> None:

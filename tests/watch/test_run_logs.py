@@ -120,3 +120,10 @@ def test_the_last_lines_of_a_log_of_long_lines_are_found(tmp_path: Path) -> None
     log = RoleLog("a", file)
     log.seek_last(5)
     assert log.new_lines() == lines[-5:]
+
+
+def test_the_logs_of_engines_that_have_joined_are_those_of_engines(tmp_path: Path) -> None:
+    run = with_logs(tmp_path)
+    (run / "logs" / "engine-n3-9ed7-0.log").touch()
+    assert [log.role for log in find_logs(run, "engine")] == ["engine-0", "engine-1", "engine-n3-9ed7-0"]
+    assert [log.role for log in find_logs(run, "engine-1")] == ["engine-1"]
