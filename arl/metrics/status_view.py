@@ -19,12 +19,23 @@ from rich.text import Text
 from arl.metrics.run_status import RUNS, ProcessStatus, RunStatus, Speed
 
 MOST_PROCESSES = 24  # rows; a run may have hundreds
+FEWEST_PROCESSES = 4
+OTHER_LINES = 18  # headline, facts, of which some take two lines, heads of the columns, a progress bar
 MOST_WAITS = 3
 UNKNOWN = "–"
 LEFT = ("role", "node", "pid", "state")  # columns of words
 
 
-def draw_status(status: RunStatus, name: str = "") -> RenderableType:
+def rows_that_fit(height: int) -> int:
+    """Return how many processes a terminal of so many lines shows. A live view cuts off what lies below its end.
+
+    >>> rows_that_fit(24), rows_that_fit(30), rows_that_fit(100)
+    (6, 12, 24)
+    """
+    return max(min(height - OTHER_LINES, MOST_PROCESSES), FEWEST_PROCESSES)
+
+
+def draw_status(status: RunStatus, name: str = "", most_processes: int = MOST_PROCESSES) -> RenderableType:
     """Draw one moment of the run called `name`."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
@@ -34,7 +45,7 @@ def draw_status(status: RunStatus, name: str = "") -> RenderableType:
     headline = Text(_headline(status, name), style="bold")
     if status.end:
         return Group(headline, facts)
-    return Group(headline, facts, _processes(status))
+    return Group(headline, facts, _processes(status, most_processes))
 
 
 def _headline(status: RunStatus, name: str) -> str:
@@ -115,9 +126,9 @@ def _reward(status: RunStatus) -> str:
     return " · ".join(parts)
 
 
-def _processes(status: RunStatus) -> RenderableType:
-    """Draw a row for each process; a column in which nothing is known is left out."""
-    shown = _most_telling(status.processes)
+def _processes(status: RunStatus, most: int) -> RenderableType:
+    """Draw a row for each process, `most` at most; a column in which nothing is known is left out."""
+    shown = _most_telling(status.processes, most)
     rows = [_row(process, status.time) for process in shown]
     table = Table(box=None, pad_edge=False, header_style="dim")
     columns = [name for name in rows[0] if any(row[name] != UNKNOWN for row in rows)]
@@ -131,10 +142,10 @@ def _processes(status: RunStatus) -> RenderableType:
     return table
 
 
-def _most_telling(processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
+def _most_telling(processes: Sequence[ProcessStatus], most: int) -> list[ProcessStatus]:
     """Choose what to show of many: first those that have ended or were restarted, then the order of their start."""
     troubled = sorted(processes, key=lambda process: (process.state == RUNS, -process.restarts))
-    chosen = troubled[:MOST_PROCESSES]
+    chosen = troubled[:most]
     return [process for process in processes if process in chosen]
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from arl.errors import InputError
 from arl.metrics.run_status import ProcessStatus, read_status
+from arl.metrics.status_view import draw_status, rows_that_fit
 from arl.watch.liveness import describe_silence
 from arl.watch.run_logs import find_logs
 from arl.watch.top import show_once
@@ -55,6 +56,15 @@ def test_of_hundreds_of_processes_those_in_trouble_are_shown(tmp_path: Path) -> 
     assert "engine-200" in shown
     assert "ended, code -9" in shown
     assert "… and 276 more processes" in shown
+
+
+def test_in_a_small_terminal_the_view_of_many_processes_is_not_cut_off() -> None:
+    processes = tuple(ProcessStatus(role=f"engine-{i}", node="n1", pid=100 + i) for i in range(300))
+    console = Console(file=io.StringIO(), width=80, height=24)
+    view = draw_status(a_status(processes=processes), "runs/small", rows_that_fit(console.height))
+    lines = console.render_lines(view)
+    assert len(lines) < 24
+    assert "… and 294 more processes" in "".join(segment.text for segment in lines[-1])
 
 
 @pytest.mark.parametrize(
