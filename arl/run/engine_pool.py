@@ -99,7 +99,7 @@ class EnginePool:
         member = Member(f"{self._servers.side}-{seat}", seat, self._node_name(seat))
         self._added.append(resources)  # before anything else runs, so that no other command takes them as well
         try:
-            process = await self._start(member)
+            process = await self._start_added(member)
         except RunError as error:
             self.router.close_seat(seat, error)
             raise
@@ -259,6 +259,13 @@ class EnginePool:
             member.node = self._node_name(member.seat)
         member.process = asyncio.ensure_future(self._servers.start(member.seat))
         return await asyncio.shield(member.process)  # so that whoever removes it meanwhile can stop it
+
+    async def _start_added(self, member: Member) -> Process:
+        """Start the server of a member that was added. A full disk concerns whoever has asked for it, not the run."""
+        try:
+            return await self._start(member)
+        except OSError as error:
+            raise RunError(f"{member.name} cannot be started: {error}") from error
 
     def _give_up(self, member: Member, why: RunError) -> None:
         """Go on without a member, or end the run.
