@@ -108,7 +108,7 @@ class Process(Protocol):
 
     @property
     def pid(self) -> int:
-        """Return its process id on its node."""
+        """Return its process id on its node; 0: the node is still starting it, and has not reported any."""
 
     @property
     def exit_code(self) -> int | None:

@@ -16,6 +16,7 @@ import msgspec
 
 from arl.config.cluster_section import Cluster
 from arl.errors import InputError
+from arl.launch.address import is_loopback
 from arl.launch.base import Node
 from arl.launch.node_probe import MARK, NONCE, NodeReport, ProbeSpec
 
@@ -51,7 +52,7 @@ class Probe:
         first = reports[names[0]]
         problems = []
         for name, report in reports.items():
-            problem = report.problem or self._differs(report, first, ended)
+            problem = report.problem or _is_alone(report, len(names)) or self._differs(report, first, ended)
             if problem:
                 problems.append(f"node {name}: {problem}")
         if problems:
@@ -76,6 +77,16 @@ class Probe:
             direction = "ahead of" if ahead > 0 else "behind"
             return f"its clock is {abs(ahead):.0f} s {direction} the controller's; synchronize clocks (chrony, ntpd)"
         return ""
+
+
+def _is_alone(report: NodeReport, num_nodes: int) -> str:
+    """Say why the other nodes cannot reach this one; empty: nothing speaks against it, or there are none."""
+    if num_nodes == 1 or not is_loopback(report.address):
+        return ""
+    return (
+        f"its address would be {report.address}, under which no other node reaches it (/etc/hosts often gives a "
+        "machine's own name such an address); give cluster.interface the name of the network interface, as in eth0"
+    )
 
 
 @contextlib.contextmanager

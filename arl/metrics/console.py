@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from arl.metrics.names import Record, number
 from arl.metrics.run_status import RunStatus
-from arl.metrics.status_view import draw_status
+from arl.metrics.status_view import draw_status, rows_that_fit
 
 REFRESHES_PER_SECOND = 2  # enough for a person; drawing takes time of the controller
 
@@ -70,7 +70,7 @@ class ConsoleDisplay:
     def show_status(self, status: RunStatus) -> None:
         """Draw the status of the run above the bar. Anywhere but in a terminal it is not shown."""
         if self.is_live:
-            self._progress.top = draw_status(status)
+            self._progress.top = draw_status(status, most_processes=rows_that_fit(self._console.height))
 
     def note(self, text: str) -> None:
         """Print one line. Threads may call it too."""

@@ -5,6 +5,7 @@ controller ─► RunStatus, once a second ─► status.json, replaced as a who
 What is not known is None. A process of another node has no memory here, because nobody measures it.
 """
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from arl.metrics.run_files import RECIPE
 
 STATUS_FILE = "status.json"
 RUNS = "runs"  # state of a process that has not ended
+STALE_READS = 3  # in a row before one is an error; the file is replaced once a second
 SILENT_SECONDS = 5.0  # without a new status; then it is said that the controller has not written
 
 
@@ -25,7 +27,7 @@ class ProcessStatus(Struct, frozen=True, kw_only=True):
 
     role: str
     node: str
-    pid: int
+    pid: int  # 0: its node is still starting it
     state: str = RUNS  # or how it has ended
     since: float | None = None  # its start, as time.time(); of another node: when the controller has first seen it
     restarts: int = 0  # of its role
@@ -118,7 +120,7 @@ def read_status(run: Path) -> RunStatus:
     require_run(run)
     file = run / STATUS_FILE
     try:
-        encoded = file.read_bytes()
+        encoded = _read_replaced(file)
     except FileNotFoundError:
         raise InputError(
             f"{run}: has no {STATUS_FILE}; a run has one from its start-up on, unless its time is virtual"
@@ -129,6 +131,17 @@ def read_status(run: Path) -> RunStatus:
         return msgspec.json.decode(encoded, type=RunStatus)
     except msgspec.DecodeError as error:
         raise DataError(f"{file}: is damaged, or of another version of arl ({error})") from error
+
+
+def _read_replaced(file: Path) -> bytes:
+    """Read a file that another host may replace meanwhile; on NFS the one that was opened is then gone: ESTALE."""
+    for _ in range(STALE_READS):
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+    return file.read_bytes()
 
 
 def require_run(run: Path) -> None:

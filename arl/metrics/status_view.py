@@ -1,12 +1,13 @@
 """Draw the status of a run, for `arl top` and the dashboard of `arl train`.
 
-runs/small · training · step 12 of 60 · 0.8 s a step · 38 s left
-trainer    waits 62 % of the time: for groups 60 %, for the bound 2 % · now 0.3 s for 4 groups for step 12; …
-engines    idle 5 % of the time, 3 % because no group may start
+runs/small · training · version 12 of 60 · 0.8 s a step · about 38 s left
+trainer    waits 62% of the time: for groups 60%, for the staleness bound 2%
+engines    idle 5% of the time; 3% because no group may start before weights are loaded
+now        trainer waits 0.3 s for 4 groups for step 12
 groups     8 of 12 in flight: 6 running, 2 finished; a step takes 4
 …
-role      node  pid   up  restarts  version  open  slots  waiting  cache   memory
-engine-0  vm     17  5 s                 12     9   8/32        1     4 %  0.51 GB
+role      node  pid     up  version  open  slots  waiting  cache   memory
+engine-0  vm     17  5.0 s       12     9   8/32        1     4%  0.51 GB
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +19,23 @@ from rich.text import Text
 from arl.metrics.run_status import RUNS, ProcessStatus, RunStatus, Speed
 
 MOST_PROCESSES = 24  # rows; a run may have hundreds
+FEWEST_PROCESSES = 4
+OTHER_LINES = 18  # headline, facts, of which some take two lines, heads of the columns, a progress bar
 MOST_WAITS = 3
 UNKNOWN = "–"
 LEFT = ("role", "node", "pid", "state")  # columns of words
 
 
-def draw_status(status: RunStatus, name: str = "") -> RenderableType:
+def rows_that_fit(height: int) -> int:
+    """Return how many processes a terminal of so many lines shows. A live view cuts off what lies below its end.
+
+    >>> rows_that_fit(24), rows_that_fit(30), rows_that_fit(100)
+    (6, 12, 24)
+    """
+    return max(min(height - OTHER_LINES, MOST_PROCESSES), FEWEST_PROCESSES)
+
+
+def draw_status(status: RunStatus, name: str = "", most_processes: int = MOST_PROCESSES) -> RenderableType:
     """Draw one moment of the run called `name`."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
@@ -33,7 +45,7 @@ def draw_status(status: RunStatus, name: str = "") -> RenderableType:
     headline = Text(_headline(status, name), style="bold")
     if status.end:
         return Group(headline, facts)
-    return Group(headline, facts, _processes(status))
+    return Group(headline, facts, _processes(status, most_processes))
 
 
 def _headline(status: RunStatus, name: str) -> str:
@@ -114,9 +126,9 @@ def _reward(status: RunStatus) -> str:
     return " · ".join(parts)
 
 
-def _processes(status: RunStatus) -> RenderableType:
-    """Draw a row for each process; a column in which nothing is known is left out."""
-    shown = _most_telling(status.processes)
+def _processes(status: RunStatus, most: int) -> RenderableType:
+    """Draw a row for each process, `most` at most; a column in which nothing is known is left out."""
+    shown = _most_telling(status.processes, most)
     rows = [_row(process, status.time) for process in shown]
     table = Table(box=None, pad_edge=False, header_style="dim")
     columns = [name for name in rows[0] if any(row[name] != UNKNOWN for row in rows)]
@@ -130,10 +142,10 @@ def _processes(status: RunStatus) -> RenderableType:
     return table
 
 
-def _most_telling(processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
+def _most_telling(processes: Sequence[ProcessStatus], most: int) -> list[ProcessStatus]:
     """Choose what to show of many: first those that have ended or were restarted, then the order of their start."""
     troubled = sorted(processes, key=lambda process: (process.state == RUNS, -process.restarts))
-    chosen = troubled[:MOST_PROCESSES]
+    chosen = troubled[:most]
     return [process for process in processes if process in chosen]
 
 
@@ -141,7 +153,7 @@ def _row(process: ProcessStatus, at: float) -> dict[str, str]:
     return {
         "role": process.role,
         "node": process.node,
-        "pid": str(process.pid),
+        "pid": str(process.pid or UNKNOWN),
         "state": UNKNOWN if process.state == RUNS else process.state,
         "up": UNKNOWN if process.since is None else _seconds(at - process.since),
         "restarts": UNKNOWN if not process.restarts else str(process.restarts),

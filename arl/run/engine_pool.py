@@ -59,6 +59,7 @@ class EnginePool:
         self._sender = sender
         self._tasks = tasks
         self._members: dict[str, Member] = {}
+        self._added: list[Resources] = []  # of servers that are being started, and are no members yet
         empty_seats = [None] * len(self._resources)
         self.router = Router(empty_seats, sender=sender, in_turn=recipe.sync.order == "in_turn")
 
@@ -96,11 +97,14 @@ class EnginePool:
         seat = self.router.open_seat()
         self._resources[seat] = resources
         member = Member(f"{self._servers.side}-{seat}", seat, self._node_name(seat))
+        self._added.append(resources)  # before anything else runs, so that no other command takes them as well
         try:
-            process = await self._start(member)
+            process = await self._start_added(member)
         except RunError as error:
             self.router.close_seat(seat, error)
             raise
+        finally:
+            self._added.remove(resources)
         self._keep(member, process)
         await self._until_it_serves(member)
         self._note(f"{member} was added and serves version {self.router.loaded_version}; {self._count()}")
@@ -181,7 +185,7 @@ class EnginePool:
     def _taken(self) -> list[Resources]:
         """Return the resources of all processes of the run."""
         ours = [self._resources[member.seat] for member in self._members.values() if member.guest is None]
-        return [*ours, *self._neighbors]
+        return [*ours, *self._added, *self._neighbors]
 
     async def _until_it_serves(self, member: Member) -> None:
         """Wait until a new member serves.
@@ -255,6 +259,13 @@ class EnginePool:
             member.node = self._node_name(member.seat)
         member.process = asyncio.ensure_future(self._servers.start(member.seat))
         return await asyncio.shield(member.process)  # so that whoever removes it meanwhile can stop it
+
+    async def _start_added(self, member: Member) -> Process:
+        """Start the server of a member that was added. A full disk concerns whoever has asked for it, not the run."""
+        try:
+            return await self._start(member)
+        except OSError as error:
+            raise RunError(f"{member.name} cannot be started: {error}") from error
 
     def _give_up(self, member: Member, why: RunError) -> None:
         """Go on without a member, or end the run.

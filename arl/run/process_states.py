@@ -23,6 +23,7 @@ from arl.metrics.spans import add_span
 from arl.reward.pool import RewardPool
 from arl.run.engine_pool import EnginePool
 
+NO_PID = 0  # of a process that its node is still starting
 ENGINE = "engine-"  # begins the role of an engine server; its seat follows
 
 
@@ -101,9 +102,11 @@ class ProcessStates:
             if worker.pid is not None
         ]
 
-    def _history(self, role: str, pid: int, node: int) -> tuple[float, int]:
+    def _history(self, role: str, pid: int, node: int) -> tuple[float | None, int]:
         """Return since when a process runs, and how often its role was started again."""
         pids = self._seen.setdefault(role, [])
+        if pid == NO_PID:
+            return None, len(pids)
         if pid not in [known for known, _ in pids]:
             since = started_at(pid) if node == 0 else None
             pids.append((pid, since or time.time()))

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import platform
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 
@@ -63,6 +64,8 @@ class StatusWriter:
         self._recorder: Recorder | None = None
         self._evaluations = NewestEvaluations()
         self._has_failed = False
+        self._writing = threading.Lock()
+        self._written_at = 0.0  # clock of the newest status that was written
         self.stage = "starting engines and trainer"
         self.end = ""
 
@@ -90,16 +93,26 @@ class StatusWriter:
     def write(self, status: RunStatus) -> RunStatus:
         """Add the memory, write the file and return what it holds.
 
+        A status that is older than the file is not written. The thread of `run` outlives its cancellation, and would
+        otherwise replace the last status, which says how the run has ended.
+
         A file that cannot be written is noted once, because that does not concern the run.
         """
         measured = _with_memory(status)
-        try:
-            write_status(self._directory, measured)
-        except OSError as error:
-            if not self._has_failed:
-                self._has_failed = True
-                self._display.note(f"status.json cannot be written ({error.strerror}): `arl top` shows nothing new")
+        with self._writing:
+            if measured.clock < self._written_at:
+                return measured
+            self._written_at = measured.clock
+            try:
+                write_status(self._directory, measured)
+            except OSError as error:
+                self._note_failure(error)
         return measured
+
+    def _note_failure(self, error: OSError) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            self._display.note(f"status.json cannot be written ({error.strerror}): `arl top` shows nothing new")
 
     def status(self) -> RunStatus:
         """Return what the run does now."""
@@ -258,7 +271,7 @@ def _with_memory(status: RunStatus) -> RunStatus:
     here = status.processes[0].node  # the controller's
 
     def measured(process: ProcessStatus) -> ProcessStatus:
-        if process.node != here or process.state != RUNS:
+        if process.node != here or process.state != RUNS or not process.pid:
             return process
         size = own_resident_bytes() if process.pid == status.pid else sessions[process.pid]
         return structs.replace(process, memory_bytes=size)

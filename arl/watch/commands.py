@@ -43,7 +43,7 @@ def logs(
     if names:
         list_logs(found, typer.echo)
         return
-    readers = print_ends(found, lines, typer.echo)
+    readers = print_ends(found, lines, typer.echo, is_followed=follow)
     if follow:
         follow_logs(run, role, readers, typer.echo)
 

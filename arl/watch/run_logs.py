@@ -6,11 +6,13 @@ A log grows by whole lines of one process each, so lines of several logs are sho
 in front. Lines of one log keep their order; between two logs only the time of reading orders them.
 """
 
+import io
 import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from arl.errors import InputError
 from arl.metrics.run_status import STATUS_FILE, read_status, require_run
@@ -18,7 +20,7 @@ from arl.watch.liveness import is_locked
 
 LOGS = "logs"
 PERIOD = 0.25  # seconds between two looks
-PIECE = 1 << 16  # bytes that are read at once, backwards from the end
+PIECE = 1 << 16  # bytes at the end of a log that are read first; twice as many each time that they are too few
 
 Show = Callable[[str], object]
 
@@ -53,19 +55,24 @@ class RoleLog:
     def seek_last(self, count: int) -> None:
         """Go to where the last `count` lines begin."""
         with self.path.open("rb") as file:
-            begin = end = file.seek(0, os.SEEK_END)
-            tail = b""
-            while begin > 0 and tail.count(b"\n") <= count:
-                begin = max(0, begin - PIECE)
-                file.seek(begin)
-                tail = file.read(end - begin)
-        lines = tail.splitlines(keepends=True)
+            end = file.seek(0, os.SEEK_END)
+            size = min(PIECE, end)
+            tail = _bytes_before(file, end, size)
+            while size < end and tail.count(b"\n") <= count:
+                size = min(2 * size, end)
+                tail = _bytes_before(file, end, size)
+        lines = io.BytesIO(tail).readlines()  # ends at \n alone: a progress bar of a thousand \r is one line
         last = lines[-count:] if count else []
         self.at = end - sum(len(line) for line in last)
 
 
+def _bytes_before(file: BinaryIO, end: int, size: int) -> bytes:
+    file.seek(end - size)
+    return file.read(size)
+
+
 def find_logs(run: Path, role: str | None) -> list[RoleLog]:
-    """Find the logs of a run, by role; `engine` stands for engine-0, engine-1 …
+    """Find the logs of a run, by role; `engine` stands for engine-0, engine-1 …, also those that have joined.
 
     Raises:
         InputError: there is no such run, no log, or none of this role.
@@ -87,7 +94,7 @@ def _logs(run: Path, role: str | None) -> list[RoleLog]:
     ]
     if role is None:
         return logs
-    return [log for log in logs if log.role == role or log.role.rpartition("-")[0] == role]
+    return [log for log in logs if log.role == role or log.role.startswith(f"{role}-")]
 
 
 def list_logs(logs: Sequence[RoleLog], show: Show) -> None:
@@ -97,11 +104,18 @@ def list_logs(logs: Sequence[RoleLog], show: Show) -> None:
         show(f"{log.role:{width}}  {log.path.stat().st_size:>12,} bytes  {log.path}")
 
 
-def print_ends(logs: Sequence[RoleLog], count: int, show: Show) -> list[RoleLog]:
-    """Show the last `count` lines of each log, and return the logs, read to their ends."""
+def print_ends(logs: Sequence[RoleLog], count: int, show: Show, is_followed: bool = False) -> list[RoleLog]:
+    """Show the last `count` lines of each log, and return the logs, read to their ends.
+
+    Args:
+        is_followed: `follow_logs` comes next, and shows a last line that has no end yet when it is complete.
+    """
+    has_prefix = len(logs) > 1
     for log in logs:
         log.seek_last(count)
-        _show_lines(log, log.new_lines(), len(logs) > 1, show)
+        _show_lines(log, log.new_lines(), has_prefix, show)
+        if not is_followed:
+            _show_lines(log, log.rest(), has_prefix, show)
     return list(logs)
 
 

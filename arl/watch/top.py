@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from arl.metrics.run_status import RunStatus, read_status
-from arl.metrics.status_view import draw_status
+from arl.metrics.status_view import MOST_PROCESSES, draw_status, rows_that_fit
 from arl.watch.liveness import describe_silence
 
 PERIOD = 0.5  # seconds between two looks
@@ -32,15 +32,15 @@ def show_live(run: Path, console: Console) -> None:
     status = read_status(run)
     with (
         _keys() as pressed_q,  # first, so that no key is lost
-        Live(_draw(run, status), console=console, auto_refresh=False) as live,
+        Live(_draw(run, status, rows_that_fit(console.height)), console=console, auto_refresh=False) as live,
     ):
         while not status.end and not pressed_q(PERIOD):
             status = read_status(run)
-            live.update(_draw(run, status), refresh=True)
+            live.update(_draw(run, status, rows_that_fit(console.height)), refresh=True)
 
 
-def _draw(run: Path, status: RunStatus) -> RenderableType:
-    view = draw_status(status, str(run))
+def _draw(run: Path, status: RunStatus, most_processes: int = MOST_PROCESSES) -> RenderableType:
+    view = draw_status(status, str(run), most_processes)
     if status.end or not status.is_old:
         return view
     return Group(view, Text(describe_silence(run, status), style="bold red"))

@@ -13,6 +13,8 @@ from arl.errors import InputError
 from arl.launch.node_probe import MARK, NodeReport
 from arl.launch.node_reports import Probe, open_probe
 
+ADDRESS = "10.0.0.7"  # of a node; the probe itself runs on loopback here
+
 
 def run_probe(spec: str) -> str:
     """Run the real probe on this machine."""
@@ -31,7 +33,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Probe, str]:
     """Return a probe whose directory stays, and what this machine has reported to it."""
     context = open_probe(Cluster(interface="lo"), tmp_path_factory.mktemp("run") / "not" / "yet")
     with context as probe:
-        output = run_probe(probe.spec)
+        output = changed(run_probe(probe.spec), address=ADDRESS)
     probe.directory.mkdir()
     name = msgspec.json.decode(output.removeprefix(MARK), type=NodeReport).name
     (probe.directory / name).touch()
@@ -41,7 +43,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Probe, str]:
 def test_a_node_that_sees_the_same_files_takes_part_under_its_address(report: tuple[Probe, str]) -> None:
     probe, output = report
     (node,) = probe.nodes(["n1"], {"n1": f"a line of another program\n{output}"})
-    assert (node.name, node.address, node.devices) == ("n1", "127.0.0.1", ())
+    assert (node.name, node.address, node.devices) == ("n1", ADDRESS, ())
     assert node.cores >= 1
 
 
@@ -52,6 +54,7 @@ def test_a_node_that_sees_the_same_files_takes_part_under_its_address(report: tu
         ({"name": "elsewhere"}, "it does not see the files of the controller"),
         ({"clock": 1e10}, r"its clock is \d+ s ahead of the controller's; synchronize clocks"),
         ({"clock": 0.0}, r"its clock is \d+ s behind"),
+        ({"address": "127.0.1.1"}, "its address would be 127.0.1.1, .*; give cluster.interface"),
         ({"problem": "no interface ib0"}, "no interface ib0"),
     ],
 )
@@ -62,6 +65,12 @@ def test_a_node_that_cannot_take_part_is_named_with_the_remedy(
     with pytest.raises(InputError, match=f"^node n2: {problem}") as raised:
         probe.nodes(["n1", "n2"], {"n1": output, "n2": changed(output, **changes)})
     assert "n1" not in str(raised.value)
+
+
+def test_a_node_that_is_alone_may_listen_on_loopback(report: tuple[Probe, str]) -> None:
+    probe, output = report
+    (node,) = probe.nodes(["n1"], {"n1": changed(output, address="127.0.0.1")})
+    assert node.address == "127.0.0.1"
 
 
 def test_all_nodes_that_cannot_take_part_are_named_in_one_message(report: tuple[Probe, str]) -> None:

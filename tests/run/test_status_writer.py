@@ -1,9 +1,15 @@
 """What a status says of a run's speed and evaluations."""
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from arl.metrics.names import Record
-from arl.run.status_writer import NewestEvaluations, recent_speed, telling_waits
+from arl.metrics.run_status import read_status
+from arl.run.status_writer import NewestEvaluations, StatusWriter, recent_speed, telling_waits
+from tests.watch.statuses import a_run, a_status
 
 
 def step(number: int, seconds: float, waits: float) -> Record:
@@ -66,3 +72,11 @@ def test_the_newest_evaluation_is_that_of_the_newest_version_in_whatever_order_t
     records += [measured(20, 0.75), measured(10, 0.5)]
     assert newest.read(records) == {"held_out": (20, 0.75)}
     assert newest.read(records) == {"held_out": (20, 0.75)}
+
+
+def test_a_status_that_is_written_late_does_not_replace_the_one_that_says_how_the_run_has_ended(tmp_path: Path) -> None:
+    origin = SimpleNamespace(directory=a_run(tmp_path), version=0)
+    writer = StatusWriter(cast(Any, SimpleNamespace(recipe=None, display=None, origin=origin)))
+    writer.write(a_status(clock=13.0, end="finished"))
+    writer.write(a_status(clock=12.0))
+    assert read_status(tmp_path).end == "finished"

@@ -29,7 +29,7 @@ def with_logs(directory: Path) -> Path:
 def logs(run: Path, role: str | None = None, count: int = 10, follow: bool = False) -> list[str]:
     """Return the lines that `arl logs` prints."""
     shown: list[str] = []
-    read = print_ends(find_logs(run, role), count, shown.append)
+    read = print_ends(find_logs(run, role), count, shown.append, is_followed=follow)
     if follow:
         follow_logs(run, role, read, shown.append)
     return shown
@@ -38,6 +38,7 @@ def logs(run: Path, role: str | None = None, count: int = 10, follow: bool = Fal
 def test_without_a_role_the_ends_of_all_logs_are_shown_with_their_roles(tmp_path: Path) -> None:
     assert logs(with_logs(tmp_path), count=1) == [
         "engine-0 | serves",
+        "engine-1 | dies",
         "evaluation/evaluator | measures",
         "trainer-0 | step 3",
     ]
@@ -100,3 +101,29 @@ def test_the_last_lines_of_a_log_are_those_at_its_end(
     log.seek_last(count)
     shown = log.new_lines() + log.rest()
     assert shown == (text.splitlines()[-count:] if count else [])
+
+
+def test_a_progress_bar_counts_as_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_bytes(b"loads\n" + b"".join(b"%d%%\r" % percent for percent in range(100)) + b"\nready\n")
+    log = RoleLog("a", file)
+    log.seek_last(2)
+    bar, ready = log.new_lines()
+    assert bar.startswith("0%\r1%\r")
+    assert ready == "ready"
+
+
+def test_the_last_lines_of_a_log_of_long_lines_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    lines = [str(number) * 50_000 for number in range(10)]
+    file.write_text("\n".join(lines) + "\n")
+    log = RoleLog("a", file)
+    log.seek_last(5)
+    assert log.new_lines() == lines[-5:]
+
+
+def test_the_logs_of_engines_that_have_joined_are_those_of_engines(tmp_path: Path) -> None:
+    run = with_logs(tmp_path)
+    (run / "logs" / "engine-n3-9ed7-0.log").touch()
+    assert [log.role for log in find_logs(run, "engine")] == ["engine-0", "engine-1", "engine-n3-9ed7-0"]
+    assert [log.role for log in find_logs(run, "engine-1")] == ["engine-1"]

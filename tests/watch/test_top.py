@@ -1,5 +1,6 @@
 """What `arl top` shows of a status, and what it says where there is none."""
 
+import errno
 import io
 import os
 import platform
@@ -13,7 +14,8 @@ import pytest
 from rich.console import Console
 
 from arl.errors import InputError
-from arl.metrics.run_status import ProcessStatus
+from arl.metrics.run_status import ProcessStatus, read_status
+from arl.metrics.status_view import draw_status, rows_that_fit
 from arl.watch.liveness import describe_silence
 from arl.watch.run_logs import find_logs
 from arl.watch.top import show_once
@@ -54,6 +56,15 @@ def test_of_hundreds_of_processes_those_in_trouble_are_shown(tmp_path: Path) -> 
     assert "engine-200" in shown
     assert "ended, code -9" in shown
     assert "… and 276 more processes" in shown
+
+
+def test_in_a_small_terminal_the_view_of_many_processes_is_not_cut_off() -> None:
+    processes = tuple(ProcessStatus(role=f"engine-{i}", node="n1", pid=100 + i) for i in range(300))
+    console = Console(file=io.StringIO(), width=80, height=24)
+    view = draw_status(a_status(processes=processes), "runs/small", rows_that_fit(console.height))
+    lines = console.render_lines(view)
+    assert len(lines) < 24
+    assert "… and 294 more processes" in "".join(segment.text for segment in lines[-1])
 
 
 @pytest.mark.parametrize(
@@ -113,6 +124,25 @@ def test_a_status_that_is_missing_or_damaged_is_one_clear_error(
         (run / "status.json").write_bytes(content)
     with pytest.raises(InputError, match=complaint):
         top(run)
+
+
+def test_a_status_that_another_host_replaces_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = a_run(tmp_path, a_status())
+    read = Path.read_bytes
+    failures = [OSError(errno.ESTALE, os.strerror(errno.ESTALE))]
+
+    def read_from_nfs(path: Path) -> bytes:
+        if failures:
+            raise failures.pop()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_from_nfs)
+    assert read_status(run).version == 12
+    failures += [OSError(errno.ESTALE, os.strerror(errno.ESTALE))] * 10
+    with pytest.raises(InputError, match="cannot be read"):
+        read_status(run)
 
 
 def test_a_directory_above_runs_is_refused_with_their_names(tmp_path: Path) -> None:
