@@ -1,0 +1,179 @@
+"""Engines are added to a pool, refuse their weights, are removed in mid-start and lost; processes are fakes."""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from arl import clock
+from arl.config.recipe_file import load_recipe
+from arl.errors import EngineError, EngineLost, InputError, ProcessDied, leaves
+from arl.launch.base import Node, Resources
+from arl.run.engine_pool import EnginePool, open_engine_pool
+from tests.fakes import NullEngine
+
+RECIPE = load_recipe(Path("recipes/quickstart.yaml"), ["engine.replicas=1", "engine.max_restarts=0"])
+START_SECONDS = 5.0
+
+
+class FakeProcess:
+    """Is ready at once, and ends when it is killed or stopped."""
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.pid = 17
+        self.over = asyncio.Event()
+
+    @property
+    def exit_code(self) -> int | None:
+        return -9 if self.over.is_set() else None
+
+    async def ready(self, seconds: float) -> str:
+        return self.role
+
+    async def ended(self) -> str:
+        await self.over.wait()
+        return f"{self.role} was killed by SIGKILL"
+
+    async def died(self) -> ProcessDied:
+        return ProcessDied(await self.ended())
+
+    async def ends_by_itself(self, seconds: float) -> bool:
+        was_over = self.over.is_set()
+        self.over.set()
+        return was_over
+
+    async def stop(self, seconds: float) -> None:
+        self.over.set()
+
+    def last_words(self) -> str:
+        return "It has no log."
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeServers:
+    """Starts fakes in some seconds. A server of `refusing` answers with an error, after as long again."""
+
+    resources: Any
+    recipe: Any = RECIPE
+    side: str = "engine"
+    launcher: Any = dataclasses.field(
+        default_factory=lambda: SimpleNamespace(nodes=[Node("n1", 8, ("0", "1", "2"))], lost_nodes=())
+    )
+    started: list[FakeProcess] = dataclasses.field(default_factory=list)
+    refusing: set[int] = dataclasses.field(default_factory=set)
+    unstartable: set[int] = dataclasses.field(default_factory=set)
+
+    async def start(self, i: int) -> FakeProcess:
+        await asyncio.sleep(START_SECONDS)
+        if i in self.unstartable:
+            raise ProcessDied(f"engine-{i} cannot be started")
+        self.started.append(FakeProcess(f"engine-{i}"))
+        return self.started[-1]
+
+    @contextlib.asynccontextmanager
+    async def connect(self, url: str, sender: object, i: int) -> AsyncIterator[NullEngine]:
+        if i in self.refusing:
+            await asyncio.sleep(START_SECONDS)
+            raise EngineError(f"{url} refuses its weights")
+        yield NullEngine(lambda _: 1)
+
+
+def changed(scenario: Callable[[EnginePool, FakeServers], Awaitable[None]]) -> list[str]:
+    """Change a pool of one engine, which has one GPU of three, and return its notes."""
+    notes: list[str] = []
+
+    async def main() -> None:
+        servers = FakeServers([Resources(1, ("0",))])
+        first = await servers.start(0)
+        async with open_engine_pool(servers, [first], notes.append) as pool:  # type: ignore[arg-type, list-item]
+            await scenario(pool, servers)
+
+    clock.run(main, virtual=True)
+    return notes
+
+
+def devices(pool: EnginePool) -> list[tuple[str, ...]]:
+    return sorted(resources.devices for resources in pool._taken())
+
+
+def test_engines_that_are_added_at_the_same_time_get_devices_of_their_own() -> None:
+    async def scenario(pool: EnginePool, _: FakeServers) -> None:
+        assert set(await asyncio.gather(pool.add(), pool.add())) == {"engine-1", "engine-2"}
+        assert devices(pool) == [("0",), ("1",), ("2",)]
+        with pytest.raises(InputError, match="an engine needs 1 free GPUs of one node, and none has them"):
+            await pool.add()
+
+    assert [note.rpartition("; ")[2] for note in changed(scenario)] == ["it has 3 engines"] * 2
+
+
+def test_an_added_engine_that_refuses_its_weights_does_not_end_the_run() -> None:
+    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
+        servers.refusing.add(1)
+        with pytest.raises(EngineError, match="engine-1 refuses its weights"):
+            await pool.add()
+        assert servers.started[-1].over.is_set()
+        assert devices(pool) == [("0",)]
+
+    (note,) = changed(scenario)
+    assert note.endswith("engine-1 refuses its weights\nThe run goes on; it has 1 engine")
+
+
+@pytest.mark.parametrize("can_start", [True, False])
+def test_an_engine_can_be_removed_while_it_starts_and_nothing_is_left_of_it(can_start: bool) -> None:
+    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
+        if not can_start:
+            servers.unstartable.add(1)
+        adding = asyncio.create_task(pool.add())
+        await asyncio.sleep(START_SECONDS / 2)
+        assert await pool.remove("engine-1") == 0
+        with pytest.raises(EngineLost if can_start else ProcessDied):
+            await adding
+        assert [process.over.is_set() for process in servers.started] == [False, True][: 1 + can_start]
+        assert devices(pool) == [("0",)]
+        with pytest.raises(InputError, match="is the run's only engine"):
+            await pool.remove("engine-0")
+
+    changed(scenario)
+
+
+def test_the_only_engine_that_serves_stays_while_another_one_starts() -> None:
+    async def scenario(pool: EnginePool, _: FakeServers) -> None:
+        adding = asyncio.create_task(pool.add())
+        await asyncio.sleep(START_SECONDS / 2)
+        with pytest.raises(InputError, match="is the run's only engine"):
+            await pool.remove("engine-0")
+        await adding
+        assert await pool.remove("engine-0") == 0
+
+    changed(scenario)
+
+
+def test_a_run_ends_that_loses_its_last_engine_while_another_one_starts() -> None:
+    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
+        adding = asyncio.create_task(pool.add())
+        await asyncio.sleep(START_SECONDS / 2)
+        servers.started[0].over.set()
+        await adding
+
+    with pytest.raises(ExceptionGroup) as raised:
+        changed(scenario)
+    assert "engine-0 was killed by SIGKILL" in " ".join(map(str, leaves(raised.value)))
+
+
+def test_a_run_ends_when_the_engine_that_was_added_refuses_and_no_other_one_is_left() -> None:
+    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
+        servers.refusing.add(1)
+        adding = asyncio.create_task(pool.add())
+        await asyncio.sleep(START_SECONDS * 1.5)
+        servers.started[0].over.set()
+        await adding
+
+    with pytest.raises(ExceptionGroup) as raised:
+        changed(scenario)
+    assert "engine-1 refuses its weights\nno engine is left" in " ".join(map(str, leaves(raised.value)))
