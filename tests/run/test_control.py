@@ -71,7 +71,8 @@ def served(
 
 
 def guest(**changes: str) -> JoinEngine:
-    return JoinEngine(name="engine-n2-0", url="http://127.0.0.1:9", node="n2", pid=4, arl=changes.get("arl", "0.1.0"))
+    said = {"name": "engine-n2-0", "url": "http://127.0.0.1:9", "node": "n2", "arl": "0.1.0", **changes}
+    return JoinEngine(pid=4, **said)
 
 
 def test_a_command_sees_the_engines_and_gets_an_answer_or_the_reason_why_not(tmp_path: Path) -> None:
@@ -85,6 +86,8 @@ def test_a_command_sees_the_engines_and_gets_an_answer_or_the_reason_why_not(tmp
             await control.ask(guest(arl=arl.__version__), 30)
         with pytest.raises(InputError, match=r"arl 9\.9: the run has arl"):
             await control.ask(guest(arl="9.9"), 30)
+        with pytest.raises(InputError, match=r"http://\[x: is no address of a server: Invalid IPv6 URL"):
+            await control.ask(guest(arl=arl.__version__, url="http://[x"), 30)
         assert engines.changes == ["add", "remove engine-0"]
         assert not list((tmp_path / "control" / "answers").iterdir())
 
@@ -98,6 +101,7 @@ def test_garbage_is_answered_or_left_alone_and_commands_are_answered_nevertheles
         requests = tmp_path / "control" / "requests"
         bad = new_name()
         (requests / bad).write_bytes(b'{"type": "RemoveEngine", "name": ["engine-0"]}\xff')
+        (requests / new_name()).write_bytes(b'{"type": "AddEngine", "deep": ' + b"[" * 100_000)
         (requests / new_name()).write_bytes(b"x" * (LONGEST + 1))
         (requests / new_name()).symlink_to("/etc/passwd")
         (requests / new_name()).mkdir()

@@ -62,7 +62,7 @@ class ControlFolder:
         return taken
 
     def answer(self, name: str, data: bytes) -> None:
-        """ControlAnswer the request `name`."""
+        """Answer the request `name`."""
         write_private(self.answers / name, data)
 
 
