@@ -139,8 +139,8 @@ class EnginePool:
         member = self._members.get(name)
         if member is None or member.is_leaving:
             raise InputError(f"{name}: the run has no such engine; it has {', '.join(self._members)}")
-        if not any(other.serves.is_set() for other in self._others(member)):
-            raise InputError(f"{name}: is the run's only engine; add another one first, and wait until it serves")
+        if not self._others(member):
+            raise InputError(f"{name}: is the run's only engine; add another one first")
         member.is_leaving = True
         replica = self.router.replica(member.seat)
         num_moved = 0 if replica is None else replica.open

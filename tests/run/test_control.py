@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import arl
 from arl.errors import InputError, RunError
 from arl.launch.base import Resources
 from arl.run.control.control_client import RunControl
-from arl.run.control.control_folder import LONGEST, REQUEST_SECONDS, ControlFolder, new_name
+from arl.run.control.control_folder import LONGEST, REQUEST_SECONDS, ControlFolder, new_name, write_private
 from arl.run.control.control_messages import AddEngine, EngineStatus, JoinEngine, LiveRun, RemoveEngine
 from arl.run.control.control_server import serve_control
 from arl.run.control.run_key_file import key_file, read_trust
@@ -152,6 +153,23 @@ def test_a_folder_that_is_taken_away_costs_the_run_its_commands_and_nothing_else
     served(tmp_path, ask, note)
     assert "No such file or directory; `arl engines` cannot reach this run" in notes[0]
     assert "can be used again" in notes[-1]
+
+
+def test_the_folder_is_removed_even_if_the_last_state_is_written_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ControlFolder(tmp_path)
+    folder.make()
+    remove = shutil.rmtree
+
+    def remove_and_write(path: Path, ignore_errors: bool) -> None:
+        monkeypatch.undo()
+        remove(folder.answers)
+        write_private(folder.state, b"{}")
+
+    monkeypatch.setattr(shutil, "rmtree", remove_and_write)
+    folder.remove()
+    assert not folder.path.exists()
 
 
 def test_the_key_is_this_users_alone_and_goes_with_the_run(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_an_engine_can_be_removed_while_it_starts_and_nothing_is_left_of_it(can_
     changed(scenario)
 
 
-def test_the_only_engine_that_serves_stays_while_another_one_starts() -> None:
+def test_the_only_engine_stays_until_the_process_of_another_one_has_started() -> None:
     async def scenario(pool: EnginePool, _: FakeServers) -> None:
         adding = asyncio.create_task(pool.add())
         await asyncio.sleep(START_SECONDS / 2)

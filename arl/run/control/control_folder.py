@@ -21,6 +21,7 @@ LONGEST = 1 << 20  # bytes of a file; a thousand engines take a tenth of it
 MOST_AT_ONCE = 16  # requests
 REQUEST_SECONDS = 60.0  # an older request is dropped, because whoever made it has given up
 ANSWER_SECONDS = 600.0  # an older answer is dropped, because nobody has taken it
+REMOVALS = 10  # at most: a thread that still writes the last state, or a command, may add a file to what is removed
 NAME = re.compile(r"[0-9a-f]{16}\.json")
 
 
@@ -41,7 +42,10 @@ class ControlFolder:
 
     def remove(self) -> None:
         """Remove it, which says that the run has ended."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        for _ in range(REMOVALS):
+            shutil.rmtree(self.path, ignore_errors=True)
+            if not self.path.exists():
+                return
 
     def poll(self, state: bytes) -> list[tuple[str, bytes | str]]:
         """Write the controller's state, take the requests that are there, and drop what nobody waits for.
