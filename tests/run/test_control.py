@@ -1,6 +1,7 @@
 """Commands ask a controller through files; whatever else lies there neither stops it nor slows it."""
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ import arl
 from arl.errors import InputError, RunError
 from arl.launch.base import Resources
 from arl.run.control.control_client import RunControl
-from arl.run.control.control_folder import LONGEST, REQUEST_SECONDS, ControlFolder, new_name, write_private
+from arl.run.control.control_folder import LONGEST, REQUEST_SECONDS, ControlFolder, new_name, read_private, write_private
 from arl.run.control.control_messages import AddEngine, EngineStatus, JoinEngine, LiveRun, RemoveEngine
 from arl.run.control.control_server import serve_control
 from arl.run.control.run_key_file import key_file, read_trust
@@ -170,6 +171,19 @@ def test_the_folder_is_removed_even_if_the_last_state_is_written_meanwhile(
     monkeypatch.setattr(shutil, "rmtree", remove_and_write)
     folder.remove()
     assert not folder.path.exists()
+
+
+def test_a_file_that_another_host_replaces_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_private(tmp_path / "state.json", b"{}")
+
+    def stale(descriptor: int) -> os.stat_result:
+        monkeypatch.undo()
+        raise OSError(errno.ESTALE, f"Stale file handle {descriptor}")
+
+    monkeypatch.setattr(os, "fstat", stale)
+    assert read_private(tmp_path / "state.json") == b"{}"
 
 
 def test_the_key_is_this_users_alone_and_goes_with_the_run(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ Ages are differences of modification times, which one file server has set, so th
 """
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -95,6 +96,15 @@ def read_private(path: Path) -> bytes:
         OSError: it is not there, or cannot be read.
         ValueError: it is no such file: a link, a pipe, another user's, or a long one.
     """
+    try:
+        return _read_private(path)
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+    return _read_private(path)  # NFS, where another host has replaced the file since it was opened
+
+
+def _read_private(path: Path) -> bytes:
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
