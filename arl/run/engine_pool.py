@@ -243,7 +243,7 @@ class EnginePool:
             startup = self._recipe.deadlines.startup
             async with self._servers.connect(url, self._sender, member.seat) as engine:
                 async with deadline(startup, "controller", f"{member} to load the newest weights"):
-                    replica = await self.router.fill(member.seat, engine, is_guest=True)
+                    replica = await self.router.fill(member.seat, engine, guest=member.name)
                 member.serves.set()
                 await _watch(replica)
         except RunError as why:

@@ -14,6 +14,7 @@ from arl import clock
 from arl.config.recipe_file import load_recipe
 from arl.errors import EngineError, EngineLost, InputError, ProcessDied, leaves
 from arl.launch.base import Node, Resources
+from arl.run.control.control_messages import JoinEngine
 from arl.run.engine_pool import EnginePool, open_engine_pool
 from tests.fakes import NullEngine
 
@@ -110,6 +111,20 @@ def test_engines_that_are_added_at_the_same_time_get_devices_of_their_own() -> N
             await pool.add()
 
     assert [note.rpartition("; ")[2] for note in changed(scenario)] == ["it has 3 engines"] * 2
+
+
+def test_an_engine_that_has_joined_keeps_its_name_and_is_given_up_by_an_error() -> None:
+    async def scenario(pool: EnginePool, _: FakeServers) -> None:
+        guest = JoinEngine(name="engine-n3-9ed7-0", url="http://127.0.0.1:9", node="n3", pid=4, arl="0.1.0")
+        assert await pool.join(guest) == guest.name
+        replica = pool.router.replica(1)
+        assert replica is not None
+        assert (replica.name, replica.is_guest) == (guest.name, True)
+        assert await pool.router._is_lost(replica, EngineError("refused"))
+        while len(pool.statuses()) > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+    assert changed(scenario)[-1].endswith("refused\nThe run goes on; it has 1 engine")
 
 
 def test_an_added_engine_that_refuses_its_weights_does_not_end_the_run() -> None:
