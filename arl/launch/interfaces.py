@@ -38,7 +38,9 @@ def own_address(interface: str | None) -> str:
         try:
             return socket.gethostbyname(name)
         except OSError as error:
-            raise OSError(f"its own name {name} does not resolve ({error.strerror}), and no interface is given") from error
+            raise OSError(
+                f"its own name {name} does not resolve ({error.strerror}), and no interface is given"
+            ) from error
     known = interfaces()
     if interface not in known:
         raise OSError(f"no interface {interface} with an IPv4 address; there are {', '.join(sorted(known))}")

@@ -1,4 +1,4 @@
-"""A node that does not answer the survey of a Slurm job is named, with what to try, or with what srun has said of it."""
+"""A node that does not answer the survey of a Slurm job is named, with what to try, or with what srun says of it."""
 
 import subprocess
 from pathlib import Path
@@ -23,7 +23,9 @@ def test_silence_is_refused_with_a_command_that_shows_it(tmp_path: Path, monkeyp
         raise subprocess.TimeoutExpired(command, timeout)
 
     monkeypatch.setattr(subprocess, "run", hang)
-    with pytest.raises(InputError, match=r"n1, n2 have not answered within 300 s; try `srun .*--nodelist=n1,n2 ") as got:
+    with pytest.raises(
+        InputError, match=r"n1, n2 have not answered within 300 s; try `srun .*--nodelist=n1,n2 "
+    ) as got:
         survey(JOB, Cluster(nodes=2), tmp_path)
     assert str(got.value).endswith(" hostname`")
     assert "/bin/sh" not in str(got.value)

@@ -15,7 +15,14 @@ import arl
 from arl.errors import InputError, RunError
 from arl.launch.base import Resources
 from arl.run.control.control_client import RunControl
-from arl.run.control.control_folder import LONGEST, REQUEST_SECONDS, ControlFolder, new_name, read_private, write_private
+from arl.run.control.control_folder import (
+    LONGEST,
+    REQUEST_SECONDS,
+    ControlFolder,
+    new_name,
+    read_private,
+    write_private,
+)
 from arl.run.control.control_messages import AddEngine, EngineStatus, JoinEngine, LiveRun, RemoveEngine
 from arl.run.control.control_server import serve_control
 from arl.run.control.run_key_file import key_file, read_trust

@@ -17,7 +17,8 @@ from arl.launch.node_reports import open_probe
 from arl.launch.ray.loss import reason
 from arl.launch.ray.reservation import RayNode, Reservation
 
-PROBE_SECONDS = 120.0  # for a Ray worker to start, and Python on a slow file system
+PROBE_SECONDS = 120.0  # for Python on a slow file system
+WORKER_SECONDS = 60.0  # for a Ray worker to start, before that
 
 
 def run_probe(argv: Sequence[str], directory: str) -> str:
@@ -78,7 +79,7 @@ def distinct_names(nodes: Sequence[RayNode]) -> list[str]:
 def _answer(answer: "ray.ObjectRef[str]") -> str:
     """Wait for what a probe has printed, or return Ray's reason why there is nothing."""
     try:
-        printed: str = ray.get(answer, timeout=PROBE_SECONDS)
+        printed: str = ray.get(answer, timeout=WORKER_SECONDS + PROBE_SECONDS)
     except RayError as error:
         return reason(error)
     return printed

@@ -72,10 +72,11 @@ def submit(submission: Submission) -> str:
 def planned_nodes(recipe: Recipe) -> list[Node]:
     """Return the nodes that the flags of the recipe ask for, as far as flags say what a node has."""
     cluster = recipe.cluster
-    worker = _planned_node(cluster.flags, cluster.nodes)
-    controller = _planned_node({**cluster.flags, **cluster.controller_flags}, cluster.nodes)
-    first = controller if cluster.controller_flags else worker
-    return [first, *[worker] * (cluster.nodes - 1)]
+    if not cluster.controller_flags:
+        return [_planned_node(cluster.flags, cluster.nodes)] * cluster.nodes
+    num_workers = cluster.nodes - 1
+    controller = _planned_node({**cluster.flags, **cluster.controller_flags}, num_nodes=1)
+    return [controller, *[_planned_node(cluster.flags, num_workers)] * num_workers]
 
 
 def _planned_node(flags: dict[str, str], num_nodes: int) -> Node:

@@ -32,7 +32,6 @@ from arl.run.gc_pacing import rare_collections
 from arl.run.rewards import evaluation_scorer, open_rewards
 from arl.types import Accuracy, StartingVersions, WeightUpdate
 
-
 OF_CLUSTERS = ("slurm", "ray")  # launchers that start processes on other nodes
 
 
