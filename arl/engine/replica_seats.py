@@ -114,12 +114,13 @@ class ReplicaSeats:
         self._begin_new_sum()
         del self._seats[number]
 
-    def fill(self, number: int, engine: ReplicaEngine, is_guest: bool = False) -> Replica:
-        """Seat `engine`."""
+    def fill(self, number: int, engine: ReplicaEngine, guest: str | None = None) -> Replica:
+        """Seat `engine`; `guest` is its name, if somebody else has started it."""
         seat = self._seats[number]
         assert seat.replica is None, f"seat {number} is taken"
         self._ended_seconds -= engine.busy_seconds  # before it was here
-        seat.replica = Replica(engine, f"engine-{number}", is_guest)
+        name = f"engine-{number}" if guest is None else guest
+        seat.replica = Replica(engine, name, is_guest=guest is not None)
         self.restarts += seat.was_filled
         seat.was_filled = True
         return seat.replica

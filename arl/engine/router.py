@@ -208,7 +208,7 @@ class Router:
             await self._may_use_devices.wait()
         self._starting.add(seat)
 
-    async def fill(self, seat: int, engine: ReplicaEngine, is_guest: bool = False) -> Replica:
+    async def fill(self, seat: int, engine: ReplicaEngine, guest: str | None = None) -> Replica:
         """Bring `engine` up to date and seat it; from then on it is given requests.
 
         The lock keeps new versions from being loaded meanwhile, so the weights that the others serve still exist.
@@ -216,7 +216,8 @@ class Router:
         Args:
             seat: an empty one.
             engine: of the same size as the others.
-            is_guest: it was started by somebody else, so it is lost where one of ours would end the run by an error.
+            guest: its name, if somebody else has started it. It is then lost where one of ours would end the run by an
+                error. None: it is one of ours.
 
         Raises:
             EngineError: the engine serves an older version than the others.
@@ -229,7 +230,7 @@ class Router:
                 await engine.pause()
             if engine.loaded_version < self.loaded_version:
                 raise EngineError(f"it serves version {engine.loaded_version}, and the others {self.loaded_version}")
-            replica = self._seats.fill(seat, engine, is_guest)
+            replica = self._seats.fill(seat, engine, guest)
             self._any_live.set()
             self._starting.discard(seat)
             self._settled.set()

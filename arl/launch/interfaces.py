@@ -34,7 +34,13 @@ def own_address(interface: str | None) -> str:
         OSError: there is no such interface, it has no address, or the name does not resolve.
     """
     if interface is None:
-        return socket.gethostbyname(platform.node())
+        name = platform.node()
+        try:
+            return socket.gethostbyname(name)
+        except OSError as error:
+            raise OSError(
+                f"its own name {name} does not resolve ({error.strerror}), and no interface is given"
+            ) from error
     known = interfaces()
     if interface not in known:
         raise OSError(f"no interface {interface} with an IPv4 address; there are {', '.join(sorted(known))}")

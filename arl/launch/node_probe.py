@@ -1,6 +1,6 @@
 """Report what a node has and sees. A launcher runs this on every node, before anything else.
 
-    python -m arl.launch.node_probe SPEC     one line of JSON: NodeReport, or {"problem": …}
+    python -m arl.launch.node_probe SPEC     prints a line: `arl-node `, and a NodeReport as JSON
 
 SPEC is a ProbeSpec as JSON. The file `nonce` in its directory is read, and a file of this node's name is written beside
 it, so that the controller knows whether both see the same file system.

@@ -35,13 +35,14 @@ class Probe:
     directory: Path
     nonce: str
     spec: str  # the argument of arl.launch.node_probe
+    interface: str | None  # cluster.interface
     began: float
 
     def nodes(self, names: Sequence[str], output: Mapping[str, str]) -> list[Node]:
         """Return the nodes in the order of `names`, the controller's first.
 
         Args:
-            names: of all nodes, as the launcher knows them.
+            names: of all nodes, as the launcher knows them; no two are equal.
             output: name -> what the probe has printed there.
 
         Raises:
@@ -52,12 +53,23 @@ class Probe:
         first = reports[names[0]]
         problems = []
         for name, report in reports.items():
-            problem = report.problem or _is_alone(report, len(names)) or self._differs(report, first, ended)
+            problem = report.problem or self._differs(report, first, ended)
+            if not problem and len(names) > 1:
+                problem = self._unreachable(report)
             if problem:
                 problems.append(f"node {name}: {problem}")
         if problems:
             raise InputError("\n".join(problems))
         return [_node(name, report) for name, report in reports.items()]
+
+    def _unreachable(self, report: NodeReport) -> str:
+        """Say why other nodes do not reach a node; empty: nothing is known against it."""
+        if self.interface is not None or not is_loopback(report.address):
+            return ""
+        return (
+            f"its own name {report.name} resolves to {report.address}, which other nodes do not reach; set "
+            "cluster.interface, or mend its /etc/hosts"
+        )
 
     def _differs(self, report: NodeReport, first: NodeReport, ended: float) -> str:
         """Say why a node cannot work with the controller's; empty: it can."""
@@ -77,16 +89,6 @@ class Probe:
             direction = "ahead of" if ahead > 0 else "behind"
             return f"its clock is {abs(ahead):.0f} s {direction} the controller's; synchronize clocks (chrony, ntpd)"
         return ""
-
-
-def _is_alone(report: NodeReport, num_nodes: int) -> str:
-    """Say why the other nodes cannot reach this one; empty: nothing speaks against it, or there are none."""
-    if num_nodes == 1 or not is_loopback(report.address):
-        return ""
-    return (
-        f"its address would be {report.address}, under which no other node reaches it (/etc/hosts often gives a "
-        "machine's own name such an address); give cluster.interface the name of the network interface, as in eth0"
-    )
 
 
 @contextlib.contextmanager
@@ -110,7 +112,13 @@ def open_probe(cluster: Cluster, directory: Path) -> Iterator[Probe]:
     (exchange / NONCE).write_text(nonce)
     spec = ProbeSpec(str(exchange), cluster.interface, cluster.ports)
     try:
-        yield Probe(exchange, nonce, msgspec.json.encode(spec).decode(), time.time())
+        yield Probe(
+            directory=exchange,
+            nonce=nonce,
+            spec=msgspec.json.encode(spec).decode(),
+            began=time.time(),
+            interface=cluster.interface,
+        )
     finally:
         shutil.rmtree(exchange, ignore_errors=True)
 

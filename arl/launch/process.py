@@ -130,7 +130,7 @@ async def start_child(
             inherited=inherited,
             directory=directory,
         )
-    except OSError:
+    except BaseException:  # also a cancellation
         pipe.close()
         raise
     finally:

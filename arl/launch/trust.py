@@ -64,11 +64,11 @@ def run_trust(directory: Path, addresses: Iterable[str]) -> Iterator[RunTrust]:
         addresses: on which processes of the run listen.
     """
     key = new_key()
+    folder = directory.absolute() / FOLDER
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed; its key is of no more use
     if all(is_loopback(address) for address in addresses):
         yield RunTrust(key)
         return
-    folder = directory.absolute() / FOLDER
-    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed; its key is of no more use
     folder.mkdir(parents=True, mode=0o700)
     try:
         write_certificate(folder)

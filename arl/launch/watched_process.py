@@ -6,6 +6,7 @@ A launcher inherits from WatchedProcess and says how its processes are read, awa
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 from abc import ABC, abstractmethod
@@ -77,8 +78,9 @@ class WatchedProcess(ABC):
         """Send a signal to it and to what it has started, if anything is left of them."""
 
     async def _end(self) -> None:
-        """Kill what is left of it and of what it has started."""
+        """Kill what is left of it and of what it has started, and wait until it has ended."""
         self._signal(signal.SIGKILL)
+        await self._wait()
 
     def _how_it_ended(self) -> str:
         """Say how it has ended, as in `exited with code 1`."""
@@ -127,13 +129,11 @@ class WatchedProcess(ABC):
     async def stop(self, seconds: float) -> None:
         self._signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(seconds):
-                await self._wait()
-        except TimeoutError:
-            self._signal(signal.SIGKILL)
-            await self._wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._wait()
         finally:
-            await self._end()  # what it started and left behind
+            await self._end()  # also what it has started and left behind
             await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
             self._copying.cancel()
 
@@ -184,9 +184,13 @@ def _read_end(log: Path) -> bytes:
 def describe_exit(code: int) -> str:
     """Say how a process has ended, by its exit code.
 
-    >>> describe_exit(1), describe_exit(-9)
-    ('exited with code 1', 'was killed by SIGKILL')
+    >>> describe_exit(1), describe_exit(-9), describe_exit(-37)
+    ('exited with code 1', 'was killed by SIGKILL', 'was killed by signal 37')
     """
-    if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"exited with code {code}"
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal, most of which have no name
+        name = f"signal {-code}"
+    return f"was killed by {name}"

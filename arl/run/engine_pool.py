@@ -59,7 +59,6 @@ class EnginePool:
         self._sender = sender
         self._tasks = tasks
         self._members: dict[str, Member] = {}
-        self._added: list[Resources] = []  # of servers that are being started, and are no members yet
         empty_seats = [None] * len(self._resources)
         self.router = Router(empty_seats, sender=sender, in_turn=recipe.sync.order == "in_turn")
 
@@ -97,14 +96,16 @@ class EnginePool:
         seat = self.router.open_seat()
         self._resources[seat] = resources
         member = Member(f"{self._servers.side}-{seat}", seat, self._node_name(seat))
-        self._added.append(resources)  # before anything else runs, so that no other command takes them as well
+        self._members[member.name] = member  # before it is started, because another `add` must not get its place
         try:
             process = await self._start_added(member)
         except RunError as error:
-            self.router.close_seat(seat, error)
+            if not member.is_leaving:
+                self.router.close_seat(seat, error)
+                del self._members[member.name]
             raise
-        finally:
-            self._added.remove(resources)
+        if member.is_leaving:
+            raise _removed_early(member)
         self._keep(member, process)
         await self._until_it_serves(member)
         self._note(f"{member} was added and serves version {self.router.loaded_version}; {self._count()}")
@@ -154,9 +155,13 @@ class EnginePool:
         if member.task is not None:
             member.task.cancel()
             await asyncio.wait({member.task}, timeout=self._recipe.deadlines.swap)
-        if member.process is not None:
+        if member.process is None:
+            return
+        try:
             process = await member.process
-            await process.stop(self._recipe.deadlines.shutdown)
+        except RunError:  # it could not be started
+            return
+        await process.stop(self._recipe.deadlines.shutdown)
 
     def _refuse_shared_devices(self, verb: str) -> None:
         if self._recipe.mode == "collocated":
@@ -185,7 +190,7 @@ class EnginePool:
     def _taken(self) -> list[Resources]:
         """Return the resources of all processes of the run."""
         ours = [self._resources[member.seat] for member in self._members.values() if member.guest is None]
-        return [*ours, *self._added, *self._neighbors]
+        return [*ours, *self._neighbors]
 
     async def _until_it_serves(self, member: Member) -> None:
         """Wait until a new member serves.
@@ -200,7 +205,7 @@ class EnginePool:
         finally:
             serving.cancel()
         if not member.serves.is_set():
-            raise member.given_up or EngineLost(f"{member.name} was removed before it served")
+            raise member.given_up or _removed_early(member)
 
     # ---- what keeps a member
 
@@ -225,9 +230,12 @@ class EnginePool:
             await supervisor.supervise(process)
         except ProcessDied as death:
             self._give_up(member, death)
-        except RunError:
-            if not member.is_leaving:  # then nobody asks any more what it answers
+        except RunError as refusal:
+            if member.is_leaving:  # nobody asks any more what it answers
+                return
+            if member.is_of_start or member.serves.is_set():
                 raise
+            self._give_up(member, refusal)  # the supervisor has killed its process
 
     async def _keep_guest(self, member: Member, url: str) -> None:
         """Connect to an engine that has joined, seat it, and close its seat when it is lost."""
@@ -235,7 +243,7 @@ class EnginePool:
             startup = self._recipe.deadlines.startup
             async with self._servers.connect(url, self._sender, member.seat) as engine:
                 async with deadline(startup, "controller", f"{member} to load the newest weights"):
-                    replica = await self.router.fill(member.seat, engine, is_guest=True)
+                    replica = await self.router.fill(member.seat, engine, guest=member.name)
                 member.serves.set()
                 await _watch(replica)
         except RunError as why:
@@ -284,6 +292,8 @@ class EnginePool:
             if self._recipe.engine.min_replicas is None:
                 raise why
             raise ProcessDied(f"{why}\n{left} engines are left, and engine.min_replicas is {fewest}") from why
+        if left == 0:  # one that was added or has joined, and the others were lost before it served
+            raise ProcessDied(f"{why}\nno engine is left") from why
         self.router.close_seat(member.seat, why)
         del self._members[member.name]
         self._note(f"{member} is given up: {why}\nThe run goes on; {self._count()}")
@@ -291,8 +301,12 @@ class EnginePool:
     # ---- what is said of members
 
     def _others(self, member: Member) -> list[Member]:
-        """Return the other members that serve, or start."""
-        return [other for other in self._members.values() if other is not member and not other.is_leaving]
+        """Return the other members that somebody keeps: they serve, or their processes were started."""
+        return [
+            other
+            for other in self._members.values()
+            if other is not member and other.task is not None and not other.is_leaving
+        ]
 
     def _count(self) -> str:
         num_members = len(self._members)
@@ -315,6 +329,10 @@ class EnginePool:
             open=replica.open,
             seconds=now() - replica.since,
         )
+
+
+def _removed_early(member: Member) -> EngineLost:
+    return EngineLost(f"{member.name} was removed before it served")
 
 
 async def _watch(replica: Replica) -> NoReturn:

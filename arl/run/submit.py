@@ -32,7 +32,7 @@ def cluster_overrides(
         more: further flags of sbatch, as one writes them: --qos=high.
 
     Raises:
-        InputError: one of `more` is no flag, or `nodes` is no number.
+        InputError: one of `more` is no flag.
     """
     overrides = [] if launcher is None else [f"launcher={launcher}"]
     if nodes is not None:

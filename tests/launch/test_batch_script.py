@@ -7,7 +7,8 @@ import pytest
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
-from arl.errors import InputError
+from arl.errors import InputError, RunError
+from arl.launch.slurm import submission
 from arl.launch.slurm.allocation import read_allocation
 from arl.launch.slurm.batch_script import Submission, render_script
 from arl.launch.slurm.submission import planned_nodes
@@ -75,6 +76,12 @@ def test_the_plan_before_the_job_counts_the_gpus_that_the_flags_ask_for(flags: l
     assert [len(node.devices) for node in nodes] == [gpus] * 4
 
 
+def test_gpus_of_a_whole_component_are_shared_by_its_own_nodes_only() -> None:
+    of_controller = "cluster.controller_flags={partition: cpu, gpus: '0'}"
+    nodes = planned_nodes(recipe("cluster.nodes=5", "cluster.flags.gpus=32", of_controller))
+    assert [len(node.devices) for node in nodes] == [0, 8, 8, 8, 8]
+
+
 def test_the_nodes_of_both_components_are_the_allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expand = tmp_path / "scontrol"
     expand.write_text('#!/bin/sh\n[ "$3" = "n[2-3]" ] && printf "n2\\nn3\\n" || echo "$3"\n')
@@ -100,6 +107,18 @@ def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: py
     with pytest.raises(InputError, match=r"sbatch is not found; run this where Slurm.*or use `launcher: local`"):
         submit_run(recipe(f"output.directory={tmp_path}"), None)
     assert not list(tmp_path.iterdir())
+
+
+def test_sbatch_that_does_not_answer_may_have_submitted_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = tmp_path / "sbatch"
+    hanging.write_text("#!/bin/sh\nexec sleep 600\n")
+    hanging.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(submission, "SUBMIT_SECONDS", 0.5)
+    with pytest.raises(RunError, match=r"`squeue --me` shows whether it has submitted .*job\.sh nevertheless"):
+        submission.submit(Submission(tmp_path))
 
 
 def test_what_is_no_flag_is_refused() -> None:

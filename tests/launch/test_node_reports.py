@@ -1,5 +1,6 @@
 """What several nodes report becomes Nodes, or one message that names every node that cannot take part."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -82,6 +83,15 @@ def test_all_nodes_that_cannot_take_part_are_named_in_one_message(report: tuple[
     first, second = str(raised.value).splitlines()
     assert re.match(r"node n2: it has torch 2\.0, and the controller's node has .*; install one environment", first)
     assert re.match(r"node n3: arl does not run there \(bash: python: command not found\); install", second)
+
+
+def test_a_name_that_resolves_to_loopback_is_refused_where_there_are_several_nodes(report: tuple[Probe, str]) -> None:
+    probe, output = report
+    of_names = dataclasses.replace(probe, interface=None)
+    debian = changed(output, address="127.0.1.1")
+    assert of_names.nodes(["n1"], {"n1": debian})
+    with pytest.raises(InputError, match=r"^node n2: its own name .* resolves to 127\.0\.1\.1, .*cluster\.interface"):
+        of_names.nodes(["n1", "n2"], {"n1": changed(output, address="10.0.0.1"), "n2": debian})
 
 
 def test_the_probe_itself_says_what_is_wrong_with_its_node(tmp_path: Path) -> None:

@@ -53,5 +53,14 @@ def test_the_controllers_node_comes_first_and_no_node_with_fewer_gpus_before_one
     assert not left_out or not chosen[1:] or max(_gpus(left_out)) <= min(_gpus(chosen[1:]))
 
 
+def test_nodes_of_one_name_are_told_apart_by_their_addresses() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'arl[ray]'")
+    from arl.launch.ray.probing import distinct_names
+    from arl.launch.ray.reservation import RayNode
+
+    nodes = [RayNode(address, name, address, {}) for name, address in (("a", "10.1"), ("b", "10.2"), ("a", "10.3"))]
+    assert distinct_names(nodes) == ["a at 10.1", "b", "a at 10.3"]
+
+
 def _gpus(nodes: "list[RayNode]") -> list[float]:
     return [node.resources["GPU"] for node in nodes]

@@ -1,8 +1,10 @@
 """Commands ask a controller through files; whatever else lies there neither stops it nor slows it."""
 
 import asyncio
+import errno
 import json
 import os
+import shutil
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,7 +15,14 @@ import arl
 from arl.errors import InputError, RunError
 from arl.launch.base import Resources
 from arl.run.control.control_client import RunControl
-from arl.run.control.control_folder import LONGEST, REQUEST_SECONDS, ControlFolder, new_name
+from arl.run.control.control_folder import (
+    LONGEST,
+    REQUEST_SECONDS,
+    ControlFolder,
+    new_name,
+    read_private,
+    write_private,
+)
 from arl.run.control.control_messages import AddEngine, EngineStatus, JoinEngine, LiveRun, RemoveEngine
 from arl.run.control.control_server import serve_control
 from arl.run.control.run_key_file import key_file, read_trust
@@ -71,7 +80,8 @@ def served(
 
 
 def guest(**changes: str) -> JoinEngine:
-    return JoinEngine(name="engine-n2-0", url="http://127.0.0.1:9", node="n2", pid=4, arl=changes.get("arl", "0.1.0"))
+    said = {"name": "engine-n2-0", "url": "http://127.0.0.1:9", "node": "n2", "arl": "0.1.0", **changes}
+    return JoinEngine(pid=4, **said)
 
 
 def test_a_command_sees_the_engines_and_gets_an_answer_or_the_reason_why_not(tmp_path: Path) -> None:
@@ -85,6 +95,8 @@ def test_a_command_sees_the_engines_and_gets_an_answer_or_the_reason_why_not(tmp
             await control.ask(guest(arl=arl.__version__), 30)
         with pytest.raises(InputError, match=r"arl 9\.9: the run has arl"):
             await control.ask(guest(arl="9.9"), 30)
+        with pytest.raises(InputError, match=r"http://\[x: is no address of a server: Invalid IPv6 URL"):
+            await control.ask(guest(arl=arl.__version__, url="http://[x"), 30)
         assert engines.changes == ["add", "remove engine-0"]
         assert not list((tmp_path / "control" / "answers").iterdir())
 
@@ -98,6 +110,7 @@ def test_garbage_is_answered_or_left_alone_and_commands_are_answered_nevertheles
         requests = tmp_path / "control" / "requests"
         bad = new_name()
         (requests / bad).write_bytes(b'{"type": "RemoveEngine", "name": ["engine-0"]}\xff')
+        (requests / new_name()).write_bytes(b'{"type": "AddEngine", "deep": ' + b"[" * 100_000)
         (requests / new_name()).write_bytes(b"x" * (LONGEST + 1))
         (requests / new_name()).symlink_to("/etc/passwd")
         (requests / new_name()).mkdir()
@@ -148,6 +161,36 @@ def test_a_folder_that_is_taken_away_costs_the_run_its_commands_and_nothing_else
     served(tmp_path, ask, note)
     assert "No such file or directory; `arl engines` cannot reach this run" in notes[0]
     assert "can be used again" in notes[-1]
+
+
+def test_the_folder_is_removed_even_if_the_last_state_is_written_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ControlFolder(tmp_path)
+    folder.make()
+    remove = shutil.rmtree
+
+    def remove_and_write(path: Path, ignore_errors: bool) -> None:
+        monkeypatch.undo()
+        remove(folder.answers)
+        write_private(folder.state, b"{}")
+
+    monkeypatch.setattr(shutil, "rmtree", remove_and_write)
+    folder.remove()
+    assert not folder.path.exists()
+
+
+def test_a_file_that_another_host_replaces_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_private(tmp_path / "state.json", b"{}")
+
+    def stale(descriptor: int) -> os.stat_result:
+        monkeypatch.undo()
+        raise OSError(errno.ESTALE, f"Stale file handle {descriptor}")
+
+    monkeypatch.setattr(os, "fstat", stale)
+    assert read_private(tmp_path / "state.json") == b"{}"
 
 
 def test_the_key_is_this_users_alone_and_goes_with_the_run(tmp_path: Path) -> None:

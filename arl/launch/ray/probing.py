@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,10 @@ from arl.launch.address import LOOPBACK
 from arl.launch.base import Node
 from arl.launch.node_reports import open_probe
 from arl.launch.ray.loss import reason
-from arl.launch.ray.reservation import Reservation
+from arl.launch.ray.reservation import RayNode, Reservation
 
-PROBE_SECONDS = 120.0  # for a Ray worker to start, and Python on a slow file system
+PROBE_SECONDS = 120.0  # for Python on a slow file system
+WORKER_SECONDS = 60.0  # for a Ray worker to start, before that
 
 
 def run_probe(argv: Sequence[str], directory: str) -> str:
@@ -53,7 +55,7 @@ def probed_nodes(reservation: Reservation, cluster: Cluster, run_directory: Path
 
 
 def _probe(reservation: Reservation, cluster: Cluster, run_directory: Path) -> list[Node]:
-    names = [node.name for node in reservation.nodes]
+    names = distinct_names(reservation.nodes)
     task = ray.remote(run_probe)
     with open_probe(cluster, run_directory) as probe:
         argv = (sys.executable, "-m", "arl.launch.node_probe", probe.spec)
@@ -68,10 +70,16 @@ def _probe(reservation: Reservation, cluster: Cluster, run_directory: Path) -> l
     return nodes
 
 
+def distinct_names(nodes: Sequence[RayNode]) -> list[str]:
+    """Return the name of each node, with its address where others have the same name."""
+    counts = Counter(node.name for node in nodes)
+    return [node.name if counts[node.name] == 1 else f"{node.name} at {node.address}" for node in nodes]
+
+
 def _answer(answer: "ray.ObjectRef[str]") -> str:
     """Wait for what a probe has printed, or return Ray's reason why there is nothing."""
     try:
-        printed: str = ray.get(answer, timeout=PROBE_SECONDS)
+        printed: str = ray.get(answer, timeout=WORKER_SECONDS + PROBE_SECONDS)
     except RayError as error:
         return reason(error)
     return printed

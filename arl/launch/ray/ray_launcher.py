@@ -106,8 +106,7 @@ class RayLauncher:
             node_name=node.name,
             describe_loss=functools.partial(self._describe_loss, resources.node),
         )
-        await self._forget_dead(role)
-        self._processes.append(process)
+        await self._replace_dead(process)
         return process
 
     def _make_actor(self, node: int) -> Any:
@@ -161,12 +160,16 @@ class RayLauncher:
 
         return describe_loss(error, self.nodes[node].name, node in self.lost_nodes)
 
-    async def _forget_dead(self, role: str) -> None:
-        """Forget the dead predecessors of a process, and end their actors."""
-        dead = [p for p in self._processes if p.role == role and p.exit_code is not None]
+    async def _replace_dead(self, process: "RayProcess") -> None:
+        """Remember a process in the place of its dead predecessors, and then end their actors.
+
+        It is remembered first, so that it is stopped even if a cancellation comes meanwhile.
+        """
+        dead = [p for p in self._processes if p.role == process.role and p.exit_code is not None]
         self._processes = [p for p in self._processes if p not in dead]
-        for process in dead:
-            await process.stop(0.0)
+        self._processes.append(process)
+        for predecessor in dead:
+            await predecessor.stop(0.0)
 
     @property
     def _reservation(self) -> "Reservation":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 
 from arl.launch.process_state import STATE_SECONDS, UNREACHABLE, describe_state
 from arl.launch.watched_process import WatchedProcess
@@ -36,7 +36,7 @@ class RayProcess(WatchedProcess):
         pid: int,
         node: int,
         node_name: str,
-        describe_loss: Callable[[RayActorError], str],
+        describe_loss: Callable[[RayError], str],
     ) -> None:
         self._actor = actor
         self._pid = pid
@@ -46,6 +46,7 @@ class RayProcess(WatchedProcess):
         self._position = 0  # in its output
         self._exit_code: int | None = None
         self._loss = ""  # what has happened to its actor
+        self._over = asyncio.Event()
         self._following = asyncio.create_task(self._follow(), name=f"end of {role}")
         super().__init__(role, log, on_line)
 
@@ -75,16 +76,17 @@ class RayProcess(WatchedProcess):
         """Wait for its end, which its actor reports, or Ray that of the actor."""
         try:
             self._has_ended(await self._actor.wait.remote())
-        except RayActorError as error:
+        except RayError as error:
             self._has_ended(-signal.SIGKILL, self._describe_loss(error))
 
     def _has_ended(self, code: int, loss: str = "") -> None:
         if self._exit_code is None:
             self._exit_code = code
             self._loss = loss
+            self._over.set()
 
     async def _wait(self) -> None:
-        await asyncio.shield(self._following)
+        await self._over.wait()
 
     async def _read(self) -> bytes:
         try:
@@ -105,7 +107,7 @@ class RayProcess(WatchedProcess):
             async with asyncio.timeout(END_SECONDS):
                 await self._actor.end.remote()
                 await self._wait()
-        except (TimeoutError, RayActorError):
+        except (TimeoutError, RayError):
             self._has_ended(-signal.SIGKILL, f"was given up, because {self._node_name} does not answer")
         finally:
             ray.kill(self._actor)

@@ -68,10 +68,12 @@ class SlurmLauncher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         stops = [process.stop(self._patience) for process in self._processes]
-        await asyncio.shield(asyncio.gather(*stops))
-        assert self._beating is not None
-        self._beating.cancel()
-        self._remove_step_files()
+        try:
+            await asyncio.shield(asyncio.gather(*stops))
+        finally:
+            assert self._beating is not None
+            self._beating.cancel()
+            self._remove_step_files()
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -134,6 +136,9 @@ class SlurmLauncher:
         )
         try:
             return await start_process_of(make, role, srun, self._logs / f"{role}.log", on_line, reading_end)
+        except BaseException:
+            os.close(writing_end)  # it belongs to no process
+            raise
         finally:
             os.close(reading_end)
 

@@ -90,7 +90,7 @@ class SlurmProcess(LocalProcess):
         """Return the exit code of a process whose runner has not said any, from that of srun."""
         if code == 0 or self._node_has_failed:
             return -signal.SIGKILL
-        return 128 - code if code > 128 else code
+        return 128 - code if 128 < code < 128 + signal.NSIG else code
 
     async def state(self) -> str:
         of_srun = describe_state(state_letter(self._process.pid))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import dump_recipe
-from arl.errors import InputError
+from arl.errors import InputError, RunError
 from arl.launch.base import Node
 from arl.launch.slurm.allocation import require
 from arl.launch.slurm.batch_script import Submission, render_script
@@ -45,15 +45,22 @@ def submit(submission: Submission) -> str:
 
     Raises:
         InputError: there is no sbatch, or it refuses the script.
+        RunError: it does not answer.
     """
     require("sbatch")
-    done = subprocess.run(
-        ["sbatch", "--parsable", str(submission.script)],
-        capture_output=True,
-        text=True,
-        timeout=SUBMIT_SECONDS,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            ["sbatch", "--parsable", str(submission.script)],
+            capture_output=True,
+            text=True,
+            timeout=SUBMIT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RunError(
+            f"sbatch has not answered within {SUBMIT_SECONDS:.0f} s; `squeue --me` shows whether it has submitted "
+            f"{submission.script} nevertheless"
+        ) from error
     if done.returncode != 0:
         raise InputError(
             f"sbatch refuses {submission.script}: {done.stderr.strip()}; the flags are those of cluster.flags, --time, "
@@ -65,10 +72,11 @@ def submit(submission: Submission) -> str:
 def planned_nodes(recipe: Recipe) -> list[Node]:
     """Return the nodes that the flags of the recipe ask for, as far as flags say what a node has."""
     cluster = recipe.cluster
-    worker = _planned_node(cluster.flags, cluster.nodes)
-    controller = _planned_node({**cluster.flags, **cluster.controller_flags}, cluster.nodes)
-    first = controller if cluster.controller_flags else worker
-    return [first, *[worker] * (cluster.nodes - 1)]
+    if not cluster.controller_flags:
+        return [_planned_node(cluster.flags, cluster.nodes)] * cluster.nodes
+    num_workers = cluster.nodes - 1
+    controller = _planned_node({**cluster.flags, **cluster.controller_flags}, num_nodes=1)
+    return [controller, *[_planned_node(cluster.flags, num_workers)] * num_workers]
 
 
 def _planned_node(flags: dict[str, str], num_nodes: int) -> Node:

@@ -43,18 +43,24 @@ def survey(allocation: Allocation, cluster: Cluster, directory: Path) -> list[No
 
 
 def _run_on_all(allocation: Allocation, nodes: tuple[str, ...], command: list[str]) -> list[str]:
-    """Run a command on each of the nodes, and return the lines of its output, each behind its node's name."""
+    """Run a command on each of the nodes, and return the lines of its output, each behind its node's name.
+
+    For a node that has printed nothing, the lines are srun's, which say why.
+    """
     step = [*allocation.step(nodes), "/bin/sh", "-c", NAMED_LINES, "sh", *command]
     try:
         done = subprocess.run(step, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise InputError(
             f"launcher slurm: the nodes {', '.join(nodes)} have not answered within {PROBE_SECONDS:.0f} s; "
-            f"try `{' '.join(step[:-4])} hostname`"
+            f"try `{' '.join(allocation.step(nodes))} hostname`"
         ) from error
     if not done.stdout:
         raise InputError(f"launcher slurm: no step starts on {', '.join(nodes)}: {done.stderr.strip()}")
-    return done.stdout.splitlines()
+    lines = done.stdout.splitlines()
+    answered = {line.partition(": ")[0] for line in lines}
+    silent = [name for name in nodes if name not in answered]
+    return [*lines, *(f"{name}: {line}" for name in silent for line in done.stderr.splitlines())]
 
 
 def _by_node(names: Iterable[str], lines: Iterable[str]) -> dict[str, str]:

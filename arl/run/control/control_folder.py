@@ -8,6 +8,7 @@ Ages are differences of modification times, which one file server has set, so th
 """
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -21,6 +22,7 @@ LONGEST = 1 << 20  # bytes of a file; a thousand engines take a tenth of it
 MOST_AT_ONCE = 16  # requests
 REQUEST_SECONDS = 60.0  # an older request is dropped, because whoever made it has given up
 ANSWER_SECONDS = 600.0  # an older answer is dropped, because nobody has taken it
+REMOVALS = 10  # at most: a thread that still writes the last state, or a command, may add a file to what is removed
 NAME = re.compile(r"[0-9a-f]{16}\.json")
 
 
@@ -41,7 +43,10 @@ class ControlFolder:
 
     def remove(self) -> None:
         """Remove it, which says that the run has ended."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        for _ in range(REMOVALS):
+            shutil.rmtree(self.path, ignore_errors=True)
+            if not self.path.exists():
+                return
 
     def poll(self, state: bytes) -> list[tuple[str, bytes | str]]:
         """Write the controller's state, take the requests that are there, and drop what nobody waits for.
@@ -62,7 +67,7 @@ class ControlFolder:
         return taken
 
     def answer(self, name: str, data: bytes) -> None:
-        """ControlAnswer the request `name`."""
+        """Answer the request `name`."""
         write_private(self.answers / name, data)
 
 
@@ -91,6 +96,15 @@ def read_private(path: Path) -> bytes:
         OSError: it is not there, or cannot be read.
         ValueError: it is no such file: a link, a pipe, another user's, or a long one.
     """
+    try:
+        return _read_private(path)
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+    return _read_private(path)  # NFS, where another host has replaced the file since it was opened
+
+
+def _read_private(path: Path) -> bytes:
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -42,7 +43,7 @@ class ChangeableEngines(Protocol):
 
 
 class ControlServer:
-    """ControlAnswer requests until it is cancelled.
+    """Answer requests until it is cancelled.
 
     Args:
         folder: of the run.
@@ -61,7 +62,7 @@ class ControlServer:
         self._failure = ""  # of the last poll
 
     async def run(self) -> None:
-        """ControlAnswer requests.
+        """Answer requests.
 
         Consumes files of the folder; waits a second between two looks; unblocked by time alone.
         """
@@ -109,7 +110,7 @@ class ControlServer:
             raise InputError(f"the request cannot be read: {content}")
         try:
             request = msgspec.json.decode(content, type=Request)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, no request, or nested too deeply
             raise InputError(f"the request cannot be read: {error}") from error
         match request:
             case AddEngine():
@@ -117,6 +118,7 @@ class ControlServer:
             case JoinEngine():
                 if request.arl != arl.__version__:
                     raise InputError(f"arl {request.arl}: the run has arl {arl.__version__}; install the same version")
+                _refuse_malformed(request.url)
                 return await self._engines.join(request)
             case RemoveEngine():
                 moved = await self._engines.remove(request.name)
@@ -124,11 +126,18 @@ class ControlServer:
         raise AssertionError(request)
 
 
+def _refuse_malformed(url: str) -> None:
+    try:
+        urlsplit(url).port  # noqa: B018  it is read for its error
+    except ValueError as error:
+        raise InputError(f"{url}: is no address of a server: {error}") from error
+
+
 @contextlib.asynccontextmanager
 async def serve_control(
     folder: ControlFolder, engines: ChangeableEngines, state: LiveRun, note: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """ControlAnswer requests while the context lasts; remove the folder at its end."""
+    """Answer requests while the context lasts; remove the folder at its end."""
     folder.make()
     write_private(folder.state, msgspec.json.encode(state))
     try:

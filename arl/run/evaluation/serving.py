@@ -32,6 +32,8 @@ from arl.run.gc_pacing import rare_collections
 from arl.run.rewards import evaluation_scorer, open_rewards
 from arl.types import Accuracy, StartingVersions, WeightUpdate
 
+OF_CLUSTERS = ("slurm", "ray")  # launchers that start processes on other nodes
+
 
 @dataclass(frozen=True)
 class Served:
@@ -42,8 +44,13 @@ class Served:
 
 
 def for_evaluation(recipe: Recipe) -> Recipe:
-    """Return `recipe` as this machine runs it, without what only training needs: engines are all that runs."""
+    """Return `recipe` as this machine runs it, without what only training needs: engines are all that runs.
+
+    Logs and secrets of an evaluation are temporary files of this machine, so engines on other nodes could not start.
+    """
     changes: dict[str, object] = {
+        "cluster": recipe.cluster.model_copy(update={"nodes": 1, "min_nodes": None, "controller_flags": {}}),
+        "launcher": "local" if recipe.launcher in OF_CLUSTERS else recipe.launcher,
         "world": "wall",
         "mode": "disaggregated",  # engines never give up their memory
         "train": recipe.train.model_copy(update={"ranks": 1}),
