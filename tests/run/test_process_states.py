@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
+from arl import clock
 from arl.launch.base import Node
 from arl.run.process_states import NO_PID, ProcessStates
 
@@ -27,15 +28,18 @@ def states_of(process: StartedProcess) -> ProcessStates:
 
 
 def test_a_process_that_its_node_is_still_starting_was_not_started_again() -> None:
-    process = StartedProcess("engine-0", NO_PID)
-    states = states_of(process)
-    _, starting = states.now()
-    assert (starting.since, starting.restarts) == (None, 0)
-    process.pid = 17
-    _, first = states.now()
-    assert first.since is not None
-    assert first.restarts == 0
-    process.pid = NO_PID
-    assert states.now()[1].restarts == 1
-    process.pid = 18
-    assert states.now()[1].restarts == 1
+    async def watch() -> None:
+        process = StartedProcess("engine-0", NO_PID)
+        states = states_of(process)
+        _, starting = states.now()
+        assert (starting.since, starting.restarts) == (None, 0)
+        process.pid = 17
+        _, first = states.now()
+        assert first.since is not None
+        assert first.restarts == 0
+        process.pid = NO_PID
+        assert states.now()[1].restarts == 1
+        process.pid = 18
+        assert states.now()[1].restarts == 1
+
+    clock.run(watch, virtual=True)
