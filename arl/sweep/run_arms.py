@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from arl.clock import deadline, in_thread, now
 from arl.config.eval_section import HELD_OUT
+from arl.config.recipe import Recipe
 from arl.errors import ArlError
 from arl.launch.base import Command
 from arl.launch.file_lock import try_lock
@@ -170,9 +171,14 @@ async def _started(run: SweepRun, share: Share, is_resumed: bool, last_line: _La
     try:
         yield process
     finally:
-        deadlines = run.arm.recipe.deadlines
-        patience = deadlines.stop + deadlines.shutdown + SPARE_SECONDS
-        await asyncio.shield(process.stop(patience))
+        await asyncio.shield(process.stop(_patience(run.arm.recipe)))
+
+
+def _patience(recipe: Recipe) -> float:
+    """Return the seconds that a run has from SIGTERM to SIGKILL. One in virtual time saves nothing, and ends at once."""
+    deadlines = recipe.deadlines
+    saving = 0.0 if recipe.world_traits.virtual_time else deadlines.stop
+    return saving + deadlines.shutdown + SPARE_SECONDS
 
 
 def _argv(run: SweepRun, is_resumed: bool) -> tuple[str, ...]:

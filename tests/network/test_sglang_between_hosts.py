@@ -17,7 +17,7 @@ from tests.network.namespaces import Network, network
 from tests.network.test_strangers import address_of, complete, connect, held_in_the_clear, secrets_of
 from tests.sync.sender import ThreadSender
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.long]
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_a_run_whose_engines_are_added_join_are_killed_and_removed_trains_everyt
     assert not command.weights_left()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_has_joined_a_run_ends_with_it(command: Command) -> None:
     command.read_until("step    4")
     joined = join(command)
