@@ -175,7 +175,7 @@ async def _started(run: SweepRun, share: Share, is_resumed: bool, last_line: _La
 
 
 def _patience(recipe: Recipe) -> float:
-    """Return the seconds that a run has from SIGTERM to SIGKILL. One in virtual time saves nothing, and ends at once."""
+    """Return the seconds that a run has from SIGTERM to SIGKILL. In virtual time it saves nothing, and ends at once."""
     deadlines = recipe.deadlines
     saving = 0.0 if recipe.world_traits.virtual_time else deadlines.stop
     return saving + deadlines.shutdown + SPARE_SECONDS
