@@ -1,6 +1,6 @@
 """Runs over several nodes whose processes and links fail at random: each finishes, after resumes that lose nothing.
 
-More runs, longer ones, and cuts of 100 s: ARL_TEST_FAULT_RUNS=20 ARL_TEST_FAULT_STEPS=200 pytest -m slow FILE, or
+More runs, longer ones, and cuts of 100 s: ARL_TEST_FAULT_RUNS=20 ARL_TEST_FAULT_STEPS=200 pytest -m long FILE, or
 `python -m tests.cluster.fault_bench`, whose record is in docs/benchmarks/faults.json.
 """
 
@@ -25,7 +25,7 @@ def faults_of_runs() -> list[list[Fault]]:
     return draw_faults(SEED, RUNS, STEPS, longest=longest)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(missing_for_slurm() is not None, reason=str(missing_for_slurm()))
 @pytest.mark.parametrize("number", range(RUNS))

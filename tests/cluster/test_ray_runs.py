@@ -74,7 +74,7 @@ class RayRun:
         return self._process.poll() is not None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_quickstart_over_three_nodes_finishes_and_learns(cluster: RayCluster, tmp_path: Path) -> None:
     run = RayRun(cluster, QUICKSTART, tmp_path / "runs", "--nodes", "3", "--set", "engine.replicas=2")
     assert run.end() == 0, run.output

@@ -194,7 +194,7 @@ def run_with_exact_lag(s: dict[str, Any], elastic: dict[str, Any]) -> Counter[st
 
 
 @given(bounded_schedules, elastic_schedules)
-@examples(2)
+@examples(1)
 def test_whichever_engines_come_and_go_the_bound_holds_and_no_request_is_lost(
     s: dict[str, Any], elastic: dict[str, Any]
 ) -> None:
@@ -202,7 +202,7 @@ def test_whichever_engines_come_and_go_the_bound_holds_and_no_request_is_lost(
 
 
 @given(test_exact_lag.schedules, elastic_schedules)
-@examples(1)
+@examples(0.5)
 def test_whichever_engines_come_and_go_every_token_is_exactly_as_old_as_was_drawn(
     s: dict[str, Any], elastic: dict[str, Any]
 ) -> None:
