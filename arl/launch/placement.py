@@ -163,14 +163,16 @@ def _grant(recipe: Recipe, nodes: Sequence[Node], seats: Seats) -> Placement:
         cores = nodes[node].cores
         return cores if shared or not _has(seats.engines, node) else max(cores - _half(cores), 1)
 
-    engines = [
-        _to_resources(recipe, seat, recipe.engine.threads, engine_cores(seat.node), seats.engines)
-        for seat in seats.engines
-    ]
-    ranks = [
-        _to_resources(recipe, seat, recipe.train.threads, rank_cores(seat.node), seats.ranks) for seat in seats.ranks
-    ]
-    return Placement(engines, ranks, _evaluation(seats.evaluation, engines[0].threads))
+    engines = []
+    for seat in seats.engines:
+        cores = engine_cores(seat.node)
+        engines.append(_to_resources(recipe, seat, recipe.engine.threads, cores, seats.engines))
+    ranks = []
+    for seat in seats.ranks:
+        cores = rank_cores(seat.node)
+        ranks.append(_to_resources(recipe, seat, recipe.train.threads, cores, seats.ranks))
+    evaluation = _evaluation(seats.evaluation, engines[0].threads)
+    return Placement(engines, ranks, evaluation)
 
 
 def _evaluation(seat: Seat | None, threads: int) -> Resources | None:

@@ -12,15 +12,17 @@ import hmac
 import socket
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 
 LOOPBACK = "127.0.0.1"
 HELLO_SECONDS = 10.0  # in which a connection must have shown the key
+CLOSE_SECONDS = 10.0  # in which connections are closed
 PIECE = 1 << 16  # bytes that are passed on at once
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-class _Relay:
+class _Relay(ABC):
     """Serve one listening socket in a thread of its own, until it is closed or the process ends."""
 
     def __init__(self, listener: socket.socket, name: str, context: ssl.SSLContext | None) -> None:
@@ -34,11 +36,11 @@ class _Relay:
         """Close the listening socket and every connection."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+            self._thread.join(CLOSE_SECONDS)  # it is a daemon: one that hangs ends with the process
 
+    @abstractmethod
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection."""
-        raise NotImplementedError
 
     def _run(self) -> None:
         """Accept connections; waits for the next, or for `close`, which ends all of them."""

@@ -27,7 +27,8 @@ def resolve_auto(recipe: Recipe, named: Sequence[Node] | None = None) -> Recipe:
         RecipeError: the recipe's launcher cannot be made, or there are too few devices.
     """
     needs_dtype = AUTO in (recipe.train.dtype, recipe.engine.dtype)
-    if not needs_dtype and (recipe.train.ranks == 1 or recipe.train.shard_ranks is not None):
+    may_need_shards = recipe.train.ranks > 1 and recipe.train.shard_ranks is None
+    if not needs_dtype and not may_need_shards:
         return recipe
     nodes = named
     if nodes is None:
