@@ -31,7 +31,7 @@ from arl.models.tiny import make_tiny_model
 from arl.sync.group_sender import GroupSender
 from arl.tasks import running_checksum
 from arl.train.algorithms.grpo import GRPO
-from arl.train.curve import client_keys, server_keys
+from arl.train.channel_access import client_keys, server_keys
 from arl.train.trainer_client import TrainerClient
 from arl.types import Completion, GenerateRequest, SamplingParams
 from tests.engine.conftest import KEY, start_server
