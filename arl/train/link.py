@@ -34,6 +34,7 @@ class Link:
     ) -> None:
         self.rank = int(os.environ["RANK"])
         self._role = role
+        self._is_refused = False
         context = context or zmq.Context.instance()
         self._socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, int(LINGER_SECONDS * 1000))
@@ -53,8 +54,9 @@ class Link:
         self._socket.send_multipart([run_key.encode(), channel.encode(hello)])
 
     def send(self, message: Struct) -> None:
-        """Send a message without waiting for the controller."""
-        self._socket.send_multipart(channel.frames(message))
+        """Send a message without waiting for the controller. Nothing is sent to one that has refused the run key."""
+        if not self._is_refused:
+            self._socket.send_multipart(channel.frames(message))
 
     def receive(self, seconds: float | None = None) -> channel.ToRank:
         """Wait for the controller's next message.
@@ -88,6 +90,8 @@ class Link:
         left = max(end - time.monotonic(), 0.0)
         ready = dict(poller.poll(int(left * 1000)))
         if self._refusals in ready:
+            self._is_refused = True  # ZeroMQ has given the connection up, so that a send would never end
+            self._socket.setsockopt(zmq.LINGER, 0)
             raise PermissionError(f"the controller at {self._address} refuses the run key of this process")
         return bool(ready)
 

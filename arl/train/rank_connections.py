@@ -113,8 +113,8 @@ class RankConnections:
         frames = [await self._socket.recv(copy=False)]
         while frames[-1].more:
             if len(frames) > MOST_FRAMES:
-                peer = self._peers.get(frames[0].bytes)
-                raise ValueError(f"a message of more than {MOST_FRAMES} frames, from {peer and peer.hello}")
+                sender = self._peers.get(frames[0].bytes, "a process of this run that has not said who it is")
+                raise ValueError(f"a message of more than {MOST_FRAMES} frames, from {sender}")
             frames.append(await self._socket.recv(copy=False))
         return frames
 
@@ -173,11 +173,12 @@ class RankConnections:
         """
         while True:
             end = await recv_monitor_message(self._ends)
+            descriptor = end["value"]
             await asyncio.sleep(LEFT_SECONDS)
-            if not self._held(end["value"]):
+            if not self._held(descriptor):
                 continue
             await asyncio.sleep(DEATH_SECONDS)
-            for identity, hello in self._held(end["value"]):
+            for identity, hello in self._held(descriptor):
                 if not await self._reaches(identity):
                     return self._cut_off(hello)
 
