@@ -2,7 +2,7 @@
 
 controller ─► RunStatus, once a second ─► status.json, replaced as a whole ─► read_status, on any host that sees it
 
-What is not known is None. A process of another node has no memory here, because nobody measures it.
+What is not known is None.
 """
 
 import errno
@@ -31,7 +31,7 @@ class ProcessStatus(Struct, frozen=True, kw_only=True):
     state: str = RUNS  # or how it has ended
     since: float | None = None  # its start, as time.time(); of another node: when the controller has first seen it
     restarts: int = 0  # of its role
-    memory_bytes: int | None = None  # resident, with all that it has started
+    memory_bytes: int | None = None  # resident, with all that it has started; of another node: as last reported
     version: int | None = None  # loaded weights of an engine
     open_requests: int | None = None
     running: int | None = None  # requests, as the engine has last reported, like the next four
