@@ -80,7 +80,9 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     stage: str  # starting, evaluation before training, training …
     end: str = ""  # how the run has ended; empty: it goes on
     version: int = 0
-    steps: int
+    steps: int  # versions of the whole run, at most
+    tokens: int = 0  # loss tokens that are trained
+    most_tokens: int | None = None  # train.tokens, with which the run ends; None: with `steps`
     loaded_version: int = 0
     staleness: int | None = None  # the bound; None: there is none
     has_exact_lag: bool = False  # rollout.lag takes the place of the bound

@@ -12,7 +12,6 @@ from arl.launch.slurm.memory_reports import MemoryReports
 from arl.launch.slurm.step_file import write_step_file
 from arl.launch.slurm.step_runner import MARK, STATE
 
-
 # It starts another process, and both write to a hundred megabytes.
 LARGE = """
 import subprocess, sys, time
