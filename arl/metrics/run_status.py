@@ -5,18 +5,22 @@ controller ─► RunStatus, once a second ─► status.json, replaced as a who
 What is not known is None.
 """
 
+import contextlib
 import errno
 import os
+import platform
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from arl.errors import DataError, InputError
 from arl.metrics.run_files import RECIPE
 
 STATUS_FILE = "status.json"
+RESUMING = "resuming: recipe and checkpoint are checked"  # stage in which nothing is written until they are
 RUNS = "runs"  # state of a process that has not ended
 STALE_READS = 3  # in a row before one is an error; the file is replaced once a second
 SILENT_SECONDS = 5.0  # without a new status; then it is said that the controller has not written
@@ -95,14 +99,9 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     processes: tuple[ProcessStatus, ...] = ()
 
     @property
-    def age(self) -> float:
-        """Return how many seconds ago it was written; between two hosts their clocks' difference is part of it."""
-        return time.time() - self.time
-
-    @property
-    def is_old(self) -> bool:
-        """Return whether the controller should have written another one since."""
-        return self.age > SILENT_SECONDS
+    def is_of_this_host(self) -> bool:
+        """Return whether it was written by the clock of the host that reads it."""
+        return self.host == platform.node()
 
 
 def write_status(run: Path, status: RunStatus) -> None:
@@ -110,6 +109,33 @@ def write_status(run: Path, status: RunStatus) -> None:
     partial = run / f".{STATUS_FILE}"
     partial.write_bytes(msgspec.json.encode(status))
     os.replace(partial, run / STATUS_FILE)
+
+
+@contextlib.contextmanager
+def shown_as_resuming(run: Path) -> Iterator[None]:
+    """Show a run that has ended as one that starts again; if the block fails, because it cannot, as it was."""
+    try:
+        ended = read_status(run)
+    except (InputError, DataError):  # it has none that could mislead
+        yield
+        return
+    starting = structs.replace(
+        ended,
+        host=platform.node(),
+        pid=os.getpid(),
+        time=time.time(),
+        stage=RESUMING,
+        end="",
+        waits=(),
+        seconds_left=None,
+        processes=(),
+    )
+    write_status(run, starting)
+    try:
+        yield
+    except BaseException:
+        write_status(run, ended)
+        raise
 
 
 def read_status(run: Path) -> RunStatus:

@@ -5,21 +5,24 @@ import io
 import os
 import platform
 import pty
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from arl.errors import InputError
-from arl.metrics.run_status import ProcessStatus, read_status
+from arl.metrics.run_status import RESUMING, ProcessStatus, read_status
 from arl.metrics.status_view import draw_status, rows_that_fit
+from arl.watch import liveness
 from arl.watch.liveness import describe_silence
 from arl.watch.run_logs import find_logs
 from arl.watch.top import show_once
-from tests.watch.statuses import a_run, a_status
+from tests.watch.statuses import a_run, a_status, writing
 
 NOBODY = 2**22 + 1  # above the largest pid that Linux gives
 LONG_AGO = 100.0
@@ -72,9 +75,8 @@ def test_in_a_small_terminal_the_view_of_many_processes_is_not_cut_off() -> None
     [
         (NOBODY, platform.node(), "there is no such process any more: it was killed"),
         (os.getpid(), platform.node(), "does not hold the run's lock: it is another one"),
-        (NOBODY, "n7", "whether it still runs can be seen on n7 alone"),
     ],
-    ids=["killed", "another process", "elsewhere"],
+    ids=["killed", "another process"],
 )
 def test_an_old_status_says_for_how_long_nobody_wrote_and_what_is_known_of_the_process(
     tmp_path: Path, pid: int, host: str, why: str
@@ -83,6 +85,27 @@ def test_an_old_status_says_for_how_long_nobody_wrote_and_what_is_known_of_the_p
     shown = top(a_run(tmp_path, status))
     assert f"the controller (process {pid} on {host}) has not written for 1" in shown
     assert why in shown
+
+
+@pytest.mark.parametrize("ahead", [-LONG_AGO, 0.0, LONG_AGO])
+def test_a_run_of_another_host_that_writes_nothing_any_more_is_found_out_whatever_its_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    monkeypatch.setattr(liveness, "SILENT_SECONDS", 0.1)
+    shown = top(a_run(tmp_path, a_status(pid=NOBODY, host="n7", time=time.time() + ahead)))
+    said = rf"\(process {NOBODY} on n7\) has not written for \d+ s; whether it still runs can be seen on n7 alone"
+    assert re.search(said, shown), shown
+
+
+@pytest.mark.parametrize("ahead", [-LONG_AGO, LONG_AGO])
+def test_a_run_of_another_host_that_writes_is_not_said_to_be_silent_whatever_its_clock_says(
+    tmp_path: Path, ahead: float
+) -> None:
+    run = a_run(tmp_path, a_status(host="n7", time=time.time() + ahead))
+    with writing(run, lambda: a_status(host="n7", time=time.time() + ahead)):
+        shown = top(run)
+    assert "training" in shown
+    assert "has not written" not in shown
 
 
 def test_a_controller_that_holds_its_lock_and_does_not_write_hangs(tmp_path: Path) -> None:
@@ -102,9 +125,12 @@ def test_a_controller_that_holds_its_lock_and_does_not_write_hangs(tmp_path: Pat
     with holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        assert "the run's lock is held, so it runs, and hangs or is stopped" in describe_silence(run, status)
+        said = describe_silence(run, status, LONG_AGO)
+        assert "has not written for 100 s; the run's lock is held, so it runs, and hangs or is stopped" in said
+        resuming = msgspec.structs.replace(status, stage=RESUMING)
+        assert "it will when the checks are done" in describe_silence(run, resuming, LONG_AGO)
         holder.terminate()
-    assert "it is another one" in describe_silence(run, status)
+    assert "it is another one" in describe_silence(run, status, LONG_AGO)
 
 
 @pytest.mark.parametrize(
