@@ -119,16 +119,17 @@ def shown_as_resuming(run: Path) -> Iterator[None]:
     except (InputError, DataError):  # it has none that could mislead
         yield
         return
+    here = platform.node()
     starting = structs.replace(
         ended,
-        host=platform.node(),
+        host=here,
         pid=os.getpid(),
         time=time.time(),
         stage=RESUMING,
         end="",
         waits=(),
         seconds_left=None,
-        processes=(),
+        processes=(ProcessStatus(role="controller", node=here, pid=os.getpid()),),
     )
     write_status(run, starting)
     try:

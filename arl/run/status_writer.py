@@ -63,7 +63,7 @@ class StatusWriter:
         self._controller: Controller | None = None
         self._recorder: Recorder | None = None
         self._evaluations = NewestEvaluations()
-        self._tokens = TrainedTokens()
+        self._tokens = TrainedTokenSum()
         self._has_failed = False
         self._writing = threading.Lock()
         self._written_at = 0.0  # clock of the newest status that was written
@@ -199,7 +199,7 @@ def _describe_end(cause: BaseException) -> str:
     return f"failed: {first_line}"
 
 
-class TrainedTokens:
+class TrainedTokenSum:
     """Add up the loss tokens of all steps. Each record is read once."""
 
     def __init__(self) -> None:
@@ -209,7 +209,8 @@ class TrainedTokens:
     def read(self, records: Sequence[Record]) -> int:
         """Read the records that have come since, and return the sum of all."""
         for record in records[self._num_read :]:
-            self._tokens += int(record.get("tokens/trained", 0))
+            if "tokens/trained" in record:
+                self._tokens += int(number(record, "tokens/trained"))
         self._num_read = len(records)
         return self._tokens
 

@@ -12,7 +12,7 @@ from arl.config.train_section import Train
 from arl.metrics.names import Record
 from arl.metrics.run_status import read_status
 from arl.run.recent_speed import recent_speed, seconds_left
-from arl.run.status_writer import NewestEvaluations, StatusWriter, TrainedTokens, telling_waits
+from arl.run.status_writer import NewestEvaluations, StatusWriter, TrainedTokenSum, telling_waits
 from tests.watch.statuses import a_run, a_status
 
 
@@ -80,7 +80,7 @@ def test_the_time_left_is_that_of_the_steps_until_the_first_limit(
     records = [{**step(version, step_seconds, 0.0), "tokens/trained": tokens_of_step} for version in versions]
     assume(records)
     version = len(records)
-    so_far = TrainedTokens().read(records)
+    so_far = TrainedTokenSum().read(records)
     speed = recent_speed(records)
     assert speed is not None
     left = 0
@@ -90,7 +90,7 @@ def test_the_time_left_is_that_of_the_steps_until_the_first_limit(
 
 
 def test_trained_tokens_are_added_up_though_evaluations_have_records_too() -> None:
-    tokens = TrainedTokens()
+    tokens = TrainedTokenSum()
     records = [measured(0, 0.5), step(1, 1.0, 0.0)]
     assert tokens.read(records) == 80
     records.append(step(2, 1.0, 0.0))

@@ -1,8 +1,10 @@
 """A run that is resumed is not shown as ended while its recipe and its checkpoint are still checked."""
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import dump_recipe, load_recipe
@@ -10,6 +12,7 @@ from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import LOCK, RECIPE
 from arl.metrics.run_status import RESUMING, RunStatus, read_status, shown_as_resuming
+from arl.metrics.status_view import draw_status
 from arl.run import resume
 from tests.watch.statuses import a_run, a_status
 
@@ -35,6 +38,10 @@ def test_a_run_that_cannot_be_resumed_is_shown_as_it_was_and_meanwhile_as_one_th
         pass
     (meanwhile,) = seen
     assert (meanwhile.end, meanwhile.stage, meanwhile.version) == ("", RESUMING, ended.version)
+    written = io.StringIO()
+    shown = Console(file=written, width=100)
+    shown.print(draw_status(meanwhile, "runs/small"))
+    assert f"runs/small · {RESUMING} · version 12 of 60" in written.getvalue()
     assert read_status(run) == ended
 
 

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from arl.errors import InputError
-from arl.metrics.run_status import RESUMING, ProcessStatus, read_status
+from arl.metrics.run_status import RESUMING, GroupsStatus, ProcessStatus, WaitStatus, read_status
 from arl.metrics.status_view import draw_status, rows_that_fit
 from arl.watch import liveness
 from arl.watch.liveness import describe_silence
@@ -38,7 +38,7 @@ def top(run: Path) -> str:
 def test_a_status_says_who_waits_and_why_with_queue_staleness_speed_and_accuracy(tmp_path: Path) -> None:
     shown = top(a_run(tmp_path, a_status()))
     assert [line.rstrip() for line in shown.splitlines()] == [
-        f"{tmp_path} · training · version 12 of 60 · 0.8 s a step · about 36 s left",
+        f"…/{tmp_path.name} · training · version 12 of 60 · 0.8 s a step · about 36 s left",
         "trainer    waits 62% of the time: for groups 60%, for the staleness bound 2%",
         "engines    idle 5% of the time; 3% because no group may start before weights are loaded",
         "now        trainer waits 3.2 s for 4 groups for step 12",
@@ -49,6 +49,30 @@ def test_a_status_says_who_waits_and_why_with_queue_staleness_speed_and_accuracy
         "role      node  pid  version  open",
         "engine-0  n1    17        11     9",
     ]
+
+
+def test_a_trainer_that_waits_though_enough_groups_have_finished_is_explained(tmp_path: Path) -> None:
+    groups = GroupsStatus(running=2, finished=4, capacity=12, problems_per_step=4)
+    waits = (WaitStatus("trainer", "4 groups for step 12; 2 groups running, 4 finished", 3.25),)
+    due = top(a_run(tmp_path, a_status(groups=groups, waits=waits)))
+    assert (
+        "now        trainer waits 3.2 s for 4 groups for step 12: "
+        "enough have finished, but a group that is due first still runs\n"
+    ) in re.sub(" +\n", "\n", due)
+    ahead = top(a_run(tmp_path, a_status(groups=groups, waits=waits, staleness=None)))
+    assert "enough have finished, but engines must load newer weights first" in ahead
+
+
+def test_a_run_that_ends_by_tokens_shows_how_many_are_trained(tmp_path: Path) -> None:
+    shown = top(a_run(tmp_path, a_status(tokens=1_200_000, most_tokens=2_000_000)))
+    assert "version 12 of 60 · 1,200,000 of 2,000,000 tokens · 0.8 s a step" in shown
+
+
+def test_a_long_path_leaves_the_headline_in_one_line_of_a_small_terminal() -> None:
+    console = Console(file=io.StringIO(), width=80, height=24)
+    lines = console.render_lines(draw_status(a_status(), "/shared/home/ada/experiments/runs/quickstart"))
+    first = "".join(segment.text for segment in lines[0]).rstrip()
+    assert first == "…/quickstart · training · version 12 of 60 · 0.8 s a step · about 36 s left"
 
 
 def test_of_hundreds_of_processes_those_in_trouble_are_shown(tmp_path: Path) -> None:
