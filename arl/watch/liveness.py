@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from arl.launch.resident_memory import started_at
-from arl.metrics.run_files import LOCK
+from arl.metrics.run_files import LOCK, RECIPE
 from arl.metrics.run_status import RESUMING, SILENT_SECONDS, RunStatus, read_status
 
 
@@ -75,5 +75,11 @@ def describe_silence(run: Path, status: RunStatus, seconds: float) -> str:
     if not status.is_of_this_host:
         return f"{silence}; whether it still runs can be seen on {status.host} alone"
     if started_at(status.pid) is None:
-        return f"{silence}; there is no such process any more: it was killed"
+        return f"{silence}; there is no such process any more: it was killed{_how_to_resume(run)}"
     return f"{silence}; a process of this id runs, but does not hold the run's lock: it is another one"
+
+
+def _how_to_resume(run: Path) -> str:
+    if not any(run.glob("checkpoints/step_*")):
+        return ""
+    return f"; `arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint"

@@ -12,6 +12,7 @@ import tty
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import structs
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -47,10 +48,12 @@ def show_live(run: Path, console: Console) -> None:
 
 
 def _draw(run: Path, status: RunStatus, watch: StatusWatch, most_processes: int = MOST_PROCESSES) -> RenderableType:
-    view = draw_status(status, str(run), most_processes)
+    """Draw the status; of a run that is silent, first what is known of that, and nothing that was true only then."""
     if status.end or not watch.is_silent:
-        return view
-    return Group(view, Text(describe_silence(run, status, watch.silence), style="bold red"))
+        return draw_status(status, str(run), most_processes)
+    silence = Text(describe_silence(run, status, watch.silence), style="bold red")
+    last = structs.replace(status, stage=f"last seen: {status.stage}", waits=(), seconds_left=None)
+    return Group(silence, draw_status(last, str(run), most_processes))
 
 
 class _Keys:

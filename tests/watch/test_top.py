@@ -107,8 +107,12 @@ def test_an_old_status_says_for_how_long_nobody_wrote_and_what_is_known_of_the_p
 ) -> None:
     status = a_status(pid=pid, host=host, time=time.time() - LONG_AGO)
     shown = top(a_run(tmp_path, status))
-    assert f"the controller (process {pid} on {host}) has not written for 1" in shown
-    assert why in shown
+    first, second, *_ = shown.splitlines()
+    assert f"the controller (process {pid} on {host}) has not written for 1" in first
+    assert why in first
+    assert "last seen: training · version 12 of 60 · 0.8 s a step" in second
+    assert not any(line.startswith("now ") for line in shown.splitlines())
+    assert " left" not in shown
 
 
 @pytest.mark.parametrize("ahead", [-LONG_AGO, 0.0, LONG_AGO])
