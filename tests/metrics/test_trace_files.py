@@ -35,7 +35,7 @@ def names(file: Path) -> list[str]:
 
 
 def names_of_requests(run: Path) -> list[str]:
-    return [name for part in parts(run) for name in names(part) if name.startswith("g")]
+    return [name for part in parts(run) for name in names(part) if name.endswith(".0.0")]
 
 
 @given(num_steps=st.integers(0, 12), requests=st.integers(0, 40))
