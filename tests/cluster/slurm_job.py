@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.cluster.machines import Machine
 from tests.cluster.slurm_cluster import SlurmCluster, wait_for
 from tests.cluster.trained_once import assert_trained_once
@@ -130,4 +132,13 @@ def _is_idle(machine: Machine) -> bool:
 def _jobs_on(machine: Machine) -> list[str]:
     """Return the names of what runs there, without the machine's process 1 and Slurm's daemons."""
     jobs = [process for process in machine.processes() if process.pid != machine.pid]
-    return [process.name() for process in jobs if process.name() not in DAEMONS]
+    names = [_name(process) for process in jobs]
+    return [name for name in names if name and name not in DAEMONS]
+
+
+def _name(process: psutil.Process) -> str:
+    """Return the name of a process; empty if it has just ended."""
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
