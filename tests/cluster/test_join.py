@@ -7,7 +7,6 @@ directory connects them: every request and every weight crosses it, in TLS, with
 """
 
 import json
-import os
 import re
 import signal
 import subprocess
