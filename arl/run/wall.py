@@ -31,7 +31,7 @@ from arl.run.control.run_key_file import key_file
 from arl.run.engine_pool import EnginePool, open_engine_pool
 from arl.run.engines import EngineServers
 from arl.run.evaluation.during import BackgroundEvaluations
-from arl.run.evaluation.model_identity import identify
+from arl.run.evaluation.model_identity import model_sha256
 from arl.run.evaluation.replica import open_replica
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
@@ -149,8 +149,8 @@ async def _changeable(start: Start, weights: Path, servers: EngineServers, pool:
     """Let commands add, join and remove engines while the context lasts; see docs/elastic.md."""
     directory = start.origin.directory
     served = start.versions.served
-    model = await in_thread(identify, served, Path(served))
-    state = _first_state(start, weights, servers, model.sha256)
+    model = await in_thread(model_sha256, Path(served))
+    state = _first_state(start, weights, servers, model)
     with key_file(directory, servers.trust.key):
         async with serve_control(ControlFolder(directory), pool, state, start.display.note):
             yield

@@ -31,7 +31,7 @@ from arl.run.control.control_messages import JoinEngine, LiveRun, RemoveEngine
 from arl.run.control.control_server import refuse_other_model
 from arl.run.control.run_key_file import read_trust
 from arl.run.engines import EngineServers
-from arl.run.evaluation.model_identity import identify
+from arl.run.evaluation.model_identity import model_sha256
 from arl.run.failures import reported_failures
 
 LOOK_SECONDS = 1.0
@@ -70,8 +70,8 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
     trust = read_trust(options.run)
     _refuse_unseen_files(state)
     served = state.versions.served
-    model = await in_thread(identify, served, Path(served))
-    refuse_other_model(state, f"this machine's {served}", model.sha256)
+    model = await in_thread(model_sha256, Path(served))
+    refuse_other_model(state, f"this machine's {served}", model)
     resources = join_resources(options, state, recipe)
     probe_backend(recipe)
     node = platform.node()
@@ -89,7 +89,7 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
             side=f"engine-{node}-{secrets.token_hex(2)}",
         )
         processes = await servers.start_all()
-        async with _joined(control, recipe, processes, node, model.sha256, note):
+        async with _joined(control, recipe, processes, node, model, note):
             await _serve(control, processes, note)
 
 
