@@ -10,11 +10,17 @@ if TYPE_CHECKING:
     from arl.config.run_section import Deadlines
     from arl.run.control.control_client import RunControl
 
-RUN = typer.Argument(help="Directory of a run that goes on.", metavar="RUN")
+RUN = typer.Argument(
+    help="Directory of a run that goes on.",
+    metavar="RUN",
+)
 REPLICAS = typer.Option(min=1, help="Engines.")
 HOST = typer.Option(help="Address of this machine, to listen on.")
 INTERFACE = typer.Option(help="Network interface of that address.")
-ENGINE = typer.Argument(help="As `arl engines list` names it.", metavar="ENGINE")
+ENGINE = typer.Argument(
+    help="As `arl engines list` names it.",
+    metavar="ENGINE",
+)
 
 Run = Annotated[Path, RUN]
 Replicas = Annotated[int, REPLICAS]
@@ -65,7 +71,12 @@ def join(
     from arl import clock
     from arl.run.control.join_run import JoinOptions, join_run
 
-    options = JoinOptions(run, replicas, host, interface)
+    options = JoinOptions(
+        run=run,
+        replicas=replicas,
+        host=host,
+        interface=interface,
+    )
     clock.run(lambda: join_run(options, typer.echo))
 
 
@@ -105,4 +116,9 @@ def _deadlines(run: Path) -> "Deadlines":
     return recipe.deadlines
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (list_, add, join, remove)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    list_,
+    add,
+    join,
+    remove,
+)
