@@ -57,9 +57,7 @@ def test_processes_listen_on_the_interface_that_the_recipe_names_and_otherwise_o
     for name, address in beyond.items():
         (node,) = LocalLauncher(tmp_path, 1.0, Cluster(interface=name)).nodes
         assert node.address == address
-    with pytest.raises(
-        RecipeError, match=r"cluster\.interface ib7: this machine has no interface ib7 .*there are"
-    ):
+    with pytest.raises(RecipeError, match=r"cluster\.interface ib7: this machine has no interface ib7 .*there are"):
         LocalLauncher(tmp_path, 1.0, Cluster(interface="ib7"))
 
 
