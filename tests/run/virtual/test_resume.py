@@ -78,10 +78,15 @@ def write_recipe(path: Path, overrides: str) -> Path:
     return path / "recipe.yaml"
 
 
-FEW, MANY = 1, 4
+FEW = 1
+SEVERAL = 2
+MANY = 8
 
 
-@pytest.mark.parametrize("num_runs", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "num_runs",
+    [FEW, pytest.param(SEVERAL, marks=pytest.mark.slow), pytest.param(MANY, marks=pytest.mark.long)],
+)
 @pytest.mark.parametrize("world", WORLDS)
 def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(
     tmp_path: Path, world: str, num_runs: int
