@@ -15,6 +15,7 @@ from arl.errors import InputError, RunError
 JOB = "SLURM_JOB_ID"
 NODES = "SLURM_JOB_NODELIST"
 COMPONENT = "_HET_GROUP_"
+EXPAND_SECONDS = 60.0  # for scontrol to expand the names of nodes, which takes no time
 NO_SLURM = (
     "launcher slurm: {program} is not found; run this where Slurm's commands are installed, such as a login node, or "
     "use `launcher: local` on one machine"
@@ -81,7 +82,8 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
     """Read the nodes of the job from the environment of this process.
 
     Raises:
-        InputError: this process is in no job.
+        InputError: this process is in no job, or Slurm's commands are not installed.
+        RunError: scontrol does not read the names of the nodes.
     """
     if JOB not in environment:
         raise InputError(
@@ -97,10 +99,20 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
 
 
 def _expand(nodes: str) -> tuple[str, ...]:
-    """Return the names that Slurm writes in short, as in n[1-3]."""
-    done = subprocess.run(
-        ["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=60, check=False
-    )
+    """Return the names that Slurm writes in short, as in n[1-3].
+
+    Raises:
+        InputError: there is no scontrol.
+        RunError: it cannot read them, or does not answer.
+    """
+    require("scontrol")
+    command = ["scontrol", "show", "hostnames", nodes]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=EXPAND_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise RunError(
+            f"launcher slurm: `{' '.join(command)}` has not answered within {EXPAND_SECONDS:.0f} s; try it by hand"
+        ) from error
     if done.returncode != 0:
         raise RunError(f"launcher slurm: scontrol cannot read the nodes {nodes!r}: {done.stderr.strip()}")
     return tuple(done.stdout.split())
