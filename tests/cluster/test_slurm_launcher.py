@@ -98,7 +98,7 @@ def is_scenario(process: psutil.Process) -> bool:
     return False
 
 
-def test_when_the_controller_is_killed_its_processes_on_every_node_end_though_the_job_goes_on(
+def test_when_the_controller_is_killed_its_processes_and_its_secrets_go_though_the_job_goes_on(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     directory = tmp_path / "run"
@@ -111,6 +111,9 @@ def test_when_the_controller_is_killed_its_processes_on_every_node_end_though_th
     wait_for(lambda: "kill n2" in log.read_text(), "the scenario", 200)
     controllers = [process for process in slurm.nodes["n1"].processes() if is_scenario(process)]
     assert len(controllers) == 1
+    (steps,) = directory.glob("steps-*")
+    (steps / "engine-3.json").write_text("the environment of a step that has not begun")
     controllers[0].kill()
     wait_for_idle_nodes(slurm)
+    assert [path.name for path in directory.iterdir()] == ["logs"]
     assert slurm.job_state("1") == "RUNNING"

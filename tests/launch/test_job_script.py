@@ -1,7 +1,7 @@
 """The script of a Slurm job requeues a job whose run has failed for want of a node, and no other one.
 
-bash runs the real script. The commands of Slurm are short scripts here, because no real slurmctld falls silent, or loses
-a node, at the moment that a test wants.
+bash runs the real script. The commands of Slurm are short scripts here, because no real slurmctld falls silent, or
+loses a node, at the moment that a test wants.
 """
 
 import os

@@ -15,11 +15,10 @@ def write_step_file(directory: Path, role: str, command: Command, environment: M
     """Write a file that only its owner can read, and return its path.
 
     Args:
-        directory: on a path that all nodes share.
+        directory: exists, on a path that all nodes share.
         environment: of the process, without the command's own.
         address: on which it listens; its collectives use the interface that has it.
     """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Its name is new, because a network file system may remember for a while that another one has been removed.
     file = directory / f"{role}-{secrets.token_hex(4)}.json"
     step = {
