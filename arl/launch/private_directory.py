@@ -37,6 +37,14 @@ def private_directory(place: Path, prefix: str) -> Iterator[Path]:
         yield directory
 
 
+def nearest_directory(path: Path) -> Path:
+    """Return `path`, or the nearest directory above it that exists."""
+    place = path.absolute()
+    while not place.exists():
+        place = place.parent
+    return place
+
+
 def remove_abandoned(place: Path, prefix: str) -> None:
     """Remove what `private_directory` has made in `place` for processes that are gone."""
     from arl.launch.file_lock import try_lock

@@ -118,14 +118,24 @@ def _expand(nodes: str) -> tuple[str, ...]:
     return tuple(done.stdout.split())
 
 
+def _node_name() -> str:
+    """Return the name of this machine, as Slurm knows it."""
+    return os.environ.get("SLURMD_NODENAME", platform.node().partition(".")[0])
+
+
+def is_outside(allocation: Allocation) -> bool:
+    """Return whether this machine is no node of the job, as in a shell of `salloc` on a login node."""
+    return _node_name() not in allocation.names
+
+
 def this_node(allocation: Allocation) -> str:
     """Return the name of the node on which this process runs.
 
     Raises:
-        InputError: it is none of the job's, as in a shell of `salloc` on a login node.
+        InputError: it is none of the job's.
     """
-    name = os.environ.get("SLURMD_NODENAME", platform.node().partition(".")[0])
-    if name not in allocation.names:
+    name = _node_name()
+    if is_outside(allocation):
         raise InputError(
             f"launcher slurm: this machine, {name}, is not among the nodes of job {allocation.job} "
             f"({', '.join(allocation.names)}), and the controller must run on one of them; put "
