@@ -74,15 +74,6 @@ def test_a_directory_that_nodes_do_not_share_is_refused_and_each_node_is_named(
     assert "a file system that all nodes share" in done.stderr
 
 
-def test_outside_of_the_nodes_of_an_allocation_the_command_says_how_to_get_there(
-    slurm: SlurmCluster, tmp_path: Path
-) -> None:
-    recipe = str(write_small_recipe(tmp_path))
-    done = slurm.run("salloc", "--nodes=3", sys.executable, "-m", "arl.cli", "train", recipe, seconds=300, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "put `srun --overlap --nodes=1 --ntasks=1 --nodelist=n1 --pty` before the command" in done.stderr
-
-
 def test_a_job_that_slurm_refuses_is_reported_with_its_reason(slurm: SlurmCluster, tmp_path: Path) -> None:
     recipe = str(write_small_recipe(tmp_path))
     output = f"output.directory={tmp_path}/runs"

@@ -73,7 +73,6 @@ class Allocation:
             "--ntasks-per-node=1",
             f"--nodelist={','.join(nodes)}",
             "--export=NONE",  # an environment would cross the network in the clear
-            "--unbuffered",
             "--kill-on-bad-exit=0",
         )
 

@@ -57,6 +57,7 @@ def _run_step(allocation: Allocation, node: str, arguments: Sequence[str], direc
     reports = directory / "reports"
     command = Command((sys.executable, "-m", "arl.cli", *arguments))
     file = write_step_file(directory, "controller", command, {}, address=None, reports=reports)
+    # Without --unbuffered, which makes the output of the command a terminal.
     terminal = ["--pty"] if sys.stdout.isatty() else []
     runner = (sys.executable, "-I", "-S", step_runner.__file__, str(file))
     code = _run_srun([*allocation.step([node]), "--job-name=controller", *terminal, *runner], reports)

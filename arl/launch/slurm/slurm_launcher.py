@@ -127,7 +127,7 @@ class SlurmLauncher:
         """Start srun, which ends its step when this process dies."""
         runner = (sys.executable, "-I", "-S", step_runner.__file__, str(file))
         srun = Command(
-            argv=(*self._allocation.step([node]), f"--job-name={role}", *runner),
+            argv=(*self._allocation.step([node]), "--unbuffered", f"--job-name={role}", *runner),
             environment={DEATH_SIGNAL: str(int(signal.SIGTERM))},
         )
         reading_end, writing_end = os.pipe()
