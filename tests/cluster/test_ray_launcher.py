@@ -255,6 +255,7 @@ async def scenario(launcher):
         asked_by.append(threading.current_thread())
         return list_nodes()
 
+    assert len(launcher.nodes) == 3  # asked for before a run has an event loop
     ray.nodes = recorded
     process = await launcher.start("engine-0", python({SLEEP!r}), Resources(1, node=1))
     await process.stop(0)
