@@ -185,9 +185,7 @@ class RayLauncher:
 
         from arl.launch.ray.loss import describe_loss
 
-        with contextlib.suppress(
-            DeadlineError, RayError
-        ):  # the loss of the process is what matters here
+        with contextlib.suppress(DeadlineError, RayError):  # the loss of the process is what matters here
             await self._find_lost_nodes()
         return describe_loss(error, self.nodes[node].name, node in self._lost)
 
