@@ -79,10 +79,11 @@ def test_a_range_of_ports_that_is_taken_on_a_node_is_refused_and_the_node_is_nam
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     recipe = str(write_small_recipe(tmp_path))
-    listen = (
-        "import socket, time; s = [socket.create_server(('10.77.0.3', p)) for p in (24000, 24001)]; time.sleep(600)"
-    )
-    slurm.nodes["n2"].start_process([sys.executable, "-c", listen], tmp_path / "listeners.log")
+    log = tmp_path / "listeners.log"
+    place = f"({slurm.nodes['n2'].address!r}, port)"
+    listen = f"all = [socket.create_server({place}) for port in (24000, 24001)]; print('up', flush=True)"
+    slurm.nodes["n2"].start_process([sys.executable, "-c", f"import socket, time; {listen}; time.sleep(600)"], log)
+    wait_for(lambda: "up" in log.read_text(), "the ports to be taken", 30)
     done = arl_in_a_job(slurm, "train", recipe, "--set", "cluster.ports=24000-24001")
     assert done.returncode == 2, done.stderr
     assert "node n2: cluster.ports 24000-24001: 2 of its 2 ports are taken and 0 are free" in done.stderr
