@@ -25,7 +25,7 @@ cluster: {{nodes: 3}}
 """
 
 
-def test_a_run_with_sglang_on_two_of_three_nodes_trains_and_its_engines_get_every_version(
+def test_a_run_with_sglang_on_two_of_three_nodes_trains_on_what_versions_of_a_broadcast_have_written(
     slurm: SlurmCluster, tmp_path: Path, sglang_python: str
 ) -> None:
     recipe = tmp_path / "sglang.yaml"
@@ -37,5 +37,6 @@ def test_a_run_with_sglang_on_two_of_three_nodes_trains_and_its_engines_get_ever
     for number, node in enumerate(("n1", "n2")):
         log = (job.run / "logs" / f"engine-{number}.log").read_text()
         assert f"ready https://{slurm.nodes[node].address}:" in log
-    assert max(int(age) for age in job.summary()["token_ages"]) >= 1
+    ages = [int(age) for age in job.summary()["token_ages"]]
+    assert max(ages) <= 2  # so step 4 trains on nothing older than version 1, which only a broadcast has brought
     wait_for_idle_nodes(slurm)
