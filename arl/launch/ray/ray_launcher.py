@@ -8,6 +8,7 @@ Nothing is detached: when the controller dies, Ray ends its actors, and the kern
 """
 
 import asyncio
+import contextlib
 import functools
 import importlib
 import os
@@ -16,21 +17,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from arl.clock import deadline
 from arl.config.cluster_section import Cluster
-from arl.errors import InputError, ProcessDied
+from arl.errors import DeadlineError, InputError, ProcessDied
 from arl.launch.address import HOST
 from arl.launch.base import Command, Node, Resources
 from arl.launch.child import PARENT, RUN_KEY
 from arl.launch.grants import granted_environment, port_environment
+from arl.launch.private_directory import private_directory
 from arl.launch.secrets_file import written_secrets
 
 # Ray is optional, and importing it takes a while: what imports it is imported where it is used.
 if TYPE_CHECKING:
+    from ray.exceptions import RayError
+
     from arl.launch.ray.ray_process import RayProcess
     from arl.launch.ray.reservation import Reservation
 
 ARL = "ARL_"  # begins the variables of the controller that its processes get as well, wherever they are
+SECRETS = "secrets-"  # begins the name of a directory beside that of the logs, for files that nobody else may read
 NOT_SENT = (PARENT, RUN_KEY)
+HEAD_SECONDS = 30.0  # for the head of the cluster to answer a question
 START_SECONDS = 120.0  # for Ray to start a worker, and the worker the process
 CALLS = 1000  # to one actor at a time; a call that is made again after a broken connection leaves the first one waiting
 
@@ -53,16 +60,23 @@ class RayLauncher:
         self._patience = patience
         self._cluster = cluster
         self._processes: list[RayProcess] = []
+        self._opened = contextlib.ExitStack()
+        self._secrets: Path | None = None
+        self._lost: frozenset[int] = frozenset()
 
     async def __aenter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
+        self._secrets = self._opened.enter_context(private_directory(self._logs.parent, SECRETS))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         stops = [process.stop(self._patience) for process in self._processes]
-        await asyncio.shield(asyncio.gather(*stops))
+        try:
+            await asyncio.shield(asyncio.gather(*stops))
+        finally:
+            self._opened.close()
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -72,7 +86,7 @@ class RayLauncher:
 
     @property
     def lost_nodes(self) -> Collection[int]:
-        return self._reservation.lost_nodes()
+        return self._lost
 
     @property
     def shares_files(self) -> bool:
@@ -92,7 +106,8 @@ class RayLauncher:
         from arl.launch.ray.ray_process import RayProcess
 
         node = self.nodes[resources.node]
-        if resources.node in self.lost_nodes:
+        await self._find_lost_nodes()
+        if resources.node in self._lost:
             raise ProcessDied(f"{role} cannot be started: Ray has given up node {node.name}")
         actor = self._make_actor(resources.node)
         pid = await self._start_in(actor, role, command, self._environment(command, resources), node.name)
@@ -129,7 +144,8 @@ class RayLauncher:
 
         from arl.launch.ray.loss import reason
 
-        with written_secrets(self._logs.parent, command.secrets) as file:
+        assert self._secrets is not None, "the launcher is not entered"
+        with written_secrets(self._secrets, command.secrets) as file:
             secrets = None if file is None else str(file)
             try:
                 async with asyncio.timeout(START_SECONDS):
@@ -155,10 +171,23 @@ class RayLauncher:
             HOST: self.nodes[resources.node].address,
         }
 
-    def _describe_loss(self, node: int, error: Exception) -> str:
+    async def _find_lost_nodes(self) -> None:
+        """Ask Ray which nodes are dead. Its head may take long to answer, so a thread waits for it.
+
+        Raises:
+            DeadlineError: it does not answer.
+        """
+        async with deadline(HEAD_SECONDS, "launcher", "the head of the Ray cluster to say which nodes are alive"):
+            self._lost = await asyncio.to_thread(self._reservation.lost_nodes)
+
+    async def _describe_loss(self, node: int, error: "RayError | None") -> str:
+        from ray.exceptions import RayError
+
         from arl.launch.ray.loss import describe_loss
 
-        return describe_loss(error, self.nodes[node].name, node in self.lost_nodes)
+        with contextlib.suppress(DeadlineError, RayError):  # the loss of the process is what matters here
+            await self._find_lost_nodes()
+        return describe_loss(error, self.nodes[node].name, node in self._lost)
 
     async def _replace_dead(self, process: "RayProcess") -> None:
         """Remember a process in the place of its dead predecessors, and then end their actors.
