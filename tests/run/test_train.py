@@ -69,8 +69,12 @@ class Command:
         recipe: str | None = None,
         gates: Sequence[int] = (),
         is_forked: bool = True,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """Without a `recipe`, a small one that needs no warm-up; the scores `gates` wait until they are opened."""
+        """Without a `recipe`, a small one that needs no warm-up; the scores `gates` wait until they are opened.
+
+        `prefix` begins the command line, as to run it on another machine; it takes `is_forked=False`.
+        """
         cache = {"ARL_CACHE": str(directory / "cache")} if recipe is None else {}
         (directory / "recipe.yaml").write_text(recipe or RECIPE)
         (directory / "mine.py").write_text(REWARDS)
@@ -88,7 +92,7 @@ class Command:
             self.process = ForkedCommand(arguments, directory, env)
         else:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "arl.cli", *arguments],
+                [*prefix, sys.executable, "-m", "arl.cli", *arguments],
                 cwd=directory,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
