@@ -24,7 +24,7 @@ CLOSE_SECONDS = 10.0  # in which connections are closed
 PIECE = 1 << 16  # bytes that are passed on at once
 
 
-class Stream(NamedTuple):
+class StreamPair(NamedTuple):
     """Hold both directions of a connection."""
 
     reader: asyncio.StreamReader
@@ -41,7 +41,7 @@ class _Relay(ABC):
     def __init__(self, listener: socket.socket, name: str, context: ssl.SSLContext | None) -> None:
         self._listener = listener
         self._context = context
-        self._listens: Future[Callable[[], object]] = Future()  # what ends it
+        self._listens: Future[Callable[[], None]] = Future()  # what ends it
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         self._end = self._listens.result(START_SECONDS)
@@ -53,7 +53,7 @@ class _Relay(ABC):
             self._thread.join(CLOSE_SECONDS)  # it is a daemon: one that hangs ends with the process
 
     @abstractmethod
-    async def far_end(self, near: Stream) -> Stream | None:
+    async def far_end(self, near: StreamPair) -> StreamPair | None:
         """Connect the other half of a connection; None: it is refused.
 
         Raises:
@@ -72,18 +72,23 @@ class _Relay(ABC):
         """Accept connections; waits for the next, or for `close`, after which asyncio.run cancels all of them."""
         loop = asyncio.get_running_loop()
         closed = asyncio.Event()
+        seconds = HELLO_SECONDS if self._context else None
         server = await asyncio.start_server(
             self._serve,
             sock=self._listener,
             ssl=self._context,
-            ssl_handshake_timeout=HELLO_SECONDS if self._context else None,
+            ssl_handshake_timeout=seconds,
         )
-        self._listens.set_result(lambda: loop.call_soon_threadsafe(closed.set))
+
+        def end() -> None:
+            loop.call_soon_threadsafe(closed.set)
+
+        self._listens.set_result(end)
         await closed.wait()
         server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        near = Stream(reader, writer)
+        near = StreamPair(reader, writer)
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 far = await self.far_end(near)
@@ -110,12 +115,13 @@ class StoreGate(_Relay):
         self._key = key.encode()
         super().__init__(listener, "store gate", context)
 
-    async def far_end(self, near: Stream) -> Stream | None:
+    async def far_end(self, near: StreamPair) -> StreamPair | None:
         """Compare the key, then connect to the store."""
         shown = await near.reader.readexactly(len(self._key))
         if not hmac.compare_digest(shown, self._key):
             return None
-        return Stream(*await asyncio.open_connection(LOOPBACK, self._port))
+        connection = await asyncio.open_connection(LOOPBACK, self._port)
+        return StreamPair(*connection)
 
 
 class StoreTunnel(_Relay):
@@ -136,15 +142,19 @@ class StoreTunnel(_Relay):
         self.port: int = listener.getsockname()[1]
         super().__init__(listener, "store tunnel", None)
 
-    async def far_end(self, near: Stream) -> Stream:
+    async def far_end(self, near: StreamPair) -> StreamPair:
         """Connect to the gate, and show the key there."""
-        connection = await asyncio.open_connection(self._host, self._gate, ssl=self._client_context)
-        far = Stream(*connection)
+        connection = await asyncio.open_connection(
+            self._host,
+            self._gate,
+            ssl=self._client_context,
+        )
+        far = StreamPair(*connection)
         far.writer.write(self._key)
         return far
 
 
-async def _join(near: Stream, far: Stream) -> None:
+async def _join(near: StreamPair, far: StreamPair) -> None:
     """Pass bytes on in both directions until one of the two ends; then both are closed."""
     forth = asyncio.create_task(_copy(near.reader, far.writer))
     back = asyncio.create_task(_copy(far.reader, near.writer))

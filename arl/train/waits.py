@@ -90,6 +90,10 @@ class ThreadAnswers:
         self._waits = waits
         self._asked: dict[str, asyncio.Future[Any]] = {}
 
+    def __len__(self) -> int:
+        """Return how many threads are being asked."""
+        return len(self._asked)
+
     @contextlib.contextmanager
     def next(self, role: str) -> Iterator[asyncio.Future[Any]]:
         """Yield the future of the next answer of the thread `role`."""
