@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from arl.launch.slurm.memory_reports import MARK, MemoryReports, memory_report
 
-OUTPUT = st.sampled_from([b"loads", b"50%\r", b"\n", MARK, MARK + b"memory", MARK + b"memory \n", b"memory 7\n"])
+OUTPUT = st.sampled_from([b"loads", b"50%\r", b"\n", MARK, MARK + b"memory", MARK + b"memory \n", b"memory x\n"])
 
 
 def cut(stream: bytes, places: list[int]) -> list[bytes]:
