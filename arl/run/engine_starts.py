@@ -27,12 +27,13 @@ class EngineStarts:
     """
 
     def __init__(self, servers: EngineServers, members: Mapping[str, Member], neighbors: Sequence[Resources]) -> None:
-        self.resources = dict(enumerate(servers.resources[seat] for seat in range(len(servers.resources))))
+        self.resources = {seat: servers.resources[seat] for seat in range(len(servers.resources))}
         self.servers = dataclasses.replace(servers, resources=self.resources)
         self._members = members
         self._neighbors = neighbors
         self._deadlines = servers.recipe.deadlines
-        self._nodes = list(servers.launcher.nodes)  # asking for them may ask the driver of the GPUs
+        nodes = servers.launcher.nodes  # asking for them may ask the driver of the GPUs
+        self._nodes = list(nodes)
 
     def node_name(self, seat: int) -> str:
         """Return the name of the node on which the engine of a seat is started."""
@@ -45,13 +46,15 @@ class EngineStarts:
             InputError: no node has it.
         """
         like = self.resources[0]
-        place = another_place(like, self.taken(), self._nodes, self.servers.launcher.lost_nodes)
+        lost = self.servers.launcher.lost_nodes
+        place = another_place(like, self.taken(), self._nodes, lost)
         if place is not None:
             return place
+        num_gpus = len(like.devices)
         nodes = ", ".join(f"{node.name} has {len(node.devices)} in all" for node in self._nodes)
         raise InputError(
-            f"engines add: an engine needs {len(like.devices)} free GPUs of one node, and none has them ({nodes}); use "
-            "`arl engines join` on another machine"
+            f"engines add: an engine needs {num_gpus} free GPUs of one node, and none has them ({nodes}); "
+            "use `arl engines join` on another machine"
         )
 
     def taken(self) -> list[Resources]:
@@ -68,11 +71,12 @@ class EngineStarts:
             ProcessDied: its node is lost, and no other one has room; or it cannot be started.
         """
         self._move_from_lost_node(member)
-        member.process = asyncio.create_task(self._start(member), name=f"start of {member.name}")
-        await asyncio.wait({member.process})
-        if member.process.cancelled():
+        starting = asyncio.create_task(self._start(member), name=f"start of {member.name}")
+        member.process = starting
+        await asyncio.wait({starting})
+        if starting.cancelled():
             raise ProcessDied(f"{member.name}: its start was given up")
-        return member.process.result()
+        return starting.result()
 
     async def end_start(self, member: Member) -> str:
         """Stop a process that is being started as soon as it has started, or give its start up at a deadline.
@@ -80,16 +84,18 @@ class EngineStarts:
         Returns:
             What kept it from starting; empty: it had started.
         """
-        assert member.process is not None
+        starting = member.process
+        assert starting is not None
         seconds = self._deadlines.shutdown
-        await asyncio.wait({member.process}, timeout=seconds)
-        if not member.process.done():
-            member.process.cancel()
-            await asyncio.wait({member.process}, timeout=seconds)
+        await asyncio.wait({starting}, timeout=seconds)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting}, timeout=seconds)
             return f"{member.name}: its start was given up after {seconds:g} s (deadlines.shutdown)"
-        if member.started is None:
-            return str(member.process.exception())
-        await member.started.stop(seconds)
+        process = member.started
+        if process is None:
+            return str(starting.exception())
+        await process.stop(seconds)
         return ""
 
     async def _start(self, member: Member) -> Process:

@@ -8,6 +8,7 @@ outside of torch's registry, so that one that breaks leaves nothing behind.
 """
 
 import os
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -50,6 +51,7 @@ class Group:
         # SGLang calls init_process_group, which looks for the other ranks under these prefixes.
         for prefix in (name, f"{name}/", f"{self.device.type}/"):
             store = PrefixStore(prefix, store)
+        self._beginning = threading.Lock()
         self._group: Any
         if on_gpu:
             self._group = _nccl_group(store, rank, size, timeout)
@@ -65,21 +67,26 @@ class Group:
         Raises:
             RuntimeError: another rank is gone, or the group is closed.
         """
-        group = self._group
-        if group is None:
-            raise RuntimeError("this rank has left the group")
         if self._stream is not None and self._receives and flat.is_cuda:
             # A computation under way may still use this memory. What rank 0 sends is complete; to wait for its default
             # stream would be to wait for the training step that is queued there.
             self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             flat = flat.to(self.device, non_blocking=True)
-            work = group.broadcast(flat, 0)
-            del group  # `close` closes what it holds the last reference to
-            work.wait()
+            self._begin(flat).wait()
         if self._stream is not None:
             self._stream.synchronize()
         return flat
+
+    def _begin(self, flat: Tensor) -> Any:
+        """Begin a broadcast, and return what waits for it. It refers to the group no longer, so that `close` can."""
+        with self._beginning:
+            group = self._group
+            if group is None:
+                raise RuntimeError("this rank has left the group")
+            work = group.broadcast(flat, 0)
+            del group
+            return work
 
     def close(self) -> None:
         """Close this rank's connections, so that what other ranks wait for here breaks off.
@@ -90,7 +97,8 @@ class Group:
         self._group = None
         if self._stream is not None:
             group.abort()
-        del group  # which closes one of gloo, because nobody else refers to it
+        with self._beginning:  # NCCL's abort has ended what may have hung there
+            del group  # which closes one of gloo, because nobody else refers to it
         self.end.close()
 
 

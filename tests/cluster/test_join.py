@@ -8,6 +8,7 @@ directory connects them: every request and every weight crosses it, in TLS, with
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,6 +81,28 @@ def rows(machine: Machine, run: Path) -> dict[str, list[str]]:
     return {line.split()[0]: line.split() for line in lines}
 
 
+def refuse_others(machine: Machine, run: Path) -> None:
+    """Check who cannot join: another user, who does not know the key, and a machine that has other files as the model.
+
+    Each is refused before anything is started.
+    """
+    join = [sys.executable, "-m", "arl.cli", "engines", "join", str(run), "--interface", "eth0"]
+    other_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    stranger = machine.run(*other_user, *join, check=False, seconds=120)
+    assert stranger.returncode == 2, stranger.stderr
+    assert "Permission denied" in stranger.stderr
+
+    served = Path(json.loads((run / "control" / "state.json").read_text())["versions"]["model"])
+    other = run.parent / "other"
+    shutil.copytree(served, other)
+    tokenizer = other / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text() + "\n")
+    over_its_own = ["unshare", "--mount", "sh", "-c", f'mount --bind {other} {served} && exec "$@"', "sh"]
+    mismatched = machine.run(*over_its_own, *join, check=False, seconds=120)
+    assert mismatched.returncode == 2, mismatched.stderr
+    assert f"this machine's {served}: has other weights, or another config or tokenizer" in mismatched.stderr
+
+
 @pytest.mark.long
 def test_engines_of_another_machine_serve_a_run_receive_its_weights_and_leave_in_every_way(
     two_machines: dict[str, Machine], command: Command
@@ -88,6 +111,7 @@ def test_engines_of_another_machine_serve_a_run_receive_its_weights_and_leave_in
     there = two_machines["n2"]
     command.read_until("step    4")
     assert (command.run / "secrets" / "certificate.pem").exists(), "beyond loopback the run speaks TLS"
+    refuse_others(there, command.run)
     joined = Joining(there, command.run)
     _, node, _, state, version, *_ = rows(there, command.run)[joined.engine]
     assert (node, state) == ("n2", "joined")

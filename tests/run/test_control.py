@@ -30,6 +30,8 @@ from arl.run.control.control_server import serve_control
 from arl.run.control.run_key_file import key_file, read_trust
 from arl.types import StartingVersions
 
+MODEL = "ab12"  # sha256
+
 
 class Engines:
     """Stand for the engines of a run: remembers what was asked of them."""
@@ -69,6 +71,7 @@ def served(
         is_local=True,
         weights=None,
         versions=StartingVersions("model"),
+        model=MODEL,
         like=Resources(threads=1),
         engines=[],
     )
@@ -82,7 +85,7 @@ def served(
 
 
 def guest(**changes: str) -> JoinEngine:
-    said = {"name": "engine-n2-0", "url": "http://127.0.0.1:9", "node": "n2", "arl": "0.1.0", **changes}
+    said = {"name": "engine-n2-0", "url": "http://127.0.0.1:9", "node": "n2", "arl": "0.1.0", "model": MODEL, **changes}
     return JoinEngine(pid=4, **said)
 
 
@@ -97,6 +100,8 @@ def test_a_command_sees_the_engines_and_gets_an_answer_or_the_reason_why_not(tmp
             await control.ask(guest(arl=arl.__version__), 30)
         with pytest.raises(InputError, match=r"arl 9\.9: the run has arl"):
             await control.ask(guest(arl="9.9"), 30)
+        with pytest.raises(InputError, match=r"^engine-n2-0: has other weights, .*sha256 5eed; theirs is ab12"):
+            await control.ask(guest(arl=arl.__version__, model="5eed"), 30)
         with pytest.raises(InputError, match=r"http://\[x: is no address of a server: Invalid IPv6 URL"):
             await control.ask(guest(arl=arl.__version__, url="http://[x"), 30)
         assert engines.changes == ["add", "remove engine-0"]

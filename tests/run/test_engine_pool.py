@@ -127,7 +127,9 @@ def test_engines_that_are_added_at_the_same_time_get_devices_of_their_own() -> N
 
 def test_an_engine_that_has_joined_keeps_its_name_and_is_given_up_by_an_error() -> None:
     async def scenario(pool: EnginePool, _: FakeServers) -> None:
-        guest = JoinEngine(name="engine-n3-9ed7-0", url="http://127.0.0.1:9", node="n3", pid=4, arl="0.1.0")
+        guest = JoinEngine(
+            name="engine-n3-9ed7-0", url="http://127.0.0.1:9", node="n3", pid=4, arl="0.1.0", model="ab12"
+        )
         assert await pool.join(guest) == guest.name
         replica = pool.router.replica(1)
         assert replica is not None

@@ -125,12 +125,22 @@ class ControlServer:
             case JoinEngine():
                 if request.arl != arl.__version__:
                     raise InputError(f"arl {request.arl}: the run has arl {arl.__version__}; install the same version")
+                refuse_other_model(self._state, request.name, request.model)
                 _refuse_malformed(request.url)
                 return await self._engines.join(request)
             case RemoveEngine():
                 moved = await self._engines.remove(request.name)
                 return f"{request.name}: {moved} open requests go on elsewhere"
         raise AssertionError(request)
+
+
+def refuse_other_model(state: LiveRun, who: str, model: str) -> None:
+    """Raise InputError if the sha256 `model` of weights, config and tokenizer is not that of the run's engines."""
+    if model != state.model:
+        raise InputError(
+            f"{who}: has other weights, or another config or tokenizer, than the engines of the run "
+            f"(sha256 {model[:12]}; theirs is {state.model[:12]}); give it the files of {state.versions.served}"
+        )
 
 
 def _refuse_malformed(url: str) -> None:
