@@ -96,6 +96,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     speed: Speed | None = None
     evaluations: dict[str, tuple[int, float]] = {}  # suite -> newest version, accuracy
     seconds_left: float | None = None
+    controller_busy: float | None = None  # share of a core that its event loop takes, over about a second
     processes: tuple[ProcessStatus, ...] = ()
 
     @property

@@ -26,6 +26,7 @@ from arl.metrics.recorder import Recorder
 from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, WaitStatus, write_status
 from arl.rollout.controller import Controller
 from arl.run.failures import cause_to_show
+from arl.run.loop_load import LoopLoad
 from arl.run.recent_speed import last_steps, recent_speed, seconds_left
 from arl.run.resume import Origin
 from arl.run.world import Parts
@@ -66,6 +67,7 @@ class StatusWriter:
         self._tokens = TrainedTokenSum()
         self._has_failed = False
         self._writing = threading.Lock()
+        self._load = LoopLoad()
         self._written_at = 0.0  # clock of the newest status that was written
         self.stage = stage
         self.end = ""
@@ -144,6 +146,7 @@ class StatusWriter:
             speed=speed,
             evaluations=self._evaluations.read(records),
             seconds_left=left,
+            controller_busy=self._load.read(),
             processes=self._processes(),
         )
 

@@ -1,5 +1,6 @@
 """What a status says of a run's speed and evaluations."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from arl.config.train_section import Train
 from arl.metrics.names import Record
 from arl.metrics.run_status import read_status
+from arl.run.loop_load import SHORTEST_SECONDS, LoopLoad
 from arl.run.recent_speed import recent_speed, seconds_left
 from arl.run.status_writer import NewestEvaluations, StatusWriter, TrainedTokenSum, telling_waits
 from tests.watch.statuses import a_run, a_status
@@ -95,6 +97,17 @@ def test_trained_tokens_are_added_up_though_evaluations_have_records_too() -> No
     assert tokens.read(records) == 80
     records.append(step(2, 1.0, 0.0))
     assert tokens.read(records) == 160
+
+
+def test_the_load_of_the_event_loop_is_the_cpu_time_of_its_thread_over_the_time_that_has_passed() -> None:
+    load = LoopLoad()
+    cpu = time.thread_time()
+    at = time.monotonic()
+    while time.thread_time() < cpu + SHORTEST_SECONDS:
+        pass
+    spent = time.thread_time() - cpu
+    share = load.read()
+    assert share == pytest.approx(spent / (time.monotonic() - at), rel=0.1)
 
 
 def test_before_the_first_step_there_is_no_speed() -> None:
