@@ -27,8 +27,8 @@ class Session:
 
     Args:
         process: salloc, on the login node.
-        output: descriptor of its output.
-        terminal: descriptor by which keys are pressed; None: it has no terminal.
+        output: descriptor of its output, or of the other side of its terminal.
+        runs: output.directory of the recipe.
     """
 
     def __init__(self, cluster: SlurmCluster, process: "subprocess.Popen[bytes]", output: int, runs: Path) -> None:
@@ -135,7 +135,7 @@ def test_sigterm_to_it_saves_a_checkpoint(slurm: SlurmCluster, tmp_path: Path) -
         assert "stopped at version" in session.shown
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_the_first_node_refuses_is_said_here_with_its_exit_code(slurm: SlurmCluster, tmp_path: Path) -> None:
     with train_in_allocation(slurm, tmp_path, "--nodes", "4") as session:
         assert session.end() == 2, session.shown
