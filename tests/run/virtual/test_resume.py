@@ -79,7 +79,7 @@ def write_recipe(path: Path, overrides: str) -> Path:
 
 
 FEW = 1
-SEVERAL = 2
+SEVERAL = 3
 MANY = 8
 
 
