@@ -127,4 +127,4 @@ async def _result(command: CheckCommand, directory: Path) -> dict[str, Any]:
     try:
         return failed | {"result": command.read(directory, printed.read_text())}
     except (OSError, ValueError) as error:  # why it ended says more, if it ended badly
-        return failed or {"error": f"it printed nothing that can be read ({error}). {process.last_words()}"}
+        return failed or {"error": f"it printed nothing that can be read ({error}).\n{process.last_words()}"}

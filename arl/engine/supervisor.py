@@ -97,8 +97,8 @@ class EngineSupervisor:
             gave_up = not (self.has_served.is_set() or was_killed)  # a new one would give up its start as well
             if gave_up or restarts == self._max_restarts:
                 limit = "" if gave_up else f"; engine.max_restarts {self._max_restarts} allows no more"
-                reason = "" if end.by_itself else f"{end.why}. "
-                raise ProcessDied(f"{end.how}{limit}. {reason}{server.last_words()}") from end.why
+                reason = "" if end.by_itself else f" {end.why}."
+                raise ProcessDied(f"{end.how}{limit}.{reason}\n{server.last_words()}") from end.why
             if end.replica is None:
                 self._note(f"{end.how} before it served")
             restarts += 1

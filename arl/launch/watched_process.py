@@ -112,7 +112,7 @@ class WatchedProcess(ABC):
         return f"{self} {self._how_it_ended()}"
 
     async def died(self) -> ProcessDied:
-        return ProcessDied(f"{await self.ended()}. {self.last_words()}")
+        return ProcessDied(f"{await self.ended()}.\n{self.last_words()}")
 
     async def finished(self, seconds: float) -> None:
         async with deadline(seconds, "launcher", f"{self} to finish (log: {self._log})"):

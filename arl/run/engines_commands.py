@@ -10,9 +10,17 @@ if TYPE_CHECKING:
     from arl.config.run_section import Deadlines
     from arl.run.control.control_client import RunControl
 
+
+def _run_of(directory: Path) -> Path:
+    from arl.launch.slurm.run_pointer import run_of
+
+    return run_of(directory)
+
+
 RUN = typer.Argument(
     help="Directory of a run that goes on.",
     metavar="RUN",
+    callback=_run_of,
 )
 REPLICAS = typer.Option(min=1, help="Engines.")
 HOST = typer.Option(help="Address of this machine, to listen on.")

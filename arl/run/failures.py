@@ -72,7 +72,7 @@ async def _describe_hanging(message: str, launcher: Launcher) -> str:
     lines = []
     for process in shown[:SHOWN]:
         if not _names(message, process):
-            lines.append(f"\n{process} {phrases[process]}. {process.last_words()}")
+            lines.append(f"\n{process} {phrases[process]}.\n{process.last_words()}")
         elif process in blocked:
             lines.append(f"\n{process} {phrases[process]}.")
     return "".join(lines) + _describe_isolation(phrases, launcher)

@@ -193,7 +193,7 @@ async def written_status(
 
 
 def _describe_end(cause: BaseException) -> str:
-    """Describe in one line what has ended a run."""
+    """Describe in one line what has ended a run; lines of logs that follow stay out."""
     if isinstance(cause, asyncio.CancelledError):
         return "interrupted"
     first_line = str(cause).partition("\n")[0]

@@ -8,7 +8,19 @@ import typer
 
 PIPED_WIDTH = 160  # columns, where no terminal says how wide it is
 
-Run = Annotated[Path, typer.Argument(help="Directory of a run, living or ended.", metavar="RUN")]
+
+def _run_of(directory: Path) -> Path:
+    from arl.launch.slurm.run_pointer import run_of
+
+    return run_of(directory)
+
+
+RUN = typer.Argument(
+    help="Directory of a run, living or ended.",
+    metavar="RUN",
+    callback=_run_of,
+)
+Run = Annotated[Path, RUN]
 
 
 def top(run: Run, once: Annotated[bool, typer.Option("--once", help="Print it once.")] = False) -> None:

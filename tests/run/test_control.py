@@ -14,6 +14,7 @@ import pytest
 import arl
 from arl.errors import InputError, RunError
 from arl.launch.base import Resources
+from arl.metrics.run_status import write_status
 from arl.run.control import control_folder
 from arl.run.control.control_client import RunControl
 from arl.run.control.control_folder import (
@@ -29,6 +30,7 @@ from arl.run.control.control_messages import AddEngine, EngineStatus, JoinEngine
 from arl.run.control.control_server import serve_control
 from arl.run.control.run_key_file import key_file, read_trust
 from arl.types import StartingVersions
+from tests.watch.statuses import a_run, a_status
 
 MODEL = "ab12"  # sha256
 
@@ -214,7 +216,7 @@ def test_a_folder_that_is_taken_away_costs_the_run_its_commands_and_nothing_else
     async def ask(control: RunControl, _: Engines) -> None:
         before = await control.state()
         (tmp_path / "control").rename(away)
-        with pytest.raises(InputError, match="is not running"):
+        with pytest.raises(InputError, match="is no run"):
             await control.state()
         await noted.wait()
         away.rename(tmp_path / "control")
@@ -269,3 +271,14 @@ def test_the_key_is_this_users_alone_and_goes_with_the_run(tmp_path: Path) -> No
     assert not (tmp_path / "secrets").exists()
     with pytest.raises(InputError, match="join as the user who has started the run"):
         read_trust(tmp_path)
+
+
+def test_a_run_whose_engines_cannot_change_says_what_it_does_or_how_it_ended(tmp_path: Path) -> None:
+    run = a_run(tmp_path, a_status(stage="starting engines and trainer"))
+    with pytest.raises(
+        InputError, match="takes no commands now .starting engines and trainer.; it does while it trains"
+    ):
+        asyncio.run(RunControl(run).state())
+    write_status(run, a_status(end="stopped at version 3"))
+    with pytest.raises(InputError, match="has ended: stopped at version 3"):
+        asyncio.run(RunControl(run).state())

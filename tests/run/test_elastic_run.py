@@ -130,4 +130,4 @@ def test_a_directory_without_a_run_that_goes_on_is_refused(verb: tuple[str, ...]
     name, *rest = verb
     done = arl("engines", name, str(tmp_path), *rest)
     assert done.returncode == 2
-    assert f"{tmp_path}: is not running on the wall clock" in done.stderr
+    assert f"{tmp_path}: is no run" in done.stderr

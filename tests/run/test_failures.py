@@ -61,7 +61,7 @@ def message_of(error: Exception, *processes: RemoteProcess) -> str:
 def test_a_stopped_process_is_named_although_another_node_has_a_process_of_the_same_id() -> None:
     waited = DeadlineError("controller waited 30 s for trainer rank 0 (pid 17 on n2)")
     message = message_of(waited, RemoteProcess("engine-1", 1, STOPPED), RemoteProcess("trainer-0", 2))
-    assert "\nengine-1 (pid 17 on n1) is stopped by a signal (SIGSTOP?). The end of engine-1.log" in message
+    assert "\nengine-1 (pid 17 on n1) is stopped by a signal (SIGSTOP?).\nThe end of engine-1.log" in message
     assert "\ntrainer-0" not in message
 
 

@@ -13,6 +13,7 @@ import msgspec
 import arl
 from arl.clock import now
 from arl.errors import InputError, RunError
+from arl.metrics.run_status import read_status
 from arl.run.control.control_folder import ControlFolder, new_name, read_private, write_private
 from arl.run.control.control_messages import ControlAnswer, LiveRun, Request
 
@@ -37,7 +38,7 @@ class RunControl:
         """
         first = self.read_state()
         if first is None:
-            raise InputError(f"{self.run}: is not running on the wall clock, as a run must whose engines change")
+            raise InputError(_why_no_state(self.run))
         if first.arl != arl.__version__:
             raise InputError(f"{self.run}: runs under arl {first.arl}, and this is {arl.__version__}; install the same")
 
@@ -89,8 +90,10 @@ class RunControl:
                 raise RunError(f"{self.run}: its controller has not looked for requests for {TAKEN_SECONDS:g} s")
             await self._until_answered(answered, seconds)
             answer = msgspec.json.decode(read_private(answered), type=ControlAnswer)
+        except FileNotFoundError as error:  # the controller has removed the directory of requests
+            raise RunError(f"{self.run}: the run has ended meanwhile") from error
         except (OSError, ValueError) as error:  # also of msgspec
-            raise RunError(f"{self.run}: the run has ended meanwhile ({error})") from error
+            raise RunError(f"{self.run}: its controller cannot be asked ({error})") from error
         finally:
             for file in (asked, answered):
                 with contextlib.suppress(OSError):
@@ -147,3 +150,17 @@ async def _until(is_true: Callable[[], bool], seconds: float) -> bool:
             return False
         await asyncio.sleep(LOOK_SECONDS)
     return True
+
+
+def _why_no_state(run: Path) -> str:
+    """Say why a directory holds no state of a controller.
+
+    Raises:
+        InputError: it is no run, or one whose time is virtual.
+    """
+    status = read_status(run)
+    if status.end:
+        return f"{run}: has ended: {status.end}"
+    return (
+        f"{run}: takes no commands now ({status.stage}); it does while it trains, in {ControlFolder(run).state.parent}"
+    )

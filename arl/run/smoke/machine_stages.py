@@ -72,7 +72,7 @@ async def check_collectives(launcher: Launcher) -> StageOutcome:
             for process in started:
                 tasks.create_task(process.finished(PROCESS_SECONDS))
     if not found:
-        raise RunError(f"the ranks ended without a result. {started[0].last_words()}")
+        raise RunError(f"the ranks ended without a result.\n{started[0].last_words()}")
     return _judge_collectives(found[0], bool(node.devices))
 
 
@@ -116,7 +116,7 @@ async def check_shared_memory(launcher: Launcher, recipe: Recipe | None, item_by
     process = await launcher.start("shared-memory", command, Resources(1), keep)
     await process.finished(PROCESS_SECONDS)
     if not found:
-        raise RunError(f"the check ended without a result. {process.last_words()}")
+        raise RunError(f"the check ended without a result.\n{process.last_words()}")
     return _judge_memory(found[0], place, wanted, free)
 
 

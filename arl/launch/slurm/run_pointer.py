@@ -1,0 +1,26 @@
+"""Find the run of a directory that `arl train` has submitted: the path that a user copies first.
+
+runs/slurm/NAME-TIME/run-directory ─► the run's directory, once the job has begun
+"""
+
+from pathlib import Path
+
+from arl.errors import InputError
+from arl.launch.slurm.batch_script import Submission
+
+
+def run_of(directory: Path) -> Path:
+    """Return the run of a submission; any other directory as it is.
+
+    Raises:
+        InputError: the submitted job has not begun its run yet.
+    """
+    submission = Submission(directory)
+    if not submission.script.is_file():
+        return directory
+    try:
+        return Path(submission.pointer.read_text().strip())
+    except FileNotFoundError:
+        raise InputError(
+            f"{directory}: is a submission, and its run has not begun: see squeue and {submission.log}"
+        ) from None

@@ -1,0 +1,22 @@
+"""A directory that was submitted leads to its run."""
+
+from pathlib import Path
+
+import pytest
+
+from arl.errors import InputError
+from arl.launch.slurm.batch_script import Submission
+from arl.launch.slurm.run_pointer import run_of
+
+
+def test_a_submission_leads_to_its_run_once_that_has_begun(tmp_path: Path) -> None:
+    submission = Submission(tmp_path)
+    submission.script.write_text("#!/bin/bash\n")
+    with pytest.raises(InputError, match="is a submission, and its run has not begun: see squeue"):
+        run_of(tmp_path)
+    submission.pointer.write_text("/shared/runs/small\n")
+    assert run_of(tmp_path) == Path("/shared/runs/small")
+
+
+def test_another_directory_is_the_run_itself(tmp_path: Path) -> None:
+    assert run_of(tmp_path) == tmp_path
