@@ -275,9 +275,7 @@ def test_the_key_is_this_users_alone_and_goes_with_the_run(tmp_path: Path) -> No
 
 def test_a_run_whose_engines_cannot_change_says_what_it_does_or_how_it_ended(tmp_path: Path) -> None:
     run = a_run(tmp_path, a_status(stage="starting engines and trainer"))
-    with pytest.raises(
-        InputError, match="takes no commands now .starting engines and trainer.; it does while it trains"
-    ):
+    with pytest.raises(InputError, match="takes no commands now"):
         asyncio.run(RunControl(run).state())
     write_status(run, a_status(end="stopped at version 3"))
     with pytest.raises(InputError, match="has ended: stopped at version 3"):
