@@ -7,6 +7,7 @@ or by SIGTERM: see arl.run.clean_stop.
 import atexit
 import functools
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ParamSpec
@@ -94,7 +95,7 @@ def train(
     from arl.run.memory.hardware import named_nodes
     from arl.run.plan_text import render_plan
     from arl.run.preflight import preflight
-    from arl.run.submit import cluster_overrides, is_submitted, plan_submission, submit_run
+    from arl.run.submit import cluster_overrides, is_submitted, plan_submission, run_elsewhere, submit_run
     from arl.run.train import train as run
     from arl.run.world import make_world
 
@@ -113,6 +114,9 @@ def train(
     if gpus is not None and not dry_run:
         raise InputError(f"--gpus {gpus}: names a machine to plan for, and a run takes what is there; add --dry-run")
     named = None if gpus is None else named_nodes(gpus, loaded.cluster.nodes)
+    elsewhere = run_elsewhere(loaded, sys.argv[1:])
+    if elsewhere is not None:
+        raise typer.Exit(elsewhere)
     if is_submitted(loaded):
         text = plan_submission(loaded, named) if dry_run else submit_run(loaded, recipe if resume else None, overrides)
         typer.echo(text)

@@ -19,6 +19,7 @@ from arl.errors import InputError
 from arl.launch.address import is_loopback
 from arl.launch.base import Node
 from arl.launch.node_probe import MARK, NONCE, NodeReport, ProbeSpec
+from arl.launch.private_directory import nearest_directory
 
 CLOCK_SECONDS = 2.0  # by which clocks may differ, because traces of several nodes are drawn on one axis
 
@@ -101,9 +102,7 @@ def open_probe(cluster: Cluster, directory: Path) -> Iterator[Probe]:
     Raises:
         InputError: nothing can be written there.
     """
-    place = directory.absolute()
-    while not place.exists():
-        place = place.parent
+    place = nearest_directory(directory)
     try:
         exchange = Path(tempfile.mkdtemp(prefix=".arl-probe-", dir=place))
     except OSError as error:

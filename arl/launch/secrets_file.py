@@ -1,6 +1,6 @@
 """Hand secrets to a process on another node by a file that only this user reads, where commands cross a network.
 
-written_secrets ─► <directory>/secrets-… (mode 0600) ─► read_secrets on the node ─► removed
+written_secrets ─► <directory>/… (mode 0600) ─► read_secrets on the node ─► removed
 """
 
 import contextlib
@@ -16,12 +16,13 @@ def written_secrets(directory: Path, variables: Mapping[str, str]) -> Iterator[P
     """Yield a file that holds `variables` until the block ends; None: there are none.
 
     Args:
-        directory: which every node sees under the same path.
+        directory: which every node sees under the same path. It is one of arl.launch.private_directory, because this
+            process may be killed within the block.
     """
     if not variables:
         yield None
         return
-    path = directory.absolute() / f"secrets-{secrets.token_hex(8)}"
+    path = directory.absolute() / secrets.token_hex(8)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from arl.launch.address import is_loopback, new_key
 from arl.launch.child import RUN_KEY
+from arl.launch.private_directory import removed_with_us
 from arl.launch.tls import CERTIFICATE, PRIVATE_KEY, TLS
 
 FOLDER = "secrets"
@@ -57,7 +58,7 @@ class RunTrust:
 
 @contextlib.contextmanager
 def run_trust(directory: Path, addresses: Iterable[str]) -> Iterator[RunTrust]:
-    """Make the secrets of a run, and remove what lies on the disk when it ends.
+    """Make the secrets of a run, and remove what lies on the disk when it ends, or when this process is killed.
 
     Args:
         directory: of the run; every process of it sees it under this path.
@@ -65,16 +66,14 @@ def run_trust(directory: Path, addresses: Iterable[str]) -> Iterator[RunTrust]:
     """
     key = new_key()
     folder = directory.absolute() / FOLDER
-    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed; its key is of no more use
+    shutil.rmtree(folder, ignore_errors=True)  # of a run whose node has failed; its key is of no more use
     if all(is_loopback(address) for address in addresses):
         yield RunTrust(key)
         return
     folder.mkdir(parents=True, mode=0o700)
-    try:
+    with removed_with_us(folder):
         write_certificate(folder)
         yield RunTrust(key, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def derive(run_key: str, purpose: str) -> bytes:

@@ -1,6 +1,7 @@
-"""Submit a run to a cluster, instead of running it here: what `arl train` does for launcher slurm outside of a job.
+"""Send a run to a Slurm cluster, instead of running it here.
 
-recipe ─► preflight on the nodes that the flags ask for ─► script ─► sbatch ─► what the user does next
+outside of a job      recipe ─► preflight on the nodes that the flags ask for ─► script ─► sbatch ─► what the user does
+in an allocation, on none of its nodes    the same command ─► srun ─► first node
 """
 
 import json
@@ -10,8 +11,9 @@ from pathlib import Path
 from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.launch.base import Node
-from arl.launch.slurm.allocation import in_allocation, require
+from arl.launch.slurm.allocation import in_allocation, is_outside, read_allocation, require
 from arl.launch.slurm.batch_script import NO_VALUE, render_script
+from arl.launch.slurm.first_node import run_on_first_node
 from arl.launch.slurm.submission import new_submission, planned_nodes, submit, write_job
 from arl.run.auto import resolve_auto
 from arl.run.plan_text import render_plan
@@ -51,6 +53,24 @@ def cluster_overrides(
 def is_submitted(recipe: Recipe) -> bool:
     """Return whether a run of this recipe is submitted from here, rather than run."""
     return recipe.launcher == SLURM and not in_allocation()
+
+
+def run_elsewhere(recipe: Recipe, arguments: Sequence[str]) -> int | None:
+    """Run `arl` with these arguments on the first node of the allocation, if this machine is none of its nodes.
+
+    Returns:
+        the exit code; None: the run belongs here, or is submitted.
+
+    Raises:
+        InputError: nothing could be started there.
+        RunError: it was lost there.
+    """
+    if recipe.launcher != SLURM or not in_allocation():
+        return None
+    allocation = read_allocation()
+    if not is_outside(allocation):
+        return None
+    return run_on_first_node(allocation, arguments, recipe.run_directory)
 
 
 def plan_submission(recipe: Recipe, named: Sequence[Node] | None) -> str:

@@ -194,7 +194,7 @@ def _numbered_role(process: psutil.Process, role: str) -> str | None:
     if role in ("controller", "reward worker"):
         return role
     is_step_itself = role.endswith("of engine")
-    files = [Path(word).stem for word in (words if is_step_itself else above) if "/steps/" in word]
+    files = [Path(word).stem for word in (words if is_step_itself else above) if "/steps-" in word]
     steps = [name.rpartition("-")[0] for name in files]  # what follows is new for each step
     kind = role.rpartition(" ")[2]
     return steps[0] if steps and steps[0].startswith(f"{kind}-") else None

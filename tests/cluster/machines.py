@@ -127,6 +127,11 @@ class Machine:
         assert self._pid is not None, f"{self.name} is off"
         return self._pid
 
+    @property
+    def is_on(self) -> bool:
+        """Return whether it was started, and not killed since."""
+        return self._pid is not None
+
     def start(self) -> None:
         """Switch it on: its process 1 runs, and its link is up."""
         hosts = str(self._files / "hosts")

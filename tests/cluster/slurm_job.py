@@ -8,11 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.machines import Machine
 from tests.cluster.slurm_cluster import SlurmCluster, wait_for
 from tests.cluster.trained_once import assert_trained_once
 
-DAEMONS = {"munged", "slurmd"}
 RUN_SECONDS = 600.0  # of a whole run, on a machine that does other things as well
 SMALL = """\
 name: small
@@ -119,15 +117,10 @@ def write_small_recipe(directory: Path) -> Path:
 
 def wait_for_idle_nodes(cluster: SlurmCluster) -> None:
     """Wait until nothing but Slurm's daemons is left on any node that is on."""
-    for machine in cluster.nodes.values():
-        wait_for(functools.partial(_is_idle, machine), f"{machine.name} to be idle", 30)
+    for name, machine in cluster.nodes.items():
+        if machine.is_on:
+            wait_for(functools.partial(_is_idle, cluster, name), f"{name} to be idle", 30)
 
 
-def _is_idle(machine: Machine) -> bool:
-    return not _jobs_on(machine)
-
-
-def _jobs_on(machine: Machine) -> list[str]:
-    """Return the names of what runs there, without the machine's process 1 and Slurm's daemons."""
-    jobs = [process for process in machine.processes() if process.pid != machine.pid]
-    return [process.name() for process in jobs if process.name() not in DAEMONS]
+def _is_idle(cluster: SlurmCluster, name: str) -> bool:
+    return not cluster.processes_of_jobs(name)

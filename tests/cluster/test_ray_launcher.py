@@ -143,7 +143,9 @@ async def scenario(launcher):
     assert not survivors(process for tree in trees for process in tree)
 
 
-def test_the_death_of_the_controller_ends_everything_on_every_node(cluster: RayCluster, tmp_path: Path) -> None:
+def test_the_death_of_the_controller_ends_everything_on_every_node_and_removes_its_secrets(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
     scenario = f"""
 async def scenario(launcher):
     for number in range(3):
@@ -155,8 +157,11 @@ async def scenario(launcher):
     controller.wait_for("started")
     children = [process for name in NODES for process in started_by(cluster.nodes[name])]
     assert len(children) >= 3
+    (secrets,) = controller.logs.parent.glob("secrets-*")
+    (secrets / "of-a-process-that-has-not-begun").write_text("s3cret")
     controller.kill()
     assert not survivors(children)
+    wait_for(lambda: not secrets.exists(), "the secrets to be removed", 30)
 
 
 def test_a_lost_node_is_named_with_role_pid_and_rays_cause_and_nothing_starts_there(

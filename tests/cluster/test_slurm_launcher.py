@@ -74,15 +74,6 @@ def test_a_directory_that_nodes_do_not_share_is_refused_and_each_node_is_named(
     assert "a file system that all nodes share" in done.stderr
 
 
-def test_outside_of_the_nodes_of_an_allocation_the_command_says_how_to_get_there(
-    slurm: SlurmCluster, tmp_path: Path
-) -> None:
-    recipe = str(write_small_recipe(tmp_path))
-    done = slurm.run("salloc", "--nodes=3", sys.executable, "-m", "arl.cli", "train", recipe, seconds=300, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "put `srun --overlap --nodes=1 --ntasks=1 --nodelist=n1 --pty` before the command" in done.stderr
-
-
 def test_a_job_that_slurm_refuses_is_reported_with_its_reason(slurm: SlurmCluster, tmp_path: Path) -> None:
     recipe = str(write_small_recipe(tmp_path))
     output = f"output.directory={tmp_path}/runs"
@@ -98,7 +89,7 @@ def is_scenario(process: psutil.Process) -> bool:
     return False
 
 
-def test_when_the_controller_is_killed_its_processes_on_every_node_end_though_the_job_goes_on(
+def test_when_the_controller_is_killed_its_processes_and_its_secrets_go_though_the_job_goes_on(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     directory = tmp_path / "run"
@@ -111,6 +102,9 @@ def test_when_the_controller_is_killed_its_processes_on_every_node_end_though_th
     wait_for(lambda: "kill n2" in log.read_text(), "the scenario", 200)
     controllers = [process for process in slurm.nodes["n1"].processes() if is_scenario(process)]
     assert len(controllers) == 1
+    (steps,) = directory.glob("steps-*")
+    (steps / "engine-3.json").write_text("the environment of a step that has not begun")
     controllers[0].kill()
     wait_for_idle_nodes(slurm)
+    assert [path.name for path in directory.iterdir()] == ["logs"]
     assert slurm.job_state("1") == "RUNNING"

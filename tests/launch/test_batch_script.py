@@ -102,6 +102,15 @@ def test_the_nodes_of_both_components_are_the_allocation(tmp_path: Path, monkeyp
     assert allocation.starting_with("n2") == ["n2", "n1", "n3"]
 
 
+def test_a_job_whose_nodes_cannot_be_read_without_scontrol_says_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"scontrol is not found; run this where Slurm's commands are installed"):
+        read_allocation({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"})
+
+
 def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match=r"sbatch is not found; run this where Slurm.*or use `launcher: local`"):

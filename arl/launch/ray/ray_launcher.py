@@ -8,6 +8,7 @@ Nothing is detached: when the controller dies, Ray ends its actors, and the kern
 """
 
 import asyncio
+import contextlib
 import functools
 import importlib
 import os
@@ -22,6 +23,7 @@ from arl.launch.address import HOST
 from arl.launch.base import Command, Node, Resources
 from arl.launch.child import PARENT, RUN_KEY
 from arl.launch.grants import granted_environment, port_environment
+from arl.launch.private_directory import private_directory
 from arl.launch.secrets_file import written_secrets
 
 # Ray is optional, and importing it takes a while: what imports it is imported where it is used.
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from arl.launch.ray.reservation import Reservation
 
 ARL = "ARL_"  # begins the variables of the controller that its processes get as well, wherever they are
+SECRETS = "secrets-"  # begins the name of a directory beside that of the logs, for files that nobody else may read
 NOT_SENT = (PARENT, RUN_KEY)
 START_SECONDS = 120.0  # for Ray to start a worker, and the worker the process
 CALLS = 1000  # to one actor at a time; a call that is made again after a broken connection leaves the first one waiting
@@ -53,16 +56,22 @@ class RayLauncher:
         self._patience = patience
         self._cluster = cluster
         self._processes: list[RayProcess] = []
+        self._opened = contextlib.ExitStack()
+        self._secrets: Path | None = None
 
     async def __aenter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
+        self._secrets = self._opened.enter_context(private_directory(self._logs.parent, SECRETS))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         stops = [process.stop(self._patience) for process in self._processes]
-        await asyncio.shield(asyncio.gather(*stops))
+        try:
+            await asyncio.shield(asyncio.gather(*stops))
+        finally:
+            self._opened.close()
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -129,7 +138,8 @@ class RayLauncher:
 
         from arl.launch.ray.loss import reason
 
-        with written_secrets(self._logs.parent, command.secrets) as file:
+        assert self._secrets is not None, "the launcher is not entered"
+        with written_secrets(self._secrets, command.secrets) as file:
             secrets = None if file is None else str(file)
             try:
                 async with asyncio.timeout(START_SECONDS):

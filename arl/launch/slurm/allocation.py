@@ -15,6 +15,7 @@ from arl.errors import InputError, RunError
 JOB = "SLURM_JOB_ID"
 NODES = "SLURM_JOB_NODELIST"
 COMPONENT = "_HET_GROUP_"
+EXPAND_SECONDS = 60.0  # for scontrol to expand the names of nodes, which takes no time
 NO_SLURM = (
     "launcher slurm: {program} is not found; run this where Slurm's commands are installed, such as a login node, or "
     "use `launcher: local` on one machine"
@@ -72,7 +73,6 @@ class Allocation:
             "--ntasks-per-node=1",
             f"--nodelist={','.join(nodes)}",
             "--export=NONE",  # an environment would cross the network in the clear
-            "--unbuffered",
             "--kill-on-bad-exit=0",
         )
 
@@ -81,7 +81,8 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
     """Read the nodes of the job from the environment of this process.
 
     Raises:
-        InputError: this process is in no job.
+        InputError: this process is in no job, or Slurm's commands are not installed.
+        RunError: scontrol does not read the names of the nodes.
     """
     if JOB not in environment:
         raise InputError(
@@ -97,23 +98,43 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
 
 
 def _expand(nodes: str) -> tuple[str, ...]:
-    """Return the names that Slurm writes in short, as in n[1-3]."""
-    done = subprocess.run(
-        ["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=60, check=False
-    )
+    """Return the names that Slurm writes in short, as in n[1-3].
+
+    Raises:
+        InputError: there is no scontrol.
+        RunError: it cannot read them, or does not answer.
+    """
+    require("scontrol")
+    command = ["scontrol", "show", "hostnames", nodes]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=EXPAND_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise RunError(
+            f"launcher slurm: `{' '.join(command)}` has not answered within {EXPAND_SECONDS:.0f} s; try it by hand"
+        ) from error
     if done.returncode != 0:
         raise RunError(f"launcher slurm: scontrol cannot read the nodes {nodes!r}: {done.stderr.strip()}")
     return tuple(done.stdout.split())
+
+
+def _node_name() -> str:
+    """Return the name of this machine, as Slurm knows it."""
+    return os.environ.get("SLURMD_NODENAME", platform.node().partition(".")[0])
+
+
+def is_outside(allocation: Allocation) -> bool:
+    """Return whether this machine is no node of the job, as in a shell of `salloc` on a login node."""
+    return _node_name() not in allocation.names
 
 
 def this_node(allocation: Allocation) -> str:
     """Return the name of the node on which this process runs.
 
     Raises:
-        InputError: it is none of the job's, as in a shell of `salloc` on a login node.
+        InputError: it is none of the job's.
     """
-    name = os.environ.get("SLURMD_NODENAME", platform.node().partition(".")[0])
-    if name not in allocation.names:
+    name = _node_name()
+    if is_outside(allocation):
         raise InputError(
             f"launcher slurm: this machine, {name}, is not among the nodes of job {allocation.job} "
             f"({', '.join(allocation.names)}), and the controller must run on one of them; put "

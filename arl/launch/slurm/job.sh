@@ -68,14 +68,26 @@ if [ "$code" -eq 137 ]; then
 fi
 
 # Exit code 3: the run has failed. If not all nodes answer any more, that is why, and the job begins again without them.
+# Only what slurmctld says counts: as long as it does not answer, squeue prints nothing and no step starts.
 if [ "$code" -eq 3 ]; then
     asked=(--nodes="$SLURM_JOB_NUM_NODES" --nodelist="$SLURM_JOB_NODELIST")
     if [ @@watched_component -gt 0 ]; then
         asked=(--het-group=1 --nodes="$SLURM_JOB_NUM_NODES_HET_GROUP_1" --nodelist="$SLURM_JOB_NODELIST_HET_GROUP_1")
     fi
-    left=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%D | paste -sd+) # Slurm takes failed nodes away
-    if [ $((left)) -le "$others" ] ||
-        ! timeout 60 srun --overlap --mem=0 "${asked[@]}" --ntasks-per-node=1 --export=NONE /bin/true; then
+    num_nodes_left() { # Slurm takes failed nodes away
+        for _ in {1..12}; do
+            counts=$(timeout 60 squeue --noheader --jobs="$SLURM_JOB_ID" --format=%D | paste -sd+)
+            [ -n "$counts" ] && echo $((counts)) && return
+            sleep 10
+        done
+        return 1
+    }
+    all_answer() {
+        timeout 60 srun --overlap --mem=0 "${asked[@]}" --ntasks-per-node=1 --export=NONE /bin/true
+    }
+    if ! left=$(num_nodes_left); then
+        echo "arl: slurmctld does not say which nodes the job still has, so the job is not requeued"
+    elif [ "$left" -le "$others" ] || { ! all_answer && num_nodes_left >/dev/null && ! all_answer; }; then
         echo "arl: a node does not answer; the job is requeued, and goes on from the last checkpoint"
         scontrol requeue "$SLURM_JOB_ID"
         sleep 60 # until Slurm ends this script

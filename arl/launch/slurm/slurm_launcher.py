@@ -23,6 +23,7 @@ from arl.launch.address import HOST
 from arl.launch.base import Command, Node, Resources
 from arl.launch.child import DEATH_SIGNAL
 from arl.launch.grants import granted_environment, port_environment
+from arl.launch.private_directory import private_directory
 from arl.launch.process import start_process_of
 from arl.launch.slurm import step_runner
 from arl.launch.slurm.allocation import Allocation, read_allocation
@@ -32,7 +33,7 @@ from arl.launch.slurm.step_process import SlurmProcess
 from arl.launch.slurm.survey import survey
 
 BEAT_SECONDS = SILENCE / 12
-STEPS = "steps"  # directory beside that of the logs, for files that nobody else may read
+STEPS = "steps-"  # begins the name of a directory beside that of the logs, for files that nobody else may read
 
 _nodes: dict[tuple[str, str], list[Node]] = {}  # of a job and a recipe's section; looked at once, which takes seconds
 
@@ -56,10 +57,13 @@ class SlurmLauncher:
         self._allocation: Allocation = read_allocation()
         self._processes: list[SlurmProcess] = []
         self._lost: set[int] = set()
+        self._opened = contextlib.ExitStack()
+        self._steps: Path | None = None
         self._beating: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
+        self._steps = self._opened.enter_context(private_directory(self._logs.parent, STEPS))
         self._point_to_run()
         self._beating = asyncio.create_task(self._beat(), name="heartbeat of steps")
         return self
@@ -73,7 +77,7 @@ class SlurmLauncher:
         finally:
             assert self._beating is not None
             self._beating.cancel()
-            self._remove_step_files()
+            self._opened.close()  # with the files of steps that have never begun
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -110,6 +114,7 @@ class SlurmLauncher:
             **port_environment(self._cluster),
             HOST: node.address,
         }
+        assert self._steps is not None, "the launcher is not entered"
         file = write_step_file(self._steps, role, command, environment, node.address)
         process = await self._start_step(role, node.name, file, on_line, resources.node)
         self._processes = [p for p in self._processes if p.role != role or p.exit_code is None]
@@ -122,7 +127,7 @@ class SlurmLauncher:
         """Start srun, which ends its step when this process dies."""
         runner = (sys.executable, "-I", "-S", step_runner.__file__, str(file))
         srun = Command(
-            argv=(*self._allocation.step([node]), f"--job-name={role}", *runner),
+            argv=(*self._allocation.step([node]), "--unbuffered", f"--job-name={role}", *runner),
             environment={DEATH_SIGNAL: str(int(signal.SIGTERM))},
         )
         reading_end, writing_end = os.pipe()
@@ -154,14 +159,3 @@ class SlurmLauncher:
             for process in self._processes:
                 process.beat()
             await asyncio.sleep(BEAT_SECONDS)
-
-    @property
-    def _steps(self) -> Path:
-        return self._logs.parent / STEPS
-
-    def _remove_step_files(self) -> None:
-        """Remove the files of steps that have never begun."""
-        for file in self._steps.glob("*.json"):
-            file.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # there was no step
-            self._steps.rmdir()

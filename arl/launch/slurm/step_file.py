@@ -11,15 +11,22 @@ from arl.launch.base import Command
 SILENCE = 120.0  # seconds without a word of the controller, after which a process ends itself
 
 
-def write_step_file(directory: Path, role: str, command: Command, environment: Mapping[str, str], address: str) -> Path:
+def write_step_file(
+    directory: Path,
+    role: str,
+    command: Command,
+    environment: Mapping[str, str],
+    address: str | None,
+    reports: Path | None = None,
+) -> Path:
     """Write a file that only its owner can read, and return its path.
 
     Args:
-        directory: on a path that all nodes share.
+        directory: exists, on a path that all nodes share.
         environment: of the process, without the command's own.
-        address: on which it listens; its collectives use the interface that has it.
+        address: on which it listens; its collectives use the interface that has it. None: it chooses by itself.
+        reports: gets the lines of the runner. None: they are among the output of the process.
     """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Its name is new, because a network file system may remember for a while that another one has been removed.
     file = directory / f"{role}-{secrets.token_hex(4)}.json"
     step = {
@@ -28,6 +35,7 @@ def write_step_file(directory: Path, role: str, command: Command, environment: M
         "directory": os.getcwd(),
         "address": address,
         "silence": SILENCE,
+        "reports": None if reports is None else str(reports.absolute()),
     }
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as stream:

@@ -59,7 +59,7 @@ class SlurmProcess(LocalProcess):
         self._remote_pid: int | None = None
         self._remote_code: int | None = None
         self._node_has_failed = False
-        self._state: asyncio.Future[str] | None = None  # is awaited
+        self._state: asyncio.Future[str] | None = None  # the next answer of the runner
         self._copying.add_done_callback(lambda _: self._close_stdin())
 
     def __str__(self) -> str:
@@ -96,11 +96,12 @@ class SlurmProcess(LocalProcess):
         of_srun = describe_state(state_letter(self._process.pid))
         if of_srun != RUNS:
             return f"{UNREACHABLE}: its srun (pid {self._process.pid}) {of_srun}"
-        self._state = asyncio.get_running_loop().create_future()
+        if self._state is None or self._state.done():
+            self._state = asyncio.get_running_loop().create_future()
         self._say(STATE)
         try:
             async with asyncio.timeout(STATE_SECONDS):
-                return describe_state(await self._state)
+                return describe_state(await asyncio.shield(self._state))  # others may await the same answer
         except TimeoutError:
             return f"{UNREACHABLE}: {self._node_name}, or its runner there, does not answer"
 

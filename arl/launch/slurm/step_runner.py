@@ -12,17 +12,20 @@ srun alone does not do for a process what a parent does (observed with Slurm 22.
 - The exit code of srun is 0 if the node fails, and 137 may be an exit code or SIGKILL. So the runner reports it.
 - The environment of srun crosses the network in the clear. So FILE, which its owner alone can read, carries it.
 
-FILE is JSON (see arl.launch.slurm.step_file), and is removed when it has been read. This module uses the standard
+FILE is JSON (see arl.launch.slurm.step_file), and is removed when it has been read. It may name another file for the
+lines of the runner, where the output is for a person (arl.launch.slurm.first_node). This module uses the standard
 library only, and what arl has of that kind.
 """
 
 import json
 import os
+import platform
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import termios
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +38,19 @@ OF_THE_NODE = ("SLURM", "HOSTNAME")  # beginnings of names of variables that dif
 
 
 def read_step(file: Path) -> dict[str, Any]:
-    """Read what to run, and remove the file."""
-    step: dict[str, Any] = json.loads(file.read_text())
+    """Read what to run, and remove the file.
+
+    Raises:
+        SystemExit: this node does not see the file.
+    """
+    try:
+        text = file.read_text()
+    except FileNotFoundError as error:
+        raise SystemExit(
+            f"node {platform.node()} does not see {file}; give output.directory a path on a file system that all nodes "
+            "share"
+        ) from error
+    step: dict[str, Any] = json.loads(text)
     file.unlink()
     return step
 
@@ -49,7 +63,7 @@ def merged_environment(step: Mapping[str, Any]) -> dict[str, str]:
 
     given = step["environment"]
     sent = {name: value for name, value in given.items() if not name.startswith(OF_THE_NODE)}
-    interface = interface_of(step["address"])
+    interface = None if step["address"] is None else interface_of(step["address"])
     network = {} if interface is None else {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
     return {**os.environ, **sent, **network, PARENT: str(os.getpid())}
 
@@ -59,11 +73,15 @@ class StepRunner:
 
     Args:
         silence: seconds without a line of the controller, after which it must be dead.
+        report: writes a line to the controller.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], silence: float, deaths: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], silence: float, deaths: int, report: Callable[[str], None]
+    ) -> None:
         self._process = process
         self._silence = silence
+        self._report = report
         self._deaths = deaths  # a descriptor that can be read when a child has died
         self._unfinished = b""
 
@@ -82,7 +100,7 @@ class StepRunner:
             if 0 in readable:
                 self._take_input()
             if silent >= self._silence:
-                report(f"the controller has said nothing for {self._silence:.0f} s")
+                self._report(f"the controller has said nothing for {self._silence:.0f} s")
                 self.signal(signal.SIGKILL)
                 self._process.wait()
         self.signal(signal.SIGKILL)  # what it has started and left behind
@@ -92,14 +110,14 @@ class StepRunner:
 
         piece = os.read(0, 4096)
         if not piece:
-            report("the controller has gone")
+            self._report("the controller has gone")
             self.signal(signal.SIGKILL)
             self._process.wait()
             return
         *lines, self._unfinished = (self._unfinished + piece).split(b"\n")
         for line in lines:
             if line.decode() == STATE:
-                report(f"state {state_letter(self._process.pid)}")
+                self._report(f"state {state_letter(self._process.pid)}")
             elif line:
                 self.signal(int(line))
 
@@ -111,14 +129,33 @@ class StepRunner:
             return
 
 
-def report(words: str) -> None:
-    """Write a line to the controller."""
-    print(f"{MARK}{words}", flush=True)
+def reporter(file: str | None) -> Callable[[str], None]:
+    """Return what writes a line to the controller: to a file, or to standard output."""
+
+    def report(words: str) -> None:
+        if file is None:
+            print(f"{MARK}{words}", flush=True)
+            return
+        with open(file, "a") as lines:
+            print(f"{MARK}{words}", file=lines)
+
+    return report
+
+
+def pass_bytes_on(terminal: int) -> None:
+    """Have a terminal show the output alone, and unchanged: the user's own terminal does the rest."""
+    settings = termios.tcgetattr(terminal)
+    settings[1] &= ~termios.OPOST
+    settings[3] &= ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSANOW, settings)
 
 
 def main(file: str) -> None:
     """Run the process of a step to its end."""
     step = read_step(Path(file))
+    report = reporter(step["reports"])
+    if os.isatty(0):
+        pass_bytes_on(0)
     deaths, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker)
@@ -132,7 +169,7 @@ def main(file: str) -> None:
         start_new_session=True,
     )
     report(f"pid {process.pid}")
-    StepRunner(process, step["silence"], deaths).watch()
+    StepRunner(process, step["silence"], deaths, report).watch()
     report(f"ended {process.returncode}")
 
 

@@ -1,0 +1,46 @@
+"""A process behind a step's runner is watched: here the runner runs on this machine, without an srun before it."""
+
+import asyncio
+import functools
+import os
+import sys
+from pathlib import Path
+
+from arl.launch.base import Command
+from arl.launch.process import start_process_of
+from arl.launch.slurm import step_runner
+from arl.launch.slurm.step_file import write_step_file
+from arl.launch.slurm.step_process import SlurmProcess
+
+SLEEP = "import time; print('ready here', flush=True); time.sleep(600)"
+
+
+async def start_step(directory: Path, code: str) -> SlurmProcess:
+    """Start a few lines of Python behind a runner."""
+    file = write_step_file(directory, "engine-0", Command((sys.executable, "-c", code)), {}, "127.0.0.1")
+    runner = Command((sys.executable, "-I", "-S", str(step_runner.__file__), str(file)))
+    reading_end, writing_end = os.pipe()
+    os.set_blocking(writing_end, False)
+    make = functools.partial(
+        SlurmProcess,
+        node=1,
+        node_name="n2",
+        stdin=writing_end,
+        on_lost_node=lambda node: None,
+    )
+    try:
+        return await start_process_of(make, "engine-0", runner, directory / "engine-0.log", None, reading_end)
+    finally:
+        os.close(reading_end)
+
+
+def test_all_who_ask_at_once_what_a_process_does_are_answered(tmp_path: Path) -> None:
+    async def main() -> list[str]:
+        process = await start_step(tmp_path, SLEEP)
+        try:
+            await process.ready(60)
+            return await asyncio.gather(*(process.state() for _ in range(3)))
+        finally:
+            await process.stop(0)
+
+    assert asyncio.run(main()) == ["runs"] * 3
