@@ -95,7 +95,14 @@ def train(
     from arl.run.memory.hardware import named_nodes
     from arl.run.plan_text import render_plan
     from arl.run.preflight import preflight
-    from arl.run.submit import cluster_overrides, is_submitted, plan_submission, run_elsewhere, submit_run
+    from arl.run.submit import (
+        cluster_overrides,
+        is_submitted,
+        plan_submission,
+        refuse_options_of_others,
+        run_elsewhere,
+        submit_run,
+    )
     from arl.run.train import train as run
     from arl.run.world import make_world
 
@@ -107,6 +114,7 @@ def train(
     if address is not None:
         overrides.append(f"cluster.address={address}")
     loaded = load_recipe(recipe, overrides)
+    refuse_options_of_others(loaded, {**flags, "sbatch": sbatch, "address": address})
     if dry_run and resume:
         raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
     if verbose and not dry_run:

@@ -5,13 +5,15 @@ in an allocation, on none of its nodes    the same command ─► srun ─► fi
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.launch.base import Node
-from arl.launch.slurm.allocation import in_allocation, is_outside, read_allocation, require
+from arl.launch.launchers import BUILT_IN
+from arl.launch.slurm.allocation import JOB, in_allocation, is_outside, read_allocation, require
 from arl.launch.slurm.batch_script import NO_VALUE, render_script
 from arl.launch.slurm.first_node import run_on_first_node
 from arl.launch.slurm.submission import new_submission, planned_nodes, submit, write_job
@@ -21,6 +23,13 @@ from arl.run.preflight import preflight
 from arl.run.world import make_world
 
 SLURM = "slurm"
+OWNERS = {  # options of the command line that are for one launcher
+    "time": SLURM,
+    "account": SLURM,
+    "partition": SLURM,
+    "sbatch": SLURM,
+    "address": "ray",
+}
 
 
 def cluster_overrides(
@@ -48,6 +57,33 @@ def cluster_overrides(
             raise InputError(f"--sbatch {flag}: give a flag of sbatch with its dashes, as in --sbatch=--qos=high")
         given[name] = value if has_value else NO_VALUE
     return overrides + [f"cluster.flags.{name}={json.dumps(value)}" for name, value in given.items()]
+
+
+def refuse_options_of_others(recipe: Recipe, given: Mapping[str, object]) -> None:
+    """Refuse options of the command line that the recipe's launcher would ignore.
+
+    A launcher of the user's own may read them.
+
+    Args:
+        given: name of an option -> what it was given; None or empty: nothing.
+
+    Raises:
+        InputError: one of them is for another launcher, or for a job that has begun.
+    """
+    for option, value in given.items():
+        owner = OWNERS[option]
+        if not value:
+            continue
+        if recipe.launcher in BUILT_IN and recipe.launcher != owner:
+            raise InputError(
+                f"--{option}: is for launcher {owner}, and this run has launcher {recipe.launcher}; add --launcher "
+                f"{owner}, or leave --{option} out"
+            )
+        if owner == SLURM and in_allocation():
+            raise InputError(
+                f"--{option}: is for a job that is submitted, and this process is within job {os.environ[JOB]}, which "
+                f"has its flags; leave --{option} out"
+            )
 
 
 def is_submitted(recipe: Recipe) -> bool:
