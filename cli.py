@@ -51,6 +51,7 @@ def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, Non
             try:
                 function(*args, **kwargs)
             except ArlError as error:
+                sys.stdout.flush()  # in a file, what libraries have printed must not follow the message
                 typer.echo(f"arl: {error}", err=True)
                 raise typer.Exit(error.exit_code) from error
             except KeyboardInterrupt as error:

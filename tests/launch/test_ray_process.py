@@ -44,3 +44,36 @@ def test_stopping_a_process_whose_worker_hangs_has_a_deadline(tmp_path: Path, mo
         assert killed == [actor]
 
     asyncio.run(main())
+
+
+def test_a_process_that_is_lost_gets_no_more_signals(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'arl[ray]'")
+    from ray.exceptions import RayActorError
+
+    from arl.launch.ray.ray_process import RayProcess
+
+    signals: list[int] = []
+
+    async def lost() -> None:
+        raise RayActorError
+
+    async def main() -> None:
+        actor = hanging_actor()
+        actor.wait = SimpleNamespace(remote=lost)
+        actor.signal_all = SimpleNamespace(remote=signals.append)
+        process = RayProcess(
+            "engine-0",
+            tmp_path / "engine-0.log",
+            None,
+            actor=actor,
+            pid=17,
+            node=1,
+            node_name="n2",
+            describe_loss=lambda error: "was lost",
+        )
+        async with asyncio.timeout(60):
+            assert await process.ends_by_itself(30)
+            assert await process.ended() == "engine-0 (pid 17 on n2) was lost"
+        assert signals == []
+
+    asyncio.run(main())

@@ -100,6 +100,8 @@ class RayProcess(WatchedProcess):
         """Do nothing: the worker of the actor holds the pipe, and closes it when it ends."""
 
     def _signal(self, number: signal.Signals) -> None:
+        if self._loss:
+            return  # Ray would complain about each call to an actor that is gone
         self._actor.signal_all.remote(int(number))
 
     async def _end(self) -> None:
