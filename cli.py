@@ -123,9 +123,8 @@ def train(
     if gpus is not None and not dry_run:
         raise InputError(f"--gpus {gpus}: names a machine to plan for, and a run takes what is there; add --dry-run")
     named = None if gpus is None else named_nodes(gpus, loaded.cluster.nodes)
-    elsewhere = run_elsewhere(loaded, sys.argv[1:])
-    if elsewhere is not None:
-        raise typer.Exit(elsewhere)
+    if (code := run_elsewhere(loaded, sys.argv[1:])) is not None:
+        raise typer.Exit(code)
     if is_submitted(loaded):
         text = plan_submission(loaded, named) if dry_run else submit_run(loaded, recipe if resume else None, overrides)
         typer.echo(text)

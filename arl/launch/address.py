@@ -61,6 +61,24 @@ def free_listener(host: str) -> socket.socket:
         raise InputError(f"{taken}; give a longer range, or other ports") from error
 
 
+def count_free_ports(host: str, ports: range) -> int:
+    """Return how many of `ports` are free on `host`.
+
+    Raises:
+        OSError: this machine does not have the address.
+    """
+    count = 0
+    for port in ports:
+        try:
+            bind_free(host, [port]).close()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            count += 1
+    return count
+
+
 @contextlib.contextmanager
 def held_port(host: str) -> Iterator[int]:
     """Hold a free port of `host` until another socket listens on it, which takes seconds."""

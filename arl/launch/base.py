@@ -41,6 +41,7 @@ class Node:
         device_bytes: memory of one of them, of the smallest if they differ; None: not known.
         planned_by: the option that names a machine which is only planned for, such as `--gpus 8xH100`; None: it exists.
         address: on which its processes listen, and under which those of all nodes reach them.
+        free_ports: how many of cluster.ports nobody uses there; None: the recipe names no ports, or it is not known.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Node:
     device_bytes: int | None = None
     planned_by: str | None = None
     address: str = LOOPBACK
+    free_ports: int | None = None
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import Self
 
 from arl.config.cluster_section import Cluster
+from arl.config.ports import port_range
 from arl.errors import RecipeError
-from arl.launch.address import HOST, LOOPBACK
+from arl.launch.address import HOST, LOOPBACK, count_free_ports
 from arl.launch.base import Command, Node, Process, Resources
 from arl.launch.device_memory import smallest_device
 from arl.launch.devices import visible_cores, visible_devices
@@ -45,6 +46,7 @@ class LocalLauncher:
                 "slurm or ray, or leave cluster.nodes out"
             )
         self._address = address
+        self._ports = cluster.ports
         self._environment = {**port_environment(cluster), **interface_environment(address), HOST: address}
         self._logs = logs
         self._patience = patience
@@ -65,7 +67,18 @@ class LocalLauncher:
         devices = visible_devices()
         smallest = smallest_device(devices) if devices else None
         name, num_bytes = smallest or ("GPU", None)
-        return [Node(platform.node(), visible_cores(), devices, name, num_bytes, address=self._address)]
+        free_ports = None if self._ports is None else count_free_ports(self._address, port_range(self._ports))
+        return [
+            Node(
+                name=platform.node(),
+                cores=visible_cores(),
+                devices=devices,
+                device_name=name,
+                device_bytes=num_bytes,
+                address=self._address,
+                free_ports=free_ports,
+            )
+        ]
 
     @property
     def lost_nodes(self) -> Collection[int]:

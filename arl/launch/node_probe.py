@@ -7,7 +7,6 @@ it, so that the controller knows whether both see the same file system.
 """
 
 import importlib.metadata
-import os
 import platform
 import sys
 import time
@@ -16,8 +15,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from arl.config.ports import port_range
 from arl.errors import InputError
-from arl.launch.address import PORTS, free_listener
+from arl.launch.address import count_free_ports, free_listener
 from arl.launch.device_memory import smallest_device
 from arl.launch.devices import visible_cores, visible_devices
 from arl.launch.interfaces import own_address
@@ -48,6 +48,7 @@ class NodeReport(Struct, frozen=True):
     versions: dict[str, str] = {}  # package -> version, python included
     clock: float = 0.0  # time.time()
     nonce: str = ""
+    free_ports: int | None = None  # of the spec's; None: it names none
     problem: str = ""
 
 
@@ -56,9 +57,8 @@ def probe(spec: ProbeSpec) -> NodeReport:
     name = platform.node()
     try:
         address = own_address(spec.interface)
-        if spec.ports is not None:
-            os.environ[PORTS] = spec.ports
-        free_listener(address).close()
+        free_listener(address).close()  # raises if this machine does not have it
+        free_ports = None if spec.ports is None else count_free_ports(address, port_range(spec.ports))
         devices = visible_devices() if DRIVER.exists() else ()  # only where there may be any, because it imports torch
         nonce = _exchange(Path(spec.directory), name)
     except (OSError, InputError) as error:
@@ -74,6 +74,7 @@ def probe(spec: ProbeSpec) -> NodeReport:
         versions=_versions(),
         clock=time.time(),
         nonce=nonce,
+        free_ports=free_ports,
     )
 
 

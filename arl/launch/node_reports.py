@@ -140,4 +140,5 @@ def _node(name: str, report: NodeReport) -> Node:
         device_name=report.device_name,
         device_bytes=report.device_bytes,
         address=report.address,
+        free_ports=report.free_ports,
     )

@@ -22,6 +22,7 @@ from arl.launch.launchers import make_launcher
 from arl.launch.memory_share import engine_share
 from arl.launch.nccl_settings import nccl_settings
 from arl.launch.placement import NO_MIG_GROUP, Placement, place
+from arl.launch.port_needs import refuse_too_few_ports
 from arl.metrics.trackers import check_trackers
 from arl.models.model_files import stored_files
 from arl.rollout.filters import Filter
@@ -186,6 +187,8 @@ class _Site(Struct, frozen=True):
             InputError: devices are missing, or no transport serves.
         """
         placement = place(recipe, self.nodes)
+        if recipe.cluster.ports is not None and not recipe.world_traits.one_process:
+            refuse_too_few_ports(recipe.cluster.ports, placement, self.nodes)
         if placement.spans_nodes and not self.shares_files:
             raise InputError(
                 f"launcher {recipe.launcher}: its nodes have no file system in common (shares_files), and a run keeps "

@@ -1,6 +1,7 @@
 """Launch on a real Ray cluster of three machines: what is started is reported, watched and ended on every node."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ MISSING = missing_for_ray()
 pytestmark = [pytest.mark.long, pytest.mark.skipif(MISSING is not None, reason=str(MISSING))]
 
 NODES = ("n1", "n2", "n3")
+SLEEPS = re.compile(r"sleep\(600\)|sleep 600")
 SLEEP = "import time; time.sleep(600)"
 TREE = "import subprocess, sys; subprocess.Popen(['sleep', '600']); print('ready now', flush=True); " + SLEEP
 # A controller: it opens the launcher and runs `scenario(launcher)`, which prints lines of JSON.
@@ -84,7 +86,7 @@ class Controller:
 
 def started_by(machine: Machine) -> list[psutil.Process]:
     """Return the commands of tests that run on a machine, with what they have started."""
-    return [process for process in machine.processes() if "600" in " ".join(process.cmdline())]
+    return [process for process in machine.processes() if SLEEPS.search(" ".join(process.cmdline()))]
 
 
 def test_a_process_on_each_node_has_its_address_and_its_secrets_and_nothing_of_rays(
@@ -209,6 +211,58 @@ async def scenario(launcher):
     assert "on n2) was lost with its Ray worker on n2 (Ray: The actor is dead because its worker" in str(told[0])
     assert told[0]["code"] == -9
     assert not survivors(started_by(cluster.nodes["n2"]))
+
+
+def test_a_process_whose_ray_worker_is_stopped_is_given_up_and_nothing_is_left(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    code = f"import os, signal; os.kill(os.getppid(), signal.SIGSTOP); print('ready now', flush=True); {SLEEP}"
+    scenario = f"""
+async def scenario(launcher):
+    process = await launcher.start("engine-0", python({code!r}), Resources(1, node=1))
+    tell(started=True)
+    while not Path({str(tmp_path / "go")!r}).exists():
+        await asyncio.sleep(0.1)
+    tell(by_itself=await process.ends_by_itself(0.5))
+    tell(death=await process.ended(), code=process.exit_code)
+    again = await launcher.start("engine-0", python({TREE!r}), Resources(1, node=1))
+    tell(ready=await again.ready(60))
+"""
+    controller = Controller(cluster, tmp_path, scenario)
+    controller.wait_for("started")
+    wait_for(lambda: bool(started_by(cluster.nodes["n2"])), "the process", 30)
+    (tmp_path / "go").touch()
+    controller.wait_for("ready", 120)
+    told = controller.end()
+    assert told[1:4] == [
+        {"by_itself": False},
+        {"death": told[2]["death"], "code": -9},
+        {"ready": "now"},
+    ]
+    assert str(told[2]["death"]).endswith("on n2) was given up, because its Ray worker on n2 does not answer")
+    assert not survivors(started_by(cluster.nodes["n2"]))
+
+
+def test_ray_is_asked_for_its_nodes_outside_of_the_event_loop(cluster: RayCluster, tmp_path: Path) -> None:
+    scenario = f"""
+import ray, threading
+
+async def scenario(launcher):
+    asked_by = []
+    list_nodes = ray.nodes
+
+    def recorded():
+        asked_by.append(threading.current_thread())
+        return list_nodes()
+
+    assert len(launcher.nodes) == 3  # asked for before a run has an event loop
+    ray.nodes = recorded
+    process = await launcher.start("engine-0", python({SLEEP!r}), Resources(1, node=1))
+    await process.stop(0)
+    tell(times=len(asked_by), in_loop=threading.main_thread() in asked_by)
+"""
+    told = Controller(cluster, tmp_path, scenario).end()
+    assert told[0] == {"times": 1, "in_loop": False}
 
 
 def test_exit_codes_signals_and_programs_that_do_not_exist_are_told_as_on_one_machine(

@@ -17,40 +17,70 @@ def hanging_actor() -> Any:
     return SimpleNamespace(wait=method, read=method, signal_all=method, end=method)
 
 
-def test_stopping_a_process_whose_worker_hangs_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return the actors that Ray is asked to kill; answers have a short deadline."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'arl[ray]'")
     from arl.launch.ray import ray_process
 
-    killed: list[object] = []
+    actors: list[object] = []
     monkeypatch.setattr(ray_process, "END_SECONDS", 0.1)
-    monkeypatch.setattr("ray.kill", killed.append)
+    monkeypatch.setattr("ray.kill", actors.append)
+    return actors
 
+
+def watch(actor: Any, directory: Path) -> Any:
+    """Return the RayProcess of an actor."""
+    from arl.launch.ray.loss import describe_loss
+    from arl.launch.ray.ray_process import RayProcess
+
+    async def describe(error: Any) -> str:
+        return describe_loss(error, "n2", is_node_lost=False)
+
+    return RayProcess(
+        "engine-0",
+        directory / "engine-0.log",
+        None,
+        actor=actor,
+        pid=17,
+        node=1,
+        node_name="n2",
+        describe_loss=describe,
+    )
+
+
+GIVEN_UP = "engine-0 (pid 17 on n2) was given up, because its Ray worker on n2 does not answer"
+
+
+def test_stopping_a_process_whose_worker_hangs_has_a_deadline(tmp_path: Path, killed: list[object]) -> None:
     async def main() -> None:
         actor = hanging_actor()
-        process = ray_process.RayProcess(
-            "engine-0",
-            tmp_path / "engine-0.log",
-            None,
-            actor=actor,
-            pid=17,
-            node=1,
-            node_name="n2",
-            describe_loss=str,
-        )
+        process = watch(actor, tmp_path)
         ended = asyncio.create_task(process.ended())
         async with asyncio.timeout(60):
             await process.stop(0.1)
-            assert await ended == "engine-0 (pid 17 on n2) was given up, because n2 does not answer"
-        assert killed == [actor]
+            assert await ended == GIVEN_UP
+        assert actor in killed
 
     asyncio.run(main())
 
 
-def test_a_process_that_is_lost_gets_no_more_signals(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'arl[ray]'")
-    from ray.exceptions import RayActorError
+def test_a_process_that_is_replaced_because_its_worker_hangs_has_ended_within_a_deadline(
+    tmp_path: Path, killed: list[object]
+) -> None:
+    async def main() -> None:
+        process = watch(hanging_actor(), tmp_path)
+        async with asyncio.timeout(60):
+            assert not await process.ends_by_itself(0.1)  # as a supervisor does before it fills the seat again
+            assert await process.ended() == GIVEN_UP
+        assert process.exit_code == -9
+        await process.stop(0)
 
-    from arl.launch.ray.ray_process import RayProcess
+    asyncio.run(main())
+
+
+def test_a_process_that_is_lost_gets_no_more_signals(tmp_path: Path, killed: list[object]) -> None:
+    from ray.exceptions import RayActorError
 
     signals: list[int] = []
 
@@ -61,19 +91,10 @@ def test_a_process_that_is_lost_gets_no_more_signals(tmp_path: Path) -> None:
         actor = hanging_actor()
         actor.wait = SimpleNamespace(remote=lost)
         actor.signal_all = SimpleNamespace(remote=signals.append)
-        process = RayProcess(
-            "engine-0",
-            tmp_path / "engine-0.log",
-            None,
-            actor=actor,
-            pid=17,
-            node=1,
-            node_name="n2",
-            describe_loss=lambda error: "was lost",
-        )
+        process = watch(actor, tmp_path)
         async with asyncio.timeout(60):
             assert await process.ends_by_itself(30)
-            assert await process.ended() == "engine-0 (pid 17 on n2) was lost"
+            assert "was lost with its Ray worker on n2" in await process.ended()
         assert signals == []
 
     asyncio.run(main())

@@ -17,8 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from arl.clock import deadline
 from arl.config.cluster_section import Cluster
-from arl.errors import InputError, ProcessDied
+from arl.errors import DeadlineError, InputError, ProcessDied
 from arl.launch.address import HOST
 from arl.launch.base import Command, Node, Resources
 from arl.launch.child import PARENT, RUN_KEY
@@ -28,12 +29,15 @@ from arl.launch.secrets_file import written_secrets
 
 # Ray is optional, and importing it takes a while: what imports it is imported where it is used.
 if TYPE_CHECKING:
+    from ray.exceptions import RayError
+
     from arl.launch.ray.ray_process import RayProcess
     from arl.launch.ray.reservation import Reservation
 
 ARL = "ARL_"  # begins the variables of the controller that its processes get as well, wherever they are
 SECRETS = "secrets-"  # begins the name of a directory beside that of the logs, for files that nobody else may read
 NOT_SENT = (PARENT, RUN_KEY)
+HEAD_SECONDS = 30.0  # for the head of the cluster to answer a question
 START_SECONDS = 120.0  # for Ray to start a worker, and the worker the process
 CALLS = 1000  # to one actor at a time; a call that is made again after a broken connection leaves the first one waiting
 
@@ -58,6 +62,7 @@ class RayLauncher:
         self._processes: list[RayProcess] = []
         self._opened = contextlib.ExitStack()
         self._secrets: Path | None = None
+        self._lost: frozenset[int] = frozenset()
 
     async def __aenter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -81,7 +86,7 @@ class RayLauncher:
 
     @property
     def lost_nodes(self) -> Collection[int]:
-        return self._reservation.lost_nodes()
+        return self._lost
 
     @property
     def shares_files(self) -> bool:
@@ -101,7 +106,8 @@ class RayLauncher:
         from arl.launch.ray.ray_process import RayProcess
 
         node = self.nodes[resources.node]
-        if resources.node in self.lost_nodes:
+        await self._find_lost_nodes()
+        if resources.node in self._lost:
             raise ProcessDied(f"{role} cannot be started: Ray has given up node {node.name}")
         actor = self._make_actor(resources.node)
         pid = await self._start_in(actor, role, command, self._environment(command, resources), node.name)
@@ -165,10 +171,23 @@ class RayLauncher:
             HOST: self.nodes[resources.node].address,
         }
 
-    def _describe_loss(self, node: int, error: Exception) -> str:
+    async def _find_lost_nodes(self) -> None:
+        """Ask Ray which nodes are dead. Its head may take long to answer, so a thread waits for it.
+
+        Raises:
+            DeadlineError: it does not answer.
+        """
+        async with deadline(HEAD_SECONDS, "launcher", "the head of the Ray cluster to say which nodes are alive"):
+            self._lost = await asyncio.to_thread(self._reservation.lost_nodes)
+
+    async def _describe_loss(self, node: int, error: "RayError | None") -> str:
+        from ray.exceptions import RayError
+
         from arl.launch.ray.loss import describe_loss
 
-        return describe_loss(error, self.nodes[node].name, node in self.lost_nodes)
+        with contextlib.suppress(DeadlineError, RayError):  # the loss of the process is what matters here
+            await self._find_lost_nodes()
+        return describe_loss(error, self.nodes[node].name, node in self._lost)
 
     async def _replace_dead(self, process: "RayProcess") -> None:
         """Remember a process in the place of its dead predecessors, and then end their actors.

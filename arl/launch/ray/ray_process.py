@@ -1,8 +1,9 @@
 """Watch a command that a ChildActor runs on another node."""
 
 import asyncio
+import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ray.exceptions import RayActorError, RayError
 from arl.launch.process_state import STATE_SECONDS, UNREACHABLE, describe_state
 from arl.launch.watched_process import WatchedProcess
 
-END_SECONDS = 20.0  # for a node to answer when its process is ended; Ray ends the process then, if the node still lives
+END_SECONDS = 20.0  # for a Ray worker to answer when its process is killed; Ray kills the worker then, if it still can
 
 
 class RayProcess(WatchedProcess):
@@ -23,7 +24,7 @@ class RayProcess(WatchedProcess):
         pid: its process id on its node.
         node: number of its node.
         node_name: as messages show it.
-        describe_loss: says what has happened to the actor, by Ray's error.
+        describe_loss: says what has happened to the actor, by Ray's error; None: it does not answer.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class RayProcess(WatchedProcess):
         pid: int,
         node: int,
         node_name: str,
-        describe_loss: Callable[[RayError], str],
+        describe_loss: Callable[[RayError | None], Awaitable[str]],
     ) -> None:
         self._actor = actor
         self._pid = pid
@@ -47,6 +48,7 @@ class RayProcess(WatchedProcess):
         self._exit_code: int | None = None
         self._loss = ""  # what has happened to its actor
         self._over = asyncio.Event()
+        self._giving_up: asyncio.Task[None] | None = None
         self._following = asyncio.create_task(self._follow(), name=f"end of {role}")
         super().__init__(role, log, on_line)
 
@@ -77,7 +79,7 @@ class RayProcess(WatchedProcess):
         try:
             self._has_ended(await self._actor.wait.remote())
         except RayError as error:
-            self._has_ended(-signal.SIGKILL, self._describe_loss(error))
+            self._has_ended(-signal.SIGKILL, await self._describe_loss(error))
 
     def _has_ended(self, code: int, loss: str = "") -> None:
         if self._exit_code is None:
@@ -100,17 +102,29 @@ class RayProcess(WatchedProcess):
         """Do nothing: the worker of the actor holds the pipe, and closes it when it ends."""
 
     def _signal(self, number: signal.Signals) -> None:
+        """Send a signal through the Ray worker. If that does not answer SIGKILL in time, it is killed itself."""
         if self._loss:
             return  # Ray would complain about each call to an actor that is gone
         self._actor.signal_all.remote(int(number))
+        if number is signal.SIGKILL and self._exit_code is None and self._giving_up is None:
+            self._giving_up = asyncio.create_task(self._give_up_in_time(), name=f"deadline of {self.role}")
 
-    async def _end(self) -> None:
+    async def _give_up_in_time(self) -> None:
+        """Wait for the end of the process, and kill the Ray worker if it does not say that the process has ended."""
         try:
             async with asyncio.timeout(END_SECONDS):
-                await self._actor.end.remote()
                 await self._wait()
-        except (TimeoutError, RayError):
-            self._has_ended(-signal.SIGKILL, f"was given up, because {self._node_name} does not answer")
+        except TimeoutError:
+            ray.kill(self._actor)
+            self._has_ended(-signal.SIGKILL, await self._describe_loss(None))
+
+    async def _end(self) -> None:
+        self._signal(signal.SIGKILL)
+        try:
+            with contextlib.suppress(TimeoutError, RayError):  # its worker is given up, or has ended
+                async with asyncio.timeout(END_SECONDS):
+                    await self._actor.end.remote()  # also what has left the process group
+            await self._wait()
         finally:
             ray.kill(self._actor)
             self._following.cancel()

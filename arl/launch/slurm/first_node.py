@@ -38,13 +38,13 @@ def run_on_first_node(allocation: Allocation, arguments: Sequence[str], run_dire
     """Run `arl` with these arguments on the first node, as if it ran here, and return its exit code.
 
     Args:
-        run_directory: the nearest directory above it that exists holds, for a moment, what the node must read.
+        run_directory: the nearest directory above it that exists holds, until the end, what both sides read.
 
     Raises:
         InputError: nothing could be started there.
         RunError: the node, or the step, was lost.
     """
-    place = nearest_directory(run_directory)
+    place = nearest_directory(run_directory.parent)
     with contextlib.ExitStack() as stack:
         try:
             directory = stack.enter_context(private_directory(place, PREFIX))
