@@ -2,7 +2,7 @@
 
 The whole suite runs in two processes (pytest-xdist), a part of it in one; `-n` decides otherwise. Tests marked `slow`,
 `long` or `sglang` run only where `-m` names them. `.ci/run` adds the slow ones, those of SGLang, and every property
-test with ten times the examples.
+test with five times the examples.
 """
 
 import gc
@@ -26,6 +26,10 @@ PROCESSES = 2
 # The tests of these modules share little and take long: each runs in whichever process is free. Those of every other
 # module stay in one process, because they share fixtures.
 SPREAD = {"test_train.py", "test_resume.py", "test_sglang_faults.py", "test_virtual.py"}
+# Whole runs and real engines take long. They begin, so that both processes have something to do until the end.
+LONG_ROOMS = ("/cluster/", "/run/", "/engine/", "/sweep/", "/train/")
+# Of these modules of tests/engine, the tests of a real SGLang share one server, and so run in one process.
+ON_ONE_SERVER = {"test_agreement.py", "test_contract.py", "test_collocated_handles.py", "test_killed.py"}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -36,6 +40,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if is_whole and is_ours_to_say and not _is_gpu_alone(config) and not config.option.usepdb:
         config.option.numprocesses = PROCESSES
         config.option.dist = "loadgroup"
+        config.option.loadscopereorder = False  # it would begin with the modules that have the most tests
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,21 +57,36 @@ def _is_gpu_alone(config: pytest.Config) -> bool:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep the tests of a module in one process; pytest-xdist reads the mark before any hook of ours could sort."""
+    """Keep tests that share fixtures in one process; pytest-xdist reads the mark before any hook of ours could sort."""
     if item.path.name not in SPREAD:
-        item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
+        item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+
+
+def _group_of(item: pytest.Item) -> str:
+    """Return the name of the group of tests that run in the process that `item` runs in."""
+    if "/cluster/" in item.nodeid:
+        return "clusters, of which there is one at a time"
+    if item.get_closest_marker("sglang") and item.path.name in ON_ONE_SERVER:
+        return "tests on one SGLang server"
+    return str(item.path.relative_to(TESTS))
 
 
 @pytest.hookimpl(trylast=True)  # after -m has deselected what it deselects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow and long tests out unless `-m` names them, and begin with whole runs: the last tests are short."""
+    """Leave slow and long tests out unless `-m` names them, and begin with what takes long."""
     _leave_out_real_sglang(config, items)
     for mark in ("slow", "long"):
         if mark not in config.option.markexpr:
             left_out = [item for item in items if item.get_closest_marker(mark)]
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if not item.get_closest_marker(mark)]
-    items.sort(key=lambda item: "/run/" not in item.nodeid)
+    items.sort(key=_takes_long, reverse=True)
+
+
+def _takes_long(item: pytest.Item) -> tuple[bool, bool]:
+    """Return what `item` is sorted by: slow tests begin, then those of LONG_ROOMS."""
+    is_slow = item.get_closest_marker("slow") or item.get_closest_marker("sglang")
+    return bool(is_slow), any(room in item.nodeid for room in LONG_ROOMS)
 
 
 NOT_RUN = pytest.StashKey[str]()

@@ -20,7 +20,7 @@ class Cluster(Section):
     """The run also starts, or goes on, with fewer machines than `nodes`, but at least so many. null: `nodes`."""
     interface: str | None = None
     """Network interface on which processes listen on every machine, as in eth0. null: the one to which the machine's
-    own name resolves."""
+    own name resolves; with launcher local, loopback."""
     ports: str | None = None
     """Ports on which processes listen, as in 20000-20999, for firewalls. gloo and NCCL choose theirs by themselves.
     null: any free ones."""

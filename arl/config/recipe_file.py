@@ -186,7 +186,9 @@ def _drop_fields_of_another_kind(values: dict[str, Any], key: Key, kind: Any) ->
 
 def _get(values: dict[str, Any], key: Key) -> Any:
     section = values.get(str(key[0]))
-    return section.get(key[1]) if isinstance(section, dict) else None
+    if not isinstance(section, dict):
+        return None
+    return section.get(key[1])
 
 
 def _remove(values: dict[str, Any], key: Key) -> None:
@@ -224,29 +226,38 @@ def _explain(mistake: Mistake, values: dict[str, Any], places: dict[Key, str], p
 def place_of(key: Key, places: Mapping[Key, str], path: Path) -> str:
     """Return the place of the key, or of the innermost section around it that the file or an override names."""
     for length in range(len(key), 0, -1):
-        if key[:length] in places:
-            return places[key[:length]]
+        around = key[:length]
+        if around in places:
+            return places[around]
     return str(path)
 
 
 def _nearest(key: Key, values: dict[str, Any]) -> str:
     """Suggest the valid name that is nearest to the last part of `key`, or all of them."""
-    names = _valid_names(key[:-1], values)
-    close = difflib.get_close_matches(str(key[-1]), names, n=1)
+    *section, last = key
+    unknown = str(last)
+    names = _valid_names(tuple(section), values)
+    close = difflib.get_close_matches(unknown, names, n=1)
     if not close:
-        close = _alike_elsewhere(str(key[-1]))
+        close = _alike_elsewhere(unknown)
     if close:
-        return f"; did you mean {' or '.join(close)}?"
-    return f"; valid: {', '.join(names) or 'none'}"
+        alternatives = " or ".join(close)
+        return f"; did you mean {alternatives}?"
+    valid = ", ".join(names) or "none"
+    return f"; valid: {valid}"
 
 
 def _alike_elsewhere(name: str) -> list[str]:
     """List the fields of other sections with this name, or else with the name that is nearest to it."""
     fields: dict[str, list[str]] = {}
     for field in _all_fields(Recipe):
-        fields.setdefault(field.rpartition(".")[2], []).append(field)
+        last = field.rpartition(".")[2]
+        namesakes = fields.setdefault(last, [])
+        namesakes.append(field)
     nearest = difflib.get_close_matches(name, fields, n=1, cutoff=ALIKE)
-    return fields[nearest[0]] if nearest else []
+    if not nearest:
+        return []
+    return fields[nearest[0]]
 
 
 def _all_fields(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -258,10 +269,12 @@ def _all_fields(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 def _valid_names(section: Key, values: dict[str, Any]) -> list[str]:
     if section == ("data", "options"):
-        return list(task_options(values["data"]["task"]).model_fields)
+        options = task_options(values["data"]["task"])
+        return list(options.model_fields)
     model: type[BaseModel] = Recipe
     for part in section:
-        (model,) = inner_sections(model.model_fields[str(part)].annotation)
+        field = model.model_fields[str(part)]
+        (model,) = inner_sections(field.annotation)
         if issubclass(model, ChosenSection):
             model = model.implementation(values[str(part)])
     return list(model.model_fields)

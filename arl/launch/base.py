@@ -116,6 +116,13 @@ class Process(Protocol):
     def exit_code(self) -> int | None:
         """Return its exit code. None: it runs; negative: the signal that killed it."""
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """Return the resident bytes of it, and of all that it has started, as its node has last reported.
+
+        None: nothing is reported. The controller measures the processes of its own node itself.
+        """
+
     async def state(self) -> str:
         """Return a phrase that says what it does on its node: `runs`, or what keeps it from running."""
 

@@ -1,5 +1,6 @@
-"""Start the processes of a run on this machine, as children of the controller that listen on loopback.
+"""Start the processes of a run on this machine, as children of the controller.
 
+They listen on loopback, or with `cluster.interface` on that interface, so that engines of other machines can join.
 `arl engines join` starts engines by it as well, on an address under which the run reaches this machine.
 
 start ─► spawn: the runner, then the command ─► LocalProcess ─► logs/<role>.log
@@ -21,6 +22,7 @@ from arl.launch.base import Command, Node, Process, Resources
 from arl.launch.device_memory import smallest_device
 from arl.launch.devices import visible_cores, visible_devices
 from arl.launch.grants import granted_environment, interface_environment, port_environment
+from arl.launch.interfaces import own_address
 from arl.launch.process import start_process
 
 ONE_MACHINE = Cluster()
@@ -33,21 +35,27 @@ class LocalLauncher:
         logs: directory of the logs, made when the context is entered.
         patience: seconds from SIGTERM to SIGKILL at the end of the context.
         cluster: of the recipe.
-        address: of this machine, on which the processes listen.
+        address: of this machine, on which the processes listen; None: that of `cluster.interface`, else loopback.
 
     Raises:
-        RecipeError: the recipe asks for several machines.
+        RecipeError: the recipe asks for several machines, or for an interface that this one does not have.
     """
 
-    def __init__(self, logs: Path, patience: float, cluster: Cluster = ONE_MACHINE, *, address: str = LOOPBACK) -> None:
+    def __init__(
+        self, logs: Path, patience: float, cluster: Cluster = ONE_MACHINE, *, address: str | None = None
+    ) -> None:
         if cluster.fewest_nodes > 1:
             raise RecipeError(
                 f"cluster.nodes {cluster.nodes}: launcher local starts processes on this machine only; use launcher "
                 "slurm or ray, or leave cluster.nodes out"
             )
-        self._address = address
+        self._address = address or _address_of(cluster.interface)
         self._ports = cluster.ports
-        self._environment = {**port_environment(cluster), **interface_environment(address), HOST: address}
+        self._environment = {
+            **port_environment(cluster),
+            **interface_environment(self._address),
+            HOST: self._address,
+        }
         self._logs = logs
         self._patience = patience
         self._processes: list[Process] = []
@@ -114,3 +122,17 @@ class LocalLauncher:
     def _forget_dead(self, role: str) -> None:
         """Forget the dead predecessors of a process, because their pids may be another program's by now."""
         self._processes = [p for p in self._processes if p.role != role or p.exit_code is None]
+
+
+def _address_of(interface: str | None) -> str:
+    """Return the address of this machine on `interface`; None: loopback.
+
+    Raises:
+        RecipeError: there is no such interface, or it has no address.
+    """
+    if interface is None:
+        return LOOPBACK
+    try:
+        return own_address(interface)
+    except OSError as error:
+        raise RecipeError(f"cluster.interface {interface}: this machine has {error}; leave it out") from error

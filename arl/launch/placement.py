@@ -14,7 +14,7 @@ the lowest priority.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from arl.config.recipe import Recipe
@@ -49,7 +49,8 @@ class Placement:
     @property
     def nodes(self) -> list[int]:
         """Return the numbers of the nodes that the run uses, the controller's included."""
-        return sorted({0, *(resources.node for resources in self._all)})
+        used = {resources.node for resources in self._all}
+        return sorted({0} | used)
 
     @property
     def spans_nodes(self) -> bool:
@@ -59,27 +60,36 @@ class Placement:
     @property
     def ranks_per_node(self) -> int | None:
         """Return how many ranks each node of the trainer has; None: not equally many."""
-        counts = set(Counter(rank.node for rank in self.ranks).values())
-        return counts.pop() if len(counts) == 1 else None
+        ranks_of = Counter(rank.node for rank in self.ranks)
+        counts = set(ranks_of.values())
+        if len(counts) != 1:
+            return None
+        return counts.pop()
 
     def devices_of(self, node: int) -> tuple[str, ...]:
         """Return the GPUs of a node that the run uses, each once."""
-        used = [device for resources in self._all if resources.node == node for device in resources.devices]
+        used: list[str] = []
+        for resources in self._all:
+            if resources.node == node:
+                used += resources.devices
         return tuple(dict.fromkeys(used))
 
     @property
     def has_mig_devices(self) -> bool:
         """Return whether a process has a part of a GPU, with which it can join no NCCL group."""
-        return any(is_mig(device) for resources in self._all for device in resources.devices)
+        return _any_mig(self._all)
 
     @property
     def _all(self) -> list[Resources]:
-        beside = [] if self.evaluation is None else [self.evaluation]
-        return [*self.engines, *self.ranks, *beside]
+        sides = self.engines + self.ranks
+        if self.evaluation is None:
+            return sides
+        return [*sides, self.evaluation]
 
     def with_memory_share(self, share: float) -> "Placement":
         """Return the same placement, in which an engine may take only this fraction of each of its devices."""
-        return replace(self, engines=[replace(engine, memory_share=share) for engine in self.engines])
+        engines = [replace(engine, memory_share=share) for engine in self.engines]
+        return replace(self, engines=engines)
 
 
 def place(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
@@ -100,23 +110,33 @@ def merged(nodes: Sequence[Node]) -> Node:
     """Return one node with everything that `nodes` have."""
     if len(nodes) == 1:
         return nodes[0]
+    cores = 0
+    devices: list[str] = []
+    for node in nodes:
+        cores += node.cores
+        devices += node.devices
     return replace(
         nodes[0],
         name=f"{len(nodes)} nodes",
-        cores=sum(node.cores for node in nodes),
-        devices=tuple(device for node in nodes for device in node.devices),
+        cores=cores,
+        devices=tuple(devices),
     )
 
 
 def _check_devices(recipe: Recipe, nodes: Sequence[Node], has_gpus: bool) -> None:
     ranks = recipe.train.ranks
     width = recipe.engine.tensor_parallel
-    if any(is_mig(device) for node in nodes for device in node.devices):
+    if _any_mig(nodes):
         _refuse_groups_of_mig_devices(ranks, width)
     if width > 1 and not has_gpus:
         raise RecipeError(f"engine.tensor_parallel {width}: no GPU is visible, and on a CPU it is 1; use more replicas")
     if has_gpus:
         refuse_too_few_devices(recipe, merged(nodes))
+
+
+def _any_mig(owners: Iterable[Node] | Iterable[Resources]) -> bool:
+    """Return whether one of these nodes, or processes, has a part of a GPU."""
+    return any(is_mig(device) for owner in owners for device in owner.devices)
 
 
 def is_mig(device: str) -> bool:
@@ -153,15 +173,19 @@ def _to_resources(recipe: Recipe, seat: Seat, threads: int | None, cores: int, n
 
 def _grant(recipe: Recipe, nodes: Sequence[Node], seats: Seats) -> Placement:
     """Divide the cores of each node between the processes that have their seats there."""
-    shared = recipe.mode == "collocated"
+    is_shared = recipe.mode == "collocated"
 
     def engine_cores(node: int) -> int:
         cores = nodes[node].cores
-        return cores if shared or not _has(seats.ranks, node) else _half(cores)
+        if is_shared or not _has(seats.ranks, node):
+            return cores
+        return _half(cores)
 
     def rank_cores(node: int) -> int:
         cores = nodes[node].cores
-        return cores if shared or not _has(seats.engines, node) else max(cores - _half(cores), 1)
+        if is_shared or not _has(seats.engines, node):
+            return cores
+        return max(cores - _half(cores), 1)
 
     engines = []
     for seat in seats.engines:

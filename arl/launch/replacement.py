@@ -24,12 +24,15 @@ def another_place(
     left = [number for number in range(len(nodes)) if number not in lost]
     if not resources.devices:
         return _on_the_idlest(resources, others, left)
-    free = FreeDevices((number, nodes[number].devices) for number in left)
-    used = [Seat(other.node, other.devices) for other in others if other.node not in lost]
-    free.without(used)
-    if not free.has_together(len(resources.devices)):
+    count = len(resources.devices)
+    devices = [nodes[number].devices for number in left]
+    free = FreeDevices(zip(left, devices, strict=True))
+    for other in others:
+        if other.node not in lost:
+            free.without([Seat(other.node, other.devices)])
+    if not free.has_together(count):
         return None
-    seat = free.take_together(len(resources.devices))
+    seat = free.take_together(count)
     return replace(resources, node=seat.node, devices=seat.devices)
 
 
@@ -40,4 +43,5 @@ def _on_the_idlest(resources: Resources, others: Sequence[Resources], left: Sequ
     for other in others:
         if other.node in threads:
             threads[other.node] += other.threads
-    return replace(resources, node=min(left, key=lambda number: threads[number]))
+    idlest = min(left, key=lambda number: threads[number])
+    return replace(resources, node=idlest)

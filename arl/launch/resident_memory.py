@@ -3,6 +3,7 @@
 /proc/*/stat ─► session and resident pages of each process ─► bytes by session
 
 Every process that a launcher starts leads a session of its own (arl.launch.spawn), so its pid names the session.
+The runner of a Slurm step imports this module, so it uses the standard library only.
 """
 
 import contextlib
@@ -10,6 +11,8 @@ import os
 import time
 from collections import Counter
 from pathlib import Path
+
+MEASURE_SECONDS = 10.0  # from one measurement on another node to the next
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

@@ -3,6 +3,7 @@
 recipe, nodes ─► seats_on_gpus, seats_on_cpus ─► Seats: engines, ranks, evaluation ─► arl.launch.placement
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -42,19 +43,23 @@ class FreeDevices:
     """
 
     def __init__(self, by_node: Iterable[tuple[int, Sequence[str]]]) -> None:
-        self._free = {node: list(devices) for node, devices in by_node}
+        self._free: dict[int, list[str]] = {}
+        for node, devices in by_node:
+            self._free[node] = list(devices)
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> Self:
         """Hand out all GPUs of `nodes`."""
-        return cls((number, node.devices) for number, node in enumerate(nodes))
+        by_node = [node.devices for node in nodes]
+        return cls(enumerate(by_node))
 
     def without(self, seats: Iterable[Seat]) -> Self:
         """Take away what these processes use."""
         for seat in seats:
+            free = self._free[seat.node]
             for device in seat.devices:
-                if device in self._free[seat.node]:
-                    self._free[seat.node].remove(device)
+                if device in free:
+                    free.remove(device)
         return self
 
     def has_together(self, count: int) -> bool:
@@ -70,7 +75,8 @@ class FreeDevices:
         for node, devices in self._free.items():
             if len(devices) >= count:
                 return self._take(node, count)
-        left = ", ".join(str(len(devices)) for devices in self._free.values())
+        counts = [str(len(devices)) for devices in self._free.values()]
+        left = ", ".join(counts)
         raise RecipeError(
             f"engine.tensor_parallel {count}: no node has so many GPUs left for another engine ({left} by node); use a "
             "smaller one, fewer engine.replicas or train.ranks, or more nodes"
@@ -82,15 +88,30 @@ class FreeDevices:
         Where that is impossible, they are taken in the order of the nodes. There must be so many.
         """
         for num_nodes in range(1, len(self._free) + 1):
+            if count % num_nodes != 0:
+                continue
             each = count // num_nodes
-            fitting = [node for node, devices in self._free.items() if len(devices) >= each]
-            if count % num_nodes == 0 and len(fitting) >= num_nodes:
-                return [self._take(node, 1) for node in fitting[:num_nodes] for _ in range(each)]
+            fitting = self._nodes_with(each)
+            if len(fitting) >= num_nodes:
+                chosen = fitting[:num_nodes]
+                return self._take_of_each(chosen, each)
         return [self.take_together(1) for _ in range(count)]
 
+    def _nodes_with(self, count: int) -> list[int]:
+        """Return the nodes that have `count` GPUs left."""
+        return [node for node, devices in self._free.items() if len(devices) >= count]
+
+    def _take_of_each(self, nodes: Sequence[int], count: int) -> list[Seat]:
+        """Take `count` GPUs of each node, for one process each."""
+        seats = []
+        for node in nodes:
+            seats += [self._take(node, 1) for _ in range(count)]
+        return seats
+
     def _take(self, node: int, count: int) -> Seat:
-        taken = tuple(self._free[node][:count])
-        del self._free[node][:count]
+        free = self._free[node]
+        taken = tuple(free[:count])
+        del free[:count]
         return Seat(node, taken)
 
 
@@ -111,8 +132,10 @@ def seats_on_gpus(recipe: Recipe, nodes: Sequence[Node]) -> Seats:
     else:
         engines = [free.take_together(width) for _ in range(replicas)]
         ranks = free.take_evenly(recipe.train.ranks)
-    left = FreeDevices.of(nodes).without([*engines, *ranks])
-    evaluation = left.take_together(width) if recipe.evaluates_beside else None
+    evaluation = None
+    if recipe.evaluates_beside:
+        left = FreeDevices.of(nodes).without([*engines, *ranks])
+        evaluation = left.take_together(width)
     return Seats(engines, ranks, evaluation)
 
 
@@ -120,7 +143,8 @@ def _devices_of(seats: Sequence[Seat]) -> FreeDevices:
     """Hand out the GPUs of `seats`, node by node."""
     by_node: dict[int, list[str]] = {}
     for seat in seats:
-        by_node.setdefault(seat.node, []).extend(seat.devices)
+        devices = by_node.setdefault(seat.node, [])
+        devices.extend(seat.devices)
     return FreeDevices(by_node.items())
 
 
@@ -134,12 +158,18 @@ def seats_on_cpus(recipe: Recipe, num_nodes: int) -> Seats:
     of_engines = range(num_nodes)
     of_ranks = range(num_nodes)
     if recipe.mode == "disaggregated" and num_nodes > 1:
-        first = num_nodes - min(num_ranks, num_nodes // 2)
+        num_trainer_nodes = min(num_ranks, num_nodes // 2)
+        first = num_nodes - num_trainer_nodes
         of_engines = range(first)
         of_ranks = range(first, num_nodes)
-    each = -(-num_ranks // len(of_ranks))  # neighbors in the order of ranks share a node
-    return Seats(
-        engines=[Seat(of_engines[replica % len(of_engines)]) for replica in range(recipe.engine.replicas)],
-        ranks=[Seat(of_ranks[rank // each]) for rank in range(num_ranks)],
-        evaluation=Seat(0) if recipe.evaluates_beside else None,
-    )
+    engines = []
+    for replica in range(recipe.engine.replicas):
+        turn = replica % len(of_engines)
+        engines.append(Seat(of_engines[turn]))
+    each = math.ceil(num_ranks / len(of_ranks))
+    ranks = []
+    for rank in range(num_ranks):
+        place = rank // each  # neighbors in the order of ranks share a node
+        ranks.append(Seat(of_ranks[place]))
+    evaluation = Seat(0) if recipe.evaluates_beside else None
+    return Seats(engines, ranks, evaluation)

@@ -13,49 +13,88 @@ import socket
 import ssl
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NamedTuple
 
 LOOPBACK = "127.0.0.1"
-HELLO_SECONDS = 10.0  # in which a connection must have shown the key
+START_SECONDS = 30.0  # in which a thread listens
+HELLO_SECONDS = 10.0  # in which a connection must have shown the key, and its other half stand
 CLOSE_SECONDS = 10.0  # in which connections are closed
 PIECE = 1 << 16  # bytes that are passed on at once
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class StreamPair(NamedTuple):
+    """Hold both directions of a connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
 
 
 class _Relay(ABC):
-    """Serve one listening socket in a thread of its own, until it is closed or the process ends."""
+    """Serve one listening socket in a thread of its own, until it is closed or the process ends.
+
+    Raises:
+        OSError: the socket cannot listen.
+    """
 
     def __init__(self, listener: socket.socket, name: str, context: ssl.SSLContext | None) -> None:
         self._listener = listener
         self._context = context
-        self._loop = asyncio.new_event_loop()
+        self._listens: Future[Callable[[], None]] = Future()  # what ends it
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        self._end = self._listens.result(START_SECONDS)
 
     def close(self) -> None:
         """Close the listening socket and every connection."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._end()
             self._thread.join(CLOSE_SECONDS)  # it is a daemon: one that hangs ends with the process
 
     @abstractmethod
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
+    async def far_end(self, near: StreamPair) -> StreamPair | None:
+        """Connect the other half of a connection; None: it is refused.
+
+        Raises:
+            OSError, EOFError: one of its ends is gone.
+        """
 
     def _run(self) -> None:
-        """Accept connections; waits for the next, or for `close`, which ends all of them."""
+        try:
+            asyncio.run(self._listen())
+        except OSError as error:
+            if self._listens.done():
+                raise
+            self._listens.set_exception(error)
+
+    async def _listen(self) -> None:
+        """Accept connections; waits for the next, or for `close`, after which asyncio.run cancels all of them."""
+        loop = asyncio.get_running_loop()
+        closed = asyncio.Event()
         seconds = HELLO_SECONDS if self._context else None
-        start = asyncio.start_server(self._serve, sock=self._listener, ssl=self._context, ssl_handshake_timeout=seconds)
-        server = self._loop.run_until_complete(start)
-        self._loop.run_forever()
+        server = await asyncio.start_server(
+            self._serve,
+            sock=self._listener,
+            ssl=self._context,
+            ssl_handshake_timeout=seconds,
+        )
+
+        def end() -> None:
+            loop.call_soon_threadsafe(closed.set)
+
+        self._listens.set_result(end)
+        await closed.wait()
         server.close()
-        self._loop.run_until_complete(_end_connections())
-        self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        near = StreamPair(reader, writer)
         try:
-            await self.serve(reader, writer)
-        except (OSError, EOFError, TimeoutError):
+            async with asyncio.timeout(HELLO_SECONDS):
+                far = await self.far_end(near)
+            if far is not None:
+                await _join(near, far)
+        except (OSError, EOFError):
             pass  # whoever waits at either end sees that its connection is closed
         finally:
             writer.close()
@@ -76,12 +115,13 @@ class StoreGate(_Relay):
         self._key = key.encode()
         super().__init__(listener, "store gate", context)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Compare the key, then pass everything on."""
-        async with asyncio.timeout(HELLO_SECONDS):
-            shown = await reader.readexactly(len(self._key))
-        if hmac.compare_digest(shown, self._key):
-            await _join((reader, writer), await asyncio.open_connection(LOOPBACK, self._port))
+    async def far_end(self, near: StreamPair) -> StreamPair | None:
+        """Compare the key, then connect to the store."""
+        shown = await near.reader.readexactly(len(self._key))
+        if not hmac.compare_digest(shown, self._key):
+            return None
+        connection = await asyncio.open_connection(LOOPBACK, self._port)
+        return StreamPair(*connection)
 
 
 class StoreTunnel(_Relay):
@@ -102,40 +142,33 @@ class StoreTunnel(_Relay):
         self.port: int = listener.getsockname()[1]
         super().__init__(listener, "store tunnel", None)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Show the key at the gate, then pass everything on."""
-        async with asyncio.timeout(HELLO_SECONDS):
-            far = await asyncio.open_connection(self._host, self._gate, ssl=self._client_context)
-        far[1].write(self._key)
-        await _join((reader, writer), far)
+    async def far_end(self, near: StreamPair) -> StreamPair:
+        """Connect to the gate, and show the key there."""
+        connection = await asyncio.open_connection(
+            self._host,
+            self._gate,
+            ssl=self._client_context,
+        )
+        far = StreamPair(*connection)
+        far.writer.write(self._key)
+        return far
 
 
-async def _end_connections() -> None:
-    """Cancel every task of the running loop but this one, and wait until they have ended."""
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in rest:
-        task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
-
-
-async def _join(
-    near: tuple[asyncio.StreamReader, asyncio.StreamWriter], far: tuple[asyncio.StreamReader, asyncio.StreamWriter]
-) -> None:
+async def _join(near: StreamPair, far: StreamPair) -> None:
     """Pass bytes on in both directions until one of the two ends; then both are closed."""
+    forth = asyncio.create_task(_copy(near.reader, far.writer))
+    back = asyncio.create_task(_copy(far.reader, near.writer))
     try:
-        forth = asyncio.create_task(_copy(near[0], far[1]))
-        back = asyncio.create_task(_copy(far[0], near[1]))
-        try:
-            await asyncio.wait({forth, back}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            forth.cancel()
-            back.cancel()
-            await asyncio.gather(forth, back, return_exceptions=True)
+        await asyncio.wait({forth, back}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        far[1].close()
+        forth.cancel()
+        back.cancel()
+        await asyncio.gather(forth, back, return_exceptions=True)
+        far.writer.close()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass bytes on; waits for more; unblocked by them, by the end of either connection, or by `close`."""
     while piece := await reader.read(PIECE):
         writer.write(piece)
         await writer.drain()

@@ -1,6 +1,6 @@
 """Make the secrets by which the processes of one run know each other.
 
-    new_key ─► run key ─┬─► derive ─► CURVE keys of the trainer's channel          (arl.train.curve)
+    new_key ─► run key ─┬─► derive ─► keys of the trainer's channel                (arl.train.channel_access)
                         └─► what a caller of an engine, or of a store, must know   (inside TLS)
     certificate ─► secrets/certificate.pem, key.pem ─► TLS of engines and stores   beyond loopback only
 

@@ -58,6 +58,10 @@ class WatchedProcess(ABC):
     @abstractmethod
     def exit_code(self) -> int | None: ...
 
+    @property
+    def memory_bytes(self) -> int | None:
+        return None
+
     @abstractmethod
     async def state(self) -> str: ...
 

@@ -2,7 +2,7 @@
 
 events ─► record of the step ─► metrics.jsonl (the truth) ─► console, trackers
       ├─► trajectories/*.parquet
-      └─► trace.json
+      └─► trace.json, spans/*.json
 cut ─► RecorderState ─► a resumed run appends to the same files
 """
 
@@ -25,9 +25,10 @@ from arl.metrics.equal_rewards import EqualRewards
 from arl.metrics.names import Record, number
 from arl.metrics.rates import Meters, Rates, RatesState
 from arl.metrics.recorder_state import RecorderState
-from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES, MetricsFile, TraceFile
+from arl.metrics.run_files import METRICS_FILE, TRAJECTORIES, MetricsFile
 from arl.metrics.sampled_episode import choose_samples
 from arl.metrics.spans import current_sink
+from arl.metrics.trace_files import Trace
 from arl.metrics.tracker_thread import TrackerThread
 from arl.metrics.trajectory_files import TrajectoryFiles
 from arl.metrics.versions_behind import VersionsBehind
@@ -114,7 +115,7 @@ class Recorder:
         self.token_ages = Counter(at.token_ages)  # age -> trained tokens of that age
         self.num_spanning = at.num_spanning  # trained trajectories sampled by two or more versions
         self._metrics = MetricsFile(directory / METRICS_FILE, at.metrics_bytes)
-        self._trace = TraceFile(directory / TRACE_FILE, at.trace_bytes)
+        self._trace = Trace(directory, at.trace)
         self._spans = current_sink()
         if self._spans is not None:
             self._spans.open(self._trace)
@@ -158,7 +159,7 @@ class Recorder:
             start=self._start,
             rates=self._rates.state(),
             metrics_bytes=self._metrics.cut(),
-            trace_bytes=self._trace.cut(),
+            trace=self._trace.cut(),
             num_files=self._trajectories.num_files if self._trajectories else 0,
             last_swap=self._last_swap,
             num_swaps=self._num_swaps,
@@ -283,4 +284,4 @@ class Recorder:
         got_batch = begun + waited
         self._trace.span("trainer", "wait for batch", begun, got_batch)
         self._trace.span("trainer", f"step {batch.version}", got_batch, now(), version=result.version)
-        self._trace.flush()
+        self._trace.cut()  # so that others read it

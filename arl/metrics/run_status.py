@@ -2,21 +2,25 @@
 
 controller ─► RunStatus, once a second ─► status.json, replaced as a whole ─► read_status, on any host that sees it
 
-What is not known is None. A process of another node has no memory here, because nobody measures it.
+What is not known is None.
 """
 
+import contextlib
 import errno
 import os
+import platform
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from arl.errors import DataError, InputError
 from arl.metrics.run_files import RECIPE
 
 STATUS_FILE = "status.json"
+RESUMING = "resuming: recipe and checkpoint are checked"  # stage in which nothing is written until they are
 RUNS = "runs"  # state of a process that has not ended
 STALE_READS = 3  # in a row before one is an error; the file is replaced once a second
 SILENT_SECONDS = 5.0  # without a new status; then it is said that the controller has not written
@@ -31,7 +35,7 @@ class ProcessStatus(Struct, frozen=True, kw_only=True):
     state: str = RUNS  # or how it has ended
     since: float | None = None  # its start, as time.time(); of another node: when the controller has first seen it
     restarts: int = 0  # of its role
-    memory_bytes: int | None = None  # resident, with all that it has started
+    memory_bytes: int | None = None  # resident, with all that it has started; of another node: as last reported
     version: int | None = None  # loaded weights of an engine
     open_requests: int | None = None
     running: int | None = None  # requests, as the engine has last reported, like the next four
@@ -80,7 +84,9 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     stage: str  # starting, evaluation before training, training …
     end: str = ""  # how the run has ended; empty: it goes on
     version: int = 0
-    steps: int
+    steps: int  # versions of the whole run, at most
+    tokens: int = 0  # loss tokens that are trained
+    most_tokens: int | None = None  # train.tokens, with which the run ends; None: with `steps`
     loaded_version: int = 0
     staleness: int | None = None  # the bound; None: there is none
     has_exact_lag: bool = False  # rollout.lag takes the place of the bound
@@ -93,14 +99,9 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     processes: tuple[ProcessStatus, ...] = ()
 
     @property
-    def age(self) -> float:
-        """Return how many seconds ago it was written; between two hosts their clocks' difference is part of it."""
-        return time.time() - self.time
-
-    @property
-    def is_old(self) -> bool:
-        """Return whether the controller should have written another one since."""
-        return self.age > SILENT_SECONDS
+    def is_of_this_host(self) -> bool:
+        """Return whether it was written by the clock of the host that reads it."""
+        return self.host == platform.node()
 
 
 def write_status(run: Path, status: RunStatus) -> None:
@@ -108,6 +109,34 @@ def write_status(run: Path, status: RunStatus) -> None:
     partial = run / f".{STATUS_FILE}"
     partial.write_bytes(msgspec.json.encode(status))
     os.replace(partial, run / STATUS_FILE)
+
+
+@contextlib.contextmanager
+def shown_as_resuming(run: Path) -> Iterator[None]:
+    """Show a run that has ended as one that starts again; if the block fails, because it cannot, as it was."""
+    try:
+        ended = read_status(run)
+    except (InputError, DataError):  # it has none that could mislead
+        yield
+        return
+    here = platform.node()
+    starting = structs.replace(
+        ended,
+        host=here,
+        pid=os.getpid(),
+        time=time.time(),
+        stage=RESUMING,
+        end="",
+        waits=(),
+        seconds_left=None,
+        processes=(ProcessStatus(role="controller", node=here, pid=os.getpid()),),
+    )
+    write_status(run, starting)
+    try:
+        yield
+    except BaseException:
+        write_status(run, ended)
+        raise
 
 
 def read_status(run: Path) -> RunStatus:

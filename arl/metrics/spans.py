@@ -1,7 +1,7 @@
 """Note what happens from when until when, anywhere in the controller's process, for the trace of a run.
 
     with span("engine-0", "g17.3.0"): …  ─┐
-    add_span("trainer", "publication of 4", …) ─► SpanSink of the running task ─► TraceFile: trace.json
+    add_span("trainer", "publication of 4", …) ─► SpanSink of the running task ─► Trace: spans/*.json
 
 All spans are on one clock, the controller's. What another process or host does is placed by the messages that the
 controller sends and receives: a span begins when the request is sent, and ends when its answer has been read. So it is
@@ -37,7 +37,7 @@ class TraceSpan(Struct, frozen=True):
 
 
 class SpanWriter(Protocol):
-    """Write spans. See arl.metrics.run_files.TraceFile."""
+    """Write spans. See arl.metrics.trace_files.Trace."""
 
     def add(self, span: TraceSpan) -> None:
         """Write one."""

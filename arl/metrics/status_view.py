@@ -16,12 +16,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from arl.metrics.run_status import RUNS, ProcessStatus, RunStatus, Speed
+from arl.metrics.run_status import RUNS, ProcessStatus, RunStatus, Speed, WaitStatus
 
 MOST_PROCESSES = 24  # rows; a run may have hundreds
 FEWEST_PROCESSES = 4
 OTHER_LINES = 18  # headline, facts, of which some take two lines, heads of the columns, a progress bar
 MOST_WAITS = 3
+LONGEST_NAME = 24
 UNKNOWN = "–"
 LEFT = ("role", "node", "pid", "state")  # columns of words
 
@@ -49,13 +50,26 @@ def draw_status(status: RunStatus, name: str = "", most_processes: int = MOST_PR
 
 
 def _headline(status: RunStatus, name: str) -> str:
-    parts = [name] if name else []
+    parts = [_short(name)] if name else []
     parts += [status.end or status.stage, f"version {status.version} of {status.steps}"]
+    if status.most_tokens is not None:
+        parts.append(f"{status.tokens:,} of {status.most_tokens:,} tokens")
     if status.speed is not None:
         parts.append(f"{_seconds(status.speed.step_seconds)} a step")
     if status.seconds_left is not None and not status.end:
         parts.append(f"about {_seconds(status.seconds_left)} left")
     return " · ".join(parts)
+
+
+def _short(name: str) -> str:
+    """Shorten a long path to its last part, so that the headline fits into a line.
+
+    >>> _short("runs/quickstart"), _short("/shared/home/ada/experiments/runs/quickstart")
+    ('runs/quickstart', '…/quickstart')
+    """
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"…/{name.rpartition('/')[2]}"
 
 
 def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
@@ -64,10 +78,11 @@ def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
         yield "trainer", _trainer(status.speed)
         yield "engines", _engines(status.speed)
     for wait in status.waits[:MOST_WAITS] if not status.end else ():
-        yield "now", f"{wait.who} waits {_seconds(wait.seconds)} for {wait.what}"
-    if status.groups is not None:
+        yield "now", _wait(wait, status)
+    if status.groups is not None and not status.end:
         yield "groups", _groups(status)
-    yield "staleness", _staleness(status)
+    if status.groups is not None:
+        yield "staleness", _staleness(status)
     if status.speed is not None:
         speed = status.speed
         yield (
@@ -80,11 +95,24 @@ def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
         yield "memory", f"a trainer rank took {status.last_step['hardware/memory_gb']:.2f} GB at most"
 
 
+def _wait(wait: WaitStatus, status: RunStatus) -> str:
+    """Say who waits for what, without the counts after its semicolon, which other lines show."""
+    what = wait.what.partition(";")[0]
+    text = f"{wait.who} waits {_seconds(wait.seconds)} for {what}"
+    groups = status.groups
+    if wait.who == "trainer" and groups is not None and groups.finished >= groups.problems_per_step:
+        has_rule = status.staleness is not None or status.has_exact_lag
+        reason = "a group that is due first still runs" if has_rule else "engines must load newer weights first"
+        text += f": enough have finished, but {reason}"
+    return text
+
+
 def _trainer(speed: Speed) -> str:
-    total = sum(speed.trainer_waits.values())
     causes = {"groups": "for groups", "bound": "for the staleness bound", "device": "for the device"}
-    parts = [f"{causes[cause]} {share:.0%}" for cause, share in speed.trainer_waits.items() if share >= 0.005]
-    return f"waits {total:.0%} of the time" + (f": {', '.join(parts)}" if parts else "")
+    percents = {cause: round(100 * share) for cause, share in speed.trainer_waits.items()}
+    parts = [f"{causes[cause]} {percent}%" for cause, percent in percents.items() if percent]
+    total = sum(percents.values())  # of what is shown, so that it adds up
+    return f"waits {total}% of the time" + (f": {', '.join(parts)}" if parts else "")
 
 
 def _engines(speed: Speed) -> str:

@@ -52,7 +52,11 @@ class Arm(Struct, frozen=True, kw_only=True):
     def own_settings(self) -> dict[str, Any]:
         """Return its settings without fields that its recipe does not have, because they belong to another kind."""
         recipe = self.runs[0].recipe
-        return {field: value for field, value in self.settings.items() if field in recipe or value is not None}
+        own = {}
+        for field, value in self.settings.items():
+            if field in recipe or value is not None:
+                own[field] = value
+        return own
 
     @property
     def seeds(self) -> list[int]:
@@ -90,11 +94,30 @@ def make_arms(runs: Sequence[LoadedRun]) -> Arms:
             runs=_one_of_each_seed(group, notes),
         )
         arms.append(arm)
-    told_apart = len({arm.name for arm in arms}) == len(arms)
-    if len(fields) > MOST_FIELDS or not fields or not told_apart:
-        named = zip(arms, ordered, strict=True)
-        arms = [msgspec.structs.replace(arm, own_name=_own_name(group, ordered)) for arm, group in named]
+    if not _are_named_by(fields, arms):
+        arms = _with_own_names(arms, ordered)
     return Arms(arms, notes)
+
+
+def _are_named_by(fields: Sequence[str], arms: Sequence[Arm]) -> bool:
+    """Return whether the settings in `fields` are few enough to name arms, and tell all of them apart."""
+    if not 0 < len(fields) <= MOST_FIELDS:
+        return False
+    names = {arm.name for arm in arms}
+    return len(names) == len(arms)
+
+
+def _with_own_names(arms: Sequence[Arm], groups: Sequence[Sequence[LoadedRun]]) -> list[Arm]:
+    """Return the arms with names of their own.
+
+    Args:
+        groups: the runs of each arm.
+    """
+    named = []
+    for arm, group in zip(arms, groups, strict=True):
+        own_name = _own_name(group, groups)
+        named.append(msgspec.structs.replace(arm, own_name=own_name))
+    return named
 
 
 def _places(recipe: dict[str, Any], fields: Sequence[str]) -> list[tuple[int, float, str]]:
@@ -107,16 +130,22 @@ def _value_or_section(recipe: dict[str, Any], field: str) -> Any:
     if field in recipe:
         return recipe[field]
     prefix = f"{field}."
-    inside = [name for name in recipe if name.startswith(prefix)]
-    section = {name.removeprefix(prefix): recipe[name] for name in inside}
+    section = {}
+    for name, value in recipe.items():
+        if name.startswith(prefix):
+            inner = name.removeprefix(prefix)
+            section[inner] = value
     return section or None
 
 
 def _own_name(group: Sequence[LoadedRun], groups: Sequence[Sequence[LoadedRun]]) -> str:
     """Return the name in the recipe, if it is of this group alone; else that of the first run's directory."""
-    name = group[0].recipe.get("name")
-    namesakes = [other for other in groups if other[0].recipe.get("name") == name]
-    return str(name) if name and len(namesakes) == 1 else group[0].name
+    first = group[0]
+    name = first.recipe.get("name")
+    names = [other[0].recipe.get("name") for other in groups]
+    if name and names.count(name) == 1:
+        return str(name)
+    return first.name
 
 
 def show(field: str, value: Any) -> str:
@@ -128,7 +157,8 @@ def show(field: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, dict):  # a section
-        text = " ".join(f"{name} {show(name, one)}" for name, one in value.items())
+        fields = [f"{name} {show(name, inner)}" for name, inner in value.items()]
+        text = " ".join(fields)
     elif isinstance(value, str):
         text = value
     else:
@@ -136,7 +166,9 @@ def show(field: str, value: Any) -> str:
     if len(text) <= LONGEST_VALUE:
         return text
     half = LONGEST_VALUE // 2
-    return f"{text[: half - 1]}…{text[-half:]}"
+    begin = text[: half - 1]
+    end = text[-half:]
+    return f"{begin}…{end}"
 
 
 def shown(settings: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -172,9 +204,11 @@ def _differing(recipes: Sequence[dict[str, Any]]) -> list[str]:
     A field that a recipe does not have at all, because another version of arl wrote it or because it belongs to another
     kind, is no difference by itself.
     """
-    fields = dict.fromkeys(field for recipe in recipes for field in recipe if _is_of_arm(field))
+    fields: dict[str, None] = {}  # a set that keeps its order
+    for recipe in recipes:
+        fields |= dict.fromkeys(recipe)
     differing = []
-    for field in fields:
+    for field in filter(_is_of_arm, fields):
         values = {field_value(recipe, field) for recipe in recipes if _knows(recipe, field)}
         if len(values) > 1:
             differing.append(field)
@@ -224,7 +258,11 @@ def _short_names(fields: Sequence[str]) -> dict[str, str]:
     """Call each field by its last part, or by its whole name if another one ends alike."""
     last = {field: field.rpartition(".")[2] for field in fields}
     uses = Counter(last.values())
-    return {field: name if uses[name] == 1 else field for field, name in last.items()}
+    names = {}
+    for field, name in last.items():
+        is_unique = uses[name] == 1
+        names[field] = name if is_unique else field
+    return names
 
 
 def _one_of_each_seed(group: Sequence[LoadedRun], notes: list[str]) -> list[LoadedRun]:

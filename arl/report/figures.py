@@ -39,12 +39,21 @@ def curves_figure(
     traces: list[dict[str, Any]] = []
     for seeds in arms:
         traces += _traces(seeds)
-    return Figure(id=name, title=title, caption=caption, traces=traces, layout=layout(x_title, y_title))
+    return Figure(
+        id=name,
+        title=title,
+        caption=caption,
+        traces=traces,
+        layout=layout(x_title, y_title),
+    )
 
 
 def layout(x_title: str, y_title: str) -> dict[str, Any]:
     """Return the titles of both axes."""
-    return {"xaxis": {"title": {"text": x_title}}, "yaxis": {"title": {"text": y_title}}}
+    return {
+        "xaxis": {"title": {"text": x_title}},
+        "yaxis": {"title": {"text": y_title}},
+    }
 
 
 def _traces(seeds: SeedCurves) -> list[dict[str, Any]]:
@@ -67,19 +76,22 @@ def _traces(seeds: SeedCurves) -> list[dict[str, Any]]:
     has_interval = np.isfinite(low)
     if not has_interval.any():
         return [line]
-    return [_band(arm, x[has_interval], low[has_interval], high[has_interval]), line]
+    band = _band(arm, x[has_interval], low[has_interval], high[has_interval])
+    return [band, line]
 
 
 def _band(arm: Arm, x: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:
     """Draw an interval as an area: along the lower bounds, and back along the upper ones."""
+    there_and_back = np.concatenate([x, x[::-1]])
+    edge = np.concatenate([low, high[::-1]])
     return {
         "type": "scatter",
         "mode": "lines",
         "name": arm.name,
         "showlegend": False,
         "hoverinfo": "skip",
-        "x": numbers(np.concatenate([x, x[::-1]])),
-        "y": numbers(np.concatenate([low, high[::-1]])),
+        "x": numbers(there_and_back),
+        "y": numbers(edge),
         "line": {"width": 0, "color": color(arm)},
         "fill": "toself",
         "fillcolor": color(arm),
@@ -99,7 +111,9 @@ def common_grid(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.nda
             thin.append((few, rows[0]))
     if not thin:
         return np.empty(0), np.empty((0, 0))
-    grid = np.unique(np.concatenate([x for x, _ in thin]))
+    places = [x for x, _ in thin]
+    grid = np.unique(np.concatenate(places))
     if len(grid) > MOST_POINTS:
         grid = np.linspace(grid[0], grid[-1], MOST_POINTS)
-    return grid, np.stack([at_each(x, y, grid) for x, y in thin])
+    values = [at_each(x, y, grid) for x, y in thin]
+    return grid, np.stack(values)

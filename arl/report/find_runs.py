@@ -27,13 +27,21 @@ def find_runs(paths: Sequence[Path], notes: list[str]) -> list[tuple[str, Path]]
         directories = sorted(_run_directories(path, unreadable))
         closed = [_cannot_be_read(path, error) for error in unreadable]
         if not directories:
-            raise InputError("\n".join([*closed, _no_run(path)]))
+            lines = [*closed, _no_run(path)]
+            raise InputError("\n".join(lines))
         notes += [f"{line}; runs in it are left out" for line in closed]
         for directory in directories:
-            found.setdefault(directory.resolve(), _below(path, directory))
+            name = _below(path, directory)
+            found.setdefault(directory.resolve(), name)
+    return _with_unique_names(found)
+
+
+def _with_unique_names(found: dict[Path, str]) -> list[tuple[str, Path]]:
+    """Return each directory with a name that no other one has."""
     by_name: dict[str, list[Path]] = {}
     for directory, name in found.items():
-        by_name.setdefault(name, []).append(directory)
+        namesakes = by_name.setdefault(name, [])
+        namesakes.append(directory)
     named = []
     for directory, name in found.items():
         unique = _unique(directory, name, by_name[name])

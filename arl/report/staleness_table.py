@@ -28,23 +28,33 @@ def staleness_tables(arms: Sequence[Arm], compared: Sequence[Quantity], budgets:
     for arm in arms:
         setting = exact(_setting(arm, others))
         groups.setdefault(setting, []).append(arm)
-    suites = [quantity for quantity in compared if quantity.is_accuracy] or list(compared)
+    accuracies = [quantity for quantity in compared if quantity.is_accuracy]
+    suites = accuracies or list(compared)
     tables = []
     for number, group in enumerate(groups.values()):
         grid = _Grid(group, of_objective)
-        header = grid.header(suites)
         rest = _in_words(group[0], others)
-        for budget in budgets:
-            table = Table(
-                id=f"table-2-{budget.title}-{number}".replace(" ", "-").replace(",", ""),
-                title=f"Staleness and objectives, {budget.title}{rest}",
-                caption=CAPTION,
-                header=header,
-                rows=grid.rows(suites, budget),
-                numeric=[True] * len(header),
-            )
-            tables.append(table)
+        tables += [_table(grid, number, rest, suites, budget) for budget in budgets]
     return tables
+
+
+def _table(grid: "_Grid", number: int, rest: str, suites: Sequence[Quantity], budget: Budget) -> Table:
+    """Write the table of a grid at one budget.
+
+    Args:
+        number: of the grid, among those of the report.
+        rest: the settings that all its arms share, as its title ends.
+    """
+    name = f"table-2-{budget.title}-{number}"
+    header = grid.header(suites)
+    return Table(
+        id=name.replace(" ", "-").replace(",", ""),
+        title=f"Staleness and objectives, {budget.title}{rest}",
+        caption=CAPTION,
+        header=header,
+        rows=grid.rows(suites, budget),
+        numeric=[True] * len(header),
+    )
 
 
 def _setting(arm: Arm, fields: Sequence[str]) -> dict[str, Any]:
@@ -66,19 +76,22 @@ class _Grid:
         self._arms: dict[Place, Arm] = {}
         self._bounds: dict[bytes, Any] = {}
         self._objectives: dict[bytes, str] = {}  # and what it is called
-        for arm in sorted(arms, key=lambda arm: order(STALENESS, arm.settings[STALENESS])):
+        for arm in sorted(arms, key=_order_of_bound):
             bound = arm.settings[STALENESS]
             objective = _setting(arm, of_objective)
-            place = (exact(bound), exact(objective))
-            self._arms[place] = arm
-            self._bounds[place[0]] = bound
             words = [show(field, value) for field, value in objective.items()]
-            self._objectives[place[1]] = ", ".join(words)
+            row = exact(bound)
+            column = exact(objective)
+            self._arms[row, column] = arm
+            self._bounds[row] = bound
+            self._objectives[column] = ", ".join(words)
 
     def header(self, suites: Sequence[Quantity]) -> list[str]:
         """Name the columns."""
+        measures = [suite.name for suite in suites]
+        measures.append("tokens/s")
         names = ["η"]
-        for measured in [*(suite.name for suite in suites), "tokens/s"]:
+        for measured in measures:
             names += [f"{measured} {objective}" for objective in self._objectives.values()]
         return names
 
@@ -95,7 +108,14 @@ class _Grid:
         return rows
 
 
+def _order_of_bound(arm: Arm) -> tuple[int, float, str]:
+    """Return by what arms are sorted."""
+    return order(STALENESS, arm.settings[STALENESS])
+
+
 def _rate(arm: Arm) -> str:
     rates = [tokens_per_second(run) for run in arm.runs]
     rate = mean_of_seeds(rates)
-    return f"{rate.mean:,.0f}" if rate else "–"
+    if rate is None:
+        return "–"
+    return f"{rate.mean:,.0f}"

@@ -143,8 +143,11 @@ class Controller:
                 self._start(waiting_long or self._problems.next(), tasks)
             self._gate_meter.hold(self._needs_more())
             self._loadable.set()  # a load that was put off is due, if the gate has closed
-            async with deadline(patience, "admission", lambda: f"room (version {self.version}, {self._counts()})"):
+            async with deadline(patience, "admission", self._describe_room):
                 await self._room.wait()
+
+    def _describe_room(self) -> str:
+        return f"room for another group; version {self.version}, {self._counts()}"
 
     def _may_start(self) -> bool:
         """Return whether one more group may start: a step needs it, the cap has room for it, and the gate is open."""

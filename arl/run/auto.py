@@ -26,25 +26,37 @@ def resolve_auto(recipe: Recipe, named: Sequence[Node] | None = None) -> Recipe:
     Raises:
         RecipeError: the recipe's launcher cannot be made, or there are too few devices.
     """
-    needs_dtype = AUTO in (recipe.train.dtype, recipe.engine.dtype)
-    may_need_shards = recipe.train.ranks > 1 and recipe.train.shard_ranks is None
-    if not needs_dtype and not may_need_shards:
+    if not _needs_nodes(recipe):
         return recipe
-    nodes = named
-    if nodes is None:
-        nodes = make_launcher(recipe, recipe.run_directory / "logs").nodes
+    nodes = _nodes_of(recipe) if named is None else named
     dtype = "bfloat16" if _has_gpus(recipe, nodes) else "float32"
+    engine: dict[str, object] = {}
     train: dict[str, object] = {}
-    changes: dict[str, Section] = {}
+    if recipe.engine.dtype == AUTO:
+        engine["dtype"] = dtype
     if recipe.train.dtype == AUTO:
         train["dtype"] = dtype
     if recipe.train.shard_ranks is None and len(nodes) > 1:
         train["shard_ranks"] = _ranks_of_a_node(recipe, nodes)
-    if recipe.engine.dtype == AUTO:
-        changes["engine"] = recipe.engine.model_copy(update={"dtype": dtype})
+    changed: dict[str, Section] = {}
+    if engine:
+        changed["engine"] = recipe.engine.model_copy(update=engine)
     if train:
-        changes["train"] = recipe.train.model_copy(update=train)
-    return recipe.model_copy(update=changes)
+        changed["train"] = recipe.train.model_copy(update=train)
+    return recipe.model_copy(update=changed)
+
+
+def _needs_nodes(recipe: Recipe) -> bool:
+    """Return whether the recipe leaves anything to the machines. Otherwise no launcher is made to look at them."""
+    needs_dtype = AUTO in (recipe.train.dtype, recipe.engine.dtype)
+    may_need_shards = recipe.train.ranks > 1 and recipe.train.shard_ranks is None
+    return needs_dtype or may_need_shards
+
+
+def _nodes_of(recipe: Recipe) -> Sequence[Node]:
+    """Return the machines of the recipe's launcher."""
+    logs = recipe.run_directory / "logs"
+    return make_launcher(recipe, logs).nodes
 
 
 def fit_to_what_is_left(recipe: Recipe, note: Callable[[str], None]) -> Recipe:
@@ -55,13 +67,15 @@ def fit_to_what_is_left(recipe: Recipe, note: Callable[[str], None]) -> Recipe:
     """
     if recipe.train.min_ranks is None:
         return recipe
-    nodes = make_launcher(recipe, recipe.run_directory / "logs").nodes
+    nodes = _nodes_of(recipe)
     devices = sum(len(node.devices) for node in nodes)
+    had = recipe.train.ranks
     ranks = fitting_ranks(recipe, devices)
-    if ranks == recipe.train.ranks:
+    if ranks == had:
         return recipe
-    note(f"{devices} GPUs are left: resuming with train.ranks {ranks} instead of {recipe.train.ranks}")
-    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"ranks": ranks})})
+    note(f"{devices} GPUs are left: resuming with train.ranks {ranks} instead of {had}")
+    train = recipe.train.model_copy(update={"ranks": ranks})
+    return recipe.model_copy(update={"train": train})
 
 
 def _has_gpus(recipe: Recipe, nodes: Sequence[Node]) -> bool:
@@ -73,5 +87,7 @@ def _has_gpus(recipe: Recipe, nodes: Sequence[Node]) -> bool:
 def _ranks_of_a_node(recipe: Recipe, nodes: Sequence[Node]) -> int | None:
     """Return how many ranks hold one copy of the weights: those of a node; None: all of them."""
     placement = place(recipe, nodes)
-    is_spread = len({rank.node for rank in placement.ranks}) > 1
-    return placement.ranks_per_node if is_spread else None
+    nodes_of_ranks = {rank.node for rank in placement.ranks}
+    if len(nodes_of_ranks) == 1:
+        return None
+    return placement.ranks_per_node

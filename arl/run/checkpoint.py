@@ -323,7 +323,7 @@ def _refuse_lost_files(run: Path, state: RunState, checkpoint: Path) -> None:
     recorder = state.recorder
     least_bytes = {
         run / METRICS_FILE: recorder.metrics_bytes,
-        run / TRACE_FILE: recorder.trace_bytes,
+        run / TRACE_FILE: recorder.trace.overview_bytes,
     }
     for number in range(recorder.num_files):
         file = run / TRAJECTORIES / f"{number:06d}.parquet"

@@ -9,6 +9,7 @@ nothing to save. A run in virtual time ends at once as well, because there a che
 
 import asyncio
 import contextlib
+import itertools
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -39,7 +40,6 @@ async def stopped_by_signals(
     Raises:
         RunStopped: the block has not ended by then; what `late` returns.
     """
-    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(None) as scope:
 
@@ -51,7 +51,7 @@ async def stopped_by_signals(
                 scope.reschedule(now() + seconds)
                 stop()
 
-            with _first_signal(lambda: loop.call_soon_threadsafe(begin)):
+            with _first_signal(begin):
                 yield
     except TimeoutError as error:
         if not scope.expired():
@@ -61,20 +61,28 @@ async def stopped_by_signals(
 
 @contextlib.contextmanager
 def _first_signal(begin: Callable[[], object]) -> Iterator[None]:
-    """Call `begin` at the first of SIGNALS; every later one has the effect that it had before.
+    """Have the running loop call `begin` at the first of SIGNALS; every later one has the effect that it had before.
+
+    So has the first one, if it comes so late that the block ends before the loop can call `begin`.
 
     A signal that no function handles is left alone: what a library's user has not asked for, and Ctrl-C where a shell
     has started the command in the background.
     """
+    loop = asyncio.get_running_loop()
     earlier: dict[int, Handler] = {}
-    has_come = False
+    arrivals = itertools.count()  # `next` is atomic, and a signal may come while another one is handled
+    pending: list[int] = []  # the first signal, until `begin` is called
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal has_come
-        if has_come:
+        if next(arrivals) > 0:
             earlier[number](number, frame)
-        else:
-            has_come = True
+            return
+        pending.append(number)
+        loop.call_soon_threadsafe(begin_if_pending)
+
+    def begin_if_pending() -> None:
+        if pending:
+            pending.clear()
             begin()
 
     if threading.current_thread() is threading.main_thread():  # no other may handle signals
@@ -88,6 +96,8 @@ def _first_signal(begin: Callable[[], object]) -> Iterator[None]:
     finally:
         for handled, before in earlier.items():
             signal.signal(handled, before)
+        if pending:
+            signal.raise_signal(pending.pop())
 
 
 def stopped(directory: Path, version: int) -> RunStopped:

@@ -24,13 +24,24 @@ class Member:
     is_leaving: bool = False
 
     @property
+    def is_starting(self) -> bool:
+        """Return whether its newest process is being started."""
+        return self.process is not None and not self.process.done()
+
+    @property
+    def started(self) -> Process | None:
+        """Return its newest process; None: it is being started, could not be, or is somebody else's."""
+        process = self.process
+        if process is None or not process.done() or process.cancelled():
+            return None
+        return None if process.exception() is not None else process.result()
+
+    @property
     def pid(self) -> int | None:
         """Return its process id on its node; None: it is being started."""
         if self.guest is not None:
             return self.guest.pid
-        if self.process is None or not self.process.done() or self.process.exception() is not None:
-            return None
-        return self.process.result().pid
+        return None if self.started is None else self.started.pid
 
     def __str__(self) -> str:
         return self.name if self.pid is None else f"{self.name} (pid {self.pid} on {self.node})"

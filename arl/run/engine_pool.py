@@ -10,7 +10,6 @@ The run goes on without an engine that is given up while engine.min_replicas oth
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NoReturn
 
@@ -20,9 +19,9 @@ from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.errors import EngineLost, InputError, ProcessDied, RunError
 from arl.launch.base import Process, Resources
-from arl.launch.replacement import another_place
 from arl.run.control.control_messages import EngineStatus, JoinEngine, State
 from arl.run.engine_member import Member
+from arl.run.engine_starts import EngineStarts
 from arl.run.engines import EngineServers
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_sender import WeightSender
@@ -51,32 +50,33 @@ class EnginePool:
     ) -> None:
         recipe = servers.recipe
         self._recipe = recipe
-        self._resources = {seat: servers.resources[seat] for seat in range(len(servers.resources))}
-        self._servers = dataclasses.replace(servers, resources=self._resources)
-        self._neighbors = neighbors
-        self._nodes = list(servers.launcher.nodes)  # asking for them may ask the driver of the GPUs
         self._note = note
         self._sender = sender
         self._tasks = tasks
         self._members: dict[str, Member] = {}
-        empty_seats = [None] * len(self._resources)
+        self._starts = EngineStarts(servers, self._members, neighbors)
+        empty_seats = [None] * len(servers.resources)
         self.router = Router(empty_seats, sender=sender, in_turn=recipe.sync.order == "in_turn")
 
     async def begin(self, started: Sequence[Process]) -> None:
         """Take over the servers of the start, one for each seat, and wait until all of them serve."""
         for seat, process in enumerate(started):
-            member = Member(process.role, seat, self._node_name(seat), is_of_start=True)
+            member = Member(process.role, seat, self._starts.node_name(seat), is_of_start=True)
             member.process = asyncio.get_running_loop().create_future()
             member.process.set_result(process)
             self._keep(member, process)
         for member in list(self._members.values()):
             await member.serves.wait()  # or its task ends the group, within the deadlines of a start
 
-    def end(self) -> None:
-        """Stop watching. Whoever owns the processes stops them."""
+    async def end(self) -> None:
+        """Stop watching, and end the engines that are being started. The launcher stops those that have started."""
         for member in self._members.values():
             if member.task is not None:
                 member.task.cancel()
+        starting = [member for member in self._members.values() if member.is_starting]
+        for failure in await asyncio.gather(*(self._starts.end_start(member) for member in starting)):
+            if failure:
+                self._note(failure)
 
     def statuses(self) -> list[EngineStatus]:
         """Describe every engine."""
@@ -92,13 +92,13 @@ class EnginePool:
             RunError: it could not be started; the run goes on without it.
         """
         self._refuse_shared_devices("add")
-        resources = self._place_of_one_more()
+        resources = self._starts.place_for_one_more()
         seat = self.router.open_seat()
-        self._resources[seat] = resources
-        member = Member(f"{self._servers.side}-{seat}", seat, self._node_name(seat))
+        self._starts.resources[seat] = resources
+        member = Member(f"{self._starts.servers.side}-{seat}", seat, self._starts.node_name(seat))
         self._members[member.name] = member  # before it is started, because another `add` must not get its place
         try:
-            process = await self._start_added(member)
+            process = await self._starts.start(member)
         except RunError as error:
             if not member.is_leaving:
                 self.router.close_seat(seat, error)
@@ -122,7 +122,7 @@ class EnginePool:
         if guest.name in self._members:
             raise InputError(f"{guest.name}: the run has an engine of this name")
         seat = self.router.open_seat()
-        self._resources[seat] = Resources(threads=1)  # only where it runs they are known, and granted
+        self._starts.resources[seat] = Resources(threads=1)  # only where it runs they are known, and granted
         member = Member(guest.name, seat, guest.node, guest=guest)
         self._members[member.name] = member
         member.task = self._tasks.create_task(self._keep_guest(member, guest.url), name=f"watcher of {guest.name}")
@@ -155,13 +155,12 @@ class EnginePool:
         if member.task is not None:
             member.task.cancel()
             await asyncio.wait({member.task}, timeout=self._recipe.deadlines.swap)
-        if member.process is None:
-            return
-        try:
-            process = await member.process
-        except RunError:  # it could not be started
-            return
-        await process.stop(self._recipe.deadlines.shutdown)
+        if member.is_starting:
+            failure = await self._starts.end_start(member)
+            if failure and member.task is not None:  # without a task `add` waits for it, and raises the failure
+                self._note(failure)
+        elif member.started is not None:
+            await member.started.stop(self._recipe.deadlines.shutdown)
 
     def _refuse_shared_devices(self, verb: str) -> None:
         if self._recipe.mode == "collocated":
@@ -169,28 +168,6 @@ class EnginePool:
                 f"engines {verb}: in mode collocated engines and trainer take turns on the same devices, of which an "
                 "added engine would have none; use mode disaggregated"
             )
-
-    def _place_of_one_more(self) -> Resources:
-        """Find room for one more engine like the first.
-
-        Raises:
-            InputError: no node has it.
-        """
-        like = self._resources[0]
-        launcher = self._servers.launcher
-        place = another_place(like, self._taken(), self._nodes, launcher.lost_nodes)
-        if place is not None:
-            return place
-        nodes = ", ".join(f"{node.name} has {len(node.devices)} in all" for node in self._nodes)
-        raise InputError(
-            f"engines add: an engine needs {len(like.devices)} free GPUs of one node, and none has them ({nodes}); use "
-            "`arl engines join` on another machine"
-        )
-
-    def _taken(self) -> list[Resources]:
-        """Return the resources of all processes of the run."""
-        ours = [self._resources[member.seat] for member in self._members.values() if member.guest is None]
-        return [*ours, *self._neighbors]
 
     async def _until_it_serves(self, member: Member) -> None:
         """Wait until a new member serves.
@@ -214,8 +191,8 @@ class EnginePool:
         supervisor = EngineSupervisor(
             self.router,
             member.seat,
-            start=lambda: self._start(member),
-            connect=lambda url: self._servers.connect(url, self._sender, member.seat),
+            start=lambda: self._starts.start(member),
+            connect=lambda url: self._starts.servers.connect(url, self._sender, member.seat),
             startup_seconds=self._recipe.deadlines.startup,
             max_restarts=self._recipe.engine.max_restarts,
             note=self._note,
@@ -241,7 +218,7 @@ class EnginePool:
         """Connect to an engine that has joined, seat it, and close its seat when it is lost."""
         try:
             startup = self._recipe.deadlines.startup
-            async with self._servers.connect(url, self._sender, member.seat) as engine:
+            async with self._starts.servers.connect(url, self._sender, member.seat) as engine:
                 async with deadline(startup, "controller", f"{member} to load the newest weights"):
                     replica = await self.router.fill(member.seat, engine, guest=member.name)
                 member.serves.set()
@@ -249,31 +226,6 @@ class EnginePool:
         except RunError as why:
             if not member.is_leaving:
                 self._give_up(member, why)
-
-    async def _start(self, member: Member) -> Process:
-        """Start the server of a member, on another node if its own is lost.
-
-        Raises:
-            ProcessDied: its node is lost, and no other one has room.
-        """
-        launcher = self._servers.launcher
-        resources = self._resources[member.seat]
-        if resources.node in launcher.lost_nodes:
-            others = [other for other in self._taken() if other is not resources]
-            place = another_place(resources, others, self._nodes, launcher.lost_nodes)
-            if place is None:
-                raise ProcessDied(f"{member.name}: its node {member.node} is lost, and no other node has room for it")
-            self._resources[member.seat] = place
-            member.node = self._node_name(member.seat)
-        member.process = asyncio.ensure_future(self._servers.start(member.seat))
-        return await asyncio.shield(member.process)  # so that whoever removes it meanwhile can stop it
-
-    async def _start_added(self, member: Member) -> Process:
-        """Start the server of a member that was added. A full disk concerns whoever has asked for it, not the run."""
-        try:
-            return await self._start(member)
-        except OSError as error:
-            raise RunError(f"{member.name} cannot be started: {error}") from error
 
     def _give_up(self, member: Member, why: RunError) -> None:
         """Go on without a member, or end the run.
@@ -311,9 +263,6 @@ class EnginePool:
     def _count(self) -> str:
         num_members = len(self._members)
         return "it has 1 engine" if num_members == 1 else f"it has {num_members} engines"
-
-    def _node_name(self, seat: int) -> str:
-        return self._nodes[self._resources[seat].node].name
 
     def _status(self, member: Member) -> EngineStatus:
         replica = self.router.replica(member.seat)
@@ -369,9 +318,11 @@ async def open_engine_pool(
     sender = None if trainer is None else GroupSender(trainer, servers.recipe.deadlines.swap)
     async with asyncio.TaskGroup() as tasks:
         pool = EnginePool(servers, neighbors, note, sender, tasks)
-        await pool.begin(started)
-        yield pool
-        pool.end()
+        try:
+            await pool.begin(started)
+            yield pool
+        finally:
+            await pool.end()
 
 
 @contextlib.asynccontextmanager

@@ -2,12 +2,31 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-Run = Annotated[Path, typer.Argument(help="Directory of a run that goes on.", metavar="RUN")]
-Replicas = Annotated[int, typer.Option(min=1, help="Engines.")]
+if TYPE_CHECKING:
+    from arl.config.run_section import Deadlines
+    from arl.run.control.control_client import RunControl
+
+RUN = typer.Argument(
+    help="Directory of a run that goes on.",
+    metavar="RUN",
+)
+REPLICAS = typer.Option(min=1, help="Engines.")
+HOST = typer.Option(help="Address of this machine, to listen on.")
+INTERFACE = typer.Option(help="Network interface of that address.")
+ENGINE = typer.Argument(
+    help="As `arl engines list` names it.",
+    metavar="ENGINE",
+)
+
+Run = Annotated[Path, RUN]
+Replicas = Annotated[int, REPLICAS]
+Host = Annotated[str | None, HOST]
+Interface = Annotated[str | None, INTERFACE]
+Engine = Annotated[str, ENGINE]
 
 
 def list_(run: Run) -> None:
@@ -18,25 +37,22 @@ def list_(run: Run) -> None:
     from arl.run.control.control_client import RunControl
     from arl.run.control.engine_table import engine_table
 
-    state = clock.run(RunControl(run).state)
-    Console(highlight=False).print(engine_table(state.engines))
+    control = RunControl(run)
+    state = clock.run(control.state)
+    table = engine_table(state.engines)
+    Console(highlight=False).print(table)
 
 
 def add(run: Run, replicas: Replicas = 1) -> None:
     """Start more engines by the run's own launcher."""
     from arl import clock
-    from arl.config.recipe_file import load_recipe
-    from arl.metrics.run_files import RECIPE
-    from arl.run.control.control_client import RunControl
     from arl.run.control.control_messages import AddEngine
 
-    control = RunControl(run)
-
     async def ask() -> None:
-        await control.state()
-        deadlines = load_recipe(run / RECIPE, ()).deadlines
+        control = await _reach(run)
+        seconds = _deadlines(run).swap_and_restart
         for _ in range(replicas):
-            added = await control.ask(AddEngine(), deadlines.swap_and_restart)
+            added = await control.ask(AddEngine(), seconds)
             typer.echo(f"{added} serves")
 
     clock.run(ask)
@@ -45,8 +61,8 @@ def add(run: Run, replicas: Replicas = 1) -> None:
 def join(
     run: Run,
     replicas: Replicas = 1,
-    host: Annotated[str | None, typer.Option(help="Address of this machine, to listen on.")] = None,
-    interface: Annotated[str | None, typer.Option(help="Network interface of that address.")] = None,
+    host: Host = None,
+    interface: Interface = None,
 ) -> None:
     """Serve a run with engines of this machine, until it ends.
 
@@ -55,31 +71,54 @@ def join(
     from arl import clock
     from arl.run.control.join_run import JoinOptions, join_run
 
-    options = JoinOptions(run, replicas, host, interface)
+    options = JoinOptions(
+        run=run,
+        replicas=replicas,
+        host=host,
+        interface=interface,
+    )
     clock.run(lambda: join_run(options, typer.echo))
 
 
-def remove(
-    run: Run, engine: Annotated[str, typer.Argument(help="As `arl engines list` names it.", metavar="ENGINE")]
-) -> None:
+def remove(run: Run, engine: Engine) -> None:
     """Take an engine out of a run.
 
     Its open requests go on elsewhere, and keep their tokens.
     """
     from arl import clock
-    from arl.config.recipe_file import load_recipe
-    from arl.metrics.run_files import RECIPE
-    from arl.run.control.control_client import RunControl
     from arl.run.control.control_messages import RemoveEngine
 
-    control = RunControl(run)
-
     async def ask() -> str:
-        await control.state()
-        deadlines = load_recipe(run / RECIPE, ()).deadlines
-        return await control.ask(RemoveEngine(engine), deadlines.swap + deadlines.shutdown + deadlines.swap)
+        control = await _reach(run)
+        deadlines = _deadlines(run)
+        seconds = deadlines.swap + deadlines.shutdown + deadlines.swap
+        request = RemoveEngine(engine)
+        return await control.ask(request, seconds)
 
-    typer.echo(clock.run(ask))
+    done = clock.run(ask)
+    typer.echo(done)
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (list_, add, join, remove)
+async def _reach(run: Path) -> "RunControl":
+    """Return how to ask the controller of a run, once it has shown that it lives."""
+    from arl.run.control.control_client import RunControl
+
+    control = RunControl(run)
+    await control.state()
+    return control
+
+
+def _deadlines(run: Path) -> "Deadlines":
+    from arl.config.recipe_file import load_recipe
+    from arl.metrics.run_files import RECIPE
+
+    recipe = load_recipe(run / RECIPE, ())
+    return recipe.deadlines
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (
+    list_,
+    add,
+    join,
+    remove,
+)

@@ -1,11 +1,12 @@
 """List the processes of a run on the wall clock, for status.json.
 
-launcher: role, node, pid ─┐
-router: load, version      ├─► ProcessStates.now ─► ProcessStatus of each process
-reward pool: pids          │
-engine pool: joined engines┘
+launcher: role, node, pid; memory on other nodes ─┐
+router: load, version                             ├─► ProcessStates.now ─► ProcessStatus of each process
+reward pool: pids                                 │
+engine pool: joined engines                      ─┘
 
-Nothing is asked over the network: what an engine has last reported to the router is shown, however old.
+Nothing is asked over the network: what an engine has last reported to the router, and a node to its launcher, is
+shown, however old.
 """
 
 import os
@@ -60,6 +61,7 @@ class ProcessStates:
             state=RUNS if code is None else f"ended, code {code}",
             since=since,
             restarts=restarts,
+            memory_bytes=process.memory_bytes if code is None else None,
         )
         replica = self._replica(process.role)
         if replica is None or code is not None:

@@ -21,6 +21,7 @@ from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import LOCK as LOCK
 from arl.metrics.run_files import RECIPE as RECIPE
 from arl.metrics.run_files import SUMMARY as SUMMARY
+from arl.metrics.run_status import shown_as_resuming
 from arl.run.checkpoint import RunState, clear_after, newest_intact, older_versions
 from arl.run.preflight import Plan, preflight
 from arl.types import StartingVersions
@@ -111,13 +112,18 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resume: Path | None) -> Itera
     Raises:
         InputError: something that is known to fail before the start; nothing is changed.
     """
+    opened = _new_run(recipe, display) if resume is None else _old_run(recipe, display, resume)
+    with opened as origin:
+        yield origin
+
+
+@contextlib.contextmanager
+def _new_run(recipe: Recipe, display: ConsoleDisplay) -> Iterator[Origin]:
+    """Make the directory of a new run."""
     plan = preflight(recipe)
     unfinished = _unfinished(recipe)
-    directory = new_run_directory(recipe) if resume is None else _run_to_resume(recipe, resume)
+    directory = new_run_directory(recipe)
     with _locked(directory):
-        if resume is not None:
-            yield _resumed(recipe, plan, directory, display)
-            return
         (directory / RECIPE).write_text(dump_recipe(recipe))
         display.note(f"run directory {directory}; weights travel by {plan.transport}")
         for note in plan.notes:
@@ -125,6 +131,17 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resume: Path | None) -> Itera
         if unfinished:
             display.note(f"an earlier run is not finished{_how_to_resume(unfinished)}")
         yield Origin(plan, directory)
+
+
+@contextlib.contextmanager
+def _old_run(recipe: Recipe, display: ConsoleDisplay, resume: Path) -> Iterator[Origin]:
+    """Open the run that `resume` names. Whoever watches it sees that it starts, before the checks, which take time."""
+    directory = _run_to_resume(recipe, resume)
+    with _locked(directory):
+        with shown_as_resuming(directory):
+            plan = preflight(recipe)
+            origin = _resumed(recipe, plan, directory, display)
+        yield origin
 
 
 def new_run_directory(recipe: Recipe) -> Path:

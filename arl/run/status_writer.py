@@ -23,13 +23,14 @@ from arl.launch.resident_memory import own_resident_bytes, resident_bytes
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import OF_EVALUATION, Record, number
 from arl.metrics.recorder import Recorder
-from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus, write_status
+from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, WaitStatus, write_status
 from arl.rollout.controller import Controller
 from arl.run.failures import cause_to_show
-from arl.run.world import Parts, Start
+from arl.run.recent_speed import last_steps, recent_speed, seconds_left
+from arl.run.resume import Origin
+from arl.run.world import Parts
 
 PERIOD = 1.0  # seconds between two writes
-AVERAGED = 10  # steps
 SHOWN_OF_STEP = (
     "step",
     "reward/trained_mean",
@@ -48,25 +49,25 @@ SHOWN_OF_STEP = (
 LOOPS = ("trainer", "controller", "publisher", "admission")  # who waits, in the words of `deadline`
 LONG_SECONDS = 10.0
 MOST_WAITS = 12
-CAUSES = ("groups", "bound", "device")  # of the trainer's waits
 
 
 class StatusWriter:
     """Hold what is known of a run; `run` writes it every PERIOD."""
 
-    def __init__(self, start: Start) -> None:
-        self._recipe = start.recipe
-        self._directory = start.origin.directory
-        self._display: ConsoleDisplay = start.display
-        self._version = start.origin.version
+    def __init__(self, recipe: Recipe, origin: Origin, display: ConsoleDisplay, stage: str) -> None:
+        self._recipe = recipe
+        self._directory = origin.directory
+        self._display = display
+        self._version = origin.version
         self._parts: Parts | None = None
         self._controller: Controller | None = None
         self._recorder: Recorder | None = None
         self._evaluations = NewestEvaluations()
+        self._tokens = TrainedTokenSum()
         self._has_failed = False
         self._writing = threading.Lock()
         self._written_at = 0.0  # clock of the newest status that was written
-        self.stage = "starting engines and trainer"
+        self.stage = stage
         self.end = ""
 
     def watch(self, parts: Parts) -> None:
@@ -119,7 +120,9 @@ class StatusWriter:
         records = [] if self._recorder is None else self._recorder.records
         version = self._version if self._controller is None else self._controller.version
         speed = recent_speed(records)
-        left = None if speed is None else (self._recipe.train.steps - version) * speed.step_seconds
+        train = self._recipe.train
+        tokens = self._tokens.read(records)
+        left = None if speed is None else seconds_left(train, version, tokens, speed)
         is_stopping = self._controller is not None and self._controller.is_stopping
         return RunStatus(
             host=platform.node(),
@@ -129,7 +132,9 @@ class StatusWriter:
             stage="stopping" if is_stopping else self.stage,
             end=self.end,
             version=version,
-            steps=self._recipe.train.steps,
+            steps=train.steps,
+            tokens=tokens,
+            most_tokens=train.tokens,
             loaded_version=version if self._parts is None else self._parts.engine.loaded_version,
             staleness=self._recipe.rollout.staleness,
             has_exact_lag=self._recipe.rollout.lag is not None,
@@ -160,10 +165,16 @@ class StatusWriter:
 
 
 @contextlib.asynccontextmanager
-async def written_status(start: Start) -> AsyncIterator[StatusWriter]:
-    """Yield the writer of a run, which writes until the end of the block, and then how it has ended."""
-    writer = StatusWriter(start)
-    if start.recipe.world_traits.virtual_time:
+async def written_status(
+    recipe: Recipe, origin: Origin, display: ConsoleDisplay, stage: str
+) -> AsyncIterator[StatusWriter]:
+    """Yield the writer of a run, which writes until the end of the block, and then how it has ended.
+
+    Args:
+        stage: what the run does first.
+    """
+    writer = StatusWriter(recipe, origin, display, stage)
+    if recipe.world_traits.virtual_time:
         yield writer
         return
     try:
@@ -188,25 +199,20 @@ def _describe_end(cause: BaseException) -> str:
     return f"failed: {first_line}"
 
 
-def recent_speed(records: Sequence[Record]) -> Speed | None:
-    """Return the means over the last steps; None: there is no step yet."""
-    steps = _last_steps(records, AVERAGED)
-    seconds = sum(number(step, "time/step_s") for step in steps)
-    if not steps or seconds <= 0:
-        return None
-    waits: dict[str, float] = {}
-    for cause in CAUSES:
-        waits[cause] = sum(number(step, f"wait/{cause}_s") for step in steps) / seconds
-    idle = sum(number(step, "idle/engine") * number(step, "time/step_s") for step in steps)
-    return Speed(
-        steps=len(steps),
-        step_seconds=seconds / len(steps),
-        generated_per_s=sum(number(step, "tokens/generated") for step in steps) / seconds,
-        trained_per_s=sum(number(step, "tokens/trained") for step in steps) / seconds,
-        trainer_waits=waits,
-        engine_idle=idle / seconds,
-        gate=sum(number(step, "wait/gate_s") for step in steps) / seconds,
-    )
+class TrainedTokenSum:
+    """Add up the loss tokens of all steps. Each record is read once."""
+
+    def __init__(self) -> None:
+        self._num_read = 0
+        self._tokens = 0
+
+    def read(self, records: Sequence[Record]) -> int:
+        """Read the records that have come since, and return the sum of all."""
+        for record in records[self._num_read :]:
+            if "tokens/trained" in record:
+                self._tokens += int(number(record, "tokens/trained"))
+        self._num_read = len(records)
+        return self._tokens
 
 
 class NewestEvaluations:
@@ -228,19 +234,8 @@ class NewestEvaluations:
         return dict(self._newest)
 
 
-def _last_steps(records: Sequence[Record], count: int) -> list[Record]:
-    """Return the records of the last steps, the newest first; evaluations have records, too."""
-    steps: list[Record] = []
-    for record in reversed(records):
-        if len(steps) == count:
-            break
-        if "time/step_s" in record:
-            steps.append(record)
-    return steps
-
-
 def _last_step(records: Sequence[Record]) -> dict[str, float]:
-    for step in _last_steps(records, 1):
+    for step in last_steps(records, 1):
         return {name: number(step, name) for name in SHOWN_OF_STEP if name in step}
     return {}
 

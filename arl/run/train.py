@@ -85,7 +85,7 @@ def _run_segments(
     world: World, recipe: Recipe, origin: Origin, display: ConsoleDisplay, began: float
 ) -> tuple[Outcome, float]:
     """Run one segment after the other; return the last one's outcome, and the clock at its end."""
-    model = origin.checkpoint or clock.run(lambda: _make_starting_model(recipe, origin.directory, display))
+    model = origin.checkpoint or clock.run(lambda: _make_starting_model(recipe, origin, display))
     start = Start(recipe=recipe, origin=origin, model=model, display=display)
     if world.traits.restarts_at_checkpoints:
         while not start.origin.is_done(recipe.train):
@@ -101,10 +101,12 @@ def _start_from_checkpoint(start: Start, version: int) -> Start:
     return replace(start, origin=origin, model=checkpoint)
 
 
-async def _make_starting_model(recipe: Recipe, directory: Path, display: ConsoleDisplay) -> Path:
+async def _make_starting_model(recipe: Recipe, origin: Origin, display: ConsoleDisplay) -> Path:
     """Make version 0, on the wall clock in every world, because a warm-up is a process."""
+    directory = origin.directory
     async with (
         reported_failures(),
+        written_status(recipe, origin, display, "making the starting model"),
         make_launcher(recipe, directory / "logs") as launcher,
         explain_deaths(launcher),
     ):
@@ -118,11 +120,12 @@ def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Ou
     """
     traits = world.traits
     start = segment.start
+    opening = written_status(start.recipe, start.origin, start.display, "starting engines and trainer")
     known = None if start.origin.state is not None else world.known_accuracy(start)
 
     async def run() -> tuple[Outcome, float]:
         with recorded_spans():
-            async with reported_failures(), written_status(start) as status, open_world(world, start) as parts:
+            async with reported_failures(), opening as status, open_world(world, start) as parts:
                 outcome = await segment.run(parts, known, status)
         return outcome, clock.now()
 

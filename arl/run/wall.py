@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import arl
+from arl.clock import in_thread
 from arl.config.worlds import WALL
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
@@ -30,6 +31,7 @@ from arl.run.control.run_key_file import key_file
 from arl.run.engine_pool import EnginePool, open_engine_pool
 from arl.run.engines import EngineServers
 from arl.run.evaluation.during import BackgroundEvaluations
+from arl.run.evaluation.model_identity import model_sha256
 from arl.run.evaluation.replica import open_replica
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
@@ -146,13 +148,15 @@ def _absolute(versions: StartingVersions) -> StartingVersions:
 async def _changeable(start: Start, weights: Path, servers: EngineServers, pool: EnginePool) -> AsyncIterator[None]:
     """Let commands add, join and remove engines while the context lasts; see docs/elastic.md."""
     directory = start.origin.directory
-    state = _first_state(start, weights, servers)
+    served = start.versions.served
+    model = await in_thread(model_sha256, Path(served))
+    state = _first_state(start, weights, servers, model)
     with key_file(directory, servers.trust.key):
         async with serve_control(ControlFolder(directory), pool, state, start.display.note):
             yield
 
 
-def _first_state(start: Start, weights: Path, servers: EngineServers) -> LiveRun:
+def _first_state(start: Start, weights: Path, servers: EngineServers, model: str) -> LiveRun:
     """Describe the run to those who want to join it."""
     travels_by_file = start.origin.plan.transport in ("file", "ipc")
     return LiveRun(
@@ -162,6 +166,7 @@ def _first_state(start: Start, weights: Path, servers: EngineServers) -> LiveRun
         is_local=all(is_loopback(node.address) for node in servers.launcher.nodes),
         weights=str(weights.absolute()) if travels_by_file else None,
         versions=_absolute(start.versions),
+        model=model,
         like=servers.resources[0],
         engines=[],
     )

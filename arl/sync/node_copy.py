@@ -127,18 +127,22 @@ class NodeCopies:
         deadline = time.monotonic() + self._seconds
         copy = self._folder / version.name
         while True:
-            if self._join():
-                lock = open_locked(copy, shared=True)
-                if lock is not None:
-                    return HeldVersion(str(copy), lock)
-                if self._copy_alone(version, copy):
-                    continue
+            lock = self._lock_copy(version, copy) if self._join() else None
+            if lock is not None:
+                return HeldVersion(str(copy), lock)
             if time.monotonic() > deadline:
                 raise _NotCopied(
                     f"{copy}: another process of this node has not copied it within {self._seconds:g} s; read from "
                     f"{version.parent}"
                 )
             time.sleep(POLL_SECONDS)
+
+    def _lock_copy(self, version: Path, copy: Path) -> int | None:
+        """Lock the copy, and make it first unless it exists; None: another process copies, or has just removed it."""
+        lock = open_locked(copy, shared=True)
+        if lock is None and self._copy_alone(version, copy):
+            lock = open_locked(copy, shared=True)
+        return lock
 
     def _copy_alone(self, version: Path, copy: Path) -> bool:
         """Copy a version unless another process does. Return False if one does."""

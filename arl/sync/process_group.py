@@ -8,6 +8,7 @@ outside of torch's registry, so that one that breaks leaves nothing behind.
 """
 
 import os
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -50,6 +51,7 @@ class Group:
         # SGLang calls init_process_group, which looks for the other ranks under these prefixes.
         for prefix in (name, f"{name}/", f"{self.device.type}/"):
             store = PrefixStore(prefix, store)
+        self._beginning = threading.Lock()
         self._group: Any
         if on_gpu:
             self._group = _nccl_group(store, rank, size, timeout)
@@ -61,6 +63,9 @@ class Group:
 
         Returns:
             It, on this rank's device, once it is sent or received.
+
+        Raises:
+            RuntimeError: another rank is gone, or the group is closed.
         """
         if self._stream is not None and self._receives and flat.is_cuda:
             # A computation under way may still use this memory. What rank 0 sends is complete; to wait for its default
@@ -68,17 +73,32 @@ class Group:
             self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             flat = flat.to(self.device, non_blocking=True)
-            self._group.broadcast(flat, 0).wait()
+            self._begin(flat).wait()
         if self._stream is not None:
             self._stream.synchronize()
         return flat
 
+    def _begin(self, flat: Tensor) -> Any:
+        """Begin a broadcast, and return what waits for it. It refers to the group no longer, so that `close` can."""
+        with self._beginning:
+            group = self._group
+            if group is None:
+                raise RuntimeError("this rank has left the group")
+            work = group.broadcast(flat, 0)
+            del group
+            return work
+
     def close(self) -> None:
-        """Close this rank's connections, so that what other ranks wait for here breaks off."""
+        """Close this rank's connections, so that what other ranks wait for here breaks off.
+
+        With gloo this waits for a broadcast that is under way in another thread, at most until that one's deadline.
+        """
         group = self._group
         self._group = None
         if self._stream is not None:
             group.abort()
+        with self._beginning:  # NCCL's abort has ended what may have hung there
+            del group  # which closes one of gloo, because nobody else refers to it
         self.end.close()
 
 
@@ -94,7 +114,7 @@ def _nccl_group(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 class Receiver:
-    """Receive buckets at an engine's end, and keep them until all are here. `join` and `receive` block.
+    """Receive buckets at an engine's end, and keep them until all are here. `join`, `receive` and `leave` block.
 
     Args:
         seconds: deadline of each wait.
@@ -133,13 +153,16 @@ class Receiver:
         """Leave a group, which breaks it for the others, and drop what was received in it and not taken.
 
         Raises:
-            EngineError: there is no such group.
+            EngineError: there is no such group, or NCCL cannot close it.
         """
         left = self._groups.pop(name, None)
         if left is None:
             raise EngineError(f"group {name} is not one of {sorted(self._groups)}")
-        left.end.close()
         del self._staged[name]
+        try:
+            left.close()
+        except RuntimeError as error:
+            raise EngineError(f"group {name}: it was left, and cannot be closed ({error})") from error
 
     def receive(self, body: UpdateFromDistributed) -> None:
         """Receive one bucket, whose names and shapes the caller has compared with the model's.
@@ -153,7 +176,8 @@ class Receiver:
             raise EngineError(f"group {body.group_name} is not one of {sorted(self._groups)}: join it first")
         bucket = bucket_of(body)
         group = self._groups[body.group_name]
-        flat = torch.empty(bucket_bytes_of(bucket), dtype=torch.uint8, device=group.device)
+        num_bytes = bucket_bytes_of(bucket)
+        flat = torch.empty(num_bytes, dtype=torch.uint8, device=group.device)
         try:
             received = group.broadcast(flat)
         except RuntimeError as error:

@@ -12,6 +12,7 @@ controller (ROUTER, one port)                        rank r (DEALER, and one for
     Claim ──► … Claimed ◄──                          by rank 0's thread that keeps what engines need: arl.train.claims
     Stop ──► … Stopped ◄──
                Failed ◄──                            instead of any answer: the rank's traceback; it then ends
+               Left ◄──                              ends every connection
 """
 
 from typing import Any, Literal
@@ -50,7 +51,7 @@ class Hello(_Message, frozen=True):
 
 
 class Refused(_Message, frozen=True):
-    """Answers a Hello that is not of this run."""
+    """Answers what does not begin with the Hello of a rank."""
 
     reason: str
 
@@ -166,8 +167,12 @@ class Failed(_Message, frozen=True):
     trace: str
 
 
+class Left(_Message, frozen=True):
+    """Closes a connection: nothing follows, and the controller forgets who it was."""
+
+
 ToRank = Refused | Init | Step | Join | Send | Leave | Claim | Save | Stop
-FromRank = Hello | Ready | Stepped | Published | Joined | Sent | Claimed | Copied | Saved | Stopped | Failed
+FromRank = Hello | Ready | Stepped | Published | Joined | Sent | Claimed | Copied | Saved | Stopped | Failed | Left
 
 
 def encode(message: Struct) -> bytes:

@@ -2,20 +2,21 @@
 
 import os
 import platform
+import time
 
 import zmq
 from msgspec import Struct
 
 from arl.launch.child import RUN_KEY
 from arl.train import channel
-from arl.train.channel import Hello
-from arl.train.curve import encrypt_client, is_encrypted
+from arl.train.channel import Hello, Left, Refused
+from arl.train.channel_access import show_key
 
 LINGER_SECONDS = 10.0  # for the last message to leave
 
 
 class Link:
-    """Sends messages to the controller and receives its own. The first message is Hello.
+    """Sends messages to the controller and receives its own. The first message is Hello, the last one Left.
 
     Args:
         role: "trainer", or the name of a thread.
@@ -32,13 +33,15 @@ class Link:
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
     ) -> None:
         self.rank = int(os.environ["RANK"])
+        self._role = role
+        self._is_refused = False
         context = context or zmq.Context.instance()
         self._socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, int(LINGER_SECONDS * 1000))
         self._address = os.environ[channel.ADDRESS]
         run_key = os.environ[RUN_KEY]
-        if is_encrypted(self._address):
-            encrypt_client(self._socket, run_key)
+        show_key(self._socket, self._address, run_key)
+        self._refusals = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
         self._socket.connect(self._address)
         hello = Hello(
             role=role,
@@ -51,8 +54,9 @@ class Link:
         self._socket.send_multipart([run_key.encode(), channel.encode(hello)])
 
     def send(self, message: Struct) -> None:
-        """Send a message without waiting for the controller."""
-        self._socket.send_multipart(channel.frames(message))
+        """Send a message without waiting for the controller. Nothing is sent to one that has refused the run key."""
+        if not self._is_refused:
+            self._socket.send_multipart(channel.frames(message))
 
     def receive(self, seconds: float | None = None) -> channel.ToRank:
         """Wait for the controller's next message.
@@ -62,12 +66,37 @@ class Link:
 
         Raises:
             TimeoutError: `seconds` passed.
+            PermissionError: the controller has another run key.
+            ConnectionError: the network has cut the connection, so that messages may be lost.
         """
-        if seconds is not None and not self._socket.poll(int(seconds * 1000)):
-            wrong = ", or it has another run key and refuses ours" if is_encrypted(self._address) else ""
-            raise TimeoutError(f"the controller at {self._address} sent nothing for {seconds:g} s after Hello{wrong}")
-        return channel.decode_to_rank(self._socket.recv())
+        end = None if seconds is None else time.monotonic() + seconds
+        data = b""
+        while not data:  # by an empty message the controller finds out that the connection stands
+            if end is not None and not self._wait_until(end):
+                wrong = "it may have another run key and refuse ours"
+                raise TimeoutError(f"the controller at {self._address} sent nothing for {seconds:g} s; {wrong}")
+            data = self._socket.recv()
+        message = channel.decode_to_rank(data)
+        if isinstance(message, Refused):
+            who = f"{self._role} of rank {self.rank} (pid {os.getpid()} on {platform.node()})"
+            raise ConnectionError(f"the controller at {self._address} refuses {who}: {message.reason}")
+        return message
+
+    def _wait_until(self, end: float) -> bool:
+        """Wait for a message until `end` of the monotonic clock, and return whether there is one."""
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._refusals, zmq.POLLIN)
+        left = max(end - time.monotonic(), 0.0)
+        ready = dict(poller.poll(int(left * 1000)))
+        if self._refusals in ready:
+            self._is_refused = True  # ZeroMQ has given the connection up, so that a send would never end
+            self._socket.setsockopt(zmq.LINGER, 0)
+            raise PermissionError(f"the controller at {self._address} refuses the run key of this process")
+        return bool(ready)
 
     def close(self) -> None:
-        """Close the connection when its last message has left."""
+        """Say that this connection ends, and close it when its last message has left."""
+        self.send(Left())
+        self._refusals.close()
         self._socket.close()

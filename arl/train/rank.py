@@ -160,6 +160,7 @@ def main() -> NoReturn:
     with held_meeting() as meeting:
         link = Link("trainer", meeting=meeting)
         code = _serve(link)
+        link.close()
     zmq.Context.instance().destroy(linger=int(LINGER_SECONDS * 1000))
     leave(code)
 

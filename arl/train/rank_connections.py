@@ -1,28 +1,44 @@
 """Connect the controller with the trainer ranks that know the run's key.
 
-rank r (DEALER) ── run key, Hello(role, rank, pid) ─► admitted: its identity stands for (role, rank)
-anybody else    ── any bytes                       ─► Refused, and nothing of it is decoded
+rank r (DEALER) ── handshake with the key, Hello(role, rank, pid) ─► admitted: its identity stands for (role, rank)
+                ── Left                                            ─► forgotten
+anybody else    ── any bytes                                       ─► disconnected (arl.train.channel_access)
 
-Beyond loopback the connection is encrypted (arl.train.curve), and a stranger's bytes do not get as far as this.
+A connection that ends without Left, while its process lives, was cut by the network. Then the run ends, because
+messages that were under way are lost. ZeroMQ connects the rank again, under an identity that was not admitted.
 """
 
+import asyncio
 import contextlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import zmq
 import zmq.asyncio
 from msgspec import Struct
 from zmq.auth.asyncio import AsyncioAuthenticator
+from zmq.utils.monitor import recv_monitor_message
 
+from arl.errors import TrainerError
 from arl.launch.address import free_listener
 from arl.launch.trust import RunTrust
 from arl.train import channel
-from arl.train.channel import FRAME_BYTES, Hello, Refused
-from arl.train.curve import OnlyClient, encrypt_server, is_encrypted
+from arl.train.channel import FRAME_BYTES, Hello, Left, Refused
+from arl.train.channel_access import authenticator, guard_server
 
 TRAINER = "trainer"  # role of a rank's main thread
 ENCRYPTION_BYTES = 256  # that a frame may be longer on the wire
+MOST_FRAMES = 1024  # of a message: 1 GiB, the tokens of some 50 million places
+LEFT_SECONDS = 1.0  # in which the last messages of a connection that has ended are read
+DEATH_SECONDS = 60.0  # in which a launcher reports a dead process, on a node that has died as well
+
+
+class Peer(NamedTuple):
+    """Describe an admitted connection."""
+
+    hello: Hello
+    descriptor: int  # of its socket; another connection may have it afterwards
 
 
 class RankConnections:
@@ -37,14 +53,16 @@ class RankConnections:
     def __init__(self, num_ranks: int, trust: RunTrust, host: str) -> None:
         self._num_ranks = num_ranks
         self._run_key = trust.key
-        self._hellos: dict[bytes, Hello] = {}  # by identity of the connection
+        self._peers: dict[bytes, Peer] = {}  # by identity of the connection
         self._context = zmq.asyncio.Context()
-        self._authenticator: AsyncioAuthenticator | None = None
+        self._authenticator: AsyncioAuthenticator = authenticator(self._context, trust.key)
+        self._authenticator.start()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a message to a connection that is gone raises
         self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES + ENCRYPTION_BYTES)  # of a frame, admitted or not
-        address = self._listen(host)
-        self.environment = {channel.ADDRESS: address}  # of every rank
+        self._ends = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._address = self._listen(host)
+        self.environment = {channel.ADDRESS: self._address}  # of every rank
         self.secrets = trust.secrets  # further variables of every rank
 
     def _listen(self, host: str) -> str:
@@ -53,11 +71,7 @@ class RankConnections:
             listener.listen()
             name = f"[{host}]" if ":" in host else host
             address = f"tcp://{name}:{listener.getsockname()[1]}"
-            if is_encrypted(address):
-                self._authenticator = AsyncioAuthenticator(self._context)
-                self._authenticator.start()
-                self._authenticator.configure_curve_callback("*", OnlyClient(self._run_key))
-                encrypt_server(self._socket, self._run_key)
+            guard_server(self._socket, address, self._run_key)
             self._socket.setsockopt(zmq.IPV6, int(":" in host))
             self._socket.setsockopt(zmq.USE_FD, listener.fileno())
             self._socket.bind(address)
@@ -66,30 +80,54 @@ class RankConnections:
 
     def close(self) -> None:
         """Close every connection; what is not sent yet is dropped."""
-        if self._authenticator is not None:
-            self._authenticator.stop()
+        self._authenticator.stop()
         self._context.destroy(linger=0)
 
+    @property
+    def connected(self) -> Collection[Hello]:
+        """Return who has said Hello and has not left."""
+        return [peer.hello for peer in self._peers.values()]
+
     async def receive(self) -> tuple[Hello, channel.FromRank]:
-        """Wait for the next message of an admitted peer, and return who sent it. The first one is its Hello.
+        """Wait for the next message of an admitted peer, and return who sent it. The first is its Hello, the last Left.
 
         Raises:
-            msgspec.MsgspecError: a process of the run has sent something that is no message.
+            msgspec.MsgspecError, ValueError: a process of the run has sent something that is no message.
         """
         while True:
-            identity, *frames = await self._socket.recv_multipart()
-            if identity in self._hellos:
-                return self._hellos[identity], channel.decode_from_rank(b"".join(frames))
-            hello = self._read_hello(frames)
+            identity, *frames = await self._receive_frames()
+            if identity.bytes in self._peers:
+                return self._read(identity.bytes, frames)
+            hello = self._read_hello([frame.bytes for frame in frames])
             if hello is not None:
-                self._hellos[identity] = hello
+                self._peers[identity.bytes] = Peer(hello, identity.get(zmq.SRCFD))
                 return hello, hello
-            refused = channel.encode(Refused("wrong run key or rank"))
-            with contextlib.suppress(zmq.ZMQError):  # a stranger that has left, or does not read, needs no answer
-                await self._socket.send_multipart([identity, refused], flags=zmq.DONTWAIT)
+            await self._refuse(identity.bytes)
+
+    async def _receive_frames(self) -> list[zmq.Frame]:
+        """Wait for a message. ZeroMQ has all of its frames by then; no more are copied than a message may have.
+
+        Raises:
+            ValueError: a process of the run has sent more.
+        """
+        frames = [await self._socket.recv(copy=False)]
+        while frames[-1].more:
+            if len(frames) > MOST_FRAMES:
+                sender = self._peers.get(frames[0].bytes, "a process of this run that has not said who it is")
+                raise ValueError(f"a message of more than {MOST_FRAMES} frames, from {sender}")
+            frames.append(await self._socket.recv(copy=False))
+        return frames
+
+    def _read(self, identity: bytes, frames: Sequence[zmq.Frame]) -> tuple[Hello, channel.FromRank]:
+        """Decode a message of an admitted peer, and forget a peer that leaves."""
+        hello = self._peers[identity].hello
+        message = channel.decode_from_rank(b"".join(frame.buffer for frame in frames))
+        if isinstance(message, Left):
+            del self._peers[identity]
+        return hello, message
 
     def _read_hello(self, frames: Sequence[bytes]) -> Hello | None:
-        """Return the Hello of a process of this run; None if a stranger has sent the frames, which are not decoded.
+        """Return the Hello of a process of this run; None if it is none, or not of a rank.
 
         Raises:
             msgspec.MsgspecError: a process of the run has sent something else.
@@ -101,23 +139,66 @@ class RankConnections:
             return None
         return message
 
+    async def _refuse(self, identity: bytes) -> None:
+        reason = "it has no such rank; or the network has cut the connection, and what was under way is lost"
+        refused = channel.encode(Refused(reason))
+        with contextlib.suppress(zmq.ZMQError):  # one that has left, or does not read, needs no answer
+            await self._socket.send_multipart([identity, refused], flags=zmq.DONTWAIT)
+
     async def send(self, role: str, rank: int, message: Struct) -> None:
         """Send `message` to the thread `role` of `rank`.
 
         Raises:
             ConnectionError: the thread has never connected, or its connection is gone.
         """
-        for identity, hello in self._hellos.items():
-            if (hello.role, hello.rank) == (role, rank):
-                await self._send(identity, message)
+        for identity, peer in self._peers.items():
+            if (peer.hello.role, peer.hello.rank) == (role, rank):
+                await self._send(identity, peer.hello, message)
                 return
         raise ConnectionError(f"{role} of rank {rank} has not connected")
 
-    async def _send(self, identity: bytes, message: Struct) -> None:
+    async def _send(self, identity: bytes, hello: Hello, message: Struct) -> None:
         try:
             await self._socket.send_multipart([identity, channel.encode(message)], copy=False)
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            hello = self._hellos[identity]
             raise ConnectionError(f"the connection of {hello.role} of rank {hello.rank} is gone") from error
+
+    async def cut(self) -> TrainerError:
+        """Wait until the network has cut the connection of an admitted peer, and return the error that names it.
+
+        Consumes ends of connections; waits for the next; unblocked by it. An end by Left is none, and the death of a
+        process is reported by its launcher, for which it leaves time.
+        """
+        while True:
+            end = await recv_monitor_message(self._ends)
+            descriptor = end["value"]
+            await asyncio.sleep(LEFT_SECONDS)
+            if not self._held(descriptor):
+                continue
+            await asyncio.sleep(DEATH_SECONDS)
+            for identity, hello in self._held(descriptor):
+                if not await self._reaches(identity):
+                    return self._cut_off(hello)
+
+    def _cut_off(self, hello: Hello) -> TrainerError:
+        who = f"{hello.role} of trainer rank {hello.rank} (pid {hello.pid} on {hello.host})"
+        why = "its process has not ended, and what was under way is lost"
+        return TrainerError(f"the network has cut the connection of {who} to the controller at {self._address}: {why}")
+
+    def _held(self, descriptor: int) -> list[tuple[bytes, Hello]]:
+        """Return identity and Hello of peers that were admitted with this socket, and have not left."""
+        return [(identity, peer.hello) for identity, peer in self._peers.items() if peer.descriptor == descriptor]
+
+    async def _reaches(self, identity: bytes) -> bool:
+        """Return whether a connection still stands, by an empty message, which its peer passes over."""
+        try:
+            await self._socket.send_multipart([identity, b""], flags=zmq.DONTWAIT)
+        except zmq.Again:
+            return True  # it does not read
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            return False
+        return True

@@ -48,10 +48,15 @@ def join_shard(shard: SequenceShard) -> Shard:
 
 def pack_sizes(shard: Shard, flops: Flops) -> PackSizes:
     """Measure the micro-batches of a shard. `flops` are those of the model."""
-    packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
+    tokens = []
+    flops_of_packs = []
+    for minibatch in shard.minibatches:
+        for pack in minibatch.micro_batches:
+            tokens.append(len(pack.token_ids))
+            flops_of_packs.append(forward_flops(pack, flops))
     return PackSizes(
-        tokens=np.array([len(pack.token_ids) for pack in packs], np.int64),
-        flops=np.array([forward_flops(pack, flops) for pack in packs], np.float64),
+        tokens=np.array(tokens, np.int64),
+        flops=np.array(flops_of_packs, np.float64),
     )
 
 
@@ -63,10 +68,14 @@ def packing_report(batch: Batch, sizes: Sequence[PackSizes], packing: Packing) -
     """
     work = np.stack([of_rank.flops for of_rank in sizes])
     synchronous_time = work.max(axis=0).sum()
+    mean_time = work.sum(axis=1).mean()
     computed = sum(int(of_rank.tokens.sum()) for of_rank in sizes)
-    given = sum(len(t.token_ids) for group in batch.groups for t in group.trajectories)
+    room = packing.capacity * work.size
+    given = 0
+    for group in batch.groups:
+        given += sum(len(trajectory.token_ids) for trajectory in group.trajectories)
     return {
-        "packing/balance": float(synchronous_time / work.sum(axis=1).mean()),
-        "packing/efficiency": computed / (packing.capacity * work.size),
+        "packing/balance": float(synchronous_time / mean_time),
+        "packing/efficiency": computed / room,
         "packing/saved_fraction": 1 - computed / given,
     }

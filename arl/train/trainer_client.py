@@ -4,12 +4,13 @@
                                           rank 0's publisher: Published ─► weights(version)
 
 One task receives every message and gives it to whoever waits for it (RankConnections). Another one waits for a rank to
-die or to raise (RankWatch). The first failure ends every wait, present and future (Waits).
+die or to raise (RankWatch), and a third one for the network to cut a connection. The first failure ends every wait,
+present and future (Waits).
 """
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -19,7 +20,7 @@ from msgspec import Struct
 from arl.clock import now
 from arl.config.recipe import AdvantageSection, Deadlines
 from arl.data.model_limits import model_flops
-from arl.errors import DeadlineError, EngineError, TrainerError
+from arl.errors import DeadlineError, EngineError, RunError, TrainerError
 from arl.launch.base import Process
 from arl.launch.trust import RunTrust
 from arl.metrics.spans import add_span
@@ -37,6 +38,7 @@ from arl.train.channel import (
     Join,
     Joined,
     Leave,
+    Left,
     Published,
     Ready,
     Save,
@@ -53,7 +55,7 @@ from arl.train.rank_connections import TRAINER, RankConnections
 from arl.train.rank_watch import RankWatch
 from arl.train.shard import packing_report
 from arl.train.trained_tokens import trained_tokens
-from arl.train.waits import Answers, Waits, set_if_waiting
+from arl.train.waits import Answers, ThreadAnswers, Waits, set_if_waiting
 from arl.types import Batch, StepResult, WeightUpdate
 
 
@@ -116,7 +118,8 @@ class TrainerClient:
         self._one_claim_at_a_time = asyncio.Lock()
         self._answers: Answers | None = None
         self._saving: Answers | None = None
-        self._thread_answers: dict[str, asyncio.Future[Any]] = {}  # by role of rank 0's thread
+        self._thread_answers = ThreadAnswers(self._waits)
+        self._connected: dict[str, asyncio.Future[None]] = {}  # by role of a thread that lasts as long as rank 0
         self._wanted: dict[int, asyncio.Future[WeightUpdate]] = {}  # by version
         self._tasks: list[asyncio.Task[None]] = []
         self.environment = {  # of every rank
@@ -129,10 +132,11 @@ class TrainerClient:
     async def __aenter__(self) -> Self:
         self._answers = self._expect(Hello)
         for role in (channel.SENDERS, channel.CLAIMS):
-            self._thread_answers[role] = self._waits.new()
+            self._connected[role] = self._waits.new()
         self._tasks = [
             asyncio.create_task(self._listen(), name="trainer messages"),
-            asyncio.create_task(self._fail_with_a_rank(), name="trainer deaths"),
+            asyncio.create_task(self._fail_with(self._ranks.failure()), name="trainer deaths"),
+            asyncio.create_task(self._fail_with(self._connections.cut()), name="trainer network"),
         ]
         return self
 
@@ -172,8 +176,7 @@ class TrainerClient:
         self.tensors = first.tensors
         if self._init.transport == "broadcast":
             async with self._rank_0_deadline(self._deadlines.startup, "to start the threads that broadcast"):
-                await self._thread_answers[channel.SENDERS]
-                await self._thread_answers[channel.CLAIMS]
+                await asyncio.gather(*self._connected.values())
 
     async def step(self, batch: Batch) -> StepResult:
         """See Trainer. Each rank gets only its slice of the batch.
@@ -226,15 +229,14 @@ class TrainerClient:
 
     async def _claim(self, version: int) -> int:
         """Have rank 0 keep the newest version, `version` at least, until engines are sent a newer one; return it."""
-        claimed = self._waits.new()
-        self._thread_answers[channel.CLAIMS] = claimed
-        async with self._rank_0_deadline(self._deadlines.swap, f"to keep version {version} for engines"):
-            try:
-                await self._connections.send(channel.CLAIMS, 0, Claim(version))
-            except ConnectionError as error:
-                raise TrainerError(f"trainer rank 0 keeps no version for engines: {error}") from error
-            answer: Claimed = await claimed
-            return answer.version
+        with self._thread_answers.next(channel.CLAIMS) as claimed:
+            async with self._rank_0_deadline(self._deadlines.swap, f"to keep version {version} for engines"):
+                try:
+                    await self._connections.send(channel.CLAIMS, 0, Claim(version))
+                except ConnectionError as error:
+                    raise TrainerError(f"trainer rank 0 keeps no version for engines: {error}") from error
+                answer: Claimed = await claimed
+                return answer.version
 
     async def save(self, path: Path) -> None:
         """See Trainer. First waits until the previous save is written, because a rank keeps one copy at a time.
@@ -264,6 +266,8 @@ class TrainerClient:
             TrainerError, DeadlineError: a rank raised, or took longer than `deadlines.shutdown`.
         """
         self._ranks.close()  # because the end of a rank is no failure from here on
+        *_, network = self._tasks
+        network.cancel()  # nor is that of its connection
         await self._ask([Stop()] * self._num_ranks, Stopped, self._deadlines.shutdown)
 
     # ---- WeightSender
@@ -300,15 +304,14 @@ class TrainerClient:
 
     async def _ask_thread(self, thread: str, message: Struct, answering: str) -> Joined | Sent:
         """Send `message` to one of rank 0's threads, and wait for an answer of the thread `answering`."""
-        answered = self._waits.new()
-        self._thread_answers[answering] = answered
-        async with self._rank_0_deadline(self._deadlines.swap, f"to answer {message}"):
-            try:
-                await self._connections.send(thread, 0, message)
-            except ConnectionError as error:
-                raise EngineError(f"group {answering}: {error}") from error
-            answer: Joined | Sent = await answered
-            return answer
+        with self._thread_answers.next(answering) as answered:
+            async with self._rank_0_deadline(self._deadlines.swap, f"to answer {message}"):
+                try:
+                    await self._connections.send(thread, 0, message)
+                except ConnectionError as error:
+                    raise EngineError(f"group {answering}: {error}") from error
+                answer: Joined | Sent = await answered
+                return answer
 
     # ---- waiting
 
@@ -358,10 +361,9 @@ class TrainerClient:
                 self._waits.fail(TrainerError(f"a message of the trainer could not be handled: {error!r}"))
                 raise
 
-    async def _fail_with_a_rank(self) -> None:
-        """Waits for the first death or traceback of a rank; then ends every wait."""
-        error = await self._ranks.failure()
-        self._waits.fail(error)
+    async def _fail_with(self, failure: Coroutine[Any, Any, RunError]) -> None:
+        """Waits for the first failure of one kind; then ends every wait."""
+        self._waits.fail(await failure)
 
     def _deliver(self, sender: Hello, message: channel.FromRank) -> None:
         if isinstance(message, Failed):
@@ -374,14 +376,16 @@ class TrainerClient:
             assert self._saving is not None, "nothing was to be saved"
             self._saving.add(sender.rank, message)
         elif isinstance(message, Joined | Sent | Claimed):
-            set_if_waiting(self._thread_answers[sender.role], message)
+            self._thread_answers.add(sender.role, message)
+        elif isinstance(message, Left):
+            return  # its connection is forgotten
         elif sender.role == TRAINER:
             if isinstance(message, Hello):
                 self._ranks.greeted(message)
             assert self._answers is not None
             self._answers.add(sender.rank, message)
-        elif sender.role in (channel.SENDERS, channel.CLAIMS):
-            set_if_waiting(self._thread_answers[sender.role], None)
+        elif sender.role in self._connected:
+            set_if_waiting(self._connected[sender.role], None)
 
     def _deliver_update(self, update: WeightUpdate) -> None:
         self._published.add(update)

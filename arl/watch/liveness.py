@@ -3,12 +3,52 @@
 run.lock is held ─► it runs          status.json is new ─► it runs          neither: what is known of its process
 """
 
-import platform
+import time
 from pathlib import Path
 
 from arl.launch.resident_memory import started_at
-from arl.metrics.run_files import LOCK
-from arl.metrics.run_status import RunStatus
+from arl.metrics.run_files import LOCK, RECIPE
+from arl.metrics.run_status import RESUMING, SILENT_SECONDS, RunStatus, read_status
+
+
+class StatusWatch:
+    """Read the status of a run again and again, and count for how long nothing new has come.
+
+    Clocks of two hosts may differ by more than these seconds, so the age of a status counts only where this host has
+    written it. Otherwise this host's clock counts from the moment at which the status was first seen here.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._newest: RunStatus | None = None
+        self._seen_at = 0.0  # as time.monotonic()
+
+    def read(self) -> RunStatus:
+        """Read it.
+
+        Raises:
+            InputError: this is no run, or one that writes no status.
+            DataError: the file is damaged.
+        """
+        status = read_status(self._run)
+        if status != self._newest:
+            self._newest = status
+            self._seen_at = time.monotonic()
+        return status
+
+    @property
+    def silence(self) -> float:
+        """Return for how many seconds nothing new has come."""
+        if self._newest is None:
+            return 0.0
+        if self._newest.is_of_this_host:
+            return time.time() - self._newest.time
+        return time.monotonic() - self._seen_at
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether the controller should have written another status since."""
+        return self.silence > SILENT_SECONDS
 
 
 def is_locked(run: Path) -> bool:
@@ -24,14 +64,22 @@ def is_locked(run: Path) -> bool:
     return any(inode == place.rpartition(":")[2] for lock in fields for place in lock if place.count(":") == 2)
 
 
-def describe_silence(run: Path, status: RunStatus) -> str:
-    """Describe a status that is old: is its controller gone, or does it hang?"""
+def describe_silence(run: Path, status: RunStatus, seconds: float) -> str:
+    """Describe a status after which none has come for `seconds`: is its controller gone, or does it hang?"""
     place = f"process {status.pid} on {status.host}"
-    silence = f"the controller ({place}) has not written for {status.age:.0f} s"
+    silence = f"the controller ({place}) has not written for {seconds:.0f} s"
     if is_locked(run):
+        if status.stage == RESUMING:
+            return f"{silence}; it will when the checks are done"
         return f"{silence}; the run's lock is held, so it runs, and hangs or is stopped"
-    if status.host != platform.node():
+    if not status.is_of_this_host:
         return f"{silence}; whether it still runs can be seen on {status.host} alone"
     if started_at(status.pid) is None:
-        return f"{silence}; there is no such process any more: it was killed"
+        return f"{silence}; there is no such process any more: it was killed{_how_to_resume(run)}"
     return f"{silence}; a process of this id runs, but does not hold the run's lock: it is another one"
+
+
+def _how_to_resume(run: Path) -> str:
+    if not any(run.glob("checkpoints/step_*")):
+        return ""
+    return f"; `arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint"

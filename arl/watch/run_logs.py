@@ -3,7 +3,8 @@
 RUN/logs/<role>.log ─► its last lines ─► `follow`: what is added to any of them, until the run has ended
 
 A log grows by whole lines of one process each, so lines of several logs are shown one after the other with their role
-in front. Lines of one log keep their order; between two logs only the time of reading orders them.
+in front. Lines of one log keep their order; between two logs only the time of reading orders them. What is new is found
+by the place in each file, never by a time, because the clocks of two hosts differ.
 """
 
 import io
@@ -15,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from arl.errors import InputError
-from arl.metrics.run_status import STATUS_FILE, read_status, require_run
-from arl.watch.liveness import is_locked
+from arl.metrics.run_status import STATUS_FILE, require_run
+from arl.watch.liveness import StatusWatch, is_locked
 
 LOGS = "logs"
 PERIOD = 0.25  # seconds between two looks
@@ -125,8 +126,9 @@ def follow_logs(run: Path, role: str | None, logs: list[RoleLog], show: Show) ->
     Consumes new lines; waits PERIOD for more; unblocked by the clock alone. Ends by Ctrl-C as well.
     """
     has_prefix = len(logs) > 1 or role is None
+    watch = StatusWatch(run)
     while True:
-        has_ended = _has_ended(run)  # before the last look, so that nothing is missed
+        has_ended = _has_ended(run, watch)  # before the last look, so that nothing is missed
         known = {log.path for log in logs}
         logs += [log for log in _logs(run, role) if log.path not in known]
         for log in logs:
@@ -138,14 +140,14 @@ def follow_logs(run: Path, role: str | None, logs: list[RoleLog], show: Show) ->
         _show_lines(log, log.rest(), has_prefix, show)
 
 
-def _has_ended(run: Path) -> bool:
+def _has_ended(run: Path, watch: StatusWatch) -> bool:
     """Return whether nothing more will come: nobody holds the lock, and no other host says that it goes on."""
     if is_locked(run):
         return False
     if not (run / STATUS_FILE).exists():
         return True
-    status = read_status(run)
-    return bool(status.end) or status.is_old
+    status = watch.read()
+    return bool(status.end) or watch.is_silent
 
 
 def _show_lines(log: RoleLog, lines: Sequence[str], has_prefix: bool, show: Show) -> None:

@@ -7,43 +7,53 @@ import contextlib
 import select
 import sys
 import termios
+import time
 import tty
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import structs
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from arl.metrics.run_status import RunStatus, read_status
+from arl.metrics.run_status import RunStatus
 from arl.metrics.status_view import MOST_PROCESSES, draw_status, rows_that_fit
-from arl.watch.liveness import describe_silence
+from arl.watch.liveness import StatusWatch, describe_silence
 
 PERIOD = 0.5  # seconds between two looks
 
 
 def show_once(run: Path, console: Console) -> None:
-    """Print the status as it is."""
-    console.print(_draw(run, read_status(run)), soft_wrap=True)
+    """Print the status as it is. One of another host may be old: it is watched until that is known."""
+    watch = StatusWatch(run)
+    status = first = watch.read()
+    while not status.end and not status.is_of_this_host and status == first and not watch.is_silent:
+        time.sleep(PERIOD)
+        status = watch.read()
+    console.print(_draw(run, status, watch), soft_wrap=True)
 
 
 def show_live(run: Path, console: Console) -> None:
     """Draw the status until the run ends, q is pressed or Ctrl-C."""
-    status = read_status(run)
+    watch = StatusWatch(run)
+    status = watch.read()
     with (
         _keys() as pressed_q,  # first, so that no key is lost
-        Live(_draw(run, status, rows_that_fit(console.height)), console=console, auto_refresh=False) as live,
+        Live(_draw(run, status, watch, rows_that_fit(console.height)), console=console, auto_refresh=False) as live,
     ):
         while not status.end and not pressed_q(PERIOD):
-            status = read_status(run)
-            live.update(_draw(run, status, rows_that_fit(console.height)), refresh=True)
+            status = watch.read()
+            live.update(_draw(run, status, watch, rows_that_fit(console.height)), refresh=True)
 
 
-def _draw(run: Path, status: RunStatus, most_processes: int = MOST_PROCESSES) -> RenderableType:
-    view = draw_status(status, str(run), most_processes)
-    if status.end or not status.is_old:
-        return view
-    return Group(view, Text(describe_silence(run, status), style="bold red"))
+def _draw(run: Path, status: RunStatus, watch: StatusWatch, most_processes: int = MOST_PROCESSES) -> RenderableType:
+    """Draw the status; of a run that is silent, first what is known of that, and nothing that was true only then."""
+    if status.end or not watch.is_silent:
+        return draw_status(status, str(run), most_processes)
+    silence = Text(describe_silence(run, status, watch.silence), style="bold red")
+    last = structs.replace(status, stage=f"last seen: {status.stage}", waits=(), seconds_left=None)
+    return Group(silence, draw_status(last, str(run), most_processes))
 
 
 class _Keys:

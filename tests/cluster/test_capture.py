@@ -11,7 +11,7 @@ import pytest
 from arl.launch.child import RUN_KEY
 from arl.launch.tls import PRIVATE_KEY, TLS
 from arl.train.channel import ADDRESS
-from arl.train.curve import client_keys, server_keys
+from arl.train.channel_access import client_keys, server_keys
 from tests.cluster.capture import captured, found_in, streams
 from tests.cluster.faults import processes_of
 from tests.cluster.faulty_run import FaultyRun

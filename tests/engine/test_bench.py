@@ -33,7 +33,7 @@ def check(report: dict[str, Any], engines: set[str]) -> None:
             assert differences["max"] <= 2e-4
 
 
-@pytest.mark.slow
+@pytest.mark.long  # with an SGLang, the next one measures the same and more
 def test_the_benchmark_reports_rates_latencies_and_agreement_and_says_that_sglang_is_absent() -> None:
     report, told = bench(ARL_SGLANG_PYTHON="/nowhere/python")
     assert report["sglang"] == "absent"

@@ -28,7 +28,7 @@ def spoil(update: WeightUpdate, rank: int) -> None:
     first.write_bytes(content)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 4])
 def test_each_engine_holds_what_the_rank_on_its_device_has_shared(
     ranks: int, sglang_python: str, sglang_server: ServerProcess, old: Weights, tmp_path: Path
 ) -> None:

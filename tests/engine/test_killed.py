@@ -29,7 +29,7 @@ from tests.engine.conftest import (
 from tests.processes import survivors
 
 
-@pytest.mark.parametrize("kind", ["server", pytest.param("sglang", marks=pytest.mark.sglang)])
+@pytest.mark.parametrize("kind", ["server", pytest.param("sglang", marks=[pytest.mark.sglang, pytest.mark.long])])
 def test_what_a_killed_server_had_said_survives_it(
     kind: str, old: Weights, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from arl.errors import DeadlineError, ProcessDied
+from arl.config.cluster_section import Cluster
+from arl.errors import DeadlineError, ProcessDied, RecipeError
+from arl.launch import interfaces
 from arl.launch.address import rank_environments
 from arl.launch.base import Command, Resources
 from arl.launch.child import PARENT
@@ -45,6 +47,18 @@ def test_the_whole_tree_is_gone_after_the_block(tmp_path: Path, code: str) -> No
     tree = asyncio.run(main())
     assert not survivors(tree)
     assert len(tree) == (2 if code is GRANDCHILD else 1)
+
+
+def test_processes_listen_on_the_interface_that_the_recipe_names_and_otherwise_on_loopback(tmp_path: Path) -> None:
+    for cluster in (Cluster(), Cluster(interface="lo")):
+        (node,) = LocalLauncher(tmp_path, 1.0, cluster).nodes
+        assert node.address == "127.0.0.1"
+    beyond = {name: address for name, address in interfaces.interfaces().items() if name != "lo"}
+    for name, address in beyond.items():
+        (node,) = LocalLauncher(tmp_path, 1.0, Cluster(interface=name)).nodes
+        assert node.address == address
+    with pytest.raises(RecipeError, match=r"cluster\.interface ib7: this machine has no interface ib7 .*there are"):
+        LocalLauncher(tmp_path, 1.0, Cluster(interface="ib7"))
 
 
 def test_a_process_that_dies_before_it_is_ready_says_why(tmp_path: Path) -> None:

@@ -8,8 +8,37 @@ from pathlib import Path
 
 from arl.launch.base import Command
 from arl.launch.slurm import step_runner
+from arl.launch.slurm.memory_reports import MemoryReports
 from arl.launch.slurm.step_file import write_step_file
 from arl.launch.slurm.step_runner import MARK, STATE
+
+# It starts another process, and both write to a hundred megabytes.
+LARGE = """
+import subprocess, sys, time
+child = [sys.executable, "-c", "import time; held = b'x' * 100_000_000; print('ready', flush=True); time.sleep(600)"]
+held = b"x" * 100_000_000
+subprocess.Popen(child)
+time.sleep(600)
+"""
+
+
+def test_it_answers_each_sign_of_life_with_the_memory_of_its_process_and_of_what_that_has_started(
+    tmp_path: Path,
+) -> None:
+    step = write_step_file(tmp_path, "engine-0", Command((sys.executable, "-c", LARGE)), {}, "127.0.0.1")
+    command = [sys.executable, "-I", "-S", str(step_runner.__file__), str(step)]
+    reports = MemoryReports()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as runner:
+        assert runner.stdin is not None
+        assert runner.stdout is not None
+        assert reports.take(runner.stdout.readline()).startswith(f"{MARK}pid ".encode())
+        assert reports.take(runner.stdout.readline()) == b"ready\n"
+        runner.stdin.write(b"\n")
+        runner.stdin.flush()
+        assert reports.take(runner.stdout.readline()) == b""
+        runner.stdin.close()
+        assert reports.newest is not None
+        assert 200_000_000 < reports.newest < 300_000_000
 
 
 def test_it_says_what_its_process_does_and_passes_signals_on(tmp_path: Path) -> None:

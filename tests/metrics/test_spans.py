@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl import clock
-from arl.metrics.run_files import TraceFile
 from arl.metrics.spans import TraceSpan, add_span, recorded_spans, span, unrecorded_spans
+from arl.metrics.trace_files import Trace
 
 times = st.integers(0, 50)
 
@@ -56,7 +56,7 @@ def test_spans_before_the_trace_is_open_wait_for_it_and_those_after_its_end_are_
     async def main() -> None:
         with recorded_spans() as sink:
             add_span("evaluation", "0", "version 0", 1.0, 3.5)
-            trace = TraceFile(tmp_path / "trace.json", 0)
+            trace = Trace(tmp_path)
             sink.open(trace)
             with span("engine-0", "g0.0.0"), unrecorded_spans(), span("engine-0", "of another engine"):
                 await asyncio.sleep(2.0)
@@ -65,6 +65,6 @@ def test_spans_before_the_trace_is_open_wait_for_it_and_those_after_its_end_are_
             add_span("engine-0", "0", "late", 0.0, 1.0)
 
     clock.run(main, virtual=True, start=10.0)
-    events = json.loads((tmp_path / "trace.json").read_text())
+    events = json.loads((tmp_path / "spans" / "000001.json").read_text())
     kept = [(event["pid"], event["name"], event["ts"], event["dur"]) for event in events]
     assert kept == [("evaluation", "version 0", 1e6, 2.5e6), ("engine-0", "g0.0.0", 10e6, 2e6)]

@@ -12,8 +12,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,12 @@ from arl.models.tiny import make_tiny_model
 from arl.sync.group_sender import GroupSender
 from arl.tasks import running_checksum
 from arl.train.algorithms.grpo import GRPO
-from arl.train.curve import client_keys, server_keys
+from arl.train.channel_access import client_keys, server_keys
 from arl.train.trainer_client import TrainerClient
 from arl.types import Completion, GenerateRequest, SamplingParams
 from tests.engine.conftest import KEY, start_server
 from tests.network.capture import Streams, captured, streams
+from tests.network.listening import DOCUMENTED, Listening, documented_rows, listening
 from tests.network.namespaces import Host, Network, network
 from tests.train.synthetic import batch
 from tests.train.workers import DEADLINES, forked, init
@@ -114,6 +116,7 @@ class Run:
     trust: RunTrust
     trainer: TrainerClient
     engine: HttpEngine
+    roles: Mapping[int, str] = field(default_factory=dict)  # by pid
 
 
 @contextlib.asynccontextmanager
@@ -126,16 +129,18 @@ async def run_between(hosts: Network, model: Path, directory: Path) -> AsyncIter
         secrets = dict(trust.secrets)
         server = server_argv(model, hosts.hosts["engine"])
         engine = stack.enter_context(started(hosts.hosts["engine"], server, secrets, directory / "engine.log"))
+        roles = {os.getpid(): "controller", engine.pid: "engine"}
         async with TrainerClient(first, GRPO(), 2, trust, DEADLINES, host=hosts.address) as trainer:
             for rank in range(2):
                 numbers = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
                 environment = {**trainer.environment, **trainer.secrets, **numbers}
                 log = directory / f"rank-{rank}.log"
-                stack.enter_context(started(place, ["arl.train.rank"], environment, log))
+                process = stack.enter_context(started(place, ["arl.train.rank"], environment, log))
+                roles[process.pid] = f"rank {rank}"
             await trainer.ready()
             url = await asyncio.to_thread(address_of, engine)
             async with connect(url, trust, GroupSender(trainer, 120.0)) as client:
-                yield Run(trust, trainer, client)
+                yield Run(trust, trainer, client, roles)
             await trainer.stop()
 
 
@@ -211,7 +216,10 @@ def held_in_the_clear(found: Streams, wanted: dict[str, bytes]) -> set[str]:
 
 
 def scene(hosts: Network, model: Path, directory: Path, count: int) -> None:
-    """Compare rounds beside a stranger with the same rounds on loopback, without one; search what was captured."""
+    """Compare rounds beside a stranger with the same rounds on loopback, without one; search what was captured.
+
+    The sockets of the run are those that docs/security.md lists.
+    """
 
     async def undisturbed() -> list[Any]:
         trust = RunTrust(KEY)
@@ -231,6 +239,8 @@ def scene(hosts: Network, model: Path, directory: Path, count: int) -> None:
         file = directory / "run.pcap"
         async with run_between(hosts, model, directory) as run:
             rounds = [await results(run, 0)]
+            open_sockets = await asyncio.to_thread(listening, hosts, run.roles, OURS)
+            assert open_sockets == sum(map(Counter, DOCUMENTED.values()), Counter[Listening]())
             place = asyncio.to_thread(stranger, hosts, count, replays_of(streams(file)))
             attack = asyncio.create_task(place)
             rounds.append(await results(run, 1))
@@ -243,6 +253,7 @@ def scene(hosts: Network, model: Path, directory: Path, count: int) -> None:
 
     wanted: dict[str, bytes] = {}
     places: set[tuple[str, int]] = set()
+    assert documented_rows() >= DOCUMENTED.keys()
     expected = asyncio.run(undisturbed())
     with captured(hosts.bridge, directory / "run.pcap"):
         rounds = asyncio.run(disturbed())

@@ -10,7 +10,8 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.decoders import Fuse
 
 from arl.metrics.episode_table import SCHEMA
-from arl.metrics.run_files import TRACE_FILE, TRAJECTORIES, TraceFile
+from arl.metrics.run_files import TRAJECTORIES
+from arl.metrics.trace_files import Trace
 from arl.report.trajectory_source import TrajectorySource, open_source
 from arl.report.write_page import COLUMNS
 from arl.types import LATE, NOT_SAMPLED, TRAINED
@@ -117,7 +118,7 @@ def write_file(run: Path, number: int, rows: Sequence[dict[str, Any]]) -> Path:
 
 def write_trace(run: Path, num_steps: int) -> None:
     """Write the spans of steps, and of the swaps that follow them."""
-    trace = TraceFile(run / TRACE_FILE, 0)
+    trace = Trace(run)
     for step in range(num_steps):
         begin = step * STEP_SECONDS
         trace.span("trainer", f"step {step}", begin, begin + 0.5, version=step + 1)

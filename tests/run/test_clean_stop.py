@@ -1,10 +1,18 @@
 """Whole runs that Ctrl-C or SIGTERM stops: what they save, what they say, and what is left of them."""
 
+import asyncio
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
+import pytest
+
+from arl.errors import RunStopped
+from arl.run.clean_stop import stopped_by_signals
 from tests.processes import survivors
 from tests.run.test_train import Command, assert_everything_was_trained_once, start
 
@@ -95,3 +103,69 @@ def test_a_run_that_cannot_be_saved_in_time_ends_and_says_so(start: Callable[...
     late = r"arl: stopped at version \d+ without a checkpoint of it, which was not complete 0.5 s after"
     assert re.match(late, last_line(command)), command.output
     assert not survivors(list(processes.values()))
+
+
+def no_more_time() -> RunStopped:
+    raise AssertionError("the block has ended in time")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_as_training_ends_has_the_effect_of_one_that_comes_just_after(
+    number: signal.Signals,
+) -> None:
+    stops: list[str] = []
+
+    async def train() -> None:
+        async with stopped_by_signals(lambda: stops.append("stop"), stops.append, 10.0, no_more_time):
+            await asyncio.sleep(0)
+            signal.raise_signal(number)  # the loop does not turn any more before the block ends
+        await asyncio.sleep(30)
+        raise AssertionError("the signal was lost")
+
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # as the command line does
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(train())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stops == []
+
+
+def test_of_two_signals_the_first_stops_the_run_and_the_second_ends_it_wherever_the_second_comes() -> None:
+    """The second one comes before each line of the code that handles the first, one line in each round."""
+    ended: list[int] = []
+    stops: list[str] = []
+    places = 0
+
+    async def train(place: int) -> int:
+        lines = 0
+
+        def trace(frame: FrameType, event: str, argument: Any) -> Any:
+            nonlocal lines
+            if frame.f_code.co_name != "handle":
+                return None
+            if event == "line":
+                lines += 1
+                if lines == place:
+                    sys.settrace(None)
+                    frame.f_trace = None
+                    signal.raise_signal(signal.SIGTERM)
+            return trace
+
+        async with stopped_by_signals(lambda: stops.append("stop"), lambda _: None, 30.0, no_more_time):
+            sys.settrace(trace)
+            signal.raise_signal(signal.SIGINT)
+            sys.settrace(None)
+            await asyncio.sleep(0.01)
+        return lines
+
+    before = {number: signal.signal(number, lambda n, _: ended.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while asyncio.run(train(places + 1)) > places:
+            places += 1
+            assert (stops, len(ended)) == (["stop"] * places, places)
+    finally:
+        sys.settrace(None)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert places >= 3

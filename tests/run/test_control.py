@@ -14,11 +14,13 @@ import pytest
 import arl
 from arl.errors import InputError, RunError
 from arl.launch.base import Resources
+from arl.run.control import control_folder
 from arl.run.control.control_client import RunControl
 from arl.run.control.control_folder import (
     LONGEST,
     REQUEST_SECONDS,
     ControlFolder,
+    Polled,
     new_name,
     read_private,
     write_private,
@@ -27,6 +29,8 @@ from arl.run.control.control_messages import AddEngine, EngineStatus, JoinEngine
 from arl.run.control.control_server import serve_control
 from arl.run.control.run_key_file import key_file, read_trust
 from arl.types import StartingVersions
+
+MODEL = "ab12"  # sha256
 
 
 class Engines:
@@ -67,6 +71,7 @@ def served(
         is_local=True,
         weights=None,
         versions=StartingVersions("model"),
+        model=MODEL,
         like=Resources(threads=1),
         engines=[],
     )
@@ -80,7 +85,7 @@ def served(
 
 
 def guest(**changes: str) -> JoinEngine:
-    said = {"name": "engine-n2-0", "url": "http://127.0.0.1:9", "node": "n2", "arl": "0.1.0", **changes}
+    said = {"name": "engine-n2-0", "url": "http://127.0.0.1:9", "node": "n2", "arl": "0.1.0", "model": MODEL, **changes}
     return JoinEngine(pid=4, **said)
 
 
@@ -95,6 +100,8 @@ def test_a_command_sees_the_engines_and_gets_an_answer_or_the_reason_why_not(tmp
             await control.ask(guest(arl=arl.__version__), 30)
         with pytest.raises(InputError, match=r"arl 9\.9: the run has arl"):
             await control.ask(guest(arl="9.9"), 30)
+        with pytest.raises(InputError, match=r"^engine-n2-0: has other weights, .*sha256 5eed; theirs is ab12"):
+            await control.ask(guest(arl=arl.__version__, model="5eed"), 30)
         with pytest.raises(InputError, match=r"http://\[x: is no address of a server: Invalid IPv6 URL"):
             await control.ask(guest(arl=arl.__version__, url="http://[x"), 30)
         assert engines.changes == ["add", "remove engine-0"]
@@ -120,7 +127,7 @@ def test_garbage_is_answered_or_left_alone_and_commands_are_answered_nevertheles
         assert await control.ask(AddEngine(), 30) == "engine-1"
         assert engines.changes == ["add"]
         answer = tmp_path / "control" / "answers" / bad
-        assert "cannot be read" in json.loads(answer.read_bytes())["error"]
+        assert f"request {bad} cannot be read: " in json.loads(answer.read_bytes())["error"]
 
     served(tmp_path, ask)
 
@@ -137,6 +144,66 @@ def test_a_request_whose_command_died_long_ago_is_dropped(tmp_path: Path) -> Non
         assert not stale.exists()
         assert engines.changes == ["remove engine-0"]
 
+    served(tmp_path, ask)
+
+
+def test_a_request_that_cannot_be_taken_away_is_answered_later_once_and_those_behind_it_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ControlFolder(tmp_path)
+    folder.make()
+    names = {new_name() for _ in range(5)}
+    stuck = min(names)
+    for name in names:
+        write_private(folder.requests / name, name.encode())
+    unlink = Path.unlink
+
+    def fail_once(path: Path, missing_ok: bool = False) -> None:
+        if path.name == stuck:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", fail_once)
+    polled = folder.poll(b"{}")
+    assert dict(polled.requests) == {name: name.encode() for name in names - {stuck}}
+    assert polled.failure == f"{folder.requests / stuck}: Input/output error"
+    monkeypatch.undo()
+    assert folder.poll(b"{}") == Polled([(stuck, stuck.encode())], "")
+    assert folder.poll(b"{}") == Polled([], "")
+
+
+def test_a_request_that_its_command_has_taken_back_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ControlFolder(tmp_path)
+    folder.make()
+    request = folder.requests / new_name()
+    write_private(request, b"{}")
+    real = control_folder.read_private
+
+    def read_and_take_back(path: Path) -> bytes:
+        data = real(path)
+        request.unlink()
+        return data
+
+    monkeypatch.setattr(control_folder, "read_private", read_and_take_back)
+    assert folder.poll(b"{}") == Polled([], "")
+
+
+def test_an_answer_that_the_disk_has_no_room_for_is_written_when_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = ControlFolder.answer
+    failures = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
+
+    def fail_once(folder: ControlFolder, name: str, data: bytes) -> None:
+        if failures:
+            raise failures.pop()
+        write(folder, name, data)
+
+    async def ask(control: RunControl, engines: Engines) -> None:
+        assert await control.ask(AddEngine(), 30) == "engine-1"
+        assert (failures, engines.changes) == ([], ["add"])
+
+    monkeypatch.setattr(ControlFolder, "answer", fail_once)
     served(tmp_path, ask)
 
 

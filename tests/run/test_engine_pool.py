@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from arl import clock
+from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.errors import EngineError, EngineLost, InputError, ProcessDied, RunError, leaves
 from arl.launch.base import Node, Resources
@@ -72,9 +73,12 @@ class FakeServers:
     refusing: set[int] = dataclasses.field(default_factory=set)
     unstartable: set[int] = dataclasses.field(default_factory=set)
     without_room: set[int] = dataclasses.field(default_factory=set)
+    hanging: set[int] = dataclasses.field(default_factory=set)
 
     async def start(self, i: int) -> FakeProcess:
         await asyncio.sleep(START_SECONDS)
+        if i in self.hanging:
+            await asyncio.Event().wait()
         if i in self.unstartable:
             raise ProcessDied(f"engine-{i} cannot be started")
         if i in self.without_room:
@@ -90,22 +94,25 @@ class FakeServers:
         yield NullEngine(lambda _: 1)
 
 
-def changed(scenario: Callable[[EnginePool, FakeServers], Awaitable[None]]) -> list[str]:
-    """Change a pool of one engine, which has one GPU of three, and return its notes."""
+def changed(scenario: Callable[[EnginePool, FakeServers], Awaitable[None]], recipe: Recipe = RECIPE) -> list[str]:
+    """Change a pool of one engine, which has one GPU of three, and return its notes. It leaves no task behind."""
     notes: list[str] = []
 
     async def main() -> None:
-        servers = FakeServers([Resources(1, ("0",))])
+        servers = FakeServers([Resources(1, ("0",))], recipe)
         first = await servers.start(0)
-        async with open_engine_pool(servers, [first], notes.append) as pool:  # type: ignore[arg-type, list-item]
-            await scenario(pool, servers)
+        try:
+            async with open_engine_pool(servers, [first], notes.append) as pool:  # type: ignore[arg-type, list-item]
+                await scenario(pool, servers)
+        finally:
+            assert asyncio.all_tasks() == {asyncio.current_task()}
 
     clock.run(main, virtual=True)
     return notes
 
 
 def devices(pool: EnginePool) -> list[tuple[str, ...]]:
-    return sorted(resources.devices for resources in pool._taken())
+    return sorted(resources.devices for resources in pool._starts.taken())
 
 
 def test_engines_that_are_added_at_the_same_time_get_devices_of_their_own() -> None:
@@ -120,7 +127,9 @@ def test_engines_that_are_added_at_the_same_time_get_devices_of_their_own() -> N
 
 def test_an_engine_that_has_joined_keeps_its_name_and_is_given_up_by_an_error() -> None:
     async def scenario(pool: EnginePool, _: FakeServers) -> None:
-        guest = JoinEngine(name="engine-n3-9ed7-0", url="http://127.0.0.1:9", node="n3", pid=4, arl="0.1.0")
+        guest = JoinEngine(
+            name="engine-n3-9ed7-0", url="http://127.0.0.1:9", node="n3", pid=4, arl="0.1.0", model="ab12"
+        )
         assert await pool.join(guest) == guest.name
         replica = pool.router.replica(1)
         assert replica is not None
@@ -155,11 +164,15 @@ def test_an_engine_that_a_full_disk_keeps_from_starting_is_an_answer_and_its_gpu
     assert changed(scenario) == []
 
 
-@pytest.mark.parametrize("can_start", [True, False])
-def test_an_engine_can_be_removed_while_it_starts_and_nothing_is_left_of_it(can_start: bool) -> None:
+@pytest.mark.parametrize("outcome", ["it starts", "it is not startable", "the disk is full"])
+def test_an_engine_can_be_removed_while_it_starts_and_nothing_is_left_of_it(outcome: str) -> None:
+    can_start = outcome == "it starts"
+
     async def scenario(pool: EnginePool, servers: FakeServers) -> None:
-        if not can_start:
+        if outcome == "it is not startable":
             servers.unstartable.add(1)
+        if outcome == "the disk is full":
+            servers.without_room.add(1)
         adding = asyncio.create_task(pool.add())
         await asyncio.sleep(START_SECONDS / 2)
         assert await pool.remove("engine-1") == 0
@@ -170,7 +183,8 @@ def test_an_engine_can_be_removed_while_it_starts_and_nothing_is_left_of_it(can_
         with pytest.raises(InputError, match="is the run's only engine"):
             await pool.remove("engine-0")
 
-    changed(scenario)
+    (note,) = changed(scenario)  # whoever has added it is told why it did not start, and nobody else
+    assert note.endswith("was removed; 0 requests resumed; it has 1 engine")
 
 
 def test_the_only_engine_stays_until_the_process_of_another_one_has_started() -> None:
@@ -208,3 +222,70 @@ def test_a_run_ends_when_the_engine_that_was_added_refuses_and_no_other_one_is_l
     with pytest.raises(ExceptionGroup) as raised:
         changed(scenario)
     assert "engine-1 refuses its weights\nno engine is left" in " ".join(map(str, leaves(raised.value)))
+
+
+async def begin_to_add(pool: EnginePool) -> None:
+    """Have somebody ask for one more engine who is gone, as the run is, before it has started."""
+    adding = asyncio.create_task(pool.add())
+    await asyncio.sleep(START_SECONDS / 2)
+    adding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await adding
+
+
+def test_an_engine_that_is_being_started_when_the_run_ends_is_ended_with_it() -> None:
+    processes: list[list[FakeProcess]] = []
+
+    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
+        processes.append(servers.started)
+        await begin_to_add(pool)
+
+    assert changed(scenario) == []
+    assert [process.over.is_set() for process in processes[0]] == [False, True]  # the launcher ends the first one
+
+
+def test_so_is_one_that_is_being_started_when_the_run_fails() -> None:
+    processes: list[list[FakeProcess]] = []
+
+    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
+        processes.append(servers.started)
+        await begin_to_add(pool)
+        raise RunError("the trainer died")
+
+    with pytest.raises(ExceptionGroup):
+        changed(scenario)
+    assert [process.over.is_set() for process in processes[0]] == [False, True]
+
+
+def test_a_start_that_hangs_when_the_run_ends_is_given_up_at_a_deadline_and_reported() -> None:
+    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
+        servers.hanging.add(1)
+        await begin_to_add(pool)
+
+    (note,) = changed(scenario)
+    assert note == f"engine-1: its start was given up after {RECIPE.deadlines.shutdown:g} s (deadlines.shutdown)"
+
+
+@pytest.mark.parametrize("unstartable", ["unstartable", "without_room"])
+def test_a_start_that_fails_while_the_run_ends_is_reported_once(unstartable: str) -> None:
+    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
+        getattr(servers, unstartable).add(1)
+        await begin_to_add(pool)
+
+    (note,) = changed(scenario)
+    assert "engine-1 cannot be started" in note
+
+
+def test_a_full_disk_that_keeps_an_engine_from_its_restart_costs_the_run_that_engine() -> None:
+    recipe = load_recipe(Path("recipes/quickstart.yaml"), ["engine.replicas=1", "engine.min_replicas=1"])
+
+    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
+        await pool.add()
+        servers.without_room.add(0)
+        servers.started[0].over.set()
+        while len(pool.statuses()) > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+    note = changed(scenario, recipe)[-1]
+    assert "engine-0 cannot be started" in note
+    assert note.endswith("No space left on device\nThe run goes on; it has 1 engine")

@@ -111,7 +111,7 @@ def test_a_server_that_is_never_ready_ends_the_run_with_its_deadline(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("[--fancy]", "unrecognized arguments: --fancy"),
+        pytest.param("[--fancy]", "unrecognized arguments: --fancy", marks=pytest.mark.long),
         ("[--quantization, awq]", "Cannot find the config file for awq"),  # when it loads this model
     ],
 )

@@ -5,10 +5,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
+from arl.config.train_section import Train
 from arl.metrics.names import Record
 from arl.metrics.run_status import read_status
-from arl.run.status_writer import NewestEvaluations, StatusWriter, recent_speed, telling_waits
+from arl.run.recent_speed import recent_speed, seconds_left
+from arl.run.status_writer import NewestEvaluations, StatusWriter, TrainedTokenSum, telling_waits
 from tests.watch.statuses import a_run, a_status
 
 
@@ -61,6 +65,38 @@ def test_waits_of_loops_come_first_and_those_of_requests_are_shown_once_they_tak
     assert all(wait.seconds >= 10.0 for wait in shown[2:])
 
 
+@given(
+    steps=st.integers(1, 60),
+    tokens=st.none() | st.integers(1, 3000),
+    tokens_of_step=st.integers(1, 100),
+    step_seconds=st.floats(0.1, 1000.0),
+    trained=st.integers(0, 59),
+)
+def test_the_time_left_is_that_of_the_steps_until_the_first_limit(
+    steps: int, tokens: int | None, tokens_of_step: int, step_seconds: float, trained: int
+) -> None:
+    train = Train(steps=steps, tokens=tokens)
+    versions = range(1, min(trained, steps) + 1)
+    records = [{**step(version, step_seconds, 0.0), "tokens/trained": tokens_of_step} for version in versions]
+    assume(records)
+    version = len(records)
+    so_far = TrainedTokenSum().read(records)
+    speed = recent_speed(records)
+    assert speed is not None
+    left = 0
+    while not train.is_done(version + left, so_far + left * tokens_of_step):
+        left += 1
+    assert seconds_left(train, version, so_far, speed) == pytest.approx(left * step_seconds)
+
+
+def test_trained_tokens_are_added_up_though_evaluations_have_records_too() -> None:
+    tokens = TrainedTokenSum()
+    records = [measured(0, 0.5), step(1, 1.0, 0.0)]
+    assert tokens.read(records) == 80
+    records.append(step(2, 1.0, 0.0))
+    assert tokens.read(records) == 160
+
+
 def test_before_the_first_step_there_is_no_speed() -> None:
     assert recent_speed([measured(0, 0.5)]) is None
 
@@ -76,7 +112,7 @@ def test_the_newest_evaluation_is_that_of_the_newest_version_in_whatever_order_t
 
 def test_a_status_that_is_written_late_does_not_replace_the_one_that_says_how_the_run_has_ended(tmp_path: Path) -> None:
     origin = SimpleNamespace(directory=a_run(tmp_path), version=0)
-    writer = StatusWriter(cast(Any, SimpleNamespace(recipe=None, display=None, origin=origin)))
+    writer = StatusWriter(cast(Any, None), cast(Any, origin), cast(Any, None), "training")
     writer.write(a_status(clock=13.0, end="finished"))
     writer.write(a_status(clock=12.0))
     assert read_status(tmp_path).end == "finished"

@@ -69,8 +69,12 @@ class Command:
         recipe: str | None = None,
         gates: Sequence[int] = (),
         is_forked: bool = True,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """Without a `recipe`, a small one that needs no warm-up; the scores `gates` wait until they are opened."""
+        """Without a `recipe`, a small one that needs no warm-up; the scores `gates` wait until they are opened.
+
+        `prefix` begins the command line, as to run it on another machine; it takes `is_forked=False`.
+        """
         cache = {"ARL_CACHE": str(directory / "cache")} if recipe is None else {}
         (directory / "recipe.yaml").write_text(recipe or RECIPE)
         (directory / "mine.py").write_text(REWARDS)
@@ -88,7 +92,7 @@ class Command:
             self.process = ForkedCommand(arguments, directory, env)
         else:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "arl.cli", *arguments],
+                [*prefix, sys.executable, "-m", "arl.cli", *arguments],
                 cwd=directory,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -303,24 +307,25 @@ def test_weights_that_are_broadcast_and_checked_survive_a_killed_replica_and_the
     start: Callable[..., Command],
 ) -> None:
     """Every replica, and every one that takes its place, has a group of its own; every weight is compared."""
+    gate = 8 + 16 * 18
     command = start(
-        *("sync={transport: broadcast, bucket_megabytes: 1, check: true}", "engine.replicas=2", "train.steps=40"),
+        *("sync={transport: broadcast, bucket_megabytes: 1, check: true}", "engine.replicas=2", "train.steps=24"),
         *("eval.problems=8", "deadlines.generate=10", "deadlines.swap=8"),
-        gates=[8 + 16 * 30],
+        gates=[gate],
     )
-    command.read_until("step    8")
+    command.read_until("step    6")
     command.children()["arl.engine.embedded.server"].kill()
     command.read_until("was killed by SIGKILL; restarted in")
     for module, process in command.processes():
         if module == "arl.engine.embedded.server":
             process.send_signal(signal.SIGSTOP)
-    command.open_gate(8 + 16 * 30)
+    command.open_gate(gate)
     assert command.end() == 0, command.output
     assert "Traceback" not in command.output
     assert "weights travel by broadcast" in command.output
     assert "did not answer in time and was killed; restarted in" in command.output
     assert [r["engines/restarts"] for r in command.metrics() if "loss" in r][-1] >= 1
-    assert_everything_was_trained_once(command, steps=40)
+    assert_everything_was_trained_once(command, steps=24)
     assert not command.weights_left()
 
 
@@ -336,7 +341,7 @@ def assert_the_frozen_rank_is_named(command: Command, pid: int) -> None:
 @pytest.mark.parametrize(
     ("victim", "rule"),
     [
-        pytest.param("arl.engine.embedded.server", ["rollout.staleness=2"], marks=pytest.mark.slow),
+        pytest.param("arl.engine.embedded.server", ["rollout.staleness=2"], marks=pytest.mark.long),
         pytest.param(
             FROZEN, ["rollout.staleness=2", "sync.transport=broadcast", "deadlines.step=15"], marks=pytest.mark.slow
         ),
@@ -346,15 +351,17 @@ def assert_the_frozen_rank_is_named(command: Command, pid: int) -> None:
 def test_after_a_kill_or_a_frozen_rank_a_resumed_run_loses_no_problem_and_trains_none_twice(
     start: Callable[..., Command], victim: str, rule: list[str]
 ) -> None:
-    settings = ("train.steps=60", "output.checkpoint_every=5", "eval.problems=0", "engine.max_restarts=0", *rule)
-    command = start(*settings, gates=[16 * 30])
-    command.read_until("step   17")
+    """The next run also removes the weights that a killed controller has left in memory."""
+    settings = ("train.steps=40", "output.checkpoint_every=5", "eval.problems=0", "engine.max_restarts=0", *rule)
+    gate = 16 * 22
+    command = start(*settings, gates=[gate])
+    command.read_until("step   12")
     children = command.children()
     if victim == FROZEN:
         children[victim].send_signal(signal.SIGSTOP)
     else:
         (command.process if victim == "the controller" else children[victim]).kill()
-    command.open_gate(16 * 30)
+    command.open_gate(gate)
     assert command.end() == (-signal.SIGKILL if victim == "the controller" else 3)
     assert not survivors(list(children.values()))
     if victim == FROZEN:
@@ -363,28 +370,15 @@ def test_after_a_kill_or_a_frozen_rank_a_resumed_run_loses_no_problem_and_trains
     assert resumed.end() == 0, resumed.output
     came_from = re.search(r"from step_(\d+)", resumed.output)
     assert came_from is not None
-    assert 5 <= int(came_from[1]) <= 55
-    assert [r["step"] for r in resumed.metrics()] == list(range(1, 61))
-    assert_everything_was_trained_once(resumed, steps=60)
+    assert 5 <= int(came_from[1]) <= 35
+    assert [r["step"] for r in resumed.metrics()] == list(range(1, 41))
+    assert_everything_was_trained_once(resumed, steps=40)
+    assert not command.weights_left()
     if victim == "the controller":
         rows = pq.read_table(resumed.run / "trajectories").to_pylist()
         ages = {(r["trained_at"], r["trained_at"] - v) for r in rows for v in r["policy_versions"] if v >= 0}
-        assert ages == {(step, min(step, 2)) for step in range(60)}
+        assert ages == {(step, min(step, 2)) for step in range(40)}
     assert json.loads((resumed.run / "trace.json").read_text())
-
-
-@pytest.mark.slow
-def test_a_killed_controller_takes_everything_with_it_and_the_next_run_clears_its_weights(
-    start: Callable[..., Command],
-) -> None:
-    command = start("train.steps=100000")
-    command.read_until("step    2")
-    children = list(command.children().values())
-    command.process.kill()
-    assert not survivors(children)
-    command.process.wait()
-    assert start("train.steps=1", "eval.problems=0").end() == 0
-    assert not command.weights_left()
 
 
 @pytest.mark.slow

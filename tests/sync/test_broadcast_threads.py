@@ -1,14 +1,23 @@
 """Rank 0's threads broadcast to engines that join, each in a group of its own; queues stand for the controller."""
 
+import asyncio
+import re
+import threading
 from queue import Queue
+from typing import cast
 
+import pytest
 import torch
+from aiohttp.test_utils import TestClient, TestServer
 
+from arl.engine.embedded.batching import EmbeddedEngine
+from arl.engine.embedded.routes import EngineRoutes
+from arl.errors import EngineError
 from arl.sync.broadcast_target import BroadcastTarget
 from arl.sync.broadcast_threads import GroupRequest, start_broadcast_threads
 from arl.sync.buckets import make_buckets
 from arl.sync.loading import specs_of
-from arl.sync.process_group import Receiver
+from arl.sync.process_group import Group, Receiver
 from arl.sync.weight_messages import BUCKETS, InitGroup, UpdateFromDistributed
 from arl.sync.weight_sender import Rendezvous
 
@@ -59,8 +68,8 @@ class Controller:
         return self.links[group].rendezvous.get(timeout=SECONDS)
 
 
-def join(group: str, at: Rendezvous) -> Receiver:
-    receiver = Receiver(SECONDS)
+def join(group: str, at: Rendezvous, seconds: float = SECONDS) -> Receiver:
+    receiver = Receiver(seconds)
     receiver.join(
         InitGroup(
             master_address=at.host,
@@ -116,3 +125,58 @@ def test_a_version_that_is_not_published_is_reported_and_the_other_groups_go_on(
     for link in (controller.links["right"], controller.listener):
         link.versions.put(None)
         link.requests.put(None)
+
+
+def test_a_group_that_an_engine_has_left_is_closed_even_if_the_engine_was_receiving() -> None:
+    target = BroadcastTarget(BUCKET_BYTES)
+    state = {"a": torch.ones(3)}
+    target.write(1, state)
+    controller = Controller(target, "left")
+    receiver = join("left", controller.open("left"), seconds=1.0)
+    failures: Queue[str] = Queue()
+    begun = threading.Event()
+
+    def receive_nothing() -> None:
+        begun.set()
+        with pytest.raises(EngineError) as failed:
+            receive(receiver, "left", state)
+        failures.put(str(failed.value))
+
+    threading.Thread(target=receive_nothing).start()
+    begun.wait()
+    receiver.leave("left")
+    link = controller.links["left"]
+    link.versions.put(1)
+    assert "Connection closed by peer" in link.answers.get(timeout=SECONDS)
+    assert re.search("broke off|join it first", failures.get(timeout=SECONDS))
+    with pytest.raises(EngineError, match="group left is not one of"):
+        receiver.leave("left")
+    controller.listener.requests.put(None)
+
+
+def test_a_group_that_does_not_close_is_answered_by_an_error_and_the_engine_answers_others_meanwhile() -> None:
+    """NCCL's abort may hang; nothing else does."""
+    let_go = threading.Event()
+
+    class HangingGroup(Group):
+        def __init__(self) -> None:
+            """Join nothing."""
+
+        def close(self) -> None:
+            let_go.wait()
+
+    async def ask() -> None:
+        routes = EngineRoutes(cast(EmbeddedEngine, None), "model", (), None, broadcast_seconds=0.5)
+        routes._receiver._groups["stuck"] = HangingGroup()
+        routes._receiver._staged["stuck"] = {}
+        async with TestClient(TestServer(routes.app())) as client:
+            leaving = asyncio.create_task(client.post("/destroy_weights_update_group", json={"group_name": "stuck"}))
+            assert (await client.get("/health")).status == 200
+            answer = await leaving
+            assert answer.status == 400
+            assert "group stuck: it was left, and is not closed after 0.5 s" in await answer.text()
+
+    try:
+        asyncio.run(ask())
+    finally:
+        let_go.set()

@@ -1,6 +1,7 @@
 """Processes of a node share one copy of each published version, and leave nothing in its memory."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -224,6 +225,25 @@ def test_a_process_that_hangs_while_it_copies_holds_up_nobody_for_longer_than_th
             assert waiting.hold() == f"{published}/v1 b'weights 1'"  # it does not wait for it again
         os.close(own)
         waiting.end()
+
+
+def test_copies_that_are_removed_as_soon_as_they_are_made_hold_up_nobody_for_longer_than_the_deadline(
+    published: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons: list[str] = []
+    copy_version = node_copy._copy
+
+    def copy_and_lose(version: Path, copy: Path) -> None:
+        copy_version(version, copy)
+        shutil.rmtree(copy)  # by a process that makes room for a newer version
+
+    monkeypatch.setattr(node_copy, "_copy", copy_and_lose)
+    copies = NodeCopies(published, 0.2, memory, say=reasons.append)
+    with copies.hold(str(published / "v1")) as held:
+        assert held.path == str(published / "v1")
+    copies.close()
+    (reason,) = reasons
+    assert "has not copied it within 0.2 s" in reason
 
 
 def test_the_deadline_is_of_those_that_wait_and_not_of_the_one_that_copies(published: Path, memory: Path) -> None:

@@ -38,7 +38,7 @@ VARLEN = "torch_attn._varlen_attn.default"
 VARLEN_BACKWARD = "torch_attn._varlen_attn_backward.default"
 Case = dict[str, Any]
 Results = dict[str, dict[str, Any]]
-# Each family and each setting once; the slow grid has them in many combinations.
+# Each family and each setting once; the grids have them in many combinations.
 STEPS: dict[str, Case] = {
     "bfloat16": {"family": "qwen3", "train": {"minibatches": 2}, "hands_over": True},
     "float32": {"family": "llama", "train": {"dtype": "float32"}, "groups": 6},  # two micro-batches in the update
@@ -82,6 +82,7 @@ GRIDS: dict[int, dict[str, list[Any]]] = {  # by the number of ranks
     2: {"dtype": DTYPES, "head": ["auto", "float32"], "checkpointing": ["none", "selective", "full"]},
     4: {"dtype": DTYPES, "reshard": [False, True], "shard_ranks": [None, 2]},
 }
+Combination = tuple[Any, ...]  # a family, and a value of each axis of a grid
 Compute = Callable[[dict[str, Case]], Results]
 
 
@@ -173,17 +174,46 @@ def test_an_error_of_type_or_device_is_found(fault: str, results: Results) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world_size", GRIDS)
-def test_every_setting_of_every_family_takes_a_step(world_size: int, compute: Compute) -> None:
-    grid = GRIDS[world_size]
+def test_every_setting_takes_a_step_beside_every_family_and_every_other_setting(compute: Compute) -> None:
+    take_steps(pairwise, compute)
+
+
+@pytest.mark.long
+def test_every_combination_of_settings_of_every_family_takes_a_step(compute: Compute) -> None:
+    take_steps(lambda *axes: list(itertools.product(*axes)), compute)
+
+
+def pairwise(*axes: list[Any]) -> list[Combination]:
+    """Return combinations in which each value of an axis meets each value of every other one.
+
+    Each is the one with the most pairs that have not met yet, which gives a fifth of all combinations here.
+    """
+    combinations = list(itertools.product(*axes))
+    missing = set().union(*map(pairs, combinations))
+    chosen: list[Combination] = []
+    while missing:
+        best = max(combinations, key=lambda combination: len(missing & pairs(combination)))
+        chosen.append(best)
+        missing -= pairs(best)
+    return chosen
+
+
+def pairs(combination: Combination) -> set[Any]:
+    """Return every two values of a combination, each with the number of its axis."""
+    return set(itertools.combinations(enumerate(combination), 2))
+
+
+def take_steps(choose: Callable[..., list[Combination]], compute: Compute) -> None:
+    """Take a step with each combination, of the families and of the settings of each grid, that `choose` returns."""
     cases: dict[str, Case] = {}
-    for family, *chosen in itertools.product(FAMILIES, *grid.values()):
-        train = dict(zip(grid, chosen, strict=True))
-        cases[f"{family} {train}"] = {
-            "family": family,
-            "world_size": world_size,
-            "train": {"minibatches": 2, **train},
-            "hands_over": True,
-        }
+    for world_size, grid in GRIDS.items():
+        for family, *chosen in choose(list(FAMILIES), *grid.values()):
+            train = dict(zip(grid, chosen, strict=True))
+            cases[f"{family} {world_size} {train}"] = {
+                "family": family,
+                "world_size": world_size,
+                "train": {"minibatches": 2, **train},
+                "hands_over": True,
+            }
     failed = {name: result["trace"] for name, result in compute(cases).items() if "error" in result}
     assert not failed, failed

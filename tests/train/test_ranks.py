@@ -5,6 +5,7 @@ They are forks where a test is about what ranks compute. Two tests start them as
 
 import asyncio
 import os
+import platform
 import re
 import signal
 from pathlib import Path
@@ -20,10 +21,11 @@ from arl.launch.address import LOOPBACK
 from arl.launch.base import Process
 from arl.launch.child import RUN_KEY
 from arl.launch.trust import RunTrust
-from arl.train import channel
+from arl.train import channel, rank_connections
 from arl.train.algorithms.grpo import GRPO
 from arl.train.trainer_client import TrainerClient
 from arl.types import Batch, StepResult
+from tests.train.resetting_proxy import ResettingProxy
 from tests.train.saved import saved_optimizer, saved_weights
 from tests.train.synthetic import batch
 from tests.train.workers import DEADLINES, KEY, forked, init, launched, started
@@ -178,6 +180,29 @@ def test_a_process_with_the_wrong_key_is_refused_and_the_run_goes_on(tiny: Path,
                 await trainer.ready()
                 assert (await trainer.step(batch(4, groups=4, size=4))).version == 5
                 await trainer.stop()
+
+    asyncio.run(scene())
+
+
+def test_a_rank_that_the_network_cuts_off_ends_the_run_and_is_named(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_connections, "DEATH_SECONDS", 0.2)
+
+    async def scene() -> None:
+        async with (
+            TrainerClient(init(tiny, tmp_path), GRPO(), 1, RunTrust(KEY), DEADLINES, host=LOOPBACK) as trainer,
+            ResettingProxy(trainer.environment) as proxy,
+        ):
+            with started({**proxy.environment, **trainer.secrets}, 1) as (rank,):
+                await trainer.ready()
+                proxy.reset()
+                who = rf"trainer rank 0 \(pid {rank.pid} on {platform.node()}\)"
+                named = rf"the network has cut the connection of \w+ of {who}"
+                with pytest.raises(TrainerError, match=named):
+                    await asyncio.wait_for(trainer.failure(), 60)
+                with pytest.raises(TrainerError, match=named):
+                    await trainer.step(batch(4, groups=4, size=4))
 
     asyncio.run(scene())
 

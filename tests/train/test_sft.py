@@ -126,7 +126,7 @@ def test_a_pair_longer_than_the_capacity_is_refused_before_the_model_is_loaded(
         run(PairsJob(model=str(tiny), data=str(pairs), steps=1, capacity=10, output=str(tmp_path / "out")))
 
 
-@pytest.mark.slow
+@pytest.mark.long  # CI starts the quickstart with it, and checks the accuracy that it leaves
 def test_the_default_warm_up_reaches_its_target_and_leaves_room_for_rl(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

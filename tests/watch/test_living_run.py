@@ -66,8 +66,8 @@ def test_a_living_run_is_seen_with_its_processes_its_wait_and_its_logs_and_then_
 def test_of_a_killed_run_it_is_said_that_its_process_is_gone_and_its_logs_are_still_there(
     start: Callable[..., Command],
 ) -> None:
-    command = start("train.steps=100000", "eval.problems=0")
-    command.read_until("step    1")
+    command = start("train.steps=100000", "eval.problems=0", "output.checkpoint_every=1")
+    command.read_until("step    3")
     children = list(command.children().values())
     command.process.send_signal(signal.SIGKILL)
     assert command.end() == -signal.SIGKILL
@@ -77,6 +77,7 @@ def test_of_a_killed_run_it_is_said_that_its_process_is_gone_and_its_logs_are_st
     shown = arl("top", str(command.run)).stdout
     assert f"(process {command.process.pid} on {last.host}) has not written for" in shown
     assert "there is no such process any more: it was killed" in shown
+    assert f"`arl train {command.run}/recipe.yaml --resume` goes on from its newest checkpoint" in shown
     followed = arl("logs", str(command.run), "trainer", "--follow")
     assert followed.returncode == 0
     assert "Step received" in followed.stdout

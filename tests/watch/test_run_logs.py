@@ -1,5 +1,8 @@
 """The logs of a run as `arl logs` shows them."""
 
+import itertools
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -7,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.errors import InputError
+from arl.metrics.run_status import RunStatus
 from arl.watch.run_logs import RoleLog, find_logs, follow_logs, list_logs, print_ends
-from tests.watch.statuses import a_run, a_status
+from tests.watch.statuses import a_run, a_status, writing
 
 
 def with_logs(directory: Path) -> Path:
@@ -51,6 +55,26 @@ def test_following_a_run_that_has_ended_shows_also_a_line_without_an_end(tmp_pat
         "engine-1 | ready",
         "engine-1 | dies",
     ]
+
+
+@pytest.mark.parametrize("ahead", [-100.0, 100.0])
+def test_a_run_of_another_host_is_followed_to_its_end_whatever_its_clock_says(tmp_path: Path, ahead: float) -> None:
+    run = a_run(tmp_path, a_status(host="n7", time=time.time() + ahead))
+    log = run / "logs" / "trainer-0.log"
+    log.parent.mkdir()
+    log.write_text("step 0\n")
+    numbers = itertools.count(1)
+
+    def go_on() -> RunStatus:
+        """Log a step and let its time be that of the host; the tenth step is the last one."""
+        number = min(next(numbers), 10)
+        with log.open("a") as file:
+            file.write(f"step {number}\n" if number < 10 else "")
+        os.utime(log, (0, 0))
+        return a_status(host="n7", time=time.time() + ahead, end="finished" if number == 10 else "")
+
+    with writing(run, go_on):
+        assert logs(run, "trainer-0", follow=True) == [f"step {number}" for number in range(10)]
 
 
 def test_of_one_role_the_lines_are_shown_as_they_are(tmp_path: Path) -> None:

@@ -5,21 +5,24 @@ import io
 import os
 import platform
 import pty
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from arl.errors import InputError
-from arl.metrics.run_status import ProcessStatus, read_status
+from arl.metrics.run_status import RESUMING, GroupsStatus, ProcessStatus, WaitStatus, read_status
 from arl.metrics.status_view import draw_status, rows_that_fit
+from arl.watch import liveness
 from arl.watch.liveness import describe_silence
 from arl.watch.run_logs import find_logs
 from arl.watch.top import show_once
-from tests.watch.statuses import a_run, a_status
+from tests.watch.statuses import a_run, a_status, writing
 
 NOBODY = 2**22 + 1  # above the largest pid that Linux gives
 LONG_AGO = 100.0
@@ -35,7 +38,7 @@ def top(run: Path) -> str:
 def test_a_status_says_who_waits_and_why_with_queue_staleness_speed_and_accuracy(tmp_path: Path) -> None:
     shown = top(a_run(tmp_path, a_status()))
     assert [line.rstrip() for line in shown.splitlines()] == [
-        f"{tmp_path} · training · version 12 of 60 · 0.8 s a step · about 36 s left",
+        f"…/{tmp_path.name} · training · version 12 of 60 · 0.8 s a step · about 36 s left",
         "trainer    waits 62% of the time: for groups 60%, for the staleness bound 2%",
         "engines    idle 5% of the time; 3% because no group may start before weights are loaded",
         "now        trainer waits 3.2 s for 4 groups for step 12",
@@ -46,6 +49,30 @@ def test_a_status_says_who_waits_and_why_with_queue_staleness_speed_and_accuracy
         "role      node  pid  version  open",
         "engine-0  n1    17        11     9",
     ]
+
+
+def test_a_trainer_that_waits_though_enough_groups_have_finished_is_explained(tmp_path: Path) -> None:
+    groups = GroupsStatus(running=2, finished=4, capacity=12, problems_per_step=4)
+    waits = (WaitStatus("trainer", "4 groups for step 12; 2 groups running, 4 finished", 3.25),)
+    due = top(a_run(tmp_path, a_status(groups=groups, waits=waits)))
+    assert (
+        "now        trainer waits 3.2 s for 4 groups for step 12: "
+        "enough have finished, but a group that is due first still runs\n"
+    ) in re.sub(" +\n", "\n", due)
+    ahead = top(a_run(tmp_path, a_status(groups=groups, waits=waits, staleness=None)))
+    assert "enough have finished, but engines must load newer weights first" in ahead
+
+
+def test_a_run_that_ends_by_tokens_shows_how_many_are_trained(tmp_path: Path) -> None:
+    shown = top(a_run(tmp_path, a_status(tokens=1_200_000, most_tokens=2_000_000)))
+    assert "version 12 of 60 · 1,200,000 of 2,000,000 tokens · 0.8 s a step" in shown
+
+
+def test_a_long_path_leaves_the_headline_in_one_line_of_a_small_terminal() -> None:
+    console = Console(file=io.StringIO(), width=80, height=24)
+    lines = console.render_lines(draw_status(a_status(), "/shared/home/ada/experiments/runs/quickstart"))
+    first = "".join(segment.text for segment in lines[0]).rstrip()
+    assert first == "…/quickstart · training · version 12 of 60 · 0.8 s a step · about 36 s left"
 
 
 def test_of_hundreds_of_processes_those_in_trouble_are_shown(tmp_path: Path) -> None:
@@ -72,17 +99,41 @@ def test_in_a_small_terminal_the_view_of_many_processes_is_not_cut_off() -> None
     [
         (NOBODY, platform.node(), "there is no such process any more: it was killed"),
         (os.getpid(), platform.node(), "does not hold the run's lock: it is another one"),
-        (NOBODY, "n7", "whether it still runs can be seen on n7 alone"),
     ],
-    ids=["killed", "another process", "elsewhere"],
+    ids=["killed", "another process"],
 )
 def test_an_old_status_says_for_how_long_nobody_wrote_and_what_is_known_of_the_process(
     tmp_path: Path, pid: int, host: str, why: str
 ) -> None:
     status = a_status(pid=pid, host=host, time=time.time() - LONG_AGO)
     shown = top(a_run(tmp_path, status))
-    assert f"the controller (process {pid} on {host}) has not written for 1" in shown
-    assert why in shown
+    first, second, *_ = shown.splitlines()
+    assert f"the controller (process {pid} on {host}) has not written for 1" in first
+    assert why in first
+    assert "last seen: training · version 12 of 60 · 0.8 s a step" in second
+    assert not any(line.startswith("now ") for line in shown.splitlines())
+    assert " left" not in shown
+
+
+@pytest.mark.parametrize("ahead", [-LONG_AGO, 0.0, LONG_AGO])
+def test_a_run_of_another_host_that_writes_nothing_any_more_is_found_out_whatever_its_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    monkeypatch.setattr(liveness, "SILENT_SECONDS", 0.1)
+    shown = top(a_run(tmp_path, a_status(pid=NOBODY, host="n7", time=time.time() + ahead)))
+    said = rf"\(process {NOBODY} on n7\) has not written for \d+ s; whether it still runs can be seen on n7 alone"
+    assert re.search(said, shown), shown
+
+
+@pytest.mark.parametrize("ahead", [-LONG_AGO, LONG_AGO])
+def test_a_run_of_another_host_that_writes_is_not_said_to_be_silent_whatever_its_clock_says(
+    tmp_path: Path, ahead: float
+) -> None:
+    run = a_run(tmp_path, a_status(host="n7", time=time.time() + ahead))
+    with writing(run, lambda: a_status(host="n7", time=time.time() + ahead)):
+        shown = top(run)
+    assert "training" in shown
+    assert "has not written" not in shown
 
 
 def test_a_controller_that_holds_its_lock_and_does_not_write_hangs(tmp_path: Path) -> None:
@@ -102,9 +153,12 @@ def test_a_controller_that_holds_its_lock_and_does_not_write_hangs(tmp_path: Pat
     with holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        assert "the run's lock is held, so it runs, and hangs or is stopped" in describe_silence(run, status)
+        said = describe_silence(run, status, LONG_AGO)
+        assert "has not written for 100 s; the run's lock is held, so it runs, and hangs or is stopped" in said
+        resuming = msgspec.structs.replace(status, stage=RESUMING)
+        assert "it will when the checks are done" in describe_silence(run, resuming, LONG_AGO)
         holder.terminate()
-    assert "it is another one" in describe_silence(run, status)
+    assert "it is another one" in describe_silence(run, status, LONG_AGO)
 
 
 @pytest.mark.parametrize(

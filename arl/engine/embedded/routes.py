@@ -11,6 +11,7 @@ Requests are answered between two passes of the engine's loop. Only weights that
 the engine generates, and they take effect all at once. Bad input gets a 4xx.
 """
 
+import asyncio
 import hmac
 import itertools
 from collections.abc import Awaitable, Callable
@@ -75,6 +76,7 @@ class EngineRoutes:
         self._released: set[MemoryTag] = set()
         self._names = (f"anonymous-{i}" for i in itertools.count())
         self._receiver = Receiver(broadcast_seconds)
+        self._broadcast_seconds = broadcast_seconds
         self._copies = copies
 
     def app(self) -> web.Application:
@@ -216,7 +218,12 @@ class EngineRoutes:
 
     async def _leave(self, request: Request) -> Response:
         body = await _read(request, LeaveGroup)
-        self._receiver.leave(body.group_name)
+        seconds = self._broadcast_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await in_thread(self._receiver.leave, body.group_name)
+        except TimeoutError as error:
+            raise EngineError(f"group {body.group_name}: it was left, and is not closed after {seconds:g} s") from error
         return _json({"success": True, "message": "left"})
 
     async def _receive(self, request: Request) -> Response:

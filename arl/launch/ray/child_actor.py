@@ -1,6 +1,6 @@
 """Run one command on a node of a Ray cluster, as the child of the Ray worker in which this actor lives.
 
-RayProcess (controller) ── start, read, wait, signal_all, end ─► ChildActor ─► runner ─► the command
+RayProcess (controller) ── start, read, wait, state, memory, signal_all, end ─► ChildActor ─► runner ─► the command
 
 The kernel kills the command when the worker dies (arl.launch.child), and Ray ends the worker when the controller dies.
 Ray calls a method again when a connection broke. So each of them may run twice, even at once, and then does no more
@@ -17,6 +17,7 @@ from arl.launch.base import Command
 from arl.launch.interfaces import interface_of
 from arl.launch.process import PIECE, PipedChild, start_child
 from arl.launch.process_state import state_letter
+from arl.launch.resident_memory import resident_bytes
 from arl.launch.secrets_file import read_secrets
 from arl.launch.spawn import kill_session, signal_all
 
@@ -70,6 +71,10 @@ class ChildActor:
     async def state(self) -> str:
         """Return the letter that Linux gives to the state of the command."""
         return state_letter(self._started.process.pid)
+
+    async def memory(self) -> int:
+        """Return the resident bytes of the command, and of all that it has started."""
+        return resident_bytes()[self._started.process.pid]
 
     async def signal_all(self, number: int) -> None:
         """Send a signal to the command and to what it has started."""

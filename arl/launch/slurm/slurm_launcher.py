@@ -154,7 +154,10 @@ class SlurmLauncher:
             Path(pointer).write_text(f"{self._logs.parent.absolute()}\n")
 
     async def _beat(self) -> None:
-        """Tell every runner again and again that this process lives. Waits for time; the end of the context ends it."""
+        """Tell every runner again and again that this process lives, and so ask for the memory of its process.
+
+        Consumes nothing; waits for time; the end of the context ends it.
+        """
         while True:
             for process in self._processes:
                 process.beat()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from arl.launch.process import LocalProcess
 from arl.launch.process_state import RUNS, STATE_SECONDS, UNREACHABLE, describe_state, state_letter
+from arl.launch.slurm.memory_reports import MemoryReports
 from arl.launch.slurm.step_runner import MARK, STATE
 from arl.launch.spawn import signal_all
 
@@ -60,6 +61,7 @@ class SlurmProcess(LocalProcess):
         self._remote_code: int | None = None
         self._node_has_failed = False
         self._state: asyncio.Future[str] | None = None  # the next answer of the runner
+        self._memory = MemoryReports()
         self._copying.add_done_callback(lambda _: self._close_stdin())
 
     def __str__(self) -> str:
@@ -74,6 +76,10 @@ class SlurmProcess(LocalProcess):
     @property
     def pid(self) -> int:
         return 0 if self._remote_pid is None else self._remote_pid
+
+    @property
+    def memory_bytes(self) -> int | None:
+        return self._memory.newest
 
     @property
     def exit_code(self) -> int | None:
@@ -106,8 +112,15 @@ class SlurmProcess(LocalProcess):
             return f"{UNREACHABLE}: {self._node_name}, or its runner there, does not answer"
 
     def beat(self) -> None:
-        """Let the process know that the controller lives."""
+        """Let the runner know that the controller lives. It answers with the memory of its process."""
         self._say("")
+
+    async def _read(self) -> bytes:
+        """Wait for output that is no report of memory; empty: there is no more."""
+        while piece := await super()._read():
+            if output := self._memory.take(piece):
+                return output
+        return self._memory.take(b"")
 
     def _how_it_ended(self) -> str:
         if self._remote_code is None and self._node_has_failed:

@@ -4,6 +4,7 @@
 
     controller ── stdin of srun: numbers of signals, and an empty line every few seconds ──► runner ──► process
                ◄── stdout of srun: the pid first, all output of the process, its exit code last ───
+                   an empty line is answered with the memory that the process takes
 
 srun alone does not do for a process what a parent does (observed with Slurm 22.05 and documented by none):
 
@@ -107,6 +108,8 @@ class StepRunner:
 
     def _take_input(self) -> None:
         from arl.launch.process_state import state_letter
+        from arl.launch.resident_memory import resident_bytes
+        from arl.launch.slurm.memory_reports import memory_report
 
         piece = os.read(0, 4096)
         if not piece:
@@ -120,6 +123,8 @@ class StepRunner:
                 self._report(f"state {state_letter(self._process.pid)}")
             elif line:
                 self.signal(int(line))
+            else:
+                os.write(1, memory_report(resident_bytes()[self._process.pid]))
 
     def signal(self, number: int) -> None:
         """Send a signal to the process and to what it has started in its session."""

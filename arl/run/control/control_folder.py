@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 FOLDER = "control"
@@ -24,6 +24,19 @@ REQUEST_SECONDS = 60.0  # an older request is dropped, because whoever made it h
 ANSWER_SECONDS = 600.0  # an older answer is dropped, because nobody has taken it
 REMOVALS = 10  # at most: a thread that still writes the last state, or a command, may add a file to what is removed
 NAME = re.compile(r"[0-9a-f]{16}\.json")
+
+
+@dataclass
+class Polled:
+    """Hold what one look into the folder has found.
+
+    Args:
+        requests: for each request its name, and what it says; a str says why it cannot be read.
+        failure: why a file stays where it is; empty: none does that should not.
+    """
+
+    requests: list[tuple[str, bytes | str]] = field(default_factory=list)
+    failure: str = ""
 
 
 class ControlFolder:
@@ -48,23 +61,33 @@ class ControlFolder:
             if not self.path.exists():
                 return
 
-    def poll(self, state: bytes) -> list[tuple[str, bytes | str]]:
+    def poll(self, state: bytes) -> "Polled":
         """Write the controller's state, take the requests that are there, and drop what nobody waits for.
 
-        Returns:
-            For each request its name, and what it says; a str says why it cannot be read.
+        A request that is not taken, for whatever reason, stays where it is until the next poll.
+
+        Raises:
+            OSError: the folder cannot be used; no request was taken.
         """
         write_private(self.state, state)
         now = self.state.stat().st_mtime
-        _drop_old(self.answers, now - ANSWER_SECONDS)
-        _drop_old(self.requests, now - REQUEST_SECONDS)
-        taken: list[tuple[str, bytes | str]] = []
+        polled = Polled()
+        old_answer = _drop_old(self.answers, now - ANSWER_SECONDS)
+        old_request = _drop_old(self.requests, now - REQUEST_SECONDS)
+        polled.failure = old_answer or old_request
         for file in _own_files(self.requests):
-            if len(taken) == MOST_AT_ONCE:
+            if len(polled.requests) == MOST_AT_ONCE:
                 break
-            taken.append((file.name, _read_or_reason(file)))
-            file.unlink(missing_ok=True)
-        return taken
+            content = _read_or_reason(file)
+            try:
+                file.unlink()
+            except FileNotFoundError:  # its command has taken it back
+                continue
+            except OSError as error:  # it would be done again and again
+                polled.failure = _reason(file, error)
+                continue
+            polled.requests.append((file.name, content))
+        return polled
 
     def answer(self, name: str, data: bytes) -> None:
         """Answer the request `name`."""
@@ -114,12 +137,11 @@ def _read_private(path: Path) -> bytes:
         return file.read(LONGEST)
 
 
-def _own_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of `folder` that have the name of a request. Whatever else lies there is left alone."""
+def _own_files(folder: Path) -> list[Path]:
+    """Return the files of `folder` that have the name of a request. Whatever else lies there is left alone."""
     with os.scandir(folder) as entries:
-        for entry in entries:
-            if NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                yield Path(entry.path)
+        own = [entry for entry in entries if NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]
+    return [Path(entry.path) for entry in own]
 
 
 def _read_or_reason(file: Path) -> bytes | str:
@@ -129,9 +151,22 @@ def _read_or_reason(file: Path) -> bytes | str:
         return str(error)
 
 
-def _drop_old(folder: Path, before: float) -> None:
-    """Remove the files that were written before this time, by the file server's clock."""
+def _drop_old(folder: Path, before: float) -> str:
+    """Remove the files that were written before this time, by the file server's clock; return what kept it from that.
+
+    One file that cannot be removed must not keep the controller from what else lies there.
+    """
+    failure = ""
     for file in _own_files(folder):
-        with contextlib.suppress(FileNotFoundError):  # taken meanwhile
+        try:
             if file.stat().st_mtime < before:
                 file.unlink()
+        except FileNotFoundError:  # taken meanwhile
+            continue
+        except OSError as error:
+            failure = _reason(file, error)
+    return failure
+
+
+def _reason(file: Path, error: OSError) -> str:
+    return f"{file}: {error.strerror}"

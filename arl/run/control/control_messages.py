@@ -34,6 +34,7 @@ class LiveRun(Struct, frozen=True, kw_only=True):
     is_local: bool  # its processes listen on loopback, so only processes of this host reach them
     weights: str | None  # directory through which they travel, which every engine must see; None: not through files
     versions: StartingVersions  # an engine that joins begins with the oldest
+    model: str  # sha256 of its weights, config and tokenizer, see arl.run.evaluation.model_identity
     like: Resources  # those of the run's first engine
     engines: list[EngineStatus]
 
@@ -50,6 +51,7 @@ class JoinEngine(Struct, frozen=True, tag=True, kw_only=True):
     node: NodeName  # where it runs
     pid: Annotated[int, Meta(gt=0)]
     arl: str  # version; must be the controller's
+    model: str  # sha256 of what it has loaded; must be that of the run's engines
 
 
 class RemoveEngine(Struct, frozen=True, tag=True):

@@ -16,7 +16,7 @@ import msgspec
 import arl
 from arl.clock import in_thread
 from arl.errors import ArlError, InputError
-from arl.run.control.control_folder import ControlFolder, write_private
+from arl.run.control.control_folder import ANSWER_SECONDS, ControlFolder, write_private
 from arl.run.control.control_messages import (
     AddEngine,
     ControlAnswer,
@@ -79,12 +79,12 @@ class ControlServer:
         )
         data = msgspec.json.encode(self._state)
         try:
-            taken = await in_thread(self._folder.poll, data)
+            polled = await in_thread(self._folder.poll, data)
         except OSError as error:
             self._report(f"{self._folder.path}: {error.strerror}; `arl engines` cannot reach this run")
             return []
-        self._report("")
-        return taken
+        self._report(polled.failure and f"{polled.failure}; it is taken away as soon as that can be done")
+        return polled.requests
 
     def _report(self, failure: str) -> None:
         if failure != self._failure:
@@ -93,13 +93,20 @@ class ControlServer:
 
     async def _answer(self, name: str, content: bytes | str) -> None:
         try:
-            answer = ControlAnswer(done=await self._do(content))
+            answer = ControlAnswer(done=await self._do(name, content))
         except ArlError as error:
             answer = ControlAnswer(error=str(error), is_input=isinstance(error, InputError))
-        with contextlib.suppress(OSError):  # the next look at the folder reports it
-            await in_thread(self._folder.answer, name, msgspec.json.encode(answer))
+        await self._write(name, msgspec.json.encode(answer))
 
-    async def _do(self, content: bytes | str) -> str:
+    async def _write(self, name: str, answer: bytes) -> None:
+        """Write an answer, again and again while the disk fails and somebody may wait for it."""
+        for _ in range(round(ANSWER_SECONDS / POLL_SECONDS)):
+            with contextlib.suppress(OSError):  # the next look at the folder reports it
+                await in_thread(self._folder.answer, name, answer)
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _do(self, name: str, content: bytes | str) -> str:
         """Do what a request asks for, and say what was done.
 
         Raises:
@@ -107,23 +114,33 @@ class ControlServer:
             RunError: it failed.
         """
         if isinstance(content, str):
-            raise InputError(f"the request cannot be read: {content}")
+            raise InputError(f"request {name} cannot be read: {content}")
         try:
             request = msgspec.json.decode(content, type=Request)
         except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, no request, or nested too deeply
-            raise InputError(f"the request cannot be read: {error}") from error
+            raise InputError(f"request {name} cannot be read: {error}") from error
         match request:
             case AddEngine():
                 return await self._engines.add()
             case JoinEngine():
                 if request.arl != arl.__version__:
                     raise InputError(f"arl {request.arl}: the run has arl {arl.__version__}; install the same version")
+                refuse_other_model(self._state, request.name, request.model)
                 _refuse_malformed(request.url)
                 return await self._engines.join(request)
             case RemoveEngine():
                 moved = await self._engines.remove(request.name)
                 return f"{request.name}: {moved} open requests go on elsewhere"
         raise AssertionError(request)
+
+
+def refuse_other_model(state: LiveRun, who: str, model: str) -> None:
+    """Raise InputError if the sha256 `model` of weights, config and tokenizer is not that of the run's engines."""
+    if model != state.model:
+        raise InputError(
+            f"{who}: has other weights, or another config or tokenizer, than the engines of the run "
+            f"(sha256 {model[:12]}; theirs is {state.model[:12]}); give it the files of {state.versions.served}"
+        )
 
 
 def _refuse_malformed(url: str) -> None:

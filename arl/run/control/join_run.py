@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import arl
+from arl.clock import in_thread
 from arl.config.cluster_section import Cluster
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
@@ -27,8 +28,10 @@ from arl.launch.local import LocalLauncher
 from arl.metrics.run_files import RECIPE
 from arl.run.control.control_client import ControllerWatch, RunControl
 from arl.run.control.control_messages import JoinEngine, LiveRun, RemoveEngine
+from arl.run.control.control_server import refuse_other_model
 from arl.run.control.run_key_file import read_trust
 from arl.run.engines import EngineServers
+from arl.run.evaluation.model_identity import model_sha256
 from arl.run.failures import reported_failures
 
 LOOK_SECONDS = 1.0
@@ -64,8 +67,11 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
     state = await control.state()
     recipe = load_recipe(options.run / RECIPE, ())
     address = join_address(options, state, recipe)
-    _refuse_unseen_files(state)
     trust = read_trust(options.run)
+    _refuse_unseen_files(state)
+    served = state.versions.served
+    model = await in_thread(model_sha256, Path(served))
+    refuse_other_model(state, f"this machine's {served}", model)
     resources = join_resources(options, state, recipe)
     probe_backend(recipe)
     node = platform.node()
@@ -83,7 +89,7 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
             side=f"engine-{node}-{secrets.token_hex(2)}",
         )
         processes = await servers.start_all()
-        async with _joined(control, recipe, processes, node, note):
+        async with _joined(control, recipe, processes, node, model, note):
             await _serve(control, processes, note)
 
 
@@ -97,7 +103,7 @@ def join_address(options: JoinOptions, state: LiveRun, recipe: Recipe) -> str:
         if state.host != host_identity():
             raise InputError(
                 f"{options.run}: its processes listen on loopback, which only its own host reaches; join there, or "
-                "start the run with a launcher of several nodes (launcher: slurm or ray)"
+                "start the run with cluster.interface, or with launcher slurm or ray"
             )
         return LOOPBACK
     try:
@@ -133,24 +139,40 @@ def join_resources(options: JoinOptions, state: LiveRun, recipe: Recipe) -> list
 
 def _refuse_unseen_files(state: LiveRun) -> None:
     """Raise InputError if this machine does not see the files from which engines load weights."""
-    for path in (state.versions.served, state.weights):
-        if path is not None and not Path(path).is_dir():
-            raise InputError(
-                f"{path}: the run's engines load weights from there, and this machine does not see it; give the run a "
-                "directory that both see, or sync.transport broadcast"
-            )
+    if not Path(state.versions.served).is_dir():
+        raise InputError(
+            f"{state.versions.served}: the run's engines begin with this model, and this machine does not see it; put "
+            "it where both see it under the same path"
+        )
+    if state.weights is not None and not Path(state.weights).is_dir():
+        raise InputError(
+            f"{state.weights}: the run's engines load new weights from there, and this machine does not see it; start "
+            "the run with --set sync.transport=broadcast"
+        )
 
 
 @contextlib.asynccontextmanager
 async def _joined(
-    control: RunControl, recipe: Recipe, processes: Sequence[Process], node: str, note: Callable[[str], None]
+    control: RunControl,
+    recipe: Recipe,
+    processes: Sequence[Process],
+    node: str,
+    model: str,
+    note: Callable[[str], None],
 ) -> AsyncIterator[None]:
     """Have the controller take each server as soon as it is ready, and give it back at the end."""
     joined: list[str] = []
     try:
         for process in processes:
             url = await process.ready(recipe.deadlines.startup)
-            guest = JoinEngine(name=process.role, url=url, node=node, pid=process.pid, arl=arl.__version__)
+            guest = JoinEngine(
+                name=process.role,
+                url=url,
+                node=node,
+                pid=process.pid,
+                arl=arl.__version__,
+                model=model,
+            )
             joined.append(guest.name)  # the controller may take it although its answer does not arrive
             await control.ask(guest, recipe.deadlines.startup)
             note(f"{process} serves {control.run}; Ctrl-C takes it out of the run")

@@ -6,7 +6,7 @@ every weight, so two checkpoints of one run differ in them.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -35,21 +35,28 @@ def identify(name: str, directory: Path) -> ModelIdentity:
         DataError: it has no safetensors.
     """
     home = directory.resolve()
-    weights = sorted(home.glob("model*.safetensors"))
+    weights = _weights(home)
     if not weights:
         raise DataError(f"model {name}: {home} has no model*.safetensors{_checkpoints(home)}")
-    is_whole = sum(file.stat().st_size for file in weights) <= WHOLE
+    return ModelIdentity(
+        name=name,
+        path=str(home),
+        sha256=model_sha256(directory),
+        hashed="all bytes" if _is_small(weights) else "headers and samples of the weights",
+    )
+
+
+def model_sha256(directory: Path) -> str:
+    """Hash the weights, config and tokenizer in `directory`; of weights that are no safetensors nothing is hashed."""
+    home = directory.resolve()
+    weights = _weights(home)
+    is_whole = _is_small(weights)
     digest = hashlib.sha256()
     for file in [*_descriptions(home), *weights]:
         digest.update(f"{file.name} {file.stat().st_size}\n".encode())
         for block in _blocks(file, is_whole or file not in weights):
             digest.update(block)
-    return ModelIdentity(
-        name=name,
-        path=str(home),
-        sha256=digest.hexdigest(),
-        hashed="all bytes" if is_whole else "headers and samples of the weights",
-    )
+    return digest.hexdigest()
 
 
 def follow_link(model: str) -> str:
@@ -72,6 +79,15 @@ def short_name(model: str) -> str:
     if path.is_dir() or path.is_absolute():
         return path.absolute().name
     return model.replace("/", "--")
+
+
+def _weights(home: Path) -> list[Path]:
+    return sorted(home.glob("model*.safetensors"))
+
+
+def _is_small(weights: Sequence[Path]) -> bool:
+    """Return whether weights are hashed whole."""
+    return sum(file.stat().st_size for file in weights) <= WHOLE
 
 
 def _descriptions(home: Path) -> list[Path]:

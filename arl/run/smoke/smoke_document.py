@@ -36,8 +36,11 @@ class Secrets:
     """
 
     def __init__(self, key: str, environment: Mapping[str, str]) -> None:
-        values = [value for name, value in environment.items() if _is_secret(name) and len(value) >= LEAST_SECRET]
-        self._values = sorted([key, *values], key=len, reverse=True)
+        values = [key]
+        for name, value in environment.items():
+            if _is_secret(name) and len(value) >= LEAST_SECRET:
+                values.append(value)
+        self._values = sorted(values, key=len, reverse=True)
 
     def hide(self, text: str) -> str:
         """Return the text without secrets."""
@@ -47,8 +50,9 @@ class Secrets:
 
     def hide_in(self, value: T) -> T:
         """Return a copy of a struct in which no text has a secret."""
-        plain = self._hide_deep(msgspec.to_builtins(value))
-        return msgspec.convert(plain, type(value))
+        plain = msgspec.to_builtins(value)
+        hidden = self._hide_deep(plain)
+        return msgspec.convert(hidden, type(value))
 
     def _hide_deep(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -62,26 +66,48 @@ class Secrets:
 
 def shown_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that matter to a run, none of them a secret."""
-    return {
-        name: value for name, value in sorted(environment.items()) if name.startswith(SHOWN) and not _is_secret(name)
-    }
+    shown = {}
+    for name in sorted(environment):
+        if name.startswith(SHOWN) and not _is_secret(name):
+            shown[name] = environment[name]
+    return shown
 
 
 def describe_machine(node: Node) -> dict[str, Any]:
     """Describe hardware and system of `node`, on which this process runs."""
-    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    shared = shutil.disk_usage(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
+    load = [round(average, 1) for average in os.getloadavg()]
     return {
         "system": platform.platform(),
-        "cpu": found.group(1) if found else platform.machine(),
+        "cpu": _cpu_name(),
         "cores": node.cores,
         "devices": list(node.devices),
         "device_name": node.device_name if node.devices else None,
         "driver": driver_version(),
-        "load_average": [round(load, 1) for load in os.getloadavg()],
-        "free_memory_gb": round(free_memory() / 1e9, 1),
-        "free_shared_memory_gb": None if shared is None else round(shared.free / 1e9, 1),
+        "load_average": load,
+        "free_memory_gb": _gigabytes(free_memory()),
+        "free_shared_memory_gb": _free_shared_memory(),
     }
+
+
+def _cpu_name() -> str:
+    """Return the name of the CPU, or its architecture where the kernel gives no name."""
+    cpus = Path("/proc/cpuinfo").read_text()
+    found = re.search(r"model name\s*: (.*)", cpus)
+    if found is None:
+        return platform.machine()
+    return found[1]
+
+
+def _free_shared_memory() -> float | None:
+    """Return the gigabytes that are free; None: there is no shared memory in the file system."""
+    if not SHARED_MEMORY.is_dir():
+        return None
+    usage = shutil.disk_usage(SHARED_MEMORY)
+    return _gigabytes(usage.free)
+
+
+def _gigabytes(num_bytes: int) -> float:
+    return round(num_bytes / 1e9, 1)
 
 
 def installed_versions(engines: Mapping[str, str]) -> dict[str, str]:
@@ -96,12 +122,15 @@ def installed_versions(engines: Mapping[str, str]) -> dict[str, str]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "absent"
-    return versions | {f"engine {kind}": found for kind, found in engines.items()}
+    for kind, found in engines.items():
+        versions[f"engine {kind}"] = found
+    return versions
 
 
 def to_json(report: SmokeReport) -> str:
     """Write the report as one indented JSON document."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=1).decode()
+    document = msgspec.json.encode(report)
+    return msgspec.json.format(document, indent=1).decode()
 
 
 def _is_secret(name: str) -> bool:

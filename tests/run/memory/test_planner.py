@@ -294,7 +294,7 @@ def test_a_memory_that_nobody_knows_refuses_nothing() -> None:
     assert refuse_overfull(recipe(train={"ranks": 2}), machine).fits
 
 
-@examples(2)
+@examples(1)
 @given(
     model=st.sampled_from(sorted(COUNTS)),
     gigabytes=st.sampled_from([24, 40, 80, 141]),

@@ -67,7 +67,7 @@ def in_forks(recipe: Path, runs: list[dict[str, Any]]) -> list[list[dict[str, An
 def contents(directory: str) -> dict[str, bytes]:
     """Everything that must be equal."""
     run = Path(directory)
-    files = [*run.glob("trajectories/*"), run / "metrics.jsonl", run / "trace.json"]
+    files = [*run.glob("trajectories/*"), run / "metrics.jsonl", run / "trace.json", *run.glob("spans/*")]
     files += [f for step in (2, 4, 6) for f in (run / f"checkpoints/step_{step}").rglob("*.safetensors")]
     return {str(file.relative_to(run)): file.read_bytes() for file in files}
 
@@ -78,10 +78,15 @@ def write_recipe(path: Path, overrides: str) -> Path:
     return path / "recipe.yaml"
 
 
-FEW, MANY = 1, 4
+FEW = 1
+SEVERAL = 2
+MANY = 8
 
 
-@pytest.mark.parametrize("num_runs", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "num_runs",
+    [FEW, pytest.param(SEVERAL, marks=pytest.mark.slow), pytest.param(MANY, marks=pytest.mark.long)],
+)
 @pytest.mark.parametrize("world", WORLDS)
 def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(
     tmp_path: Path, world: str, num_runs: int
@@ -221,7 +226,7 @@ def test_a_checkpoint_whose_files_were_lost_is_refused_and_the_one_before_is_use
     again: tuple[Path, Path], file: str
 ) -> None:
     recipe, runs = again
-    (runs / "small" / file).write_bytes((runs / "small" / file).read_bytes()[:900] if file[-1] != "t" else b"")
+    (runs / "small" / file).write_bytes((runs / "small" / file).read_bytes()[:100] if file[-1] != "t" else b"")
     _, said = run(recipe, runs, resume=True) if file[-1] == "t" else ("", fails(recipe, runs))
     assert f"{runs / 'small' / file} has" in said
     assert "bytes, and it counts on" in said
