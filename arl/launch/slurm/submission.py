@@ -6,6 +6,7 @@ write_job ─► <output.directory>/slurm/<name>-<time>/: job.sh, recipe.yaml �
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from arl.config.recipe import Recipe
@@ -73,20 +74,24 @@ def planned_nodes(recipe: Recipe) -> list[Node]:
     """Return the nodes that the flags of the recipe ask for, as far as flags say what a node has."""
     cluster = recipe.cluster
     if not cluster.controller_flags:
-        return [_planned_node(cluster.flags, cluster.nodes)] * cluster.nodes
-    num_workers = cluster.nodes - 1
-    controller = _planned_node({**cluster.flags, **cluster.controller_flags}, num_nodes=1)
-    return [controller, *[_planned_node(cluster.flags, num_workers)] * num_workers]
+        nodes = [_planned_node(cluster.flags, cluster.nodes)] * cluster.nodes
+    else:
+        num_workers = cluster.nodes - 1
+        controller = _planned_node({**cluster.flags, **cluster.controller_flags}, num_nodes=1)
+        nodes = [controller, *[_planned_node(cluster.flags, num_workers)] * num_workers]
+    return [replace(node, name=f"node {number}") for number, node in enumerate(nodes, start=1)]
 
 
 def _planned_node(flags: dict[str, str], num_nodes: int) -> Node:
     num_devices = _gpus_of_a_node(flags, num_nodes)
     cores = flags.get("cpus-per-task", "")
+    is_given = cores.isdecimal()
     return Node(
-        name="of cluster.flags",
-        cores=int(cores) if cores.isdecimal() else CORES,
+        name="node",
+        cores=int(cores) if is_given else CORES,
         devices=tuple(str(number) for number in range(num_devices)),
         planned_by="cluster.flags",
+        cores_from="by cpus-per-task of cluster.flags" if is_given else "until the job has counted them",
     )
 
 
