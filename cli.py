@@ -99,6 +99,8 @@ def train(
     from arl.run.train import train as run
     from arl.run.world import make_world
 
+    if resume:
+        recipe = submit.follow_submission(recipe)
     overrides = list(set_ or ())
     if check_weights:
         overrides.append("sync.check=true")
@@ -113,11 +115,8 @@ def train(
     if (code := submit.run_elsewhere(loaded, sys.argv[1:])) is not None:
         raise typer.Exit(code)
     if submit.is_submitted(loaded):
-        text = (
-            submit.plan_submission(loaded, named)
-            if dry_run
-            else submit.submit_run(loaded, recipe if resume else None, overrides)
-        )
+        going_on = recipe if resume else None
+        text = submit.plan_submission(loaded, named) if dry_run else submit.submit_run(loaded, going_on, overrides)
         typer.echo(text)
         return
     if dry_run:

@@ -14,12 +14,13 @@ from arl.errors import InputError
 from arl.launch.base import Node
 from arl.launch.launchers import BUILT_IN
 from arl.launch.slurm.allocation import JOB, in_allocation, is_outside, read_allocation, require
-from arl.launch.slurm.batch_script import NO_VALUE, render_script
+from arl.launch.slurm.batch_script import NO_VALUE, Submission, render_script
 from arl.launch.slurm.first_node import run_on_first_node
 from arl.launch.slurm.submission import new_submission, planned_nodes, submit, write_job
 from arl.run.auto import resolve_auto
 from arl.run.plan_text import render_plan
 from arl.run.preflight import preflight
+from arl.run.resume import RECIPE, run_to_resume
 from arl.run.world import make_world
 
 SLURM = "slurm"
@@ -109,6 +110,23 @@ def run_elsewhere(recipe: Recipe, arguments: Sequence[str]) -> int | None:
     return run_on_first_node(allocation, arguments, recipe.run_directory)
 
 
+def follow_submission(file: Path) -> Path:
+    """Return the recipe of the run that a job has begun, if `file` is the recipe of that job, and else `file`.
+
+    Raises:
+        InputError: the job has begun no run.
+    """
+    submission = Submission(file.parent)
+    if file.name != submission.recipe.name or not submission.script.exists():
+        return file
+    if not submission.pointer.exists():
+        raise InputError(
+            f"--resume: {file.parent} is a job that has begun no run, because there is no {submission.pointer}; see "
+            f"`squeue --me` and {submission.log}"
+        )
+    return Path(submission.pointer.read_text().strip()) / RECIPE
+
+
 def plan_submission(recipe: Recipe, named: Sequence[Node] | None) -> str:
     """Check what can be known before the job starts, and return the plan and the script. Nothing is written.
 
@@ -130,11 +148,11 @@ def submit_run(recipe: Recipe, resume: Path | None, overrides: Sequence[str] = (
         overrides: that the recipe was read with.
 
     Raises:
-        InputError: something is known to fail, or Slurm refuses the job.
+        InputError: something is known to fail, there is no run to resume, or Slurm refuses the job.
     """
     require("sbatch")
-    if resume is not None and not resume.exists():
-        raise InputError(f"--resume: {resume} does not exist")
+    if resume is not None:
+        run_to_resume(recipe, resume)  # else the job would find out, when it has waited for its nodes
     _checked(recipe, None)
     submission = new_submission(recipe, resume, overrides)
     write_job(recipe, submission)

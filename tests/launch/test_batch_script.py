@@ -11,8 +11,8 @@ from arl.errors import InputError, RunError
 from arl.launch.slurm import submission
 from arl.launch.slurm.allocation import read_allocation
 from arl.launch.slurm.batch_script import Submission, render_script
-from arl.launch.slurm.submission import planned_nodes
-from arl.run.submit import cluster_overrides, refuse_options_of_others, submit_run
+from arl.launch.slurm.submission import planned_nodes, write_job
+from arl.run.submit import cluster_overrides, follow_submission, refuse_options_of_others, submit_run
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 
@@ -172,6 +172,53 @@ def test_sbatch_that_does_not_answer_may_have_submitted_the_job(
     monkeypatch.setattr(submission, "SUBMIT_SECONDS", 0.5)
     with pytest.raises(RunError, match=r"`squeue --me` shows whether it has submitted .*job\.sh nevertheless"):
         submission.submit(Submission(tmp_path))
+
+
+def sbatch_that_says(words: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put an sbatch on the path that refuses every job with these words."""
+    program = directory / "bin" / "sbatch"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho 'sbatch: error: {words}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "Could not establish a configuration source",
+            r"Slurm does not work on this machine \(sbatch.*a login node of",
+        ),
+        ("Invalid qos specification", r"sbatch refuses the job: .*Invalid qos.*its flags are those of cluster\.flags"),
+    ],
+)
+def test_a_refused_job_names_the_cause_and_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str
+) -> None:
+    sbatch_that_says(words, tmp_path, monkeypatch)
+    with pytest.raises(InputError, match=message):
+        submit_run(recipe(f"output.directory={tmp_path / 'runs'}"), None)
+    assert not list((tmp_path / "runs" / "slurm").iterdir())
+
+
+def test_the_recipe_of_a_job_stands_for_the_run_that_the_job_has_begun(tmp_path: Path) -> None:
+    job = Submission(tmp_path / "slurm" / "run-20260314")
+    write_job(recipe(), job)
+    with pytest.raises(InputError, match=r"--resume: .* is a job that has begun no run, because there is no .*run-dir"):
+        follow_submission(job.recipe)
+    job.pointer.write_text(f"{tmp_path / 'run'}\n")
+    assert follow_submission(job.recipe) == tmp_path / "run" / "recipe.yaml"
+    assert follow_submission(tmp_path / "run" / "recipe.yaml") == tmp_path / "run" / "recipe.yaml"
+
+
+def test_a_job_that_would_find_no_run_to_resume_is_not_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sbatch_that_says("nobody should call me", tmp_path, monkeypatch)
+    with pytest.raises(InputError, match=r"--resume: there is no run .*; start it without --resume"):
+        submit_run(recipe(f"output.directory={tmp_path / 'runs'}"), QUICKSTART)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_what_is_no_flag_is_refused() -> None:

@@ -17,6 +17,8 @@ from arl.launch.slurm.allocation import require
 from arl.launch.slurm.batch_script import Submission, render_script
 
 SUBMIT_SECONDS = 120.0
+# Of the messages of Slurm's commands where no flag is at fault.
+NO_SLURM = ("configuration source", "Unable to contact slurm controller", "slurm.conf")
 CORES = 8  # of a node that nobody knows yet
 
 
@@ -42,7 +44,7 @@ def write_job(recipe: Recipe, submission: Submission) -> None:
 
 
 def submit(submission: Submission) -> str:
-    """Submit the script, and return the job's id.
+    """Submit the script, and return the job's id. If sbatch refuses it, the submission is removed.
 
     Raises:
         InputError: there is no sbatch, or it refuses the script.
@@ -63,11 +65,21 @@ def submit(submission: Submission) -> str:
             f"{submission.script} nevertheless"
         ) from error
     if done.returncode != 0:
-        raise InputError(
-            f"sbatch refuses {submission.script}: {done.stderr.strip()}; the flags are those of cluster.flags, --time, "
-            "--account, --partition and --sbatch"
-        )
+        for file in (submission.script, submission.recipe):
+            file.unlink()
+        submission.directory.rmdir()
+        raise InputError(_explain_refusal(done.stderr.strip()))
     return done.stdout.strip().partition(";")[0]
+
+
+def _explain_refusal(said: str) -> str:
+    """Say why a job is not submitted, by what sbatch has printed."""
+    if any(words in said for words in NO_SLURM):
+        return f"launcher slurm: Slurm does not work on this machine ({said}); run this on a login node of the cluster"
+    return (
+        f"sbatch refuses the job: {said}; its flags are those of cluster.flags, --time, --account, --partition and "
+        "--sbatch, and --dry-run shows its script"
+    )
 
 
 def planned_nodes(recipe: Recipe) -> list[Node]:
