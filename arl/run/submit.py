@@ -16,7 +16,7 @@ from arl.launch.launchers import BUILT_IN
 from arl.launch.slurm.allocation import JOB, in_allocation, is_outside, read_allocation, require
 from arl.launch.slurm.batch_script import NO_VALUE, Submission, render_script
 from arl.launch.slurm.first_node import run_on_first_node
-from arl.launch.slurm.submission import new_submission, planned_nodes, submit, write_job
+from arl.launch.slurm.submission import new_submission, partitions, planned_nodes, submit, write_job
 from arl.run.auto import resolve_auto
 from arl.run.plan_text import render_plan
 from arl.run.preflight import preflight
@@ -125,6 +125,20 @@ def follow_submission(file: Path) -> Path:
             f"`squeue --me` and {submission.log}"
         )
     return Path(submission.pointer.read_text().strip()) / RECIPE
+
+
+def check_submission(recipe: Recipe) -> str:
+    """Check whether a run can be submitted from here, and return what is known of the cluster.
+
+    Raises:
+        InputError: something is known to fail, or Slurm does not work here.
+    """
+    _checked(recipe, None)
+    found = partitions()
+    wanted = recipe.cluster.flags.get("partition")
+    if wanted is not None and not set(wanted.split(",")) <= set(found):
+        raise InputError(f"cluster.flags.partition {wanted!r}: there is none; sinfo lists {', '.join(found)}")
+    return f"partitions {', '.join(found)}; the job itself looks at its nodes, before it starts anything"
 
 
 def plan_submission(recipe: Recipe, named: Sequence[Node] | None) -> str:

@@ -17,6 +17,7 @@ from arl.launch.slurm.allocation import require
 from arl.launch.slurm.batch_script import Submission, render_script
 
 SUBMIT_SECONDS = 120.0
+LIST_SECONDS = 60.0  # for sinfo
 # Of the messages of Slurm's commands where no flag is at fault.
 NO_SLURM = ("configuration source", "Unable to contact slurm controller", "slurm.conf")
 CORES = 8  # of a node that nobody knows yet
@@ -72,10 +73,39 @@ def submit(submission: Submission) -> str:
     return done.stdout.strip().partition(";")[0]
 
 
+def partitions() -> list[str]:
+    """Return the names of the cluster's partitions.
+
+    Raises:
+        InputError: Slurm's commands are not installed, or reach no cluster.
+    """
+    require("sbatch")
+    require("sinfo")
+    try:
+        done = subprocess.run(
+            ["sinfo", "--noheader", "--format=%R"],
+            capture_output=True,
+            text=True,
+            timeout=LIST_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InputError(
+            f"launcher slurm: sinfo has not answered within {LIST_SECONDS:.0f} s; try it by hand"
+        ) from error
+    if done.returncode != 0:
+        raise InputError(_no_cluster(done.stderr.strip()))
+    return done.stdout.split()
+
+
+def _no_cluster(said: str) -> str:
+    return f"launcher slurm: Slurm does not work on this machine ({said}); run this on a login node of the cluster"
+
+
 def _explain_refusal(said: str) -> str:
     """Say why a job is not submitted, by what sbatch has printed."""
     if any(words in said for words in NO_SLURM):
-        return f"launcher slurm: Slurm does not work on this machine ({said}); run this on a login node of the cluster"
+        return _no_cluster(said)
     return (
         f"sbatch refuses the job: {said}; its flags are those of cluster.flags, --time, --account, --partition and "
         "--sbatch, and --dry-run shows its script"
