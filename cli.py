@@ -51,6 +51,7 @@ def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, Non
             try:
                 function(*args, **kwargs)
             except ArlError as error:
+                sys.stdout.flush()  # in a file, what libraries have printed must not follow the message
                 typer.echo(f"arl: {error}", err=True)
                 raise typer.Exit(error.exit_code) from error
             except KeyboardInterrupt as error:
@@ -88,36 +89,34 @@ def train(
 ) -> None:
     """Train a policy with asynchronous RL."""
     from arl.config.recipe_file import dump_recipe, load_recipe
-    from arl.errors import InputError
     from arl.metrics.console import ConsoleDisplay
     from arl.metrics.summary import render
+    from arl.run import submit
     from arl.run.auto import resolve_auto
     from arl.run.memory.hardware import named_nodes
     from arl.run.plan_text import render_plan
     from arl.run.preflight import preflight
-    from arl.run.submit import cluster_overrides, is_submitted, plan_submission, run_elsewhere, submit_run
     from arl.run.train import train as run
     from arl.run.world import make_world
 
+    if resume:
+        recipe = submit.follow_submission(recipe)
     overrides = list(set_ or ())
     if check_weights:
         overrides.append("sync.check=true")
     flags = {"time": time, "account": account, "partition": partition}
-    overrides += cluster_overrides(launcher, nodes, flags, sbatch or ())
+    overrides += submit.cluster_overrides(launcher, nodes, flags, sbatch or ())
     if address is not None:
         overrides.append(f"cluster.address={address}")
     loaded = load_recipe(recipe, overrides)
-    if dry_run and resume:
-        raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
-    if verbose and not dry_run:
-        raise InputError("--verbose prints the recipe of a --dry-run: give both")
-    if gpus is not None and not dry_run:
-        raise InputError(f"--gpus {gpus}: names a machine to plan for, and a run takes what is there; add --dry-run")
+    submit.refuse_options_of_others(loaded, {**flags, "sbatch": sbatch, "address": address})
+    options.refuse_contradictions(dry_run, resume, verbose, gpus)
     named = None if gpus is None else named_nodes(gpus, loaded.cluster.nodes)
-    if (code := run_elsewhere(loaded, sys.argv[1:])) is not None:
+    if (code := submit.run_elsewhere(loaded, sys.argv[1:])) is not None:
         raise typer.Exit(code)
-    if is_submitted(loaded):
-        text = plan_submission(loaded, named) if dry_run else submit_run(loaded, recipe if resume else None, overrides)
+    if submit.is_submitted(loaded):
+        going_on = recipe if resume else None
+        text = submit.plan_submission(loaded, named) if dry_run else submit.submit_run(loaded, going_on, overrides)
         typer.echo(text)
         return
     if dry_run:

@@ -103,3 +103,23 @@ def test_sigterm_ends_a_command_that_a_script_has_started_in_the_background() ->
     done = subprocess.run([sys.executable, "-c", IN_THE_BACKGROUND], check=False, timeout=30, capture_output=True)
     assert done.returncode == 130
     assert b"everything it had started has ended" in done.stderr
+
+
+AFTER_A_LIBRARY = """
+import typer, arl.cli, arl.errors
+
+group = typer.Typer()
+
+@arl.cli.command(group)
+def fail() -> None:
+    print("(raylet) what a library prints")
+    raise arl.errors.RunError("trainer-0 was lost")
+
+group()
+"""
+
+
+def test_nothing_that_a_library_has_printed_follows_the_message_of_a_failure() -> None:
+    command = [sys.executable, "-c", AFTER_A_LIBRARY]
+    done = subprocess.run(command, check=False, timeout=30, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.stdout.splitlines() == ["(raylet) what a library prints", "arl: trainer-0 was lost"]

@@ -1,11 +1,12 @@
 """Define the recipe's section about the machines of a run."""
 
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from arl.config.environment import Environment
 from arl.config.ports import port_range
+from arl.config.sbatch_flags import check_sbatch_flags
 from arl.config.section import Positive, Section
 from arl.errors import InputError
 
@@ -31,15 +32,21 @@ class Cluster(Section):
     address: str = "auto"
     """Of a Ray cluster, as `ray.init` takes it."""
 
-    @field_validator("ports")
+    @field_validator("ports", mode="before")
     @classmethod
-    def _readable(cls, ports: str | None) -> str | None:
+    def _readable(cls, ports: Any) -> Any:
         if ports is not None:
             try:
-                port_range(ports)
+                port_range(str(ports))
             except InputError as error:
-                raise ValueError(str(error).removeprefix("cluster.ports ")) from error
+                raise ValueError(str(error)) from error
         return ports
+
+    @model_validator(mode="after")
+    def _without_contradictions(self) -> Self:
+        check_sbatch_flags("cluster.flags", self.flags)
+        check_sbatch_flags("cluster.controller_flags", self.controller_flags)
+        return self
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

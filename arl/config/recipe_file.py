@@ -18,6 +18,7 @@ from arl.config.leaves import leaves
 from arl.config.mistakes import Key, Mistake, find_mistakes
 from arl.config.recipe import Recipe
 from arl.config.section import inner_sections
+from arl.config.yaml_loader import RecipeLoader, load_yaml
 from arl.errors import RecipeError
 
 ALIKE = 0.8  # of 1: how much a field of another section must be written alike to be suggested
@@ -113,8 +114,8 @@ def _read(path: Path) -> tuple[yaml.MappingNode, dict[str, Any]]:
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read ({error.strerror}); give the path of a recipe YAML") from error
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text)
+        node = yaml.compose(text, Loader=RecipeLoader)
+        values = load_yaml(text)
     except yaml.YAMLError as error:
         raise RecipeError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(node, yaml.MappingNode) or not isinstance(values, dict):
@@ -148,7 +149,7 @@ def _parse_override(override: str) -> tuple[Key, Any]:
     if not equals or not all(key):
         raise RecipeError(f"--set {override}: write it as section.field=value")
     try:
-        return key, yaml.safe_load(text)
+        return key, load_yaml(text)
     except yaml.YAMLError as error:
         raise RecipeError(f"--set {override}: the value is not valid YAML: {error}") from error
 

@@ -42,6 +42,7 @@ class Node:
         planned_by: the option that names a machine which is only planned for, such as `--gpus 8xH100`; None: it exists.
         address: on which its processes listen, and under which those of all nodes reach them.
         free_ports: how many of cluster.ports nobody uses there; None: the recipe names no ports, or it is not known.
+        cores_from: where the number of cores comes from, on a machine that is only planned for.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Node:
     planned_by: str | None = None
     address: str = LOOPBACK
     free_ports: int | None = None
+    cores_from: str | None = None
 
 
 @dataclass(frozen=True)

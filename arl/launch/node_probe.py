@@ -17,10 +17,10 @@ from msgspec import Struct
 
 from arl.config.ports import port_range
 from arl.errors import InputError
-from arl.launch.address import count_free_ports, free_listener
+from arl.launch.address import count_free_ports, free_listener, is_loopback
 from arl.launch.device_memory import smallest_device
 from arl.launch.devices import visible_cores, visible_devices
-from arl.launch.interfaces import own_address
+from arl.launch.interfaces import interfaces, own_address
 
 NONCE = "nonce"
 MARK = "arl-node "  # begins the line of the report, because others may print as well
@@ -49,6 +49,7 @@ class NodeReport(Struct, frozen=True):
     clock: float = 0.0  # time.time()
     nonce: str = ""
     free_ports: int | None = None  # of the spec's; None: it names none
+    interfaces: dict[str, str] = {}  # that other nodes may reach -> IPv4 address
     problem: str = ""
 
 
@@ -75,6 +76,7 @@ def probe(spec: ProbeSpec) -> NodeReport:
         clock=time.time(),
         nonce=nonce,
         free_ports=free_ports,
+        interfaces={interface: own for interface, own in interfaces().items() if not is_loopback(own)},
     )
 
 

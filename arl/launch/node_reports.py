@@ -67,9 +67,10 @@ class Probe:
         """Say why other nodes do not reach a node; empty: nothing is known against it."""
         if self.interface is not None or not is_loopback(report.address):
             return ""
+        known = ", ".join(f"{interface} has {address}" for interface, address in report.interfaces.items())
         return (
             f"its own name {report.name} resolves to {report.address}, which other nodes do not reach; set "
-            "cluster.interface, or mend its /etc/hosts"
+            f"cluster.interface ({known or 'there is none but loopback'}), or mend its /etc/hosts"
         )
 
     def _differs(self, report: NodeReport, first: NodeReport, ended: float) -> str:

@@ -17,9 +17,12 @@ from pathlib import Path
 from types import FrameType
 
 from arl.clock import now
-from arl.errors import RunStopped
+from arl.errors import RunError, RunStopped
 from arl.metrics.run_files import RECIPE
+from arl.run.checkpoint import STATE
+from arl.run.evaluation.scoreboard import CHECKPOINTS
 
+RESUME_WITH = "resume with: "  # begins the last line of a run that can be resumed
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Handler = Callable[[int, FrameType | None], object]
@@ -101,16 +104,28 @@ def stopped(directory: Path, version: int) -> RunStopped:
     """Return what the user is told of a run that has stopped with a checkpoint of `version`."""
     if version == 0:
         return RunStopped("stopped before its first step, so there is no checkpoint to resume from")
-    return RunStopped(f"stopped at version {version}; resume with: {_resume_command(directory)}")
+    return RunStopped(f"stopped at version {version}; {RESUME_WITH}{resume_command(directory)}")
 
 
 def not_saved(directory: Path, version: int, seconds: float) -> RunStopped:
     """Return what the user is told of a run that could not be saved in time."""
     return RunStopped(
         f"stopped at version {version} without a checkpoint of it, which was not complete {seconds:g} s after the "
-        f"first signal (deadlines.stop); resume from the last one with: {_resume_command(directory)}"
+        f"first signal (deadlines.stop); resume from the last one with: {resume_command(directory)}"
     )
 
 
-def _resume_command(directory: Path) -> str:
+@contextlib.contextmanager
+def failures_with_resume_command(directory: Path) -> Iterator[None]:
+    """Let the failure of a run that can be resumed end with the command that does it."""
+    try:
+        yield
+    except RunError as error:
+        if any(directory.glob(f"{CHECKPOINTS}/step_*/{STATE}")):
+            error.args = (f"{error}\n{RESUME_WITH}{resume_command(directory)}",)
+        raise
+
+
+def resume_command(directory: Path) -> str:
+    """Return the command that goes on with the run in `directory`."""
     return f"arl train {directory / RECIPE} --resume"

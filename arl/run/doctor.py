@@ -15,6 +15,7 @@ from arl.launch.devices import visible_cores, visible_devices
 from arl.run.finding import Finding
 from arl.run.gpu_findings import gpu_findings
 from arl.run.preflight import preflight
+from arl.run.submit import check_submission, is_submitted
 from arl.sync.node_copy import SHARED_MEMORY
 
 GIGABYTE = 1e9
@@ -117,6 +118,8 @@ def _not_needed(config: EngineConfig) -> Finding:
 
 def _startable(recipe: Recipe) -> Finding:
     try:
+        if is_submitted(recipe):
+            return Finding(True, f"recipe {recipe.name}: it can be submitted to Slurm; {check_submission(recipe)}")
         preflight(recipe)
     except InputError as error:
         return Finding(False, f"recipe {recipe.name}: {error}")

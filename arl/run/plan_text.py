@@ -6,6 +6,7 @@ from arl.config.recipe import Recipe
 from arl.launch.base import Resources
 from arl.launch.gpu_devices import Gpu, named_gpus
 from arl.run.memory.memory_text import memory_lines, published_on_device
+from arl.run.plan_nodes import cluster_lines, list_gpus
 from arl.run.plan_notes import plan_notes
 from arl.run.preflight import Plan
 from arl.sync.node_copy import SHARED_MEMORY
@@ -22,6 +23,8 @@ def render_plan(recipe: Recipe, plan: Plan) -> str:
 def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "run", f"{recipe.name}, written to {recipe.run_directory}"
     yield "world", f"{recipe.world}, {recipe.mode}"
+    for line in cluster_lines(recipe, plan):
+        yield "cluster", line
     yield "model", _model(recipe)
     yield "problems", _problems(recipe, plan)
     for note in plan.left_out:
@@ -154,7 +157,7 @@ def _staleness(recipe: Recipe) -> str:
 def _engines(recipe: Recipe, plan: Plan) -> str:
     engine = recipe.engine
     name = f"{engine.kind}, {engine.dtype}, {engine.slots} slots each, cache policy {engine.kv_policy}"
-    return f"{_processes(recipe, plan.placement.engines)}; {name}"
+    return f"{_processes(recipe, plan, plan.placement.engines)}; {name}"
 
 
 def _trainer(recipe: Recipe, plan: Plan) -> str:
@@ -166,7 +169,7 @@ def _trainer(recipe: Recipe, plan: Plan) -> str:
         choices.append("reshard")
     if train.deterministic:
         choices.append("deterministic")
-    return f"{_processes(recipe, plan.placement.ranks)}; {', '.join(choices)}"
+    return f"{_processes(recipe, plan, plan.placement.ranks)}; {', '.join(choices)}"
 
 
 def _evaluation(recipe: Recipe, plan: Plan) -> str:
@@ -175,16 +178,15 @@ def _evaluation(recipe: Recipe, plan: Plan) -> str:
     if resources is None:
         return f"{what}; in this process, between two steps"
     priority = f", niceness {resources.niceness}" if resources.niceness else ""
-    return f"{what}; {_processes(recipe, [resources])}{priority}"
+    return f"{what}; {_processes(recipe, plan, [resources])}{priority}"
 
 
-def _processes(recipe: Recipe, side: Sequence[Resources]) -> str:
+def _processes(recipe: Recipe, plan: Plan, side: Sequence[Resources]) -> str:
     if recipe.world_traits.one_process:
         return f"{len(side)} in this process, 1 thread"
     threads = _count(side[0].threads, "CPU thread", "CPU threads")
     each = " each" if len(side) > 1 else ""
-    devices = [",".join(resources.devices) for resources in side if resources.devices]
-    where = f"GPU {' | '.join(devices)}" if devices else "no GPU"
+    where = list_gpus(side, plan.nodes) if side[0].devices else "no GPU"
     return f"{_count(len(side), 'process', 'processes')} with {threads}{each}, {where}"
 
 

@@ -68,6 +68,7 @@ class Plan(Struct, frozen=True):
     gpus: tuple[Gpu, ...] = ()  # of the run, as far as nvidia-smi knows them
     notes: tuple[str, ...] = ()  # about the GPUs
     published_in: Path | None = None  # where versions are written; None: not known before the start, or nowhere
+    nodes: tuple[Node, ...] = ()  # of the launcher, the controller's first
 
     def sha256(self, steps: int) -> str:
         """Hash what files and tasks gave: the problems of all sets, and the lags of the first `steps` steps."""
@@ -129,6 +130,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         gpus=report.gpus,
         notes=report.notes,
         published_in=_published_in(recipe, lags, transport, placement),
+        nodes=site.nodes,
     )
 
 

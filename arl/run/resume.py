@@ -136,7 +136,7 @@ def _new_run(recipe: Recipe, display: ConsoleDisplay) -> Iterator[Origin]:
 @contextlib.contextmanager
 def _old_run(recipe: Recipe, display: ConsoleDisplay, resume: Path) -> Iterator[Origin]:
     """Open the run that `resume` names. Whoever watches it sees that it starts, before the checks, which take time."""
-    directory = _run_to_resume(recipe, resume)
+    directory = run_to_resume(recipe, resume)
     with _locked(directory):
         with shown_as_resuming(directory):
             plan = preflight(recipe)
@@ -170,7 +170,7 @@ def _names(recipe: Recipe) -> Iterator[Path]:
         yield first.with_name(f"{first.name}-{number}")
 
 
-def _run_to_resume(recipe: Recipe, file: Path) -> Path:
+def run_to_resume(recipe: Recipe, file: Path) -> Path:
     """Return the run in whose directory the recipe's file lies; otherwise the newest run of the recipe's name.
 
     Raises:

@@ -5,22 +5,32 @@ in an allocation, on none of its nodes    the same command ─► srun ─► fi
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.launch.base import Node
-from arl.launch.slurm.allocation import in_allocation, is_outside, read_allocation, require
-from arl.launch.slurm.batch_script import NO_VALUE, render_script
+from arl.launch.launchers import BUILT_IN
+from arl.launch.slurm.allocation import JOB, in_allocation, is_outside, read_allocation, require
+from arl.launch.slurm.batch_script import NO_VALUE, Submission, render_script
 from arl.launch.slurm.first_node import run_on_first_node
-from arl.launch.slurm.submission import new_submission, planned_nodes, submit, write_job
+from arl.launch.slurm.submission import new_submission, partitions, planned_nodes, submit, write_job
 from arl.run.auto import resolve_auto
 from arl.run.plan_text import render_plan
 from arl.run.preflight import preflight
+from arl.run.resume import RECIPE, run_to_resume
 from arl.run.world import make_world
 
 SLURM = "slurm"
+OWNERS = {  # options of the command line that are for one launcher
+    "time": SLURM,
+    "account": SLURM,
+    "partition": SLURM,
+    "sbatch": SLURM,
+    "address": "ray",
+}
 
 
 def cluster_overrides(
@@ -50,6 +60,33 @@ def cluster_overrides(
     return overrides + [f"cluster.flags.{name}={json.dumps(value)}" for name, value in given.items()]
 
 
+def refuse_options_of_others(recipe: Recipe, given: Mapping[str, object]) -> None:
+    """Refuse options of the command line that the recipe's launcher would ignore.
+
+    A launcher of the user's own may read them.
+
+    Args:
+        given: name of an option -> what it was given; None or empty: nothing.
+
+    Raises:
+        InputError: one of them is for another launcher, or for a job that has begun.
+    """
+    for option, value in given.items():
+        owner = OWNERS[option]
+        if not value:
+            continue
+        if recipe.launcher in BUILT_IN and recipe.launcher != owner:
+            raise InputError(
+                f"--{option}: is for launcher {owner}, and this run has launcher {recipe.launcher}; add --launcher "
+                f"{owner}, or leave --{option} out"
+            )
+        if owner == SLURM and in_allocation():
+            raise InputError(
+                f"--{option}: is for a job that is submitted, and this process is within job {os.environ[JOB]}, which "
+                f"has its flags; leave --{option} out"
+            )
+
+
 def is_submitted(recipe: Recipe) -> bool:
     """Return whether a run of this recipe is submitted from here, rather than run."""
     return recipe.launcher == SLURM and not in_allocation()
@@ -73,6 +110,37 @@ def run_elsewhere(recipe: Recipe, arguments: Sequence[str]) -> int | None:
     return run_on_first_node(allocation, arguments, recipe.run_directory)
 
 
+def follow_submission(file: Path) -> Path:
+    """Return the recipe of the run that a job has begun, if `file` is the recipe of that job, and else `file`.
+
+    Raises:
+        InputError: the job has begun no run.
+    """
+    submission = Submission(file.parent)
+    if file.name != submission.recipe.name or not submission.script.exists():
+        return file
+    if not submission.pointer.exists():
+        raise InputError(
+            f"--resume: {file.parent} is a job that has begun no run, because there is no {submission.pointer}; see "
+            f"`squeue --me` and {submission.log}"
+        )
+    return Path(submission.pointer.read_text().strip()) / RECIPE
+
+
+def check_submission(recipe: Recipe) -> str:
+    """Check whether a run can be submitted from here, and return what is known of the cluster.
+
+    Raises:
+        InputError: something is known to fail, or Slurm does not work here.
+    """
+    _checked(recipe, None)
+    found = partitions()
+    wanted = recipe.cluster.flags.get("partition")
+    if wanted is not None and not set(wanted.split(",")) <= set(found):
+        raise InputError(f"cluster.flags.partition {wanted!r}: there is none; sinfo lists {', '.join(found)}")
+    return f"partitions {', '.join(found)}; the job itself looks at its nodes, before it starts anything"
+
+
 def plan_submission(recipe: Recipe, named: Sequence[Node] | None) -> str:
     """Check what can be known before the job starts, and return the plan and the script. Nothing is written.
 
@@ -94,11 +162,11 @@ def submit_run(recipe: Recipe, resume: Path | None, overrides: Sequence[str] = (
         overrides: that the recipe was read with.
 
     Raises:
-        InputError: something is known to fail, or Slurm refuses the job.
+        InputError: something is known to fail, there is no run to resume, or Slurm refuses the job.
     """
     require("sbatch")
-    if resume is not None and not resume.exists():
-        raise InputError(f"--resume: {resume} does not exist")
+    if resume is not None:
+        run_to_resume(recipe, resume)  # else the job would find out, when it has waited for its nodes
     _checked(recipe, None)
     submission = new_submission(recipe, resume, overrides)
     write_job(recipe, submission)

@@ -31,3 +31,19 @@ Sbatch = Annotated[
     typer.Option("--sbatch", help="Slurm: --sbatch=--qos=x; also --time, --account, --partition."),
 ]
 RayAddress = Annotated[str | None, typer.Option("--address", hidden=True)]
+
+
+def refuse_contradictions(dry_run: bool, resume: bool, verbose: bool, gpus: str | None) -> None:
+    """Check that options that are for a dry run, or not, are given with one, or without.
+
+    Raises:
+        InputError: they are not.
+    """
+    from arl.errors import InputError
+
+    if dry_run and resume:
+        raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
+    if verbose and not dry_run:
+        raise InputError("--verbose prints the recipe of a --dry-run: give both")
+    if gpus is not None and not dry_run:
+        raise InputError(f"--gpus {gpus}: names a machine to plan for, and a run takes what is there; add --dry-run")

@@ -13,6 +13,7 @@ from arl.config.recipe_file import load_recipe
 from arl.config.run_section import Output
 from arl.errors import InputError
 from arl.run.preflight import preflight
+from arl.run.submit import is_submitted
 from arl.run.world import make_world
 from arl.sweep.axes import write_override
 from arl.sweep.combinations import SweepArm, combine, flatten
@@ -88,6 +89,11 @@ def _make_base(request: SweepRequest) -> Recipe:
 
 def _check_arm(request: SweepRequest, arm: SweepArm) -> CheckedArm:
     recipe = _make_recipe(request, arm)
+    if is_submitted(recipe):
+        raise InputError(
+            "launcher slurm: a sweep submits no jobs, its runs take turns in an allocation; make one with salloc or "
+            "sbatch, and start the sweep on its first node (docs/sweeps.md)"
+        )
     make_world(recipe.world)
     preflight(recipe)
     return CheckedArm(arm, recipe)

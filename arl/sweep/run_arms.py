@@ -26,6 +26,7 @@ from arl.launch.file_lock import try_lock
 from arl.launch.process import LocalProcess, start_process
 from arl.launch.shares import Share
 from arl.metrics.run_files import METRICS_FILE
+from arl.run.clean_stop import RESUME_WITH
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.resume import LOCK
 from arl.sweep.axes import write_override
@@ -152,13 +153,13 @@ def _progress(run: SweepRun, now: float) -> RunProgress:
 
 
 class _LastLine:
-    """Keep the last line of a process's output that is not empty."""
+    """Keep the last line of a process's output that says something; a sweep resumes its runs by itself."""
 
     def __init__(self) -> None:
         self.text = "it wrote nothing"
 
     def __call__(self, line: str) -> None:
-        if line:
+        if line and not line.startswith(RESUME_WITH):
             self.text = line
 
 

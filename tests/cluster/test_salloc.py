@@ -149,3 +149,24 @@ def test_the_loss_of_the_first_node_is_an_error_and_no_success(slurm: SlurmClust
         slurm.kill("n1")
         assert session.end() == 3, session.shown
         assert "the controller on n1 is lost" in session.shown
+
+
+@pytest.mark.long
+def test_the_runs_of_a_sweep_take_turns_in_one_allocation(slurm: SlurmCluster, tmp_path: Path) -> None:
+    sweep = (sys.executable, "-m", "arl.cli", "sweep", str(write_small_recipe(tmp_path)), "--name", "study")
+    settings = ("--set", f"output.directory={tmp_path / 'runs'}", "--set", "train.steps=3")
+    on_first_node = ("srun", "--overlap", "--nodes=1", "--ntasks=1")
+    command = [*SALLOC, *on_first_node, *sweep, *settings, "--axis", "rollout.staleness=1,2"]
+    done = subprocess.run(
+        slurm.head.entering(command, slurm.environment),
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    summaries = sorted(path.parent for path in (tmp_path / "runs").rglob("summary.json"))
+    assert len(summaries) == 2
+    for run in summaries:
+        assert_trained_once(run, steps=3)
+    wait_for_idle_nodes(slurm)

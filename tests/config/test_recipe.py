@@ -191,6 +191,8 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("sync: {order: in_turn}\nmode: collocated\n", "sync.order in_turn: with mode collocated no engine generates"),
         ("sync: {order: in_turn}\nrollout: {lag: 1}\n", "sync.order in_turn: with rollout.lag no engine generates"),
         ("sync: {order: in_turn, interrupt: false}\n", "sync.order in_turn: with sync.interrupt false no engine"),
+        ("cluster: {ports: 20000}\n", ":7: cluster.ports '20000': give the first port and the last"),
+        ("cluster: {ports: 99999-100000}\n", ":7: cluster.ports '99999-100000': give the first port and the last"),
         ("world: virtal\n", ":7: world 'virtal': did you mean virtual?"),
         ("  ranks: 2\nworld: virtual\n", "train.ranks 2: world virtual trains in one process"),
         ("  ranks: 4\n  shard_ranks: 3\n", "train.shard_ranks 3 must divide train.ranks 4"),
@@ -208,6 +210,15 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
 )
 def test_impossible_combinations_are_refused_by_the_rule_they_break(recipe_file: Path, extra: str, rule: str) -> None:
     assert rule in refusal(recipe_file, GOOD + extra)
+
+
+def test_times_without_quotes_are_no_numbers_to_base_60(recipe_file: Path, tmp_path: Path) -> None:
+    recipe_file.write_text(GOOD + "cluster:\n  flags: {time: 24:00:00, comment: '1:30', nice: 5}\n")
+    loaded = load_recipe(recipe_file, ["cluster.flags.time-min=12:00:00", "train.learning_rate=1.5e-3"])
+    assert loaded.cluster.flags == {"time": "24:00:00", "comment": "1:30", "nice": "5", "time-min": "12:00:00"}
+    dumped = tmp_path / "dumped.yaml"
+    dumped.write_text(dump_recipe(loaded))
+    assert load_recipe(dumped) == loaded
 
 
 def test_only_a_tiny_model_is_warmed_up(recipe_file: Path) -> None:

@@ -11,8 +11,8 @@ from arl.errors import InputError, RunError
 from arl.launch.slurm import submission
 from arl.launch.slurm.allocation import read_allocation
 from arl.launch.slurm.batch_script import Submission, render_script
-from arl.launch.slurm.submission import planned_nodes
-from arl.run.submit import cluster_overrides, submit_run
+from arl.launch.slurm.submission import planned_nodes, write_job
+from arl.run.submit import cluster_overrides, follow_submission, refuse_options_of_others, submit_run
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 
@@ -40,6 +40,50 @@ def test_flags_of_the_user_come_last_and_count() -> None:
     assert {"--nodes=2-6", "--time=08:00:00", "--partition=gpu", "--qos=high", "--no-requeue"} <= set(flags)
     assert "--comment='two words'" in flags
     assert not {"--requeue", "--exclusive"} & set(flags)
+
+
+@pytest.mark.parametrize("flag", ["--nodes=7", "--output=x", "--error=x", "--array=0-3"])
+def test_a_flag_that_arl_gives_itself_is_refused(flag: str) -> None:
+    with pytest.raises(InputError, match=r"arl gives this flag itself \(.*\); leave it out"):
+        recipe(*cluster_overrides("slurm", "2", {}, [flag]))
+
+
+def test_a_signal_that_would_end_the_run_without_a_checkpoint_is_refused() -> None:
+    assert "--signal=B:TERM@900" in headers("cluster.flags.signal=B:TERM@900")
+    with pytest.raises(InputError, match=r"cluster.flags.signal 'USR1@60': only SIGTERM.*as in B:TERM@900"):
+        recipe("cluster.flags.signal=USR1@60")
+
+
+@pytest.mark.parametrize(
+    "limit", ["90", "1:30", "08:00:00", "24:00:00", "12:00:00", "2-12", "7-00:30", "1-02:03:04", "UNLIMITED"]
+)
+def test_a_time_limit_reaches_sbatch_as_it_is_written(limit: str) -> None:
+    assert f"--time={limit}" in headers(f"cluster.flags.time={limit}")
+    assert f"--time={limit}" in headers(*cluster_overrides("slurm", None, {"time": limit}, ()))
+
+
+@pytest.mark.parametrize("limit", ["25hours", "1h", "08:00:00:00", "true", "2-"])
+def test_a_time_limit_that_sbatch_does_not_read_is_refused(limit: str) -> None:
+    with pytest.raises(InputError, match=r"cluster\.controller_flags\.time .*: sbatch does not read it; give hours"):
+        recipe("cluster.nodes=2", f"cluster.controller_flags.time='{limit}'")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "option", "owner"),
+    [("local", "time", "slurm"), ("ray", "sbatch", "slurm"), ("slurm", "address", "ray"), ("local", "address", "ray")],
+)
+def test_an_option_that_the_launcher_would_ignore_is_refused(launcher: str, option: str, owner: str) -> None:
+    rule = f"--{option}: is for launcher {owner}, and this run has launcher {launcher}; add --launcher {owner}"
+    with pytest.raises(InputError, match=rule):
+        refuse_options_of_others(recipe(f"launcher={launcher}"), {option: "given"})
+    refuse_options_of_others(recipe(f"launcher={launcher}"), {option: None})
+    refuse_options_of_others(recipe(f"launcher={owner}"), {option: "given"})
+
+
+def test_within_a_job_its_flags_can_no_longer_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(InputError, match=r"--time: is for a job that is submitted, and this process is within job 7"):
+        refuse_options_of_others(recipe(), {"time": "08:00:00"})
 
 
 def test_a_controller_with_flags_of_its_own_is_the_first_component_of_a_heterogeneous_job() -> None:
@@ -128,6 +172,53 @@ def test_sbatch_that_does_not_answer_may_have_submitted_the_job(
     monkeypatch.setattr(submission, "SUBMIT_SECONDS", 0.5)
     with pytest.raises(RunError, match=r"`squeue --me` shows whether it has submitted .*job\.sh nevertheless"):
         submission.submit(Submission(tmp_path))
+
+
+def sbatch_that_says(words: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put an sbatch on the path that refuses every job with these words."""
+    program = directory / "bin" / "sbatch"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho 'sbatch: error: {words}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "Could not establish a configuration source",
+            r"Slurm does not work on this machine \(sbatch.*a login node of",
+        ),
+        ("Invalid qos specification", r"sbatch refuses the job: .*Invalid qos.*its flags are those of cluster\.flags"),
+    ],
+)
+def test_a_refused_job_names_the_cause_and_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str
+) -> None:
+    sbatch_that_says(words, tmp_path, monkeypatch)
+    with pytest.raises(InputError, match=message):
+        submit_run(recipe(f"output.directory={tmp_path / 'runs'}"), None)
+    assert not list((tmp_path / "runs" / "slurm").iterdir())
+
+
+def test_the_recipe_of_a_job_stands_for_the_run_that_the_job_has_begun(tmp_path: Path) -> None:
+    job = Submission(tmp_path / "slurm" / "run-20260314")
+    write_job(recipe(), job)
+    with pytest.raises(InputError, match=r"--resume: .* is a job that has begun no run, because there is no .*run-dir"):
+        follow_submission(job.recipe)
+    job.pointer.write_text(f"{tmp_path / 'run'}\n")
+    assert follow_submission(job.recipe) == tmp_path / "run" / "recipe.yaml"
+    assert follow_submission(tmp_path / "run" / "recipe.yaml") == tmp_path / "run" / "recipe.yaml"
+
+
+def test_a_job_that_would_find_no_run_to_resume_is_not_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sbatch_that_says("nobody should call me", tmp_path, monkeypatch)
+    with pytest.raises(InputError, match=r"--resume: there is no run .*; start it without --resume"):
+        submit_run(recipe(f"output.directory={tmp_path / 'runs'}"), QUICKSTART)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_what_is_no_flag_is_refused() -> None:

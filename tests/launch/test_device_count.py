@@ -44,6 +44,11 @@ def test_both_sides_are_named_with_their_fields_beside_the_gpus_that_are_planned
     assert message.endswith(": use --set engine.replicas=1 --set train.ranks=2, or --set mode=collocated")
 
 
+def test_ranks_are_kept_or_halved_so_that_no_odd_world_size_is_offered() -> None:
+    assert ": use --set engine.replicas=24 --set train.ranks=8" in refusal(recipe(replicas=32, ranks=8), node(32))
+    assert ": use --set engine.replicas=7 --set train.ranks=2" in refusal(recipe(replicas=24, ranks=8), node(9))
+
+
 def test_a_collocated_recipe_is_not_advised_to_collocate() -> None:
     message = refusal(recipe("collocated", replicas=4, ranks=4), node(1))
     assert message.endswith("there is 1 (--gpus 1xH100): use --set engine.replicas=1 --set train.ranks=1")
@@ -74,7 +79,7 @@ def test_an_evaluation_that_lacks_a_gpu_may_be_left_out_or_given_one() -> None:
     assert (
         "which makes 9 with the 8 of engines and ranks; there are 8 (--gpus 8xH100): use --set eval.every=0" in message
     )
-    assert "or --set engine.replicas=4 --set train.ranks=3, or --set mode=collocated" in message
+    assert "or --set engine.replicas=3 --set train.ranks=4, or --set mode=collocated" in message
 
 
 @examples(3)

@@ -87,9 +87,11 @@ def test_all_nodes_that_cannot_take_part_are_named_in_one_message(report: tuple[
 def test_a_name_that_resolves_to_loopback_is_refused_where_there_are_several_nodes(report: tuple[Probe, str]) -> None:
     probe, output = report
     of_names = dataclasses.replace(probe, interface=None)
-    debian = changed(output, address="127.0.1.1")
+    debian = changed(output, address="127.0.1.1", interfaces={"eth0": "192.0.2.2", "ib0": "10.1.0.2"})
     assert of_names.nodes(["n1"], {"n1": debian})
-    with pytest.raises(InputError, match=r"^node n2: its own name .* resolves to 127\.0\.1\.1, .*cluster\.interface"):
+    with pytest.raises(
+        InputError, match=r"^node n2: its own name .* resolves to 127\.0\.1\.1, .*set cluster\.interface \(eth0 has 192"
+    ):
         of_names.nodes(["n1", "n2"], {"n1": changed(output, address="10.0.0.1"), "n2": debian})
 
 

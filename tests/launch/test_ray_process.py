@@ -77,3 +77,24 @@ def test_a_process_that_is_replaced_because_its_worker_hangs_has_ended_within_a_
         await process.stop(0)
 
     asyncio.run(main())
+
+
+def test_a_process_that_is_lost_gets_no_more_signals(tmp_path: Path, killed: list[object]) -> None:
+    from ray.exceptions import RayActorError
+
+    signals: list[int] = []
+
+    async def lost() -> None:
+        raise RayActorError
+
+    async def main() -> None:
+        actor = hanging_actor()
+        actor.wait = SimpleNamespace(remote=lost)
+        actor.signal_all = SimpleNamespace(remote=signals.append)
+        process = watch(actor, tmp_path)
+        async with asyncio.timeout(60):
+            assert await process.ends_by_itself(30)
+            assert "was lost with its Ray worker on n2" in await process.ended()
+        assert signals == []
+
+    asyncio.run(main())

@@ -43,6 +43,40 @@ def test_sglangs_version_and_whether_a_recipe_can_start_are_told(tmp_path: Path)
     assert "recipe quickstart-sglang: it can start" in done.stdout
 
 
+def put_slurm_on_path(directory: Path, monkeypatch: pytest.MonkeyPatch, sinfo: str) -> None:
+    for name, text in {"sbatch": "exit 1", "sinfo": sinfo}.items():
+        program = directory / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(directory), prepend=":")
+
+
+SLURM = (str(ROOT / "recipes/quickstart.yaml"), "--set", "launcher=slurm")
+
+
+def test_on_a_login_node_a_recipe_for_slurm_is_checked_as_far_as_one_can_before_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_slurm_on_path(tmp_path, monkeypatch, "printf 'gpu\\ncpu\\n'")
+    done = arl("doctor", *SLURM, "--set", "cluster.flags.partition=cpu")
+    assert done.returncode == 0, done.stdout
+    assert (
+        "ok       recipe quickstart: it can be submitted to Slurm; partitions gpu, cpu; the job itself" in done.stdout
+    )
+    other = arl("doctor", *SLURM, "--set", "cluster.flags.partition=big")
+    assert other.returncode == 2
+    assert "cluster.flags.partition 'big': there is none; sinfo lists gpu, cpu" in other.stdout
+
+
+def test_where_slurm_reaches_no_cluster_a_recipe_for_it_cannot_be_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_slurm_on_path(tmp_path, monkeypatch, "echo 'Could not establish a configuration source' >&2; exit 1")
+    done = arl("doctor", *SLURM)
+    assert done.returncode == 2
+    assert "Slurm does not work on this machine (Could not establish a configuration source); run this" in done.stdout
+
+
 def test_without_a_recipe_the_sglang_that_a_run_would_take_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from arl.config.recipe import TinyModel
+from arl.config.recipe_file import dump_recipe, load_recipe
 from arl.errors import InputError
 from arl.launch import local
 from arl.launch.base import Node
@@ -13,8 +14,10 @@ from arl.launch.local import LocalLauncher
 from arl.models.tiny import make_tiny_model
 from arl.rollout.env import Session
 from arl.run.auto import resolve_auto
+from arl.run.memory.hardware import named_nodes
 from arl.run.plan_text import render_plan
 from arl.run.preflight import preflight
+from arl.run.submit import plan_submission
 from arl.sync.node_copy import SHARED_MEMORY
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import Problem
@@ -149,6 +152,44 @@ def test_on_several_nodes_the_plan_says_that_each_reads_a_version_once(tmp_path:
     given = recipe(tmp_path, sync={"transport": "file"})
     text = render_plan(given, preflight(given, TWO_NODES))
     assert f"travel by transport file, in {given.run_directory}, where each node reads a version once\n" in text
+
+
+def planned(tmp_path: Path, *overrides: str) -> str:
+    """Return the plan that `arl train` shows before a job begins."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(dump_recipe(recipe(tmp_path, launcher="slurm")))
+    return plan_submission(load_recipe(path, overrides), None)
+
+
+def test_the_plan_of_several_nodes_says_what_each_is_for_and_on_which_its_gpus_are(tmp_path: Path) -> None:
+    settings = ("cluster.nodes=4", "engine.replicas=4", "train.ranks=4")
+    lines = planned(tmp_path, *settings, "cluster.flags={gpus-per-node: 2, cpus-per-task: 24}").splitlines()
+    where = "controller on node 1, engines on node 1, node 2, trainer on node 3, node 4"
+    assert f"cluster     slurm, 4 nodes; {where}" in lines
+    assert "cluster     cores assumed: 24 a node, by cpus-per-task of cluster.flags" in lines
+    (engines,) = (line for line in lines if line.startswith("engines"))
+    assert "4 processes with 12 CPU threads each, GPU 0 | 1 of node 1, node 2;" in engines
+    (trainer,) = (line for line in lines if line.startswith("trainer"))
+    assert "GPU 0 | 1 of node 3, node 4;" in trainer
+
+
+def test_of_many_nodes_the_plan_names_the_first_and_the_last(tmp_path: Path) -> None:
+    text = planned(tmp_path, "cluster.nodes=7", "engine.replicas=6", "cluster.flags.gpus-per-node=1")
+    assert "engines on node 1, …, node 6 (6 nodes), trainer on node 7\n" in text
+    assert "cores assumed: 8 a node, until the job has counted them\n" in text
+
+
+def test_a_plan_for_a_ray_cluster_with_named_gpus_needs_neither_ray_nor_a_cluster(tmp_path: Path) -> None:
+    given = recipe(tmp_path, launcher="ray", cluster={"nodes": 2, "address": "10.255.255.1:6379"})
+    nodes = named_nodes("1xH100", 2)
+    text = render_plan(given, preflight(given, nodes))
+    assert "cluster     ray, 2 nodes; controller on node 1, engines on node 1, trainer on node 2\n" in text
+    assert f"cores assumed: {nodes[0].cores} a node, as many as this machine has\n" in text
+
+
+def test_the_plan_of_this_machine_alone_says_nothing_about_a_cluster(tmp_path: Path) -> None:
+    given = recipe(tmp_path)
+    assert "cluster " not in render_plan(given, preflight(given))
 
 
 def test_nodes_without_a_common_file_system_are_refused(tmp_path: Path) -> None:

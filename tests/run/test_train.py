@@ -260,13 +260,14 @@ def test_at_staleness_0_what_is_sampled_and_trained_repeats_with_the_seed(start:
 def test_kill_9_of_a_process_ends_the_run_with_its_name_and_leaves_nothing(
     start: Callable[..., Command], module: str, role: str
 ) -> None:
-    command = start("train.steps=100000", "engine.max_restarts=0")
-    command.read_until("step    3")
+    command = start("train.steps=100000", "engine.max_restarts=0", "output.checkpoint_every=2")
+    command.read_until("step    5")
     children = command.children()
     assert {"arl.engine.embedded.server", "arl.train.rank", "arl.reward.worker"} <= children.keys()
     children[module].kill()
     assert command.end() == 3  # far sooner than at any of its deadlines
     assert f"arl: {role} (pid {children[module].pid}) was killed by SIGKILL" in command.output
+    assert command.output.splitlines()[-1] == "resume with: arl train runs/small/recipe.yaml --resume"
     assert "Traceback" not in command.output
     assert not survivors(list(children.values()))
     assert not command.weights_left()

@@ -53,6 +53,13 @@ def test_what_the_sweep_sets_cannot_be_set_in_every_arm(recipe: Path, override: 
         read_request(recipe, SweepOptions(overrides=[override]))
 
 
+def test_a_sweep_with_slurm_says_that_it_needs_an_allocation(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    request = read_request(recipe, SweepOptions(axes=["train.minibatches=1,2"], overrides=["launcher=slurm"]))
+    with pytest.raises(InputError, match=r"launcher slurm: a sweep submits no jobs.*make one with salloc or sbatch"):
+        check_arms(request, lambda note: None)
+
+
 def test_without_seeds_the_arms_have_the_seed_of_the_recipe(recipe: Path) -> None:
     recipe.write_text(f"seed: 7\n{recipe.read_text()}")
     assert check(recipe, "rollout.staleness=0,1").seeds == [7]

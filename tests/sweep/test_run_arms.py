@@ -70,6 +70,14 @@ def test_a_resumed_run_that_fails_is_reported_with_the_directory_to_remove(
     assert failure.why.endswith(f"; to run it anew, remove {run.directory}")
 
 
+def test_the_reason_of_a_failure_is_shown_and_not_how_one_would_resume_the_run_by_hand(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = "print('arl: engine-0 exited with code 1'); print('resume with: arl train r/recipe.yaml --resume'); exit(3)"
+    (failure,) = run_with(fails, runs_of(recipe, recipe.parent / "study"), Share(), monkeypatch)
+    assert "exited with code 3: arl: engine-0 exited with code 1; log" in failure.why
+
+
 def test_a_run_waits_until_the_process_of_a_killed_sweep_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,8 @@ class RayProcess(WatchedProcess):
 
     def _signal(self, number: signal.Signals) -> None:
         """Send a signal through the Ray worker. If that does not answer SIGKILL in time, it is killed itself."""
+        if self._loss:
+            return  # Ray would complain about each call to an actor that is gone
         self._actor.signal_all.remote(int(number))
         if number is signal.SIGKILL and self._exit_code is None and self._giving_up is None:
             self._giving_up = asyncio.create_task(self._give_up_in_time(), name=f"deadline of {self.role}")

@@ -6,6 +6,7 @@ write_job ─► <output.directory>/slurm/<name>-<time>/: job.sh, recipe.yaml �
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from arl.config.recipe import Recipe
@@ -16,6 +17,9 @@ from arl.launch.slurm.allocation import require
 from arl.launch.slurm.batch_script import Submission, render_script
 
 SUBMIT_SECONDS = 120.0
+LIST_SECONDS = 60.0  # for sinfo
+# Of the messages of Slurm's commands where no flag is at fault.
+NO_SLURM = ("configuration source", "Unable to contact slurm controller", "slurm.conf")
 CORES = 8  # of a node that nobody knows yet
 
 
@@ -41,7 +45,7 @@ def write_job(recipe: Recipe, submission: Submission) -> None:
 
 
 def submit(submission: Submission) -> str:
-    """Submit the script, and return the job's id.
+    """Submit the script, and return the job's id. If sbatch refuses it, the submission is removed.
 
     Raises:
         InputError: there is no sbatch, or it refuses the script.
@@ -62,31 +66,74 @@ def submit(submission: Submission) -> str:
             f"{submission.script} nevertheless"
         ) from error
     if done.returncode != 0:
-        raise InputError(
-            f"sbatch refuses {submission.script}: {done.stderr.strip()}; the flags are those of cluster.flags, --time, "
-            "--account, --partition and --sbatch"
-        )
+        for file in (submission.script, submission.recipe):
+            file.unlink()
+        submission.directory.rmdir()
+        raise InputError(_explain_refusal(done.stderr.strip()))
     return done.stdout.strip().partition(";")[0]
+
+
+def partitions() -> list[str]:
+    """Return the names of the cluster's partitions.
+
+    Raises:
+        InputError: Slurm's commands are not installed, or reach no cluster.
+    """
+    require("sbatch")
+    require("sinfo")
+    try:
+        done = subprocess.run(
+            ["sinfo", "--noheader", "--format=%R"],
+            capture_output=True,
+            text=True,
+            timeout=LIST_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InputError(
+            f"launcher slurm: sinfo has not answered within {LIST_SECONDS:.0f} s; try it by hand"
+        ) from error
+    if done.returncode != 0:
+        raise InputError(_no_cluster(done.stderr.strip()))
+    return done.stdout.split()
+
+
+def _no_cluster(said: str) -> str:
+    return f"launcher slurm: Slurm does not work on this machine ({said}); run this on a login node of the cluster"
+
+
+def _explain_refusal(said: str) -> str:
+    """Say why a job is not submitted, by what sbatch has printed."""
+    if any(words in said for words in NO_SLURM):
+        return _no_cluster(said)
+    return (
+        f"sbatch refuses the job: {said}; its flags are those of cluster.flags, --time, --account, --partition and "
+        "--sbatch, and --dry-run shows its script"
+    )
 
 
 def planned_nodes(recipe: Recipe) -> list[Node]:
     """Return the nodes that the flags of the recipe ask for, as far as flags say what a node has."""
     cluster = recipe.cluster
     if not cluster.controller_flags:
-        return [_planned_node(cluster.flags, cluster.nodes)] * cluster.nodes
-    num_workers = cluster.nodes - 1
-    controller = _planned_node({**cluster.flags, **cluster.controller_flags}, num_nodes=1)
-    return [controller, *[_planned_node(cluster.flags, num_workers)] * num_workers]
+        nodes = [_planned_node(cluster.flags, cluster.nodes)] * cluster.nodes
+    else:
+        num_workers = cluster.nodes - 1
+        controller = _planned_node({**cluster.flags, **cluster.controller_flags}, num_nodes=1)
+        nodes = [controller, *[_planned_node(cluster.flags, num_workers)] * num_workers]
+    return [replace(node, name=f"node {number}") for number, node in enumerate(nodes, start=1)]
 
 
 def _planned_node(flags: dict[str, str], num_nodes: int) -> Node:
     num_devices = _gpus_of_a_node(flags, num_nodes)
     cores = flags.get("cpus-per-task", "")
+    is_given = cores.isdecimal()
     return Node(
-        name="of cluster.flags",
-        cores=int(cores) if cores.isdecimal() else CORES,
+        name="node",
+        cores=int(cores) if is_given else CORES,
         devices=tuple(str(number) for number in range(num_devices)),
         planned_by="cluster.flags",
+        cores_from="by cpus-per-task of cluster.flags" if is_given else "until the job has counted them",
     )
 
 

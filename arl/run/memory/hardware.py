@@ -55,6 +55,7 @@ def named_node(text: str) -> Node:
         device_name="GPU" if is_size else name,
         device_bytes=num_bytes,
         planned_by=f"--gpus {text}",
+        cores_from="as many as this machine has",
     )
 
 
@@ -67,7 +68,7 @@ def named_nodes(text: str, count: int) -> list[Node]:
     node = named_node(text)
     if count == 1:
         return [node]
-    return [replace(node, name=f"named machine {number}") for number in range(count)]
+    return [replace(node, name=f"node {number}") for number in range(1, count + 1)]
 
 
 def describe_gpus(node: Node) -> str:
