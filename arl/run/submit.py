@@ -14,8 +14,9 @@ from arl.errors import InputError
 from arl.launch.base import Node
 from arl.launch.launchers import BUILT_IN
 from arl.launch.slurm.allocation import JOB, in_allocation, is_outside, read_allocation, require
-from arl.launch.slurm.batch_script import NO_VALUE, Submission, render_script
+from arl.launch.slurm.batch_script import NO_VALUE, render_script
 from arl.launch.slurm.first_node import run_on_first_node
+from arl.launch.slurm.run_pointer import run_of
 from arl.launch.slurm.submission import new_submission, partitions, planned_nodes, submit, write_job
 from arl.run.auto import resolve_auto
 from arl.run.plan_text import render_plan
@@ -116,15 +117,9 @@ def follow_submission(file: Path) -> Path:
     Raises:
         InputError: the job has begun no run.
     """
-    submission = Submission(file.parent)
-    if file.name != submission.recipe.name or not submission.script.exists():
+    if file.name != RECIPE:
         return file
-    if not submission.pointer.exists():
-        raise InputError(
-            f"--resume: {file.parent} is a job that has begun no run, because there is no {submission.pointer}; see "
-            f"`squeue --me` and {submission.log}"
-        )
-    return Path(submission.pointer.read_text().strip()) / RECIPE
+    return run_of(file.parent) / RECIPE
 
 
 def check_submission(recipe: Recipe) -> str:

@@ -30,6 +30,7 @@ from arl.launch.spawn import RUNNER
 
 BEAT_SECONDS = SILENCE / 12
 START_SECONDS = 120.0  # for Slurm to start the step
+END_SECONDS = 30.0  # for srun to end its step
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PREFIX = "first-node-"
 
@@ -99,10 +100,19 @@ def _run_srun(srun: Sequence[str], reports: Path) -> int:
         with _signals_handled(handle, process):
             return _wait_for_end(process, writing_end, reports)
     finally:
-        process.terminate()  # has no effect on one that has ended
-        process.wait()
+        _end(process)
         os.close(reading_end)
         os.close(writing_end)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End srun, which gives its step up, and the runner if it does not; neither has an effect on one that has ended."""
+    process.terminate()
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _wait_for_end(srun: "subprocess.Popen[bytes]", pipe: int, reports: Path) -> int:
