@@ -99,7 +99,8 @@ def partitions() -> list[str]:
 
 
 def _no_cluster(said: str) -> str:
-    return f"launcher slurm: Slurm does not work on this machine ({said}); run this on a login node of the cluster"
+    cause = said.splitlines()[-1] if said else "no reason is given"
+    return f"launcher slurm: Slurm does not work on this machine ({cause}); run this on a login node of the cluster"
 
 
 def _explain_refusal(said: str) -> str:
