@@ -87,13 +87,27 @@ def _make_base(request: SweepRequest) -> Recipe:
         ) from error
 
 
-def _check_arm(request: SweepRequest, arm: SweepArm) -> CheckedArm:
-    recipe = _make_recipe(request, arm)
+def _check_launcher(recipe: Recipe) -> None:
+    """Refuse launchers whose nodes the runs of a sweep cannot get.
+
+    Raises:
+        InputError: Slurm outside of an allocation; or Ray, whose nodes this process would hold itself.
+    """
     if is_submitted(recipe):
         raise InputError(
             "launcher slurm: a sweep submits no jobs, its runs take turns in an allocation; make one with salloc or "
             "sbatch, and start the sweep on its first node (docs/sweeps.md)"
         )
+    if recipe.launcher == "ray":
+        raise InputError(
+            "launcher ray: a sweep would keep the nodes of the cluster from its own runs; start them by `arl train`, "
+            "one after the other (docs/sweeps.md)"
+        )
+
+
+def _check_arm(request: SweepRequest, arm: SweepArm) -> CheckedArm:
+    recipe = _make_recipe(request, arm)
+    _check_launcher(recipe)
     make_world(recipe.world)
     preflight(recipe)
     return CheckedArm(arm, recipe)

@@ -60,6 +60,12 @@ def test_a_sweep_with_slurm_says_that_it_needs_an_allocation(recipe: Path, monke
         check_arms(request, lambda note: None)
 
 
+def test_a_sweep_with_ray_says_that_runs_are_started_by_hand(recipe: Path) -> None:
+    request = read_request(recipe, SweepOptions(axes=["train.minibatches=1,2"], overrides=["launcher=ray"]))
+    with pytest.raises(InputError, match="launcher ray: a sweep would keep the nodes of the cluster from its own runs"):
+        check_arms(request, lambda note: None)
+
+
 def test_without_seeds_the_arms_have_the_seed_of_the_recipe(recipe: Path) -> None:
     recipe.write_text(f"seed: 7\n{recipe.read_text()}")
     assert check(recipe, "rollout.staleness=0,1").seeds == [7]
