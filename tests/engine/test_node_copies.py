@@ -88,7 +88,7 @@ def test_two_servers_of_a_node_read_a_version_once(
     one_reads_and_another_has_its_copy(first, second, published, in_memory, old, new)
     first.process.kill()
     assert second.end() == 0
-    assert not in_memory.exists()
+    until(lambda: not in_memory.exists())
 
 
 def test_nothing_stays_in_memory_when_every_server_is_killed(
@@ -111,7 +111,7 @@ def test_a_version_that_is_not_there_is_refused_and_the_server_goes_on(
         within(lambda: load(server, WeightUpdate(7, str(published / "v7"))))
     within(lambda: load(server, update_of(published, 8, new)))
     assert server.end() == 0
-    assert not in_memory.exists()
+    until(lambda: not in_memory.exists())
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ class Points:
 
     def __init__(self, kill: tuple[str, int] | None) -> None:
         self.counts = {"loop": 0, "file": 0}
+        self.at_checkpoint: dict[str, int] | None = None  # counts when there was a checkpoint to resume from
         self._kill = kill
         sys.addaudithook(self._audit)
         select = clock._JumpingSelector.select
@@ -52,6 +53,8 @@ class Points:
         writing = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         if (writing or event in WRITES) and not _is_byte_code(str(arguments[0])):
             self._pass("file")
+        if event == "os.rename" and self.at_checkpoint is None and "/checkpoints/step_" in str(arguments[1]):
+            self.at_checkpoint = dict(self.counts)
 
     def _pass(self, kind: str) -> None:
         self.counts[kind] += 1
@@ -83,6 +86,7 @@ def attempt(recipe: Path, directory: str, kill: tuple[str, int] | None) -> dict[
         "sha256": summary.weights_sha256,
         "directory": summary.directory,
         "points": points.counts,
+        "at_checkpoint": points.at_checkpoint,
         "resumed": "resuming" in console.getvalue(),
     }
 
