@@ -20,3 +20,5 @@ def test_a_submission_leads_to_its_run_once_that_has_begun(tmp_path: Path) -> No
 
 def test_another_directory_is_the_run_itself(tmp_path: Path) -> None:
     assert run_of(tmp_path) == tmp_path
+    nowhere = tmp_path / ("x" * 300)  # longer than a name may be, so that it cannot even be looked for
+    assert run_of(nowhere) == nowhere

@@ -10,13 +10,17 @@ from arl.launch.slurm.batch_script import Submission
 
 
 def run_of(directory: Path) -> Path:
-    """Return the run of a submission; any other directory as it is.
+    """Return the run of a submission; any other directory as it is, also one that cannot be looked at.
 
     Raises:
         InputError: the submitted job has not begun its run yet.
     """
     submission = Submission(directory)
-    if not submission.script.is_file():
+    try:
+        is_submission = submission.script.is_file()
+    except OSError:  # another user's, for instance: whoever reads the run says so
+        return directory
+    if not is_submission:
         return directory
     try:
         return Path(submission.pointer.read_text().strip())
