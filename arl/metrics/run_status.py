@@ -178,9 +178,13 @@ def require_run(run: Path) -> None:
     """Check that `run` is the directory of a run.
 
     Raises:
-        InputError: it is not; names runs beside or below it.
+        InputError: it is not, or it cannot be looked at; names runs beside or below it.
     """
-    if (run / RECIPE).is_file():
+    try:
+        is_run = (run / RECIPE).is_file()
+    except OSError as error:
+        raise InputError(f"{run}: cannot be looked at ({error.strerror}); give a run of yours") from error
+    if is_run:
         return
     if not run.is_dir():
         raise InputError(f"{run}: is no directory; give that of a run, like runs/quickstart")

@@ -215,6 +215,8 @@ def test_a_directory_above_runs_is_refused_with_their_names(tmp_path: Path) -> N
         top(tmp_path)
     with pytest.raises(InputError, match=complaint):
         find_logs(tmp_path, None)
+    with pytest.raises(InputError, match="cannot be looked at"):
+        top(tmp_path / ("x" * 300))
     with pytest.raises(InputError, match="is no directory"):
         top(tmp_path / "nothing")
 
