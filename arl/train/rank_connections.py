@@ -168,19 +168,34 @@ class RankConnections:
     async def cut(self) -> TrainerError:
         """Wait until the network has cut the connection of an admitted peer, and return the error that names it.
 
-        Consumes ends of connections; waits for the next; unblocked by it. An end by Left is none, and the death of a
+        Consumes ends of connections; waits for time; unblocked by it. An end by Left is none, and the death of a
         process is reported by its launcher, for which it leaves time.
         """
+        ended: set[int] = set()
         while True:
-            end = await recv_monitor_message(self._ends)
-            descriptor = end["value"]
-            await asyncio.sleep(LEFT_SECONDS)
-            if not self._held(descriptor):
-                continue
-            await asyncio.sleep(DEATH_SECONDS)
-            for identity, hello in self._held(descriptor):
-                if not await self._reaches(identity):
+            ended |= await self._ends_within(LEFT_SECONDS)
+            suspects = [peer for descriptor in ended for peer in self._held(descriptor)]
+            ended = set()
+            if suspects:
+                ended = await self._ends_within(DEATH_SECONDS)
+            for identity, hello in suspects:
+                if identity in self._peers and not await self._reaches(identity):
                     return self._cut_off(hello)
+
+    async def _ends_within(self, seconds: float) -> set[int]:
+        """Read ends of connections for so long, and return their sockets.
+
+        Strangers make them by the thousand. They are read all the time, because ZeroMQ stops all traffic while its
+        queue of them is full.
+        """
+        ended: set[int] = set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while True:
+                    end = await recv_monitor_message(self._ends)
+                    ended.add(end["value"])
+                    await asyncio.sleep(0)  # one that is there already is read without a turn of the loop
+        return ended
 
     def _cut_off(self, hello: Hello) -> TrainerError:
         who = f"{hello.role} of trainer rank {hello.rank} (pid {hello.pid} on {hello.host})"

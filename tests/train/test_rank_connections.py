@@ -26,6 +26,7 @@ from tests.train.resetting_proxy import ResettingProxy
 
 TRUST = RunTrust("the run's key")
 SECONDS = 30
+STRANGERS = 3000  # more ends of connections than ZeroMQ keeps for whoever watches them
 HELLO = Hello("trainer", 0, platform.node(), os.getpid())
 DEEP = b"\x91" * 3000  # an array in an array in an array …
 NO_TEXT = b"\x82\xa4type\xa5Hello\xa4role\xa1\xff"
@@ -197,6 +198,18 @@ def test_a_connection_that_the_network_resets_is_named_and_one_that_is_left_is_n
             receiving.cancel()
 
     asyncio.run(scene())
+
+
+def test_thousands_of_strangers_who_come_and_go_do_not_hold_up_a_rank() -> None:
+    async def main() -> None:
+        async with listening() as (connections, peers):
+            watching = asyncio.create_task(connections.cut())
+            await asyncio.to_thread(lambda: [send(connections, [b"x"], waits=False) for _ in range(STRANGERS)])
+            await admitted(connections, peer(connections, peers))
+            assert not watching.done()
+            watching.cancel()
+
+    asyncio.run(main())
 
 
 def test_one_who_knows_the_key_and_reads_no_answer_does_not_hold_up_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
