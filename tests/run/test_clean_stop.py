@@ -122,12 +122,15 @@ def test_a_signal_that_comes_as_training_ends_has_the_effect_of_one_that_comes_j
         await asyncio.sleep(30)
         raise AssertionError("the signal was lost")
 
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # as the command line does
+    # A shell that has started the tests in the background has Ctrl-C ignored.
+    of_interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    of_end = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # as the command line does
     try:
         with pytest.raises(KeyboardInterrupt):
             asyncio.run(train())
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, of_interrupt)
+        signal.signal(signal.SIGTERM, of_end)
     assert stops == []
 
 
