@@ -53,13 +53,7 @@ def submit(submission: Submission) -> str:
     """
     require("sbatch")
     try:
-        done = subprocess.run(
-            ["sbatch", "--parsable", str(submission.script)],
-            capture_output=True,
-            text=True,
-            timeout=SUBMIT_SECONDS,
-            check=False,
-        )
+        done = _run(["sbatch", "--parsable", str(submission.script)], SUBMIT_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise RunError(
             f"sbatch has not answered within {SUBMIT_SECONDS:.0f} s; `squeue --me` shows whether it has submitted "
@@ -82,13 +76,7 @@ def partitions() -> list[str]:
     require("sbatch")
     require("sinfo")
     try:
-        done = subprocess.run(
-            ["sinfo", "--noheader", "--format=%R"],
-            capture_output=True,
-            text=True,
-            timeout=LIST_SECONDS,
-            check=False,
-        )
+        done = _run(["sinfo", "--noheader", "--format=%R"], LIST_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise InputError(
             f"launcher slurm: sinfo has not answered within {LIST_SECONDS:.0f} s; try it by hand"
@@ -96,6 +84,15 @@ def partitions() -> list[str]:
     if done.returncode != 0:
         raise InputError(_no_cluster(done.stderr.strip()))
     return done.stdout.split()
+
+
+def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run a command of Slurm, and return what it says and its exit code.
+
+    Raises:
+        subprocess.TimeoutExpired: it does not answer within `seconds`.
+    """
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
 
 
 def _no_cluster(said: str) -> str:
