@@ -15,21 +15,27 @@ ROUNDING = 1e-9  # of a quotient of floats
 def recent_speed(records: Sequence[Record]) -> Speed | None:
     """Return the means over the last steps; None: there is no step yet."""
     steps = last_steps(records, AVERAGED)
-    seconds = sum(number(step, "time/step_s") for step in steps)
+
+    def total(name: str) -> float:
+        return sum(number(step, name) for step in steps)
+
+    seconds = total("time/step_s")
     if not steps or seconds <= 0:
         return None
     waits: dict[str, float] = {}
     for cause in CAUSES:
-        waits[cause] = sum(number(step, f"wait/{cause}_s") for step in steps) / seconds
-    idle = sum(number(step, "idle/engine") * number(step, "time/step_s") for step in steps)
+        waits[cause] = total(f"wait/{cause}_s") / seconds
+    idle = 0.0
+    for step in steps:
+        idle += number(step, "idle/engine") * number(step, "time/step_s")
     return Speed(
         steps=len(steps),
         step_seconds=seconds / len(steps),
-        generated_per_s=sum(number(step, "tokens/generated") for step in steps) / seconds,
-        trained_per_s=sum(number(step, "tokens/trained") for step in steps) / seconds,
+        generated_per_s=total("tokens/generated") / seconds,
+        trained_per_s=total("tokens/trained") / seconds,
         trainer_waits=waits,
         engine_idle=idle / seconds,
-        gate=sum(number(step, "wait/gate_s") for step in steps) / seconds,
+        gate=total("wait/gate_s") / seconds,
     )
 
 
