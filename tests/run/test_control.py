@@ -221,12 +221,16 @@ def test_a_folder_that_is_taken_away_costs_the_run_its_commands_and_nothing_else
         await noted.wait()
         away.rename(tmp_path / "control")
         assert (await control.state()).beat > before.beat
+        await asyncio.wait_for(used_again.wait(), 30)
 
     def note(line: str) -> None:
         notes.append(line)
         noted.set()
+        if "can be used again" in line:
+            used_again.set()
 
     noted = asyncio.Event()
+    used_again = asyncio.Event()
     served(tmp_path, ask, note)
     assert "No such file or directory; `arl engines` cannot reach this run" in notes[0]
     assert "can be used again" in notes[-1]
