@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -113,11 +114,21 @@ def test_a_command_sees_the_engines_and_gets_an_answer_or_the_reason_why_not(tmp
     assert not (tmp_path / "control").exists()
 
 
-def test_garbage_is_answered_or_left_alone_and_commands_are_answered_nevertheless(tmp_path: Path) -> None:
+def test_garbage_is_answered_or_left_alone_and_commands_are_answered_nevertheless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = new_name()
+    is_bad_answered = threading.Event()
+    write = ControlFolder.answer
+
+    def write_and_tell(folder: ControlFolder, name: str, data: bytes) -> None:
+        write(folder, name, data)
+        if name == bad:
+            is_bad_answered.set()
+
     async def ask(control: RunControl, engines: Engines) -> None:
         await control.state()
         requests = tmp_path / "control" / "requests"
-        bad = new_name()
         (requests / bad).write_bytes(b'{"type": "RemoveEngine", "name": ["engine-0"]}\xff')
         (requests / new_name()).write_bytes(b'{"type": "AddEngine", "deep": ' + b"[" * 100_000)
         (requests / new_name()).write_bytes(b"x" * (LONGEST + 1))
@@ -128,9 +139,11 @@ def test_garbage_is_answered_or_left_alone_and_commands_are_answered_nevertheles
             (requests / f"garbage-{i}").touch()
         assert await control.ask(AddEngine(), 30) == "engine-1"
         assert engines.changes == ["add"]
+        assert await asyncio.to_thread(is_bad_answered.wait, 30)
         answer = tmp_path / "control" / "answers" / bad
         assert f"request {bad} cannot be read: " in json.loads(answer.read_bytes())["error"]
 
+    monkeypatch.setattr(ControlFolder, "answer", write_and_tell)
     served(tmp_path, ask)
 
 
