@@ -5,12 +5,16 @@
     calls ─► front lane ─► answered
                  │
                  └ takes long, and other calls wait ─► left behind: it goes on aside, niced, and a new front lane
-                       takes the other calls         ├ no place aside: killed, and begun again when one is free
+                       takes the other calls         ├ no place aside: killed, and begun again, in turn with others
                                                      └ deadline passed, or died: killed, tried once more, then error
 
 So a call that hangs delays the others by the short time after which it is left behind, and not by its deadline. That
 time adapts: it is five times the median of the calls that were answered, and at least 50 ms. What a call waits for a
 core does not count, because on a busy machine every call is slow.
+
+Calls without a place aside take turns in one lane more while there is no other call, each time twice as long. So one
+that takes a second is answered although others hang in every place, whose deadlines may be far. A lane that does not
+even start is killed after some seconds, because it would otherwise hold its calls until their deadlines.
 """
 
 import contextlib
@@ -21,7 +25,7 @@ import socket
 import statistics
 import sys
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -38,6 +42,8 @@ MOST_ASIDE = 4  # lanes of a worker that go on aside
 FIRST_PATIENCE = 0.25  # seconds until a call is left behind, as long as none was answered
 LEAST_PATIENCE = 0.05
 PATIENCE_IN_MEDIANS = 5.0
+START_SECONDS = 5.0  # at work, for a lane to start; a fork takes milliseconds
+NOT_STARTED = f"its process did not start in {START_SECONDS:g} s"
 REMEMBERED = 32  # durations of answered calls
 CALLS_PER_REAPING = 64
 TRIES = 2
@@ -61,6 +67,8 @@ class Worker:
         self._tries: dict[int, int] = {}  # call id -> failed tries
         self._front: Lane | None = None
         self._aside: list[Lane] = []
+        self._in_turn: Lane | None = None  # the lane that calls without a place aside share
+        self._turns: Counter[int] = Counter()  # call id -> turns that were not long enough
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)  # of answered calls
         self._selector = selectors.DefaultSelector()
         self._orphans = Orphans()
@@ -113,6 +121,10 @@ class Worker:
             lane.make_nice()
             self._aside.append(lane)
             self._add(lane, self._put_off.popleft())
+        if self._put_off and self._in_turn is None and self._is_idle:
+            self._in_turn = self._new_lane()
+            self._in_turn.make_nice()
+            self._add(self._in_turn, self._put_off.popleft())
         if self._waiting and self._front is None:
             self._front = self._new_lane()
         while self._waiting and self._front is not None and len(self._front.calls) < MOST_IN_LANE:
@@ -141,7 +153,7 @@ class Worker:
 
     def _succeed(self, call: RewardCall, verdict: Verdict, seconds: float) -> None:
         self._seconds.append(seconds)
-        self._tries.pop(call.id, None)
+        self._forget(call)
         self._tell(Answer(call.id, verdict))
         self._num_answers += 1
         if self._num_answers % CALLS_PER_REAPING == 0:
@@ -162,19 +174,26 @@ class Worker:
         if self._tries[call.id] < TRIES:
             again.appendleft(call)
             return
-        del self._tries[call.id]
+        self._forget(call)
         self._tell(Answer(call.id, Verdict(error=cause) if isinstance(cause, str) else cause))
+
+    def _forget(self, call: RewardCall) -> None:
+        self._tries.pop(call.id, None)
+        self._turns.pop(call.id, None)
 
     # ---- time
 
     def _keep_time(self) -> None:
-        """Fail calls whose deadline has passed, and leave the front lane's call behind if it takes long."""
+        """Fail calls whose deadline has passed, end a turn, and leave the front lane's call behind if it takes long."""
         cause = f"no answer in {self._settings.timeout:g} s (deadlines.reward)"
         for lane in self._lanes():
             if lane.call is not None and lane.seconds >= self._settings.timeout:
                 if lane is self._front:
                     self._tell(Answer(lane.call.id))  # it is tried again aside
                 self._fail(lane, lane.call, cause, again=self._put_off)
+            elif lane.call is not None and not lane.is_up and lane.seconds_until(START_SECONDS) <= 0:
+                self._fail(lane, lane.call, NOT_STARTED, again=self._waiting if lane is self._front else self._put_off)
+        self._end_turn()
         front = self._front
         if front is None or not self._others_wait or front.seconds_until(self._patience()) > 0:
             return
@@ -182,6 +201,24 @@ class Worker:
         self._on_event(front)  # an answer may have come while this process had no core
         if slow is not None and self._front is front and front.call is slow:
             self._leave_behind(front, slow)
+
+    def _end_turn(self) -> None:
+        """End the turn of a call if its time has passed and others are put off."""
+        lane = self._in_turn
+        if lane is None or lane.call is None or self._seconds_left_of_turn(lane) > 0:
+            return
+        slow = lane.call
+        self._on_event(lane)  # an answer may have come while this process had no core
+        if self._in_turn is lane:
+            self._discard(lane)
+            self._turns[slow.id] += 1
+            self._put_off.append(slow)
+
+    def _seconds_left_of_turn(self, lane: Lane) -> float:
+        """Return how long the call of `lane` may go on; it may without end if no other is put off."""
+        if lane.call is None or not lane.is_up or not self._put_off:
+            return math.inf
+        return lane.seconds_until(self._patience() * 2.0 ** self._turns[lane.call.id])
 
     def _leave_behind(self, front: Lane, call: RewardCall) -> None:
         self._tell(Answer(call.id))
@@ -202,6 +239,11 @@ class Worker:
             return False
         return bool(self._waiting) or len(front.calls) > 1 or front.call.is_alone
 
+    @property
+    def _is_idle(self) -> bool:
+        """Return whether no call waits for the front lane, or is made there."""
+        return not self._waiting and (self._front is None or not self._front.calls)
+
     def _patience(self) -> float:
         """Return the seconds after which a call is left behind."""
         if not self._seconds:
@@ -214,6 +256,10 @@ class Worker:
         for lane in self._lanes():
             if lane.call is not None:
                 left = min(left, self._settings.timeout - lane.seconds)
+                if not lane.is_up:
+                    left = min(left, lane.seconds_until(START_SECONDS))
+                if lane is self._in_turn:
+                    left = min(left, self._seconds_left_of_turn(lane))
                 if lane is self._front and self._others_wait:
                     left = min(left, lane.seconds_until(self._patience()))
         return None if left == math.inf else max(left, 0.0)
@@ -221,7 +267,7 @@ class Worker:
     # ---- lanes
 
     def _lanes(self) -> list[Lane]:
-        return [*self._aside] if self._front is None else [self._front, *self._aside]
+        return [lane for lane in (self._front, *self._aside, self._in_turn) if lane is not None]
 
     def _pids(self) -> Iterator[int]:
         return (lane.pid for lane in self._lanes())
@@ -240,6 +286,8 @@ class Worker:
         self._selector.unregister(lane.connection)
         if lane is self._front:
             self._front = None
+        elif lane is self._in_turn:
+            self._in_turn = None
         else:
             self._aside.remove(lane)
         lane.kill()

@@ -60,11 +60,12 @@ def assert_memory_of_every_process_is_known(run: Path) -> None:
     """Check that status.json soon has the memory of the processes of all nodes, and that logs do not repeat it."""
 
     def are_all_measured() -> bool:
-        return all(process.memory_bytes for process in read_status(run).processes)
+        processes = read_status(run).processes
+        nodes = {process.node for process in processes}
+        return nodes == {"n1", "n2", "n3"} and all(process.memory_bytes for process in processes)
 
-    wait_for(are_all_measured, "the memory of every process", 60)
+    wait_for(are_all_measured, "the memory of every process on three nodes", 60)
     processes = read_status(run).processes
-    assert {process.node for process in processes} == {"n1", "n2", "n3"}
     torch_and_a_tiny_model = range(100_000_000, 3_000_000_000)
     large = [process for process in processes if process.role.startswith(("engine-", "trainer-"))]
     assert len(large) == 3

@@ -56,6 +56,11 @@ def _hang(problem: Problem, response: Response) -> float:
     return 1.0
 
 
+def _take_a_while(problem: Problem, response: Response) -> float:
+    time.sleep(0.4)  # longer than a worker's first patience
+    return 1.0
+
+
 def _burn(problem: Problem, response: Response) -> float:
     while True:
         pass
@@ -162,6 +167,7 @@ DEEDS: dict[str, Callable[[Problem, Response], Any]] = {
     "raise": _raise,
     "raise-once": _raise_once,
     "hang": _hang,
+    "take-a-while": _take_a_while,
     "burn": _burn,
     "hang-through-signals": _hang_through_signals,
     "exit": _exit,
