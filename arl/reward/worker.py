@@ -13,8 +13,7 @@ time adapts: it is five times the median of the calls that were answered, and at
 core does not count, because on a busy machine every call is slow.
 
 Calls without a place aside take turns in one lane more while there is no other call, each time twice as long. So one
-that takes a second is answered although others hang in every place, whose deadlines may be far. A lane that does not
-even start is killed after some seconds, because it would otherwise hold its calls until their deadlines.
+that takes a second is answered although others hang in every place, whose deadlines may be far.
 """
 
 import contextlib
@@ -42,8 +41,6 @@ MOST_ASIDE = 4  # lanes of a worker that go on aside
 FIRST_PATIENCE = 0.25  # seconds until a call is left behind, as long as none was answered
 LEAST_PATIENCE = 0.05
 PATIENCE_IN_MEDIANS = 5.0
-START_SECONDS = 5.0  # at work, for a lane to start; a fork takes milliseconds
-NOT_STARTED = f"its process did not start in {START_SECONDS:g} s"
 REMEMBERED = 32  # durations of answered calls
 CALLS_PER_REAPING = 64
 TRIES = 2
@@ -139,17 +136,18 @@ class Worker:
             lane.send()
             self._watch(lane)
         is_front = lane is self._front
+        again = self._waiting if is_front else self._put_off
         try:
             for call, verdict, seconds in lane.receive():
                 if verdict.error:
-                    self._fail(lane, call, verdict, again=self._waiting if is_front else self._put_off)
+                    self._fail(lane, call, verdict, again)
                     return
                 self._succeed(call, verdict, seconds)
                 if not is_front:
                     self._discard(lane)  # it was left behind with one call
                     return
         except LaneError as error:
-            self._fail(lane, lane.call, str(error), again=self._waiting if is_front else self._put_off)
+            self._fail(lane, lane.call, str(error), again)
 
     def _succeed(self, call: RewardCall, verdict: Verdict, seconds: float) -> None:
         self._seconds.append(seconds)
@@ -184,28 +182,25 @@ class Worker:
     # ---- time
 
     def _keep_time(self) -> None:
-        """Fail calls whose deadline has passed, end a turn, and leave the front lane's call behind if it takes long."""
+        self._fail_late_calls()
+        self._end_turn()
+        self._leave_slow_call()
+
+    def _fail_late_calls(self) -> None:
+        """Fail calls whose deadline has passed."""
         cause = f"no answer in {self._settings.timeout:g} s (deadlines.reward)"
         for lane in self._lanes():
             if lane.call is not None and lane.seconds >= self._settings.timeout:
                 if lane is self._front:
                     self._tell(Answer(lane.call.id))  # it is tried again aside
                 self._fail(lane, lane.call, cause, again=self._put_off)
-            elif lane.call is not None and not lane.is_up and lane.seconds_until(START_SECONDS) <= 0:
-                self._fail(lane, lane.call, NOT_STARTED, again=self._waiting if lane is self._front else self._put_off)
-        self._end_turn()
-        front = self._front
-        if front is None or not self._others_wait or front.seconds_until(self._patience()) > 0:
-            return
-        slow = front.call
-        self._on_event(front)  # an answer may have come while this process had no core
-        if slow is not None and self._front is front and front.call is slow:
-            self._leave_behind(front, slow)
 
     def _end_turn(self) -> None:
         """End the turn of a call if its time has passed and others are put off."""
         lane = self._in_turn
-        if lane is None or lane.call is None or self._seconds_left_of_turn(lane) > 0:
+        if lane is None or lane.call is None:
+            return
+        if self._seconds_left_of_turn(lane) > 0:
             return
         slow = lane.call
         self._on_event(lane)  # an answer may have come while this process had no core
@@ -218,7 +213,20 @@ class Worker:
         """Return how long the call of `lane` may go on; it may without end if no other is put off."""
         if lane.call is None or not lane.is_up or not self._put_off:
             return math.inf
-        return lane.seconds_until(self._patience() * 2.0 ** self._turns[lane.call.id])
+        turn = self._patience() * 2.0 ** self._turns[lane.call.id]
+        return lane.seconds_until(turn)
+
+    def _leave_slow_call(self) -> None:
+        """Leave the front lane's call behind if it takes long and others wait."""
+        front = self._front
+        if front is None or not self._others_wait:
+            return
+        if front.seconds_until(self._patience()) > 0:
+            return
+        slow = front.call
+        self._on_event(front)  # as above
+        if slow is not None and self._front is front and front.call is slow:
+            self._leave_behind(front, slow)
 
     def _leave_behind(self, front: Lane, call: RewardCall) -> None:
         self._tell(Answer(call.id))
@@ -256,8 +264,6 @@ class Worker:
         for lane in self._lanes():
             if lane.call is not None:
                 left = min(left, self._settings.timeout - lane.seconds)
-                if not lane.is_up:
-                    left = min(left, lane.seconds_until(START_SECONDS))
                 if lane is self._in_turn:
                     left = min(left, self._seconds_left_of_turn(lane))
                 if lane is self._front and self._others_wait:

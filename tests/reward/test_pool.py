@@ -191,11 +191,8 @@ def test_an_answer_that_takes_a_while_is_graded_although_others_hang_in_every_pl
 
     async def work(pool: RewardPool) -> Grade:
         scorer = pool.scorer(OBEY)
-        commands = [
-            *["hang"] * 6,
-            "take-a-while",
-            "honest",
-        ]  # the last one waits for the slow one, which is left behind
+        # Because the honest one waits, the slow one is left behind.
+        commands = [*["hang"] * 6, "take-a-while", "honest"]
         *hanging, slow, _ = [asyncio.create_task(scorer.score(Problem("?"), Response(command))) for command in commands]
         grade = await slow
         assert not any(task.done() for task in hanging)
@@ -209,20 +206,6 @@ def test_an_answer_that_takes_a_while_is_graded_although_others_hang_in_every_pl
 def test_more_hanging_answers_than_places_aside_all_end_as_errors(tmp_path: Path) -> None:
     grades = obey(pool_of(tmp_path, timeout=0.5), tmp_path, *["hang"] * 7, *["honest"] * 20)
     assert [bool(grade.error) for grade in grades] == [True] * 7 + [False] * 20
-
-
-@pytest.mark.slow
-def test_a_lane_that_hangs_before_it_makes_calls_is_replaced_long_before_the_deadline_of_a_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(MARK, str(tmp_path))
-    hanging = "tests.reward.hanging_fork:score"  # not imported here, where it would hang what this process forks
-
-    async def work(pool: RewardPool) -> Grade:
-        return await pool.scorer(hanging).score(Problem("?"), Response("x"))
-
-    assert with_pool(pool_of(tmp_path, hanging, timeout=3600.0), work) == Grade(1.0)
-    assert (tmp_path / "forked").exists()
 
 
 def test_what_a_call_has_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
