@@ -1,14 +1,18 @@
 """Say what the kernel has a process do, for messages about processes that hang."""
 
+import time
 from pathlib import Path
 
 RUNS = "runs"
 STATE_SECONDS = 2.0  # for a node to say what a process of it does
 UNREACHABLE = "cannot be asked"  # begins the phrase of a process whose node does not answer
+BLOCKED = "D"
+LOOKS = 5  # at a process that seems blocked; it is blocked for an instant by every page that comes from a disk
+LOOK_SECONDS = 0.05  # from one of them to the next
 STATES = {
     "T": "is stopped by a signal (SIGSTOP?)",
     "t": "is stopped by a debugger",
-    "D": "is blocked in the kernel, by a disk or a device",
+    BLOCKED: "is blocked in the kernel, by a disk or a device",
     "Z": "has exited",
 }
 
@@ -19,7 +23,19 @@ def describe_state(letter: str) -> str:
 
 
 def state_letter(pid: int) -> str:
-    """Return the letter of a process of this machine; empty if there is none of this id."""
+    """Return the letter of a process of this machine; empty if there is none of this id.
+
+    `BLOCKED` is returned of a process that stays so, which blocks the caller for `LOOKS` times `LOOK_SECONDS`.
+    """
+    for _ in range(LOOKS):
+        letter = _letter_now(pid)
+        if letter != BLOCKED:
+            break
+        time.sleep(LOOK_SECONDS)
+    return letter
+
+
+def _letter_now(pid: int) -> str:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

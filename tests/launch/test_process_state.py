@@ -1,0 +1,61 @@
+"""A process that is blocked in the kernel is told from one that was so for an instant."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from arl.launch import process_state
+from arl.launch.process_state import BLOCKED, state_letter
+
+# The parent of a vfork is blocked in the kernel until its child starts a program; this child first opens a pipe, which
+# waits for somebody who writes to it.
+BLOCK = """
+import os, signal, sys
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 3, sys.argv[1], os.O_RDONLY, 0)])
+signal.pause()
+"""
+
+
+def wait_for_letter(pid: int, letter: str) -> None:
+    deadline = time.monotonic() + 30
+    while process_state._letter_now(pid) != letter:
+        assert time.monotonic() < deadline
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+@pytest.fixture
+def blocked(pipe: Path) -> Iterator[int]:
+    """Yield the pid of a process that is blocked until somebody opens the pipe."""
+    process = subprocess.Popen([sys.executable, "-c", BLOCK, str(pipe)])
+    try:
+        wait_for_letter(process.pid, BLOCKED)
+        yield process.pid
+    finally:
+        os.close(os.open(pipe, os.O_RDWR))
+        process.kill()
+        process.wait()
+
+
+def test_a_process_that_stays_blocked_is_called_so(blocked: int) -> None:
+    assert state_letter(blocked) == BLOCKED
+
+
+def test_a_process_that_was_blocked_for_an_instant_runs(
+    blocked: int, pipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end_the_block(seconds: float) -> None:
+        os.close(os.open(pipe, os.O_WRONLY))
+        wait_for_letter(blocked, "S")
+
+    monkeypatch.setattr(time, "sleep", end_the_block)
+    assert state_letter(blocked) != BLOCKED
