@@ -172,10 +172,10 @@ class Receiver:
         """
         if body.load_format != BUCKETS:
             raise EngineError(f"load_format {body.load_format}: only {BUCKETS} is understood")
-        if body.group_name not in self._groups:
+        group = self._groups.get(body.group_name)  # once: another thread may leave it
+        if group is None:
             raise EngineError(f"group {body.group_name} is not one of {sorted(self._groups)}: join it first")
         bucket = bucket_of(body)
-        group = self._groups[body.group_name]
         num_bytes = bucket_bytes_of(bucket)
         flat = torch.empty(num_bytes, dtype=torch.uint8, device=group.device)
         try:

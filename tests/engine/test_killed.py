@@ -43,8 +43,9 @@ def test_what_a_killed_server_had_said_survives_it(
 
     async def listen_and_kill(engine: Engine) -> None:
         async for increment in engine.generate(ask("victim", tokens=500)):
+            if not said:
+                os.kill(doomed.process.pid, signal.SIGKILL)
             said.append(increment)
-            os.kill(doomed.process.pid, signal.SIGKILL)
 
     async def scenario() -> None:
         async with connect(doomed.url, generate_seconds=10.0) as engine:

@@ -24,7 +24,8 @@ from tests.engine.test_recovery import Run
 from tests.processes import survivors
 from tests.run.test_train import Command
 
-LIMITS = Deadlines(startup=600, step=1500, swap=30, generate=30)
+SECONDS = 1500
+LIMITS = Deadlines(startup=600, step=SECONDS, swap=30, generate=30)
 LAUNCHER, SCHEDULER = "python", "sglang::schedul"  # names, as the kernel cuts them
 
 
@@ -115,13 +116,14 @@ class Script:
 
 
 @pytest.mark.sglang
+@pytest.mark.timeout(SECONDS)
 def test_kill_9_of_sglang_servers_again_and_again_changes_nothing_but_time(
     sglang_python: str, old: Weights, new: Weights, tmp_path: Path
 ) -> None:
     """Every episode is complete, each token's logprob is that of the version it carries; nothing is trained twice."""
     run = Run(tmp_path / "published", old, new, "two", LIMITS)
     script = Script(old.path, tmp_path / "logs")
-    within(lambda: run.over(script.open(), script))
+    within(lambda: run.over(script.open(), script), SECONDS)
     run.check()
     assert script.kills == ["mid-request", "mid-request", "while starting", "mid-swap", "mid-request"]
     assert sum("before it served" in note for note in script.notes) == 1

@@ -51,7 +51,7 @@ def test_however_a_server_ends_its_requests_go_on_as_if_it_had_not(
     old: Weights, number: signal.Signals, how: str
 ) -> None:
     async def scenario() -> None:
-        silence = 2.0 if number == signal.SIGSTOP else 30.0
+        silence = 5.0 if number == signal.SIGSTOP else 30.0
         servers = Servers(old.path, count=1, generate_seconds=silence, stopping=1)
         async with servers.open() as router:
             servers.generate_seconds = 30.0
@@ -81,7 +81,7 @@ def test_an_idle_server_that_dies_is_replaced_before_anybody_asks(old: Weights) 
 
 def test_a_server_that_is_silent_at_a_swap_is_replaced_by_one_with_the_new_weights(old: Weights, new: Weights) -> None:
     async def scenario() -> None:
-        servers = Servers(old.path, count=1, swap_seconds=2.0)
+        servers = Servers(old.path, count=1, swap_seconds=5.0)
         async with servers.open() as router:
             servers.swap_seconds = 30.0  # of the next one, which must not miss its own
             servers.kill(0, signal.SIGSTOP)

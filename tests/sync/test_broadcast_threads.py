@@ -132,7 +132,7 @@ def test_a_group_that_an_engine_has_left_is_closed_even_if_the_engine_was_receiv
     state = {"a": torch.ones(3)}
     target.write(1, state)
     controller = Controller(target, "left")
-    receiver = join("left", controller.open("left"), seconds=1.0)
+    receiver = join("left", controller.open("left"), seconds=5.0)
     failures: Queue[str] = Queue()
     begun = threading.Event()
 
