@@ -32,9 +32,10 @@ def private_directory(place: Path, prefix: str) -> Iterator[Path]:
 
     remove_abandoned(place, prefix)
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=place.absolute()))  # of mode 0700
-    with removed_with_us(directory), (directory / LOCK).open("w") as lock:
+    with (directory / LOCK).open("w") as lock:  # before the guard starts: until then it would pass for an abandoned one
         assert try_lock(lock), f"{directory} is new, and locked by somebody else"
-        yield directory
+        with removed_with_us(directory):
+            yield directory
 
 
 def nearest_directory(path: Path) -> Path:
@@ -73,10 +74,12 @@ def removed_with_us(directory: Path) -> Iterator[None]:
 
 def _start_guard(directory: Path) -> subprocess.Popen[bytes]:
     """Start the guard. It inherits that the signals which end a job are blocked, because it comes after all others."""
+    held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, END_OF_A_JOB)
     try:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, str(directory), str(directory.stat().st_ino)],
+            [sys.executable, "-I", "-S", __file__, str(directory), str(held)],
+            pass_fds=(held,),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -85,17 +88,18 @@ def _start_guard(directory: Path) -> subprocess.Popen[bytes]:
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(held)
 
 
-def main(directory: str, number: str) -> None:
+def main(directory: str, held: str) -> None:
     """Wait until standard input ends, and remove the directory. The end of the process that made it is the deadline.
 
     Args:
-        number: of its inode, because another run may have made its own under this name.
+        held: an open descriptor of it, because another run may have made its own under this name.
     """
     sys.stdin.buffer.read()
     with contextlib.suppress(FileNotFoundError):
-        if os.stat(directory).st_ino == int(number):
+        if os.path.samestat(os.stat(directory), os.fstat(int(held))):
             shutil.rmtree(directory, ignore_errors=True)
 
 

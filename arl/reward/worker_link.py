@@ -20,7 +20,7 @@ from arl.reward.messages import READY, Answer, RewardCall, Settings
 FIRST_ROOM = 16
 LEAST_ROOM = 2
 MOST_ROOM = 128
-END_SECONDS = 5.0  # for a worker to kill its lanes and exit
+END_SECONDS = 10.0  # for a worker to kill its lanes and exit
 
 _answers = msgspec.msgpack.Decoder(Answer)
 

@@ -55,7 +55,7 @@ def _recording(machine: Machine, file: Path) -> Iterator[None]:
     finally:
         recorder.terminate()
         _, end = recorder.communicate(timeout=30)
-    assert "0 packets dropped by kernel" in end, f"tcpdump on {machine.name} missed packets: {end}"
+    assert "\n0 packets dropped by kernel" in f"\n{end}", f"tcpdump on {machine.name} missed packets: {end}"
 
 
 def streams(file: Path) -> dict[Connection, bytes]:

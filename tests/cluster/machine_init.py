@@ -43,7 +43,6 @@ def end_with_input() -> None:
 
 def reap_forever() -> None:
     """Reap every process that becomes an orphan. Waits for deaths; the end of the machine ends it."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     while True:
         signal.sigwait({signal.SIGCHLD})
         reap_dead()
@@ -62,6 +61,7 @@ def main(arguments: Sequence[str]) -> None:
     """Run the machine until its input ends."""
     name, hosts, resolv = arguments
     set_up(name, hosts, resolv)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # before a thread starts, which would take some of them
     threading.Thread(target=end_with_input, daemon=True).start()
     print("up", flush=True)
     reap_forever()

@@ -104,17 +104,17 @@ class SlurmCluster:
         self.wait_for_node(name, "idle")
 
     def node_state(self, name: str) -> str:
-        """Return the state that Slurm says a node is in, such as idle or down*."""
-        return self.run("sinfo", "--noheader", "--nodes", name, "--format", "%T").stdout.strip()
+        """Return the state that Slurm says a node is in, such as idle or down*; empty if it does not answer."""
+        return self.run("sinfo", "--noheader", "--nodes", name, "--format", "%T", check=False).stdout.strip()
 
     def wait_for_node(self, name: str, state: str, seconds: float = 60.0) -> None:
         """Wait until a node is in a state."""
         wait_for(lambda: self.node_state(name) == state, f"{name} to be {state}", seconds)
 
     def job_state(self, job: str) -> str:
-        """Return the state of a job, such as RUNNING."""
-        shown = self.run("scontrol", "show", "job", job, "--oneliner").stdout
-        return shown.partition("JobState=")[2].split()[0]
+        """Return the state of a job, such as RUNNING; empty if Slurm does not answer."""
+        shown = self.run("scontrol", "show", "job", job, "--oneliner", check=False).stdout
+        return shown.partition("JobState=")[2].partition(" ")[0]
 
     def wait_for_job(self, job: str, *states: str, seconds: float = 120.0) -> str:
         """Wait until a job is in one of the states, and return which."""

@@ -28,7 +28,7 @@ class Spy(threading.Thread):
     """Read from the memory of a run's processes, as root of their nodes may, what a stranger must never see."""
 
     def __init__(self, nodes: dict[str, Machine], run: Path) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self._nodes = nodes
         self._run = run
         self.secrets: dict[str, str] = {}

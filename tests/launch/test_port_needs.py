@@ -26,7 +26,7 @@ QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 @contextlib.contextmanager
 def taken(count: int) -> Iterator[range]:
     """Yield four neighbouring ports of which `count` are taken."""
-    for first in range(21000, 30000, 4):
+    for first in range(26000, 30000, 4):
         ports = range(first, first + 4)
         with contextlib.ExitStack() as listeners:
             try:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from arl.launch import process_state
@@ -37,11 +38,15 @@ def pipe(tmp_path: Path) -> Path:
 def blocked(pipe: Path) -> Iterator[int]:
     """Yield the pid of a process that is blocked until somebody opens the pipe."""
     process = subprocess.Popen([sys.executable, "-c", BLOCK, str(pipe)])
+    children: list[psutil.Process] = []
     try:
+        while not children:
+            children = psutil.Process(process.pid).children()
         wait_for_letter(process.pid, BLOCKED)
         yield process.pid
     finally:
-        os.close(os.open(pipe, os.O_RDWR))
+        for child in children:
+            child.kill()
         process.kill()
         process.wait()
 

@@ -6,9 +6,11 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from arl.launch.base import Command
 from arl.launch.process import start_process_of
-from arl.launch.slurm import step_runner
+from arl.launch.slurm import step_process, step_runner
 from arl.launch.slurm.step_file import write_step_file
 from arl.launch.slurm.step_process import SlurmProcess
 
@@ -34,7 +36,9 @@ async def start_step(directory: Path, code: str) -> SlurmProcess:
         os.close(reading_end)
 
 
-def test_all_who_ask_at_once_what_a_process_does_are_answered(tmp_path: Path) -> None:
+def test_all_who_ask_at_once_what_a_process_does_are_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_process, "STATE_SECONDS", 60.0)
+
     async def main() -> list[str]:
         process = await start_step(tmp_path, SLEEP)
         try:

@@ -21,6 +21,7 @@ HTTP_PATHS = ("/generate", "/abort_request", "/pause_generation", "/update_weigh
 VALIDATE = b"\0" + struct.pack("<I", 0x3C85F7CE)  # of a TCPStore
 QUERIES = 20
 CONNECTIONS = 16  # at once
+ROUNDS = 50  # of another try to be refused in words
 
 
 def exchange(place: tuple[str, int], data: bytes, wrap: ssl.SSLContext | None = None) -> bytes:
@@ -118,6 +119,11 @@ def main() -> None:
 
     with ThreadPoolExecutor(CONNECTIONS) as threads:
         list(threads.map(send, range(given["count"])))
+    patient = Stranger(given["seed"], replays)
+    for _ in range(ROUNDS):  # a busy server may have been too slow for every one of them
+        if any(answer.startswith("HTTP") for answer in answers["https"]):
+            break
+        answers["https"] |= {patient.send("https", place).decode("latin-1") for place in places}
     json.dump({"sent": given["count"], "answers": {kind: sorted(found) for kind, found in answers.items()}}, sys.stdout)
 
 

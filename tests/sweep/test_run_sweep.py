@@ -24,7 +24,7 @@ from tests.forks import ROOT, ForkedCommand, arl
 from tests.processes import MARK, left_behind
 from tests.sweep.rewards import HOLD
 
-SECONDS = 120  # for two runs to come to where they are held
+SECONDS = 600  # for two runs to come to where they are held
 
 SWEEP = """\
 recipe: small.yaml

@@ -48,7 +48,7 @@ def test_a_living_run_is_seen_with_its_processes_its_wait_and_its_logs_and_then_
 
     follower = ForkedCommand(["logs", str(command.run), "--follow"], command.directory, os.environ)
     assert "engine-0 | ready http" in follower.stdout.readline()
-    held = status_of(command.run, lambda status: any(wait.who == "trainer" for wait in status.waits))
+    held = status_of(command.run, lambda status: any(w.who == "trainer" and w.seconds > 2 for w in status.waits))
     assert any("4 groups for step" in wait.what for wait in held.waits)
     shown = arl("top", str(command.run)).stdout
     assert "trainer waits" in shown

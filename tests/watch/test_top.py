@@ -134,8 +134,9 @@ def test_a_run_of_another_host_that_writes_nothing_any_more_is_found_out_whateve
 
 @pytest.mark.parametrize("ahead", [-LONG_AGO, LONG_AGO])
 def test_a_run_of_another_host_that_writes_is_not_said_to_be_silent_whatever_its_clock_says(
-    tmp_path: Path, ahead: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
+    monkeypatch.setattr(liveness, "SILENT_SECONDS", 60.0)
     run = a_run(tmp_path, a_status(host="n7", time=time.time() + ahead))
     with writing(run, lambda: a_status(host="n7", time=time.time() + ahead)):
         shown = top(run)

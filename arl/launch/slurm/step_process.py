@@ -17,6 +17,7 @@ from arl.launch.process_state import RUNS, STATE_SECONDS, UNREACHABLE, describe_
 from arl.launch.slurm.memory_reports import MemoryReports
 from arl.launch.slurm.step_runner import MARK, STATE
 from arl.launch.spawn import signal_all
+from arl.launch.watched_process import describe_exit
 
 # From SIGKILL until srun is ended, too. It is longer than a network takes, and than a kernel takes to free the memory
 # of a large process.
@@ -127,6 +128,8 @@ class SlurmProcess(LocalProcess):
             return f"was lost: node {self._node_name} has failed"
         if self._remote_code is None and self._process.returncode == 0:
             return f"was killed together with its runner on {self._node_name}"
+        if self._remote_code is None and self._process.returncode is not None:
+            return describe_exit(self._code_without_report(self._process.returncode))
         return super()._how_it_ended()
 
     async def ended(self) -> str:

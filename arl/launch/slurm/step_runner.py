@@ -18,6 +18,7 @@ lines of the runner, where the output is for a person (arl.launch.slurm.first_no
 library only, and what arl has of that kind.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -80,11 +81,19 @@ class StepRunner:
     def __init__(
         self, process: subprocess.Popen[bytes], silence: float, deaths: int, report: Callable[[str], None]
     ) -> None:
+        from arl.launch.process_state import state_letter
+        from arl.launch.resident_memory import resident_bytes
+        from arl.launch.slurm.memory_reports import memory_report
+
         self._process = process
         self._silence = silence
         self._report = report
         self._deaths = deaths  # a descriptor that can be read when a child has died
         self._unfinished = b""
+        # They are read now, because the file system may hang when the controller asks.
+        self._state_letter = state_letter
+        self._resident_bytes = resident_bytes
+        self._memory_report = memory_report
 
     def watch(self) -> None:
         """Pass signals on until the process ends. Waits for lines and for its death; silence ends it.
@@ -101,30 +110,29 @@ class StepRunner:
             if 0 in readable:
                 self._take_input()
             if silent >= self._silence:
-                self._report(f"the controller has said nothing for {self._silence:.0f} s")
-                self.signal(signal.SIGKILL)
-                self._process.wait()
+                self._end(f"the controller has said nothing for {self._silence:.0f} s")
         self.signal(signal.SIGKILL)  # what it has started and left behind
 
     def _take_input(self) -> None:
-        from arl.launch.process_state import state_letter
-        from arl.launch.resident_memory import resident_bytes
-        from arl.launch.slurm.memory_reports import memory_report
-
         piece = os.read(0, 4096)
         if not piece:
-            self._report("the controller has gone")
-            self.signal(signal.SIGKILL)
-            self._process.wait()
+            self._end("the controller has gone")
             return
         *lines, self._unfinished = (self._unfinished + piece).split(b"\n")
         for line in lines:
             if line.decode() == STATE:
-                self._report(f"state {state_letter(self._process.pid)}")
+                self._report(f"state {self._state_letter(self._process.pid)}")
             elif line:
                 self.signal(int(line))
             else:
-                os.write(1, memory_report(resident_bytes()[self._process.pid]))
+                os.write(1, self._memory_report(self._resident_bytes()[self._process.pid]))
+
+    def _end(self, why: str) -> None:
+        """Kill the process, and then say why: nobody may be there who reads it."""
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+        with contextlib.suppress(OSError):
+            self._report(why)
 
     def signal(self, number: int) -> None:
         """Send a signal to the process and to what it has started in its session."""
@@ -173,8 +181,9 @@ def main(file: str) -> None:
         cwd=step["directory"],
         start_new_session=True,
     )
+    runner = StepRunner(process, step["silence"], deaths, report)
     report(f"pid {process.pid}")
-    StepRunner(process, step["silence"], deaths, report).watch()
+    runner.watch()
     report(f"ended {process.returncode}")
 
 

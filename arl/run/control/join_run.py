@@ -210,12 +210,12 @@ async def _serve(control: RunControl, processes: Sequence[Process], note: Callab
         while not watch.is_gone():
             assert watch.state is not None
             has_them = names.intersection(engine.name for engine in watch.state.engines)
-            if watch.state.beat > joined_at.beat and not has_them:
-                note(f"{control.run} has none of these engines any more")
-                break
             done, _ = await asyncio.wait(deaths, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             for death in done:
                 raise death.result()
+            if watch.state.beat > joined_at.beat and not has_them:
+                note(f"{control.run} has none of these engines any more")
+                break
         else:
             _report_end(control, note)
         for death in deaths:

@@ -29,6 +29,7 @@ from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary
 from arl.run.train import train
+from arl.sync import publication_directory
 
 WRITES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 
@@ -69,6 +70,9 @@ def _is_byte_code(path: str) -> bool:
 
 def attempt(recipe: Path, directory: str, kill: tuple[str, int] | None) -> dict[str, Any]:
     """Run or resume in this process."""
+    memory = recipe.parent / "memory"  # its own, because what other runs have left in a shared one would be removed
+    memory.mkdir(exist_ok=True)
+    publication_directory.SHARED_MEMORY = memory  # type: ignore[attr-defined]
     points = Points(kill)
     loaded = load_recipe(recipe, [f"output.directory={directory}"])
     console = io.StringIO()

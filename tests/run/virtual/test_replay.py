@@ -1,9 +1,11 @@
 """A finished run is trained again from what it recorded: the same to the last bit, or under other rules."""
 
 import io
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -237,10 +239,15 @@ def test_a_run_of_processes_is_replayed_batch_by_batch(command: Command, tmp_pat
     assert replayed.schedule() == recorded.schedule()
     assert replayed.summary.accuracy_before == recorded.summary.accuracy_before
     assert replayed.summary.token_ages == recorded.summary.token_ages
-    times = [[r["time_s"] for r in steps(run)] for run in (recorded, replayed)]
-    assert times[0] == pytest.approx(times[1], abs=0.5)
+    times = zip(*(step_seconds(run) for run in (recorded, replayed)), strict=True)
+    assert median(abs(one - other) for one, other in times) < 0.1  # a busy disk may hold up any single step
     with pytest.raises(RecipeError, match=r"virtual.train_step"):
         plan_replay(recorded.directory, ["virtual.train_step=1"])
+
+
+def step_seconds(run: Ran) -> list[float]:
+    """Return the seconds between the ends of one step and the next."""
+    return [later["time_s"] - earlier["time_s"] for earlier, later in itertools.pairwise(steps(run))]
 
 
 def _summary(run: Path) -> Summary:
