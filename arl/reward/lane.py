@@ -27,6 +27,7 @@ from arl.launch.child import die_with
 from arl.launch.frames import FrameError, FrameReader, frame
 from arl.reward.grading import RewardCallable, judge
 from arl.reward.messages import READY, Answer, RewardCall, Verdict
+from arl.reward.work_timer import WorkTimer
 
 LONGEST_ANSWER = 1 << 16  # bytes: hundreds of named parts, or a traceback
 READ_BYTES = 1 << 16
@@ -47,9 +48,8 @@ class Lane:
         self.pid = pid
         self.connection = connection
         self.calls: deque[RewardCall] = deque()  # sent and not answered; the first one runs
-        self.since = 0.0  # monotonic seconds, when that began
         self.is_up = False  # it has started, and makes calls
-        self._without_core_before = 0.0  # seconds, of all calls before
+        self._timer = WorkTimer(pid)  # of the call that runs
         self._frames = FrameReader(LONGEST_ANSWER)
         self._unsent = b""
 
@@ -95,12 +95,12 @@ class Lane:
     @property
     def seconds(self) -> float:
         """Return how long the call has been running."""
-        return time.monotonic() - self.since
+        return self._timer.elapsed
 
     @property
     def seconds_at_work(self) -> float:
         """Return the same without what it waited for a core, which says nothing of the call."""
-        return self.seconds - (_seconds_without_core(self.pid) - self._without_core_before)
+        return self._timer.seconds
 
     def seconds_until(self, limit: float) -> float:
         """Return how long the call may go on, at least, until it has been at work for `limit` seconds."""
@@ -110,7 +110,7 @@ class Lane:
     def add(self, call: RewardCall) -> None:
         """Send a call, which runs after those that were sent before."""
         if not self.calls:
-            self._start_clock()
+            self._timer.start()
         self.calls.append(call)
         self._unsent += frame(call)
         self.send()
@@ -120,10 +120,6 @@ class Lane:
         first, *others = self.calls
         self.calls = deque([first])
         return others
-
-    def _start_clock(self) -> None:
-        self.since = time.monotonic()
-        self._without_core_before = _seconds_without_core(self.pid)
 
     def send(self) -> None:
         """Send as much of the call as the lane takes; it may have stopped reading."""
@@ -150,13 +146,13 @@ class Lane:
         for answer in self._decode(data):
             if answer.id == READY and not self.is_up:
                 self.is_up = True
-                self._start_clock()  # its start says nothing of the first call
+                self._timer.start()  # its start says nothing of the first call
                 continue
             if self.call is None or answer.id != self.call.id or answer.verdict is None:
                 raise LaneError("more than one answer: did the function fork and return twice?")
             seconds = self.seconds_at_work
             call = self.calls.popleft()
-            self._start_clock()
+            self._timer.start()
             yield call, answer.verdict, seconds
 
     def _decode(self, data: bytes) -> Iterator[Answer]:
@@ -234,14 +230,6 @@ class Orphans:
     def _all(self, lanes: Iterable[int]) -> list[int]:
         known = set(lanes)
         return [pid for pid in _children() if pid not in known]
-
-
-def _seconds_without_core(pid: int) -> float:
-    """Return how long a process was ready to run while others had the cores; 0 where the kernel does not count it."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/schedstat") as file:
-        _, waited, _ = file.read().split()  # nanoseconds on a core, nanoseconds waiting for one, turns
-        return int(waited) * 1e-9
-    return 0.0
 
 
 def _children() -> Iterator[int]:

@@ -241,11 +241,11 @@ class Worker:
 
     @property
     def _others_wait(self) -> bool:
-        """Return whether the front lane makes a call, and others wait for it."""
+        """Return whether the front lane makes a call, and others wait for it to end; those that are put off do, too."""
         front = self._front
         if front is None or front.call is None or not front.is_up:
             return False
-        return bool(self._waiting) or len(front.calls) > 1 or front.call.is_alone
+        return bool(self._waiting or self._put_off) or len(front.calls) > 1 or front.call.is_alone
 
     @property
     def _is_idle(self) -> bool:
