@@ -150,9 +150,8 @@ class Lane:
                 continue
             if self.call is None or answer.id != self.call.id or answer.verdict is None:
                 raise LaneError("more than one answer: did the function fork and return twice?")
-            seconds = self.seconds_at_work
+            seconds = self._timer.lap()
             call = self.calls.popleft()
-            self._timer.start()
             yield call, answer.verdict, seconds
 
     def _decode(self, data: bytes) -> Iterator[Answer]:
