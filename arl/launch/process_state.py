@@ -7,8 +7,8 @@ RUNS = "runs"
 STATE_SECONDS = 2.0  # for a node to say what a process of it does
 UNREACHABLE = "cannot be asked"  # begins the phrase of a process whose node does not answer
 BLOCKED = "D"
-LOOKS = 5  # at a process that seems blocked; it is blocked for an instant by every page that comes from a disk
-LOOK_SECONDS = 0.05  # from one of them to the next
+BLOCKED_SECONDS = 0.25  # for which a process stays blocked; every page that comes from a disk blocks it for an instant
+LOOK_SECONDS = 0.05  # from one look to the next meanwhile
 STATES = {
     "T": "is stopped by a signal (SIGSTOP?)",
     "t": "is stopped by a debugger",
@@ -25,12 +25,10 @@ def describe_state(letter: str) -> str:
 def state_letter(pid: int) -> str:
     """Return the letter of a process of this machine; empty if there is none of this id.
 
-    `BLOCKED` is returned of a process that stays so, which blocks the caller for `LOOKS` times `LOOK_SECONDS`.
+    `BLOCKED` is returned of a process that stays so, and only after `BLOCKED_SECONDS`.
     """
-    for _ in range(LOOKS):
-        letter = _letter_now(pid)
-        if letter != BLOCKED:
-            break
+    end = time.monotonic() + BLOCKED_SECONDS
+    while (letter := _letter_now(pid)) == BLOCKED and time.monotonic() < end:
         time.sleep(LOOK_SECONDS)
     return letter
 

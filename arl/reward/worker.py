@@ -12,8 +12,9 @@ So a call that hangs delays the others by the short time after which it is left 
 time adapts: it is five times the median of the calls that were answered, and at least 50 ms. What a call waits for a
 core does not count, because on a busy machine every call is slow.
 
-Calls without a place aside take turns in one lane more while there is no other call, each time twice as long. So one
-that takes a second is answered although others hang in every place, whose deadlines may be far.
+Calls without a place aside take turns in one lane more while there is no other call, each time twice as long. A call
+that takes long in front gives way to them and joins them. So one that takes a second is answered although others hang
+in every place, whose deadlines may be far.
 """
 
 import contextlib

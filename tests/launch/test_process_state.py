@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -22,9 +22,9 @@ signal.pause()
 """
 
 
-def wait_for_letter(pid: int, letter: str) -> None:
+def wait_until(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
-    while process_state._letter_now(pid) != letter:
+    while not is_so():
         assert time.monotonic() < deadline
 
 
@@ -38,14 +38,13 @@ def pipe(tmp_path: Path) -> Path:
 def blocked(pipe: Path) -> Iterator[int]:
     """Yield the pid of a process that is blocked until somebody opens the pipe."""
     process = subprocess.Popen([sys.executable, "-c", BLOCK, str(pipe)])
-    children: list[psutil.Process] = []
+    watched = psutil.Process(process.pid)
     try:
-        while not children:
-            children = psutil.Process(process.pid).children()
-        wait_for_letter(process.pid, BLOCKED)
+        wait_until(lambda: bool(watched.children()))
+        wait_until(lambda: process_state._letter_now(process.pid) == BLOCKED)
         yield process.pid
     finally:
-        for child in children:
+        for child in watched.children():
             child.kill()
         process.kill()
         process.wait()
@@ -60,7 +59,7 @@ def test_a_process_that_was_blocked_for_an_instant_runs(
 ) -> None:
     def end_the_block(seconds: float) -> None:
         os.close(os.open(pipe, os.O_WRONLY))
-        wait_for_letter(blocked, "S")
+        wait_until(lambda: process_state._letter_now(blocked) == "S")
 
     monkeypatch.setattr(time, "sleep", end_the_block)
     assert state_letter(blocked) != BLOCKED

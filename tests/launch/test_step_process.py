@@ -1,11 +1,13 @@
 """A process behind a step's runner is watched: here the runner runs on this machine, without an srun before it."""
 
 import asyncio
+import contextlib
 import functools
 import os
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from arl.launch.base import Command
@@ -13,8 +15,15 @@ from arl.launch.process import start_process_of
 from arl.launch.slurm import step_process, step_runner
 from arl.launch.slurm.step_file import write_step_file
 from arl.launch.slurm.step_process import SlurmProcess
+from tests.processes import survivors
 
 SLEEP = "import time; print('ready here', flush=True); time.sleep(600)"
+# It leaves a process in a session of its own, which holds its output open.
+LEAVE = f"""
+import signal, subprocess, sys
+subprocess.Popen([sys.executable, "-c", {SLEEP!r}], start_new_session=True)
+signal.pause()
+"""
 
 
 async def start_step(directory: Path, code: str) -> SlurmProcess:
@@ -48,3 +57,21 @@ def test_all_who_ask_at_once_what_a_process_does_are_answered(tmp_path: Path, mo
             await process.stop(0)
 
     assert asyncio.run(main()) == ["runs"] * 3
+
+
+def test_how_a_step_ended_is_said_although_nobody_has_reported_it_and_its_output_is_held_open(tmp_path: Path) -> None:
+    async def main() -> str:
+        process = await start_step(tmp_path, LEAVE)
+        await process.ready(60)
+        runner = psutil.Process(process._process.pid)
+        started = runner.children(recursive=True)
+        try:
+            runner.kill()
+            return await process.ended()
+        finally:
+            for other in started:
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has died with the runner
+                    other.kill()
+            assert not survivors(started)
+
+    assert asyncio.run(main()).endswith("was killed by SIGKILL")

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from arl.launch.base import Command
 from arl.launch.slurm import step_runner
 from arl.launch.slurm.memory_reports import MemoryReports
 from arl.launch.slurm.step_file import write_step_file
 from arl.launch.slurm.step_runner import MARK, STATE
+from tests.processes import survivors
 
 # It starts another process, and both write to a hundred megabytes.
 LARGE = """
@@ -40,6 +43,21 @@ def test_it_answers_each_sign_of_life_with_the_memory_of_its_process_and_of_what
         runner.stdin.close()
         assert reports.newest is not None
         assert 200_000_000 < reports.newest < 300_000_000
+
+
+def test_nothing_that_it_has_started_is_left_when_nobody_reads_that_the_controller_has_gone(tmp_path: Path) -> None:
+    step = write_step_file(tmp_path, "engine-0", Command((sys.executable, "-c", LARGE)), {}, "127.0.0.1")
+    command = [sys.executable, "-I", "-S", str(step_runner.__file__), str(step)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as runner:
+        assert runner.stdin is not None
+        assert runner.stdout is not None
+        assert b"ready\n" in {runner.stdout.readline() for _ in range(2)}
+        started = psutil.Process(runner.pid).children(recursive=True)
+        runner.stdout.close()
+        runner.stdin.close()
+        runner.wait(timeout=60)
+    assert len(started) == 2
+    assert not survivors(started)
 
 
 def test_it_says_what_its_process_does_and_passes_signals_on(tmp_path: Path) -> None:
