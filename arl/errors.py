@@ -13,10 +13,16 @@ ArlError
     ├── EngineError   an engine refused a request, or answered it wrongly
     │   └── EngineLost    its connection broke: its tokens so far are kept, and another engine continues
     ├── TrainerError  a trainer rank raised
+    ├── DiskError     a file of the run cannot be written; says what is free, and what helps
     └── RewardError   a response has no grade, and reward.on_error is drop; fails its group, not the run
 """
 
+import re
 from collections.abc import Iterator
+
+MOST_LINES = 20  # of a message
+LINE_LENGTH = 1000  # characters that are shown of a line
+NOT_FOR_TERMINALS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class ArlError(Exception):
@@ -40,9 +46,12 @@ class RunStopped(ArlError):
 
 
 class InputError(ArlError):
-    """Report that what the user gave is wrong, before anything has started."""
+    """Report that what the user gave is wrong, before anything has started. Its message fits a screen."""
 
     exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(short_message(message))
 
 
 class RecipeError(InputError):
@@ -79,6 +88,10 @@ class TrainerError(RunError):
     """Report that a trainer rank raised."""
 
 
+class DiskError(RunError):
+    """Report that a file of the run cannot be written: which, why, what is free, and what helps."""
+
+
 class RewardError(RunError):
     """Report that a response has no grade: its reward raised, hung, died or returned no finite number."""
 
@@ -95,3 +108,18 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 def ends_the_run(cause: BaseException) -> bool:
     """Return whether a run cannot go on, for instance without an engine. A broken reward fails its group alone."""
     return isinstance(cause, RunError) and not isinstance(cause, RewardError)
+
+
+def short_message(message: str) -> str:
+    """Shorten a message so that it fits a screen, and escape the characters that terminals obey or cannot show."""
+    lines = message.split("\n", MOST_LINES)
+    if len(lines) > MOST_LINES:
+        lines[-1] = f"… and {lines[-1].count(chr(10)) + 1} more lines"
+    return "\n".join(map(_short_line, lines))
+
+
+def _short_line(line: str) -> str:
+    if len(line) > LINE_LENGTH:
+        begin, end = LINE_LENGTH * 2 // 3, LINE_LENGTH // 3
+        line = f"{line[:begin]} … {len(line) - begin - end} characters … {line[-end:]}"
+    return NOT_FOR_TERMINALS.sub(lambda found: ascii(found[0])[1:-1], line)

@@ -1,11 +1,12 @@
-"""Wait until files are stored, so that they survive a crash, and so that errors of a network file system are seen."""
+"""Write files so that they survive a crash, and so that a file is either the old one or the new one, never a part."""
 
 import os
+import shutil
 from pathlib import Path
 
 
 def sync_to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are stored.
+    """Wait until a file, or the names in a directory, are stored, and learn of errors of a network file system.
 
     Raises:
         OSError: the file system could not store them.
@@ -15,3 +16,39 @@ def sync_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes, sync: bool = False) -> None:
+    """Write a file that appears under its name when it is complete. If that fails, the old one stays as it was.
+
+    Args:
+        sync: wait until it is stored.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    remove_any(partial)
+    try:
+        with open(partial, "xb") as file:
+            file.write(data)
+        if sync:
+            sync_to_disk(partial)
+        os.replace(partial, path)
+    except BaseException:
+        remove_any(partial)
+        raise
+    if sync:
+        sync_to_disk(path.parent)
+
+
+def remove_any(path: Path) -> None:
+    """Remove a file, a link or a directory with all that is in it; nothing there is fine. A link is not followed.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

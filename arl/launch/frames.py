@@ -9,12 +9,14 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from arl.files import decode_msgpack
+
 _HEADER = 4  # bytes of a frame's length
 Message = TypeVar("Message", bound=Struct)
 
 
 class FrameError(Exception):
-    """Report that a frame is longer than the reader allows."""
+    """Report that a frame is longer than its reader allows, or no message of the kind that is due."""
 
 
 class FrameReader:
@@ -65,11 +67,30 @@ def frame(message: Struct) -> bytes:
     return len(body).to_bytes(_HEADER, "big") + body
 
 
-async def read_message(stream: asyncio.StreamReader, kind: type[Message]) -> Message | None:
-    """Wait for the next message, as long as its sender lives; None: the connection has ended."""
+def decode(body: bytes, kind: type[Message]) -> Message:
+    """Decode the body of a frame.
+
+    Raises:
+        FrameError: it is no message of this kind.
+    """
+    try:
+        return decode_msgpack(body, kind)
+    except msgspec.DecodeError as error:
+        raise FrameError(f"no {kind.__name__}: {error}") from None
+
+
+async def read_message(stream: asyncio.StreamReader, kind: type[Message], longest: int) -> Message | None:
+    """Wait for the next message of at most `longest` bytes; None: the connection has ended.
+
+    Raises:
+        FrameError: it is longer, or no message of this kind.
+    """
     try:
         header = await stream.readexactly(_HEADER)
-        body = await stream.readexactly(int.from_bytes(header, "big"))
+        size = int.from_bytes(header, "big")
+        if size > longest:
+            raise FrameError(f"{size} bytes")
+        body = await stream.readexactly(size)
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
-    return msgspec.msgpack.decode(body, type=kind)
+    return decode(body, kind)

@@ -23,7 +23,14 @@ from arl.engine.backend import ServerSpec, find_backend
 from arl.engine.base import ReplicaEngine
 from arl.launch.frames import frame, read_message, standard_input_socket
 from arl.reward.pool import RewardPool
-from arl.run.evaluation.evaluator_messages import NOTE, EvaluatorAssignment, MeasureOutcome, MeasureRequest
+from arl.run.evaluation.evaluator_messages import (
+    LONGEST_ASSIGNMENT,
+    LONGEST_MESSAGE,
+    NOTE,
+    EvaluatorAssignment,
+    MeasureOutcome,
+    MeasureRequest,
+)
 from arl.run.evaluation.measure import measure_suites
 from arl.run.gc_pacing import rare_collections
 from arl.run.rewards import open_rewards, reward_name
@@ -78,7 +85,7 @@ async def serve(connection: socket.socket) -> None:
     assert this is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     requests, outcomes = await asyncio.open_connection(sock=connection)
-    assignment = await read_message(requests, EvaluatorAssignment)
+    assignment = await read_message(requests, EvaluatorAssignment, LONGEST_ASSIGNMENT)
     if assignment is None:
         return
     recipe = Recipe.model_validate(assignment.recipe)
@@ -97,7 +104,7 @@ async def serve(connection: socket.socket) -> None:
         open_rewards(recipe, Path(assignment.logs), _note, functions) as rewards,
     ):
         evaluator = Evaluator(assignment, engine, rewards)
-        while (request := await read_message(requests, MeasureRequest)) is not None:
+        while (request := await read_message(requests, MeasureRequest, LONGEST_MESSAGE)) is not None:
             outcome = await evaluator.measure(request)
             outcomes.write(frame(outcome))
             await outcomes.drain()

@@ -10,13 +10,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from arl.errors import EngineError
+from arl.errors import EngineError, RunError
 from arl.launch.base import Command
 from arl.launch.child import NICENESS
-from arl.launch.frames import frame, read_message
+from arl.launch.frames import FrameError, frame, read_message
 from arl.launch.process import LocalProcess, start_process
 from arl.run.evaluation.during import NotMeasured
-from arl.run.evaluation.evaluator_messages import NOTE, EvaluatorAssignment, MeasureOutcome, MeasureRequest
+from arl.run.evaluation.evaluator_messages import (
+    LONGEST_MESSAGE,
+    NOTE,
+    EvaluatorAssignment,
+    MeasureOutcome,
+    MeasureRequest,
+)
 from arl.types import Accuracy
 
 MODULE = "arl.run.evaluation.evaluator"
@@ -54,7 +60,10 @@ class EvaluatorLink:
     async def measure(self, version: int, model: Path) -> Sequence[Accuracy]:
         """See Measure. This wait has no deadline of its own; see deadlines.evaluation."""
         self._writer.write(frame(MeasureRequest(version, str(model))))
-        outcome = await read_message(self._reader, MeasureOutcome)
+        try:
+            outcome = await read_message(self._reader, MeasureOutcome, LONGEST_MESSAGE)
+        except FrameError as error:
+            raise RunError(f"{self._process} sent no outcome of version {version}: {error}") from None
         if outcome is None:
             raise await self._process.died()
         if outcome.is_of_engine:

@@ -16,6 +16,8 @@ from arl.launch.base import Resources
 from arl.run.evaluation.suite import Suite
 from arl.types import Accuracy, Problem, StartingVersions
 
+LONGEST_ASSIGNMENT = 1 << 30  # bytes; it holds the problems of every suite
+LONGEST_MESSAGE = 1 << 20
 NOTE = "note: "  # begins a line of its output that the console of the run shows
 
 

@@ -1,0 +1,75 @@
+"""Read files and values that somebody else wrote, so that nothing but the documented error comes of it.
+
+Opening a FIFO waits for a writer, a device may never end, and a name may hold what no file system can. msgspec raises
+other errors than its own for bad UTF-8 and deep nesting. Every reader of what comes from outside goes through here.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import msgspec
+
+Value = TypeVar("Value")
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read it, if it is a regular one. Links are followed.
+
+    Raises:
+        OSError: it cannot be opened, is no regular file, or no file can have that name.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # NUL, half a surrogate pair
+        raise OSError(errno.EINVAL, f"no file can have this name ({error})", ascii(str(path))) from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Read a whole regular file of at most `most_bytes`.
+
+    Raises:
+        OSError: as `open_regular`, or the file is larger (EFBIG).
+    """
+    with open_regular(path) as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
+    return data
+
+
+def decode_json(data: bytes | str, kind: type[Value] | Any = Any) -> Value:
+    """Decode a value from JSON.
+
+    Raises:
+        msgspec.DecodeError: it is none, or none of this kind.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (UnicodeError, RecursionError) as error:
+        raise msgspec.DecodeError(_what_is_wrong(error)) from None
+
+
+def decode_msgpack(data: bytes, kind: type[Value] | Any = Any) -> Value:
+    """Decode a value from msgpack.
+
+    Raises:
+        msgspec.DecodeError: it is none, or none of this kind.
+    """
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (UnicodeError, RecursionError) as error:
+        raise msgspec.DecodeError(_what_is_wrong(error)) from None
+
+
+def _what_is_wrong(error: UnicodeError | RecursionError) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else f"it is no UTF-8 ({error})"

@@ -1,0 +1,61 @@
+"""Say why a file cannot be written, in words that help."""
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from arl.errors import DiskError
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+OF_THE_DISK = {
+    *FULL,
+    *(errno.EIO, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ESTALE),
+}
+CODE_IN_TEXT = re.compile(r"os error (\d+)")  # safetensors raises an error of its own
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a failure to write `path` into a DiskError. What is not of the disk passes.
+
+    Raises:
+        DiskError: it cannot be written; says what is free, and what helps.
+    """
+    try:
+        yield
+    except Exception as error:
+        code = disk_code(error)
+        if code not in OF_THE_DISK:
+            raise
+        raise DiskError(explain_disk(path, code)) from error
+
+
+def disk_code(error: Exception) -> int | None:
+    """Return the errno of a failed write, or None if it is no error of the operating system."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = CODE_IN_TEXT.search(str(error))
+    return int(found[1]) if found else None
+
+
+def explain_disk(path: Path, code: int) -> str:
+    """Say that a file cannot be written, why, and what helps."""
+    why = os.strerror(code)
+    if code in FULL:
+        return f"{path}: cannot be written ({why}): {_space(path)}: make room there"
+    if code == errno.ENOENT:
+        return f"{path}: cannot be written: its directory {path.parent} was deleted"
+    return f"{path}: cannot be written ({why}): see that its disk works and may be written by this user"
+
+
+def _space(path: Path) -> str:
+    """Say how much is free where a file lies, or would lie."""
+    try:
+        disk = shutil.disk_usage(path.parent)
+    except OSError as error:
+        return f"its disk does not answer ({error.strerror})"
+    return f"{disk.free / 1e6:.1f} of {disk.total / 1e6:.0f} MB are free on {path.parent}"

@@ -1,0 +1,327 @@
+"""Damage bytes, and values of the kind that JSON and YAML hold, at random.
+
+Generators of several edges share these. Whoever tries an edge adds what is special to it: names of fields, files,
+limits of types.
+"""
+
+import copy
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+MOST_DAMAGES = 3  # of one input
+TEXTS = (
+    *(
+        "",
+        " ",
+        "\n",
+        "\t",
+        "\0",
+        "a\0b",
+        "\r\n",
+        "\u2028",
+        "\u0085",
+        "\x1c",
+        "\x7f",
+        "\ufeff",
+        "\ud800",
+        "\udcff",
+        "𝔘",
+        "é",
+    ),
+    *(
+        "null",
+        "~",
+        "true",
+        "yes",
+        "off",
+        "NaN",
+        ".inf",
+        "-.INF",
+        "Infinity",
+        "1_000",
+        "0x1F",
+        "0o17",
+        "1e3",
+        "1e400",
+        "٣",
+    ),
+    *(
+        "2001-12-32",
+        "2001-01-01",
+        "12:30:45",
+        "!!int ''",
+        "!!python/object/apply:os.getcwd []",
+        "*a",
+        "&a",
+        "<<",
+        "=",
+        "---",
+    ),
+    *(
+        "../..",
+        "/",
+        "/dev/zero",
+        "/dev/stdin",
+        "/proc/self/mem",
+        "~root",
+        "$HOME",
+        "${a}",
+        "%s%n",
+        "{0.__class__}",
+        "a" * 300,
+    ),
+    *(
+        "http://127.0.0.1:1",
+        "file:///etc/passwd",
+        "; true",
+        "-rf",
+        "--help",
+        "a/b@c",
+        "a" * 5_000,
+        "[" * 3_000,
+        "{" * 3_000,
+    ),
+)
+INTEGERS = (
+    *(
+        0,
+        1,
+        -1,
+        2,
+        7,
+        127,
+        128,
+        255,
+        256,
+        65_535,
+        65_536,
+        2**31 - 1,
+        2**31,
+        -(2**31),
+        -(2**31) - 1,
+        2**32 - 1,
+        2**32,
+        2**40,
+    ),
+    *(
+        2**53,
+        2**53 + 1,
+        2**63 - 1,
+        2**63,
+        -(2**63),
+        -(2**63) - 1,
+        2**64 - 1,
+        2**64,
+        10**9,
+        10**12,
+        10**30,
+        10**400,
+        10**4_400,
+    ),
+)
+FLOATS = (
+    *(0.0, -0.0, 0.1, -0.1, 0.5, 1.0, 1.0000001, 1e-5, 1e-38, 1e-45, 5e-324, 1e30, 3.4e38, 3.5e38, 1e308),
+    *(float("nan"), float("inf"), float("-inf")),
+)
+BYTES = (
+    *(
+        b"\0",
+        b"\xff",
+        b"\xfe\xff",
+        b"\xc3\x28",
+        b"\xed\xa0\x80",
+        b"\xf0\x9f",
+        b"\x1f\x8b",
+        b"PK\3\4",
+        b"PAR1",
+        b"\x80\x04.",
+    ),
+    *(
+        b"\n",
+        b"\r\n",
+        b"\r",
+        b":",
+        b"- ",
+        b"\t",
+        b"#",
+        b'"',
+        b"'",
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b",",
+        b"&a ",
+        b"*a",
+        b"|",
+        b">",
+        b"!",
+    ),
+)
+
+
+def damage_bytes(random: Random, data: bytes) -> bytes:
+    """Return `data` with one to three damages: bits, bytes, pieces lost, doubled, moved or put in."""
+    for _ in range(random.randint(1, MOST_DAMAGES)):
+        data = random.choice(DAMAGES_OF_BYTES)(random, data)
+    return data
+
+
+def damage_value(random: Random, value: Any) -> Any:
+    """Return a copy of `value` with one to three damages: parts replaced, lost, doubled or nested."""
+    held = [copy.deepcopy(value)]  # so that the whole value has a place, too
+    for _ in range(random.randint(1, MOST_DAMAGES)):
+        places = list(_places(held))
+        random.choice(DAMAGES_OF_VALUES)(random, *random.choice(places), places)
+    return held[0]
+
+
+def hostile_value(random: Random) -> Any:
+    """Return a value that readers like to forget."""
+    return random.choice(
+        (
+            lambda: random.choice(TEXTS),
+            lambda: random.choice(INTEGERS),
+            lambda: random.choice(FLOATS),
+            lambda: random.choice((None, True, False, [], {}, [[]], {"": None}, [None], [{}])),
+            lambda: [random.choice(INTEGERS)] * random.choice((1, 2, 100, 5_000)),
+            lambda: _nested(random.choice((2, 20, 90, 200))),
+            lambda: {str(number): number for number in range(random.choice((2, 300)))},
+        )
+    )()
+
+
+def _nested(depth: int) -> Any:
+    value: Any = 1
+    for level in range(depth):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
+Place = tuple[Any, Any]  # a list or dict, and an index or key of it
+
+
+def _places(holder: Any) -> list[Place]:
+    """Return every place of a value, however deep."""
+    found: list[Place] = []
+    left = [holder]
+    while left:
+        inner = left.pop()
+        for key in list(inner) if isinstance(inner, dict) else range(len(inner)):
+            found.append((inner, key))
+            if isinstance(inner[key], dict | list):
+                left.append(inner[key])
+    return found
+
+
+def _replace(random: Random, holder: Any, key: Any, places: list[Place]) -> None:
+    holder[key] = hostile_value(random)
+
+
+def _copy_another(random: Random, holder: Any, key: Any, places: list[Place]) -> None:
+    other, its_key = random.choice(places)
+    if its_key in other if isinstance(other, dict) else its_key < len(other):
+        holder[key] = copy.deepcopy(other[its_key])
+
+
+def _remove(random: Random, holder: Any, key: Any, places: list[Place]) -> None:
+    if isinstance(holder, dict):
+        del holder[key]
+    else:
+        holder[key] = None
+
+
+def _add(random: Random, holder: Any, key: Any, places: list[Place]) -> None:
+    if isinstance(holder, dict):
+        holder[random.choice((random.choice(TEXTS), f"{key}s", str(key).upper()))] = hostile_value(random)
+    else:
+        holder[key] = [copy.deepcopy(holder[key]), hostile_value(random)]
+
+
+def _wrap(random: Random, holder: Any, key: Any, places: list[Place]) -> None:
+    holder[key] = random.choice(([holder[key]], {"a": holder[key]}, _text_of(holder[key])))
+
+
+def _text_of(value: Any) -> str:
+    """Return a value as text. Python refuses to print integers of more than 4,300 digits."""
+    return hex(value) if isinstance(value, int) else ascii(value)
+
+
+def _step_aside(random: Random, holder: Any, key: Any, places: list[Place]) -> None:
+    """Change a number by little, so that it is just outside of what fits."""
+    value = holder[key]
+    if isinstance(value, int | float):
+        half = value // 2 if isinstance(value, int) else value / 2
+        holder[key] = random.choice((value + 1, value - 1, -value, value * 2, half, value * 10**6))
+    elif isinstance(value, str):
+        holder[key] = random.choice((value * 2, value[::-1], value.upper(), value + "\0", " " + value, value + "\n"))
+
+
+def _flip_bit(random: Random, data: bytes) -> bytes:
+    if not data:
+        return data
+    at = random.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1 :]
+
+
+def _cut_end(random: Random, data: bytes) -> bytes:
+    return data[: random.randint(0, len(data))]
+
+
+def _lose_piece(random: Random, data: bytes) -> bytes:
+    begin, end = _piece(random, data)
+    return data[:begin] + data[end:]
+
+
+def _double_piece(random: Random, data: bytes) -> bytes:
+    begin, end = _piece(random, data)
+    return data[:end] + data[begin:end] * random.choice((1, 1, 20)) + data[end:]
+
+
+def _move_piece(random: Random, data: bytes) -> bytes:
+    begin, end = _piece(random, data)
+    rest = data[:begin] + data[end:]
+    at = random.randint(0, len(rest))
+    return rest[:at] + data[begin:end] + rest[at:]
+
+
+def _put_in(random: Random, data: bytes) -> bytes:
+    at = random.randint(0, len(data))
+    return data[:at] + random.choice(BYTES) * random.choice((1, 1, 2, 50)) + data[at:]
+
+
+def _put_noise_in(random: Random, data: bytes) -> bytes:
+    begin, end = _piece(random, data)
+    return data[:begin] + random.randbytes(end - begin) + data[end:]
+
+
+def _zero_piece(random: Random, data: bytes) -> bytes:
+    begin, end = _piece(random, data)
+    return data[:begin] + bytes(end - begin) + data[end:]
+
+
+def _piece(random: Random, data: bytes) -> tuple[int, int]:
+    begin = random.randint(0, len(data))
+    return begin, min(len(data), begin + random.choice((1, 2, 8, 64, 1_024)))
+
+
+DAMAGES_OF_VALUES: tuple[Callable[[Random, Any, Any, list[Place]], None], ...] = (
+    _replace,
+    _replace,
+    _copy_another,
+    _remove,
+    _add,
+    _wrap,
+    _step_aside,
+)
+DAMAGES_OF_BYTES: tuple[Callable[[Random, bytes], bytes], ...] = (
+    _flip_bit,
+    _cut_end,
+    _lose_piece,
+    _double_piece,
+    _move_piece,
+    _put_in,
+    _put_noise_in,
+    _zero_piece,
+)

@@ -1,0 +1,24 @@
+"""Damaged input is used, or refused with the documented error: at once, in a short message, without a traceback."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.edges import EDGES
+from tests.fuzz.trials import done
+
+
+@pytest.mark.parametrize("name", sorted(EDGES))
+def test_damaged_input_is_used_or_refused(name: str, tmp_path: Path) -> None:
+    edge = EDGES[name]
+    with edge.prepare(tmp_path) as draw:
+
+        @settings(max_examples=edge.trials, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        @given(st.integers(0, 2**64 - 1))
+        def try_once(seed: int) -> None:
+            done(draw(Random(seed)), edge.longest)
+
+        try_once()
