@@ -20,8 +20,10 @@ ArlError
 import re
 from collections.abc import Iterator
 
-MOST_LINES = 20  # of a message
-LINE_LENGTH = 1000  # characters that are shown of a line
+MESSAGE_LENGTH = 3900  # characters
+MOST_LINES = 20
+LINE_LENGTH = 1000
+LINE_BEGIN, LINE_END = 600, 300  # what is shown of a longer line
 NOT_FOR_TERMINALS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -112,14 +114,22 @@ def ends_the_run(cause: BaseException) -> bool:
 
 def short_message(message: str) -> str:
     """Shorten a message so that it fits a screen, and escape the characters that terminals obey or cannot show."""
-    lines = message.split("\n", MOST_LINES)
-    if len(lines) > MOST_LINES:
-        lines[-1] = f"… and {lines[-1].count(chr(10)) + 1} more lines"
-    return "\n".join(map(_short_line, lines))
+    lines = message.split("\n")
+    shown: list[str] = []
+    left = MESSAGE_LENGTH
+    for line in lines[:MOST_LINES]:
+        shown.append(_short_line(line))
+        left -= len(shown[-1])
+        if left < LINE_LENGTH:
+            break
+    if len(shown) < len(lines):
+        shown.append(f"… and {len(lines) - len(shown)} more lines")
+    return "\n".join(shown)
 
 
 def _short_line(line: str) -> str:
-    if len(line) > LINE_LENGTH:
-        begin, end = LINE_LENGTH * 2 // 3, LINE_LENGTH // 3
-        line = f"{line[:begin]} … {len(line) - begin - end} characters … {line[-end:]}"
-    return NOT_FOR_TERMINALS.sub(lambda found: ascii(found[0])[1:-1], line)
+    line = NOT_FOR_TERMINALS.sub(lambda found: ascii(found[0])[1:-1], line)
+    if len(line) <= LINE_LENGTH:
+        return line
+    left_out = len(line) - LINE_BEGIN - LINE_END
+    return f"{line[:LINE_BEGIN]} … {left_out} characters … {line[-LINE_END:]}"
