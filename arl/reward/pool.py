@@ -21,6 +21,8 @@ import msgspec
 
 from arl.clock import deadline
 from arl.errors import ProcessDied
+from arl.launch.disk import writing
+from arl.launch.rotating_log import PipedLog
 from arl.reward.messages import Answer, RewardCall, Settings, Verdict
 from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer
 from arl.reward.ungraded import UngradedLog
@@ -89,6 +91,7 @@ class RewardPool:
         self._num_workers = workers
         self._startup = startup
         self._log = log
+        self._output: PipedLog | None = None  # while it is entered
         self._environment = environment
         self._ungraded = ungraded
         self._ids = itertools.count(1)
@@ -100,6 +103,8 @@ class RewardPool:
         self._closed = False
 
     async def __aenter__(self) -> Self:
+        with writing(self._log):
+            self._output = await PipedLog.open(self._log, self._fail_all)
         starts = [self._add_worker() for _ in range(self._num_workers)]
         try:
             # Waits for every start, also if one fails, so that no process begins after the others were ended.
@@ -206,8 +211,10 @@ class RewardPool:
     async def _add_worker(self) -> None:
         """Start a worker, and use it when it has imported the functions."""
         names = ", ".join(self._functions)
+        assert self._output is not None
         try:
-            worker = await WorkerLink.start(self._settings, self._environment, self._log, self._take, self._lose)
+            output = self._output.writing_end
+            worker = await WorkerLink.start(self._settings, self._environment, output, self._take, self._lose)
         except OSError as error:
             raise ProcessDied(f"a reward worker for {names} cannot be started ({error})") from error
         try:
@@ -248,6 +255,8 @@ class RewardPool:
             worker.stop_listening()
         self._workers.clear()
         await asyncio.gather(*ends, *self._tasks, return_exceptions=True)
+        assert self._output is not None
+        await self._output.close()
 
     def _start_task(self, work: "asyncio._CoroutineLike[None]", name: str) -> None:
         task = asyncio.create_task(work, name=name)

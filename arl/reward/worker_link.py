@@ -7,7 +7,6 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import msgspec
 
@@ -55,11 +54,14 @@ class WorkerLink(asyncio.Protocol):
         cls,
         settings: Settings,
         environment: Mapping[str, str],
-        log: Path,
+        output: int,
         on_answer: Callable[["WorkerLink", Answer], None],
         on_lost: Callable[["WorkerLink"], None],
     ) -> "WorkerLink":
-        """Start a worker; its output is added to `log`. It is ready when it has imported its functions.
+        """Start a worker. It is ready when it has imported its functions.
+
+        Args:
+            output: file descriptor of its standard output and error.
 
         Raises:
             OSError: the process cannot be started.
@@ -69,13 +71,12 @@ class WorkerLink(asyncio.Protocol):
             loop = asyncio.get_running_loop()
             _, link = await loop.create_connection(lambda: cls(on_answer, on_lost), sock=ours)
             try:
-                with log.open("ab") as output:
-                    link._process = await spawn(
-                        (sys.executable, "-m", "arl.reward.worker", msgspec.json.encode(settings).decode()),
-                        environment,
-                        stdin=theirs.fileno(),
-                        output=output.fileno(),
-                    )
+                link._process = await spawn(
+                    (sys.executable, "-m", "arl.reward.worker", msgspec.json.encode(settings).decode()),
+                    environment,
+                    stdin=theirs.fileno(),
+                    output=output,
+                )
             except BaseException:
                 link._close()
                 raise

@@ -5,12 +5,14 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from arl.launch.child import NICENESS
 from tests.processes import MARK
 
 # A word of the command line of each role.
@@ -25,6 +27,7 @@ WORDS = {
     "controller": "arl.cli",
 }
 LANE = "reward lane"
+EVALUATION_ENGINE = "evaluation engine"
 OTHER = "other"
 OWN_SHARED_MEMORY = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
 
@@ -54,8 +57,7 @@ def with_own_shared_memory() -> None:
     """
     if os.environ.get(MARK) is None:
         os.environ[MARK] = "apart"
-        module = __import__("sys").orig_argv
-        os.execvp(OWN_SHARED_MEMORY[0], [*OWN_SHARED_MEMORY, *module])
+        os.execvp(OWN_SHARED_MEMORY[0], [*OWN_SHARED_MEMORY, *sys.orig_argv])
 
 
 def processes_of_run(mark: str) -> list[RunProcess]:
@@ -85,6 +87,8 @@ def named(process: psutil.Process) -> RunProcess | None:
     role = role_of(words)
     if role == "reward worker" and role_of(above) == "reward worker":
         role = LANE
+    if role == "engine" and environment.get(NICENESS, "0") != "0":
+        role = EVALUATION_ENGINE
     number = environment.get("RANK") if role == "trainer" else None
     return RunProcess(role, process, None if number is None else int(number))
 
