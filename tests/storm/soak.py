@@ -111,9 +111,7 @@ class Soak:
 
     def _sample(self) -> bytes:
         processes = processes_of_run(self._mark)
-        sample = take_sample(
-            self._began, self.last_step(), self.attempt, processes, self.run, self.directory / "tmp"
-        )
+        sample = take_sample(self._began, self.last_step(), self.attempt, processes, self.run, self.directory / "tmp")
         return msgspec.json.encode(sample)
 
     def _kill_one(self) -> bool:
