@@ -45,9 +45,9 @@ def violations(run: StormRun) -> list[str]:
 
 def _wrong_with(attempt: Attempt, run: StormRun) -> list[str]:
     """Return what is wrong with the end of one attempt."""
-    found = (
-        [f"left behind after one second, gone after {attempt.seconds_left} s: {attempt.left}"] if attempt.left else []
-    )
+    found = []
+    if attempt.left:
+        found.append(f"left behind after one second, gone after {attempt.seconds_left} s: {attempt.left}")
     if attempt.is_overdue:
         return [*found, "it did not end"]
     if "Traceback" in attempt.output:

@@ -115,9 +115,9 @@ class Soak:
         return msgspec.json.encode(sample)
 
     def _kill_one(self) -> bool:
-        """Kill a process of a drawn role; return whether there was one. Before a checkpoint there is nothing to resume."""
+        """Kill a process of a drawn role; return whether there was one."""
         if not (self.run / "checkpoints").exists():
-            return False
+            return False  # there would be nothing to resume
         role = self._source.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         found = [each for each in processes_of_run(self._mark) if each.role == role]
         if not found:
