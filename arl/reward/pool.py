@@ -20,7 +20,7 @@ from typing import Self
 import msgspec
 
 from arl.clock import deadline
-from arl.errors import ProcessDied
+from arl.errors import DeadlineError, ProcessDied
 from arl.launch.disk import writing
 from arl.launch.rotating_log import PipedLog
 from arl.reward.messages import Answer, RewardCall, Settings, Verdict
@@ -218,14 +218,18 @@ class RewardPool:
         except OSError as error:
             raise ProcessDied(f"a reward worker for {names} cannot be started ({error})") from error
         try:
-            async with deadline(self._startup, "reward pool", f"a worker to import {names}"):
+            async with deadline(self._startup, "reward pool", f"{worker} to import {names}"):
                 is_ready = await worker.is_ready
+        except DeadlineError as error:
+            state = worker.state()
+            await worker.end(at_once=True)
+            raise DeadlineError(f"{error}\n{worker} {state}.") from error
         except BaseException:
             await worker.end(at_once=True)
             raise
         if not is_ready:
-            await worker.end(at_once=True)
-            raise ProcessDied(f"a reward worker for {names} died at its start; see {self._log}")
+            await worker.end()
+            raise ProcessDied(f"{worker} {worker.how_it_ended()} while it imported {names}; see {self._log}")
         if self._closed:
             await worker.end(at_once=True)
         else:

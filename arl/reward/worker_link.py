@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from arl.launch.frames import FrameReader, frame
+from arl.launch.process_state import describe_state, state_letter
 from arl.launch.spawn import kill_session, spawn
+from arl.launch.watched_process import describe_exit
 from arl.reward.messages import READY, Answer, RewardCall, Settings
 
 # Unreleased calls of a worker. Each answer makes room for one more, so that a burst of finished episodes waits for no
@@ -81,6 +83,19 @@ class WorkerLink(asyncio.Protocol):
                 link._close()
                 raise
         return link
+
+    def __str__(self) -> str:
+        return f"reward worker (pid {self.pid})"
+
+    def state(self) -> str:
+        """Say what the kernel has it do."""
+        return describe_state(state_letter(self.pid or 0))
+
+    def how_it_ended(self) -> str:
+        """Say how it has ended, as in `was killed by SIGTERM`."""
+        assert self._process is not None
+        assert self._process.returncode is not None
+        return describe_exit(self._process.returncode)
 
     @property
     def pid(self) -> int | None:

@@ -41,7 +41,7 @@ def summarize(recipe: Recipe, directory: Path, plan: Plan, outcome: Outcome, sec
     after = outcome.after
     recorder = outcome.recorder
     ledger = outcome.ledger
-    steps = [record for record in recorder.records if "tokens/trained" in record]
+    steps = [record for record in recorder.read_records() if "tokens/trained" in record]
     summary = Summary(
         directory=str(directory),
         accuracy_before=before.mean_reward if before else None,

@@ -247,7 +247,7 @@ class SegmentRun:
             )
         await controller.save()
         display.note(f"the recording had no batch left after {controller.version} of {self.until} steps")
-        return number(recorder.records[-1], "time_s")
+        return number(recorder.records.newest[-1], "time_s")
 
     async def _run_until_stopped(self, controller: Controller) -> None:
         """Run the controller to its end, or until the user has stopped it.

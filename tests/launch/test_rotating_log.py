@@ -79,11 +79,15 @@ def test_a_process_that_has_just_filled_its_log_still_has_last_words(
     assert all(f"line {number}\n" in f"{told}\n" for number in range(100 - TAIL_LINES + 1, 101))
 
 
+def fail(error: Exception) -> None:
+    raise error
+
+
 def test_what_processes_write_into_a_pipe_is_in_the_log_when_it_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "reward.log"
 
     async def run() -> None:
-        log = await PipedLog.open(path, on_failure=pytest.fail)
+        log = await PipedLog.open(path, on_failure=fail)
         os.write(log.writing_end, b"a line\n" * 1000)
         await log.close()
 
@@ -97,7 +101,7 @@ def test_a_pipe_that_somebody_holds_open_does_not_keep_a_log_open(
     monkeypatch.setattr("arl.launch.rotating_log.OUTPUT_SECONDS", 0.05)
 
     async def run() -> int:
-        log = await PipedLog.open(tmp_path / "reward.log", on_failure=pytest.fail)
+        log = await PipedLog.open(tmp_path / "reward.log", on_failure=fail)
         held = os.dup(log.writing_end)
         await log.close()
         await asyncio.sleep(0)  # the pipe is closed in the next round of the loop

@@ -7,10 +7,11 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 Action = Literal["kill", "terminate", "stop", "pause"]
 Phase = Literal["start-up", "training"]
+Card = TypeVar("Card")
 ACTIONS: tuple[Action, ...] = ("kill", "terminate", "stop", "pause")
 ROLES = (
     "controller",
@@ -107,7 +108,7 @@ def draw_runs(seed: int, num_shots: int, kinds: Sequence[str]) -> list[tuple[Var
     return runs
 
 
-def _endless(source: random.Random, deck: Sequence[object]) -> Iterator[object]:
+def _endless(source: random.Random, deck: Sequence[Card]) -> Iterator[Card]:
     """Deal a deck again and again, shuffled anew each time."""
     for _ in itertools.count():
         yield from source.sample(deck, len(deck))
