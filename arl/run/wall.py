@@ -23,7 +23,6 @@ from arl.data.tokenizer import load_codec
 from arl.launch.address import host_identity, is_loopback
 from arl.launch.base import Launcher, Resources
 from arl.launch.launchers import make_launcher
-from arl.launch.private_directory import removed_with_us
 from arl.launch.trust import RunTrust, run_trust
 from arl.run.control.control_folder import ControlFolder
 from arl.run.control.control_messages import LiveRun
@@ -74,10 +73,9 @@ class WallWorld:
         plan = start.origin.plan
         on_gpus = plan.placement.on_gpus
         spans_nodes = plan.placement.spans_nodes
-        publications = publication_directory(
+        with publication_directory(
             recipe, start.model, directory, plan.lags, plan.transport, on_gpus, spans_nodes
-        )
-        with publications as weights, removed_with_us(weights):
+        ) as weights:
             if weights.parent != SHARED_MEMORY and not spans_nodes:
                 start.display.note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
             async with make_launcher(recipe, directory / "logs") as launcher, explain_deaths(launcher):
