@@ -3,7 +3,9 @@
     python -m tests.storm --trials 200 --seed 1 --out signals.json
     python -m tests.storm --trials 200 --seed 1 --only 7 --out one.json         run 7 of them again
 
-seed ─► runs and their shots ─► StormRun, `--jobs` at a time ─► audit ─► records ─► summary ─► JSON
+seed ─► runs and their shots ─► StormRun ─► audit ─► records ─► summary ─► JSON
+
+Several of these may run at once, each with some of the runs: each writes its own file, and `--join` makes one of them.
 """
 
 import argparse
@@ -34,17 +36,31 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", nargs="*", default=["embedded"], help="engine.kind: embedded, sglang")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the runs, from 0")
+    parser.add_argument(
+        "--join", type=Path, nargs="*", help="files, of which --out gets every run; the last one counts"
+    )
     parser.add_argument("--patience", type=float, default=1.0, help="factor of every deadline, for a busy machine")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    with_own_shared_memory()
+    if options.join is not None:
+        files = [json.loads(file.read_text()) for file in options.join]
+        records = list({record["run"]: record for file in files for record in file["runs"]}.values())
+        write(options.out, options.seed, records)
+    else:
+        with_own_shared_memory()
+        records = run_all(options)
+    sys.exit(any(record["violations"] for record in records))
+
+
+def run_all(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run the runs that are asked for, and write the records after each."""
     drawn = draw_runs(options.seed, options.trials, options.kinds)
-    records = []
+    records: list[dict[str, Any]] = []
     for number in range(len(drawn)) if options.only is None else options.only:
         variant, shots = drawn[number]
         records.append(run_one(number, variant, shots, options.seed, options.patience))
         write(options.out, options.seed, records)
-    sys.exit(any(record["violations"] for record in records))
+    return records
 
 
 def run_one(number: int, variant: Variant, shots: Sequence[Shot], seed: int, patience: float) -> dict[str, Any]:
@@ -85,8 +101,9 @@ def record_of(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def write(out: Path, seed: int, records: Sequence[dict[str, Any]]) -> None:
+def write(out: Path, seed: int, unsorted: Sequence[dict[str, Any]]) -> None:
     """Write the records and their summary."""
+    records = sorted(unsorted, key=lambda record: record["run"])
     out.write_text(json.dumps({"seed": seed, **summary(records), "runs": records}, indent=1) + "\n")
 
 

@@ -15,16 +15,16 @@ import psutil
 from arl.launch.child import NICENESS
 from tests.processes import MARK
 
-# A word of the command line of each role.
+# Words of which a command line of each role has one.
 WORDS = {
-    "guard": "private_directory.py",
-    "engine": "arl.engine.embedded.server",
-    "trainer": "arl.train.rank",
-    "reward worker": "arl.reward.worker",
-    "evaluator": "arl.run.evaluation.evaluator",
-    "warm-up": "arl.train.warmup",
-    "runner": "child.py",  # in front of a process that has not begun yet
-    "controller": "arl.cli",
+    "guard": ("private_directory.py",),
+    "engine": ("arl.engine.embedded.server", "server_process.py"),
+    "trainer": ("arl.train.rank",),
+    "reward worker": ("arl.reward.worker",),
+    "evaluator": ("arl.run.evaluation.evaluator",),
+    "warm-up": ("arl.train.warmup",),
+    "runner": ("child.py",),  # in front of a process that has not begun yet
+    "controller": ("arl.cli",),
 }
 LANE = "reward lane"
 EVALUATION_ENGINE = "evaluation engine"
@@ -99,8 +99,9 @@ def role_of(words: Sequence[str]) -> str:
     >>> role_of(["python", "-m", "arl.train.rank"]), role_of(["sleep", "5"])
     ('trainer', 'other')
     """
-    for role, word in WORDS.items():
-        if any(Path(each).name == word for each in words):
+    names = {Path(word).name for word in words}
+    for role, known in WORDS.items():
+        if names.intersection(known):
             return role
     return OTHER
 

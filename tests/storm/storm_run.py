@@ -47,6 +47,7 @@ eval: {{problems: {evaluated}, every: {every}}}
 output: {{checkpoint_every: 5}}
 deadlines: {{{deadlines}}}
 """
+SGLANG_STARTUP = 240.0  # seconds: it imports and compiles for a minute on an idle machine
 MOST_MISSES = 3  # attempts in which no process had the role at the moment of a shot
 STOPPED_FACTOR = 1.25  # of deadlines.step: a stopped controller goes on after it
 
@@ -66,7 +67,9 @@ class StormRun:
         self.variant = variant
         self.attempts: list[Attempt] = []
         self.steps = STEPS_OF_AN_ATTEMPT
-        self.deadlines = {name: seconds * patience for name, seconds in DEADLINES.items()}
+        startup = SGLANG_STARTUP if variant.kind == "sglang" else DEADLINES["startup"]
+        waits = {**DEADLINES, "startup": startup}
+        self.deadlines = {name: seconds * patience for name, seconds in waits.items()}
         self._patience = patience
         self._shots = list(shots)
         self._source = source

@@ -1,17 +1,21 @@
 """A few signals to real runs, and the parts of the storm that need no run."""
 
-import random
-from collections import Counter
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.storm.audit import violations
+from tests.cluster.machines import missing_for_machines
+from tests.processes import MARK
 from tests.storm.growth import growth
 from tests.storm.samples import FileSample, ProcessSample, Sample
-from tests.storm.shots import ACTIONS, ROLES, Shot, Variant, draw_runs
-from tests.storm.storm_run import StormRun
+from tests.storm.shots import ACTIONS, ROLES, draw_runs
+
+SEED = 39  # draws: SIGKILL of the controller after 10 steps; two ranks, an engine, broadcast
 
 
 def test_every_role_gets_every_signal_and_every_variant_has_its_turn() -> None:
@@ -41,10 +45,15 @@ def _sample(number: int) -> Sample:
 
 
 @pytest.mark.slow
-def test_a_run_whose_controller_was_killed_is_resumed_and_has_trained_every_problem_once(tmp_path: Path) -> None:
-    variant = Variant("collocated", "embedded", "file", ranks=1, replicas=1, evaluates=False)
-    shots = [Shot("kill", "controller", "training", step=7)]
-    run = StormRun(tmp_path / "run", variant, shots, patience=3.0, source=random.Random(1))
-    run.to_the_end()
-    assert violations(run) == []
-    assert Counter(attempt.code for attempt in run.attempts) == {-9: 1, 0: 1}
+def test_a_run_that_is_hit_at_a_drawn_moment_ends_or_recovers_and_has_trained_every_problem_once(
+    tmp_path: Path,
+) -> None:
+    missing = missing_for_machines()
+    if missing is not None:
+        pytest.skip(missing)
+    out = tmp_path / "signals.json"
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    command = [sys.executable, "-m", "tests.storm", "--trials=1", "--patience=3", f"--seed={SEED}", f"--out={out}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(out.read_text())["signals"] == 1
