@@ -38,7 +38,7 @@ def test_growth_is_told_from_processes_that_are_only_older(tmp_path: Path) -> No
 
 def _sample(number: int) -> Sample:
     """Return a sample in which engines grow old and large, and each new trainer has more descriptors."""
-    age = 10.0 * (number % 8)
+    age = 160.0 + 10.0 * (number % 8)
     engine = ProcessSample("engine", 1, age, 100.0 + age, 50.0 + age, 10, 5, 3)
     trainer = ProcessSample("trainer", 2, age, 100.0, 50.0, 10 + number, 5, 3)
     return Sample(10.0 * number, number, 0, [engine, trainer], {"logs": FileSample(1, 100)})
