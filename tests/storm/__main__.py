@@ -90,6 +90,7 @@ def record_of(attempt: Attempt) -> dict[str, Any]:
     """Return what is kept of one attempt."""
     return {
         "shot": None if attempt.shot is None else str(attempt.shot),
+        "signal": None if attempt.shot is None else f"{attempt.shot.action} {attempt.shot.role}",
         "victim": None if attempt.victim is None else str(attempt.victim),
         "was_training": attempt.was_training,
         "code": attempt.code,
@@ -115,7 +116,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "runs": len(records),
         "signals": len(hit),
-        "signals_by_kind": dict(Counter(attempt["shot"].split(" for ")[0].split(" after ")[0] for attempt in hit)),
+        "signals_by_kind": dict(sorted(Counter(attempt["signal"] for attempt in hit).items())),
         "recovered": len(hit) - len(ended),
         "ended": dict(Counter(str(attempt["code"]) for attempt in ended)),
         "seconds": sum(record["seconds"] for record in records),
