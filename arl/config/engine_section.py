@@ -32,8 +32,8 @@ class EngineConfig(Section):
     stream_interval: Tokens = 16
     """Tokens between two increments of one request."""
     max_restarts: NonNegative = 3
-    """Restarts of each replica after it died or missed a deadline, within `restart_window`; after the next failure it is
-    given up."""
+    """Restarts of each replica after it died or missed a deadline, within engine.restart_window; after the next failure
+    it is given up."""
     restart_window: Seconds = 3600.0
     """Seconds in which max_restarts are counted, so that a week's run may lose more. Servers that never come to serve
     count with the loss before them, however long their starts take. The engine of an evaluation has the same window."""
