@@ -97,7 +97,8 @@ def test_where_the_kernel_counts_no_waits_half_of_every_gap_counts(gap: float) -
 
 
 def test_a_stop_and_a_sleep_of_the_machine_are_reported_once_with_their_length() -> None:
-    kernel, pauses = Kernel(), []
+    kernel = Kernel()
+    pauses: list[float] = []
     clock = kernel.clock(pauses)
     kernel.turn(Turn(0, 0, 31))
     clock.time()
