@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from arl.config.capabilities import Capabilities, KvPolicy
 from arl.config.environment import Environment, refuse_reserved
 from arl.config.imports import import_attribute
-from arl.config.section import NonNegative, Positive, Section, Tokens
+from arl.config.section import NonNegative, Positive, Seconds, Section, Tokens
 from arl.errors import RecipeError
 
 Argument = Annotated[str, Field(coerce_numbers_to_str=True)]
@@ -32,7 +32,11 @@ class EngineConfig(Section):
     stream_interval: Tokens = 16
     """Tokens between two increments of one request."""
     max_restarts: NonNegative = 3
-    """Restarts of each replica after it died or missed a deadline; after the next failure it is given up."""
+    """Restarts of each replica after it died or missed a deadline, within engine.restart_window; after the next failure
+    it is given up."""
+    restart_window: Seconds = 3600.0
+    """Seconds in which max_restarts are counted, so that a week's run may lose more. Servers that never come to serve
+    count with the loss before them, however long their starts take. The engine of an evaluation has the same window."""
     min_replicas: Positive | None = None
     """The run goes on without a replica that is given up while so many others serve or start, and ends with the
     diagnosis otherwise. null: `replicas`, so that the first one that is given up ends the run, unless engines were

@@ -22,6 +22,7 @@ import msgspec
 from arl.clock import deadline
 from arl.errors import DeadlineError, ProcessDied
 from arl.launch.disk import writing
+from arl.launch.process_state import describe_state, state_letter
 from arl.launch.rotating_log import PipedLog
 from arl.reward.messages import Answer, RewardCall, Settings, Verdict
 from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer
@@ -246,7 +247,9 @@ class RewardPool:
             await asyncio.sleep(patience / 4)
             at = asyncio.get_running_loop().time()
             for worker in list(self._workers):
-                if worker.owed and at - worker.last_heard > patience:
+                silent = at - worker.last_heard
+                if worker.owed and silent > patience:
+                    self._ungraded.note(_describe_silence(worker, silent))
                     self._lose(worker)
 
     async def _end_all(self) -> None:
@@ -266,3 +269,14 @@ class RewardPool:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _describe_silence(worker: WorkerLink, seconds: float) -> str:
+    """Say which worker is replaced, and what keeps it from running."""
+    pid = worker.pid
+    assert pid is not None, "a worker that was given calls has started"
+    state = describe_state(state_letter(pid))
+    return (
+        f"reward worker (pid {pid}) {state}, and has said nothing for {seconds:.0f} s of the {len(worker.owed)} calls "
+        "that it owes an answer: it is replaced, and its calls are made again"
+    )

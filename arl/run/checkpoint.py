@@ -24,7 +24,7 @@ from typing import Any, ParamSpec, Protocol
 import msgspec
 from msgspec import Struct
 
-from arl.clock import deadline, in_thread
+from arl.clock import in_thread, outer_deadline
 from arl.config.recipe import Recipe
 from arl.data import msgpack_arrays
 from arl.engine.base import Engine
@@ -143,7 +143,7 @@ class RunCheckpoints:
         version = state.controller.version
         what = f"writing the checkpoint of version {version}"
         with span("checkpoints", what):
-            async with deadline(self._recipe.deadlines.step, "controller", what):
+            async with outer_deadline(self._recipe.deadlines.step, "controller", what):
                 await self._write_files(state)
         self._idle.set()
 

@@ -5,11 +5,13 @@ exceptions of many tasks ─► explain_deaths: which process died, or hangs ─
 
 import asyncio
 import contextlib
+import os
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from safetensors import SafetensorError
 
+from arl.clock import pauses_noticed
 from arl.engine.router import DEATH_SECONDS
 from arl.errors import ArlError, DeadlineError, EngineError, ProcessDied, RunError, TrainerError, leaves
 from arl.launch.base import Launcher, Process
@@ -90,6 +92,20 @@ def _describe_isolation(phrases: Mapping[Process, str], launcher: Launcher) -> s
     if not elsewhere or not all(phrase.startswith(UNREACHABLE) for phrase in elsewhere):
         return ""
     return f"\nNo process on another node answers: {launcher.nodes[0].name}, the controller's node, may be cut off."
+
+
+@contextlib.asynccontextmanager
+async def pauses_told(note: Callable[[str], None]) -> AsyncIterator[None]:
+    """Say on the terminal that this process could not run for a while, and that its deadlines were moved."""
+
+    def tell(seconds: float) -> None:
+        note(
+            f"the controller (pid {os.getpid()}) could not run for {seconds:.0f} s, because it was stopped (Ctrl-Z?), "
+            "this machine slept, or it had too much to do: its deadlines are moved by as much"
+        )
+
+    with pauses_noticed(tell):
+        yield
 
 
 @contextlib.asynccontextmanager

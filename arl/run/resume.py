@@ -33,6 +33,7 @@ FREE = (
     "engine.max_restarts",
     "engine.min_replicas",
     "engine.python",
+    "engine.restart_window",
     "engine.threads",
     "eval.best",
     "eval.every",

@@ -41,7 +41,7 @@ from arl.run.checkpoint import RunState, load_state, next_checkpoint
 from arl.run.clean_stop import failures_with_resume_command, not_saved, stopped, stopped_by_signals
 from arl.run.evaluation.during import NoEvaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
-from arl.run.failures import explain_deaths, reported_failures
+from arl.run.failures import explain_deaths, pauses_told, reported_failures
 from arl.run.outcome import Outcome, summarize
 from arl.run.resume import Origin, begin
 from arl.run.starting_model import starting_model
@@ -106,6 +106,7 @@ async def _make_starting_model(recipe: Recipe, origin: Origin, display: ConsoleD
     directory = origin.directory
     async with (
         reported_failures(),
+        pauses_told(display.note),
         written_status(recipe, origin, display, "making the starting model"),
         make_launcher(recipe, directory / "logs") as launcher,
         explain_deaths(launcher),
@@ -125,7 +126,12 @@ def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Ou
 
     async def run() -> tuple[Outcome, float]:
         with recorded_spans():
-            async with reported_failures(), opening as status, open_world(world, start) as parts:
+            async with (
+                reported_failures(),
+                pauses_told(start.display.note),
+                opening as status,
+                open_world(world, start) as parts,
+            ):
                 outcome = await segment.run(parts, known, status)
         return outcome, clock.now()
 

@@ -29,7 +29,7 @@ from arl.train.trained_tokens import TokenLogprobs
 from arl.types import MetricValue, Transport, WeightUpdate
 
 ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank: where the controller listens
-STARTUP_SECONDS = "ARL_STARTUP_SECONDS"  # environment of a rank: deadlines.startup
+STARTUP_SECONDS = "ARL_STARTUP_SECONDS"  # environment of a rank: seconds until its first message
 SENDERS = "senders"  # role of the thread that waits for Join
 CLAIMS = "claims"  # role of the thread that waits for Claim
 FRAME_BYTES = 1 << 20  # a rank's message travels in frames of this size, so that the controller can refuse longer ones
@@ -68,6 +68,7 @@ class Init(_Message, frozen=True):
     publish_directory: str
     kept_versions: int  # published versions that are not discarded
     collective_seconds: float  # deadline of every collective
+    buffer_seconds: float  # deadline of a wait for memory of older versions
     shutdown_seconds: float  # deadline of what is still being published when Stop arrives
     evidence: str  # directory for what could not be trained
     every_version: bool = False  # publish each version, rather than the newest

@@ -300,12 +300,17 @@ def test_a_stopped_worker_is_replaced_when_it_has_said_nothing_for_long(
 ) -> None:
     monkeypatch.setattr("arl.reward.pool.GRACE", 0.5)
 
-    async def work(pool: RewardPool) -> Grade:
+    async def work(pool: RewardPool) -> tuple[int, Grade]:
         worker = the_worker()
         worker.send_signal(signal.SIGSTOP)
-        return await pool.scorer(OBEY).score(Problem("?"), Response("honest"))
+        return worker.pid, await pool.scorer(OBEY).score(Problem("?"), Response("honest"))
 
-    assert with_pool(pool_of(tmp_path, timeout=3.0), work) == Grade(1.0)
+    notes: list[str] = []
+    pid, grade = with_pool(pool_of(tmp_path, timeout=3.0, note=notes.append), work)
+    assert grade == Grade(1.0)
+    assert notes[0].startswith(
+        f"reward worker (pid {pid}) is stopped by a signal (SIGSTOP?), and has said nothing for "
+    )
 
 
 def test_a_call_that_kills_every_worker_it_gets_is_given_up(tmp_path: Path) -> None:
