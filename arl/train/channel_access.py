@@ -88,7 +88,7 @@ def show_key(socket: "zmq.Socket[Any]", address: str, run_key: str) -> None:
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
 
 
-class Admission:
+class AdmissionByKey:
     """Decide for the sockets of a context who may connect: whoever proves to know the run key.
 
     ZeroMQ asks during each handshake, before it takes a message of the connection. If nobody answers, none is admitted.

@@ -25,7 +25,7 @@ from arl.launch.address import free_listener
 from arl.launch.trust import RunTrust
 from arl.train import channel
 from arl.train.channel import FRAME_BYTES, Hello, Left, Refused
-from arl.train.channel_access import Admission, guard_server
+from arl.train.channel_access import AdmissionByKey, guard_server
 
 TRAINER = "trainer"  # role of a rank's main thread
 ENCRYPTION_BYTES = 256  # that a frame may be longer on the wire
@@ -57,7 +57,7 @@ class RankConnections:
         self._run_key = trust.key
         self._peers: dict[bytes, Peer] = {}  # by identity of the connection
         self._context = zmq.asyncio.Context()
-        self._admission = Admission(self._context, trust.key)
+        self._admission = AdmissionByKey(self._context, trust.key)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a message to a connection that is gone raises
         self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES + ENCRYPTION_BYTES)  # of a frame, admitted or not
