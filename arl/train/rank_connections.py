@@ -20,7 +20,7 @@ import zmq.asyncio
 from msgspec import Struct
 from zmq.utils.monitor import recv_monitor_message
 
-from arl.errors import TrainerError
+from arl.errors import TrainerError, short_message
 from arl.launch.address import free_listener
 from arl.launch.trust import RunTrust
 from arl.train import channel
@@ -236,7 +236,7 @@ def _decoded(frames: Sequence[zmq.Frame], sender: str) -> channel.FromRank:
     try:
         return channel.decode_from_rank(b"".join(frame.buffer for frame in frames))
     except msgspec.DecodeError as error:
-        wrong = f"{sender} has sent what is no message: {error}"
+        wrong = f"{sender} has sent what is no message: {short_message(str(error))}"
         raise TrainerError(f"{wrong}; does every node have the same version of arl?") from None
 
 
