@@ -71,5 +71,17 @@ def decode_msgpack(data: bytes, kind: type[Value] | Any = Any) -> Value:
         raise msgspec.DecodeError(_what_is_wrong(error)) from None
 
 
+def decode_with(decoder: "msgspec.msgpack.Decoder[Value]", data: bytes) -> Value:
+    """Decode a value from msgpack by a decoder that is kept, because making one takes longer than a message.
+
+    Raises:
+        msgspec.DecodeError: it is none, or none of the decoder's kind.
+    """
+    try:
+        return decoder.decode(data)
+    except (UnicodeError, RecursionError) as error:
+        raise msgspec.DecodeError(_what_is_wrong(error)) from None
+
+
 def _what_is_wrong(error: UnicodeError | RecursionError) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else f"it is no UTF-8 ({error})"

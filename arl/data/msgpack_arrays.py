@@ -1,9 +1,15 @@
 """Encode numpy arrays in msgpack as raw buffers, for messages between processes and for checkpoints."""
 
-from typing import Any
+import math
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec import Meta
+
+_Name = Annotated[str, Meta(pattern=r"^[<>|][biuf][1248]$")]  # of a dtype: the byte order, the kind, the bytes
+_Side = Annotated[int, Meta(ge=0, le=1 << 40)]
+_Packed = tuple[_Name, Annotated[tuple[_Side, ...], Meta(max_length=8)], bytes]
 
 
 def encoder() -> msgspec.msgpack.Encoder:
@@ -24,9 +30,16 @@ def _pack(value: Any) -> Any:
 
 
 def _unpack(expected: type, value: Any) -> Any:
-    """Turn type, shape and bytes into an array."""
-    if expected is np.ndarray:
-        dtype, shape, data = value
-        array = np.frombuffer(data, np.dtype(dtype)).reshape(shape)
-        return array.copy()  # torch wants memory that it may write to
-    raise TypeError(f"{expected} cannot be received in a message")
+    """Turn type, shape and bytes into an array.
+
+    Raises:
+        TypeError, ValueError: they are none, or do not belong together.
+    """
+    if expected is not np.ndarray:
+        raise TypeError(f"{expected} cannot be received in a message")
+    name, shape, data = msgspec.convert(value, _Packed)
+    dtype = np.dtype(name)
+    if math.prod(shape) * dtype.itemsize != len(data):
+        raise ValueError(f"{len(data)} bytes are no array of shape {shape} and type {name}")
+    array = np.frombuffer(data, dtype).reshape(shape)
+    return array.copy()  # torch wants memory that it may write to

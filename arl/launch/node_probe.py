@@ -11,9 +11,10 @@ import platform
 import sys
 import time
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from arl.config.ports import port_range
 from arl.errors import InputError
@@ -36,20 +37,24 @@ class ProbeSpec(Struct, frozen=True):
     ports: str | None
 
 
+Name = Annotated[str, Meta(max_length=256)]
+Count = Annotated[int, Meta(ge=0, le=1 << 50)]
+
+
 class NodeReport(Struct, frozen=True):
     """Hold what one node has. `problem` is empty, or says why it cannot take part."""
 
-    name: str
-    address: str = ""
-    cores: int = 0
-    devices: tuple[str, ...] = ()
-    device_name: str = "GPU"
-    device_bytes: int | None = None
-    versions: dict[str, str] = {}  # package -> version, python included
+    name: Name
+    address: Name = ""
+    cores: Count = 0
+    devices: tuple[Name, ...] = ()
+    device_name: Name = "GPU"
+    device_bytes: Count | None = None
+    versions: dict[Name, Name] = {}  # package -> version, python included
     clock: float = 0.0  # time.time()
-    nonce: str = ""
-    free_ports: int | None = None  # of the spec's; None: it names none
-    interfaces: dict[str, str] = {}  # that other nodes may reach -> IPv4 address
+    nonce: Name = ""
+    free_ports: Count | None = None  # of the spec's; None: it names none
+    interfaces: dict[Name, Name] = {}  # that other nodes may reach -> IPv4 address
     problem: str = ""
 
 

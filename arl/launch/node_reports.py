@@ -4,6 +4,7 @@ open_probe ─► ProbeSpec ─► the launcher runs arl.launch.node_probe on ea
 """
 
 import contextlib
+import os
 import secrets
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ import msgspec
 
 from arl.config.cluster_section import Cluster
 from arl.errors import InputError
+from arl.files import decode_json
 from arl.launch.address import is_loopback
 from arl.launch.base import Node
 from arl.launch.node_probe import MARK, NONCE, NodeReport, ProbeSpec
@@ -75,15 +77,16 @@ class Probe:
 
     def _differs(self, report: NodeReport, first: NodeReport, ended: float) -> str:
         """Say why a node cannot work with the controller's; empty: it can."""
-        if report.nonce != self.nonce or not (self.directory / report.name).exists():
+        if report.nonce != self.nonce or report.name not in os.listdir(self.directory):
             return (
                 f"it does not see the files of the controller in {self.directory.parent}; give output.directory a path "
                 "on a file system that all nodes share"
             )
         for package, version in first.versions.items():
-            if report.versions[package] != version:
+            own = report.versions.get(package, "of no version")
+            if own != version:
                 return (
-                    f"it has {package} {report.versions[package]}, and the controller's node has {version}; install "
+                    f"it has {package} {own}, and the controller's node has {version}; install "
                     "one environment on all nodes"
                 )
         ahead = max(report.clock - ended, 0.0) - max(self.began - report.clock, 0.0)
@@ -125,12 +128,19 @@ def open_probe(cluster: Cluster, directory: Path) -> Iterator[Probe]:
 
 def _read(output: str) -> NodeReport:
     """Find the report among the lines that the probe has printed."""
-    for line in output.splitlines():
+    for line in output.split("\n"):
         if line.startswith(MARK):
-            return msgspec.json.decode(line.removeprefix(MARK), type=NodeReport)
+            return _decoded(line.removeprefix(MARK))
     said = output.strip().splitlines()
     why = said[-1] if said else "it printed nothing"
     return NodeReport("", problem=f"arl does not run there ({why}); install its environment under the same path")
+
+
+def _decoded(report: str) -> NodeReport:
+    try:
+        return decode_json(report, NodeReport)
+    except msgspec.DecodeError as error:
+        return NodeReport("", problem=f"its report cannot be read ({error}); install the same version of arl there")
 
 
 def _node(name: str, report: NodeReport) -> Node:

@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from arl.clock import deadline
@@ -26,6 +25,7 @@ from arl.data.model_limits import Limits, model_limits
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import RecipeError
+from arl.files import decode_json
 from arl.launch.base import Command, Launcher, Resources
 from arl.launch.devices import visible_cores
 from arl.launch.durable import sync_to_disk
@@ -217,7 +217,7 @@ async def _warm_up(
 
     def show(line: str) -> None:
         if line.startswith("{") and "accuracy" in line:
-            progress = msgspec.json.decode(line, type=_Progress)
+            progress: _Progress = decode_json(line, _Progress)
             display.advance(
                 completed=steps_before[progress.stage] + progress.step,
                 detail=f"warm-up {progress.step:4d}  {progress.stage}: accuracy {progress.accuracy:.3f}  "

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from arl.errors import EngineError, RunError
+from arl.files import decode_json
 from arl.sync.buckets import TensorSpec
 from arl.sync.group_sender import GroupSender
 from arl.sync.node_copy import NODE_COPY
@@ -164,7 +165,7 @@ class WeightLoader:
             return
         answer = await self._server.command("/weights_checker", CheckWeights())
         try:
-            (worker,) = msgspec.json.decode(answer, type=Checked).ranks
+            (worker,) = decode_json(answer, Checked).ranks
         except (msgspec.DecodeError, ValueError) as error:  # another kind of answer, or several workers answered
             raise EngineError(f"{self._server.url}/weights_checker: {error}: {answer[:200]!r}") from error
         refuse_difference(self._server.url, update, worker.checksums)
@@ -182,7 +183,7 @@ class WeightLoader:
         self._groups.append(body.group_name)
         answer = await self._server.command("/init_weights_update_group", body)
         try:
-            self._stages = msgspec.json.decode(answer, type=GroupJoined).stages
+            self._stages = decode_json(answer, GroupJoined).stages
         except msgspec.DecodeError as error:
             raise EngineError(f"{self.url}/init_weights_update_group: {error}: {answer[:200]!r}") from error
 

@@ -15,12 +15,13 @@ controller (ROUTER, one port)                        rank r (DEALER, and one for
                Left ◄──                              ends every connection
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
+from arl.files import decode_with
 from arl.sync.buckets import TensorSpec
 from arl.sync.published_versions import BufferPlace
 from arl.train.packer import SequenceShard
@@ -32,6 +33,7 @@ ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank: where the controller l
 STARTUP_SECONDS = "ARL_STARTUP_SECONDS"  # environment of a rank: seconds until its first message
 SENDERS = "senders"  # role of the thread that waits for Join
 CLAIMS = "claims"  # role of the thread that waits for Claim
+LONGEST_NAME = 256  # characters
 FRAME_BYTES = 1 << 20  # a rank's message travels in frames of this size, so that the controller can refuse longer ones
 
 
@@ -42,12 +44,16 @@ class _Message(Struct, frozen=True, tag=True):
 class Hello(_Message, frozen=True):
     """Opens every connection, and says who has connected."""
 
-    role: str  # "trainer", or one of a rank's threads
+    role: Annotated[str, Meta(max_length=LONGEST_NAME)]  # "trainer", or one of a rank's threads
     rank: int
-    host: str  # name of its machine
-    pid: int
-    address: str = ""  # main thread of rank 0: where the ranks meet
-    port: int = 0
+    host: Annotated[str, Meta(max_length=LONGEST_NAME)]  # name of its machine
+    pid: Annotated[int, Meta(ge=0)]
+    address: Annotated[str, Meta(max_length=LONGEST_NAME)] = ""  # main thread of rank 0: where the ranks meet
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+
+    def __str__(self) -> str:
+        """Name the sender, as in "trainer of trainer rank 0 (pid 17 on node-3)"."""
+        return f"{self.role} of trainer rank {self.rank} (pid {self.pid} on {self.host})"
 
 
 class Refused(_Message, frozen=True):
@@ -187,12 +193,22 @@ def frames(message: Struct) -> list[memoryview]:
 
 
 def decode_to_rank(data: bytes) -> ToRank:
-    message: ToRank = _to_rank.decode(data)
+    """Decode a message of the controller.
+
+    Raises:
+        msgspec.DecodeError: it is none.
+    """
+    message: ToRank = decode_with(_to_rank, data)
     return message
 
 
 def decode_from_rank(data: bytes) -> FromRank:
-    message: FromRank = _from_rank.decode(data)
+    """Decode a message of a rank.
+
+    Raises:
+        msgspec.DecodeError: it is none.
+    """
+    message: FromRank = decode_with(_from_rank, data)
     return message
 
 

@@ -11,13 +11,12 @@ With CURVE a stranger cannot even begin, because its first message is encrypted 
 never sent.
 """
 
-import logging
-from typing import Any, NamedTuple
+import hmac
+from typing import Any, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 import zmq
 import zmq.asyncio
-from zmq.auth.asyncio import AsyncioAuthenticator
 from zmq.utils import z85
 
 from arl.launch.address import is_loopback
@@ -25,8 +24,7 @@ from arl.launch.trust import derive
 
 HANDSHAKE_MILLISECONDS = 10_000  # of a connection that has not said who it is
 USER = "rank"
-_log = logging.getLogger(__name__)
-_log.setLevel(logging.INFO)  # pyzmq logs passwords at the level below
+ZAP = "inproc://zeromq.zap.01"  # where ZeroMQ asks who may connect, see rfc.zeromq.org/spec/27
 
 
 class KeyPair(NamedTuple):
@@ -75,14 +73,6 @@ def guard_server(socket: "zmq.Socket[Any]", address: str, run_key: str) -> None:
     socket.setsockopt(zmq.CURVE_SECRETKEY, server_keys(run_key).secret)
 
 
-def authenticator(context: zmq.asyncio.Context, run_key: str) -> AsyncioAuthenticator:
-    """Return what admits the clients of the run to the sockets of `context`, once it is started."""
-    made = AsyncioAuthenticator(context, log=_log)
-    made.configure_plain("*", {USER: password(run_key)})
-    made.configure_curve_callback("*", OnlyClient(run_key))
-    return made
-
-
 def show_key(socket: "zmq.Socket[Any]", address: str, run_key: str) -> None:
     """Have a socket that will be connected to `address` show that it knows the run key.
 
@@ -98,13 +88,31 @@ def show_key(socket: "zmq.Socket[Any]", address: str, run_key: str) -> None:
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
 
 
-class OnlyClient:
-    """Admit one public key; a credentials provider of zmq.auth."""
+class AdmissionByKey:
+    """Decide for the sockets of a context who may connect: whoever proves to know the run key.
 
-    def __init__(self, run_key: str) -> None:
-        self._public = client_keys(run_key).public
+    ZeroMQ asks during each handshake, before it takes a message of the connection. If nobody answers, none is admitted.
+    Make it before those sockets are bound, because ZeroMQ admits everybody where there is nobody to ask.
+    """
 
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether the client that has proved to own `key` is one of the run's."""
-        del domain
-        return key == self._public
+    def __init__(self, context: zmq.asyncio.Context, run_key: str) -> None:
+        self._known = {
+            b"PLAIN": [USER.encode(), password(run_key).encode()],
+            b"CURVE": [z85.decode(client_keys(run_key).public)],
+        }
+        self._questions = context.socket(zmq.REP)
+        self._questions.bind(ZAP)
+
+    async def run(self) -> NoReturn:
+        """Answer for each connection. Waits for the next; unblocked by it."""
+        while True:
+            version, number, _domain, _address, _identity, mechanism, *shown = await self._questions.recv_multipart()
+            status = [b"200", b"OK"] if self._knows(mechanism, shown) else [b"400", b"it does not know the run key"]
+            await self._questions.send_multipart([version, number, *status, b"", b""])
+
+    def _knows(self, mechanism: bytes, shown: list[bytes]) -> bool:
+        """Return whether credentials are the run's; in constant time, so that they cannot be found byte by byte."""
+        known = self._known.get(mechanism)
+        if known is None or len(known) != len(shown):
+            return False
+        return all([hmac.compare_digest(ours, theirs) for ours, theirs in zip(known, shown, strict=True)])  # noqa: C419

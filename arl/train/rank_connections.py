@@ -11,21 +11,21 @@ messages that were under way are lost. ZeroMQ connects the rank again, under an 
 import asyncio
 import contextlib
 import hmac
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Coroutine, Sequence
+from typing import Any, NamedTuple, NoReturn
 
+import msgspec
 import zmq
 import zmq.asyncio
 from msgspec import Struct
-from zmq.auth.asyncio import AsyncioAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
-from arl.errors import TrainerError
+from arl.errors import TrainerError, short_message
 from arl.launch.address import free_listener
 from arl.launch.trust import RunTrust
 from arl.train import channel
 from arl.train.channel import FRAME_BYTES, Hello, Left, Refused
-from arl.train.channel_access import authenticator, guard_server
+from arl.train.channel_access import AdmissionByKey, guard_server
 
 TRAINER = "trainer"  # role of a rank's main thread
 ENCRYPTION_BYTES = 256  # that a frame may be longer on the wire
@@ -44,6 +44,8 @@ class Peer(NamedTuple):
 class RankConnections:
     """Holds one listening socket for all ranks and for their threads. Construct it inside a running loop.
 
+    Somebody must run `admit`, without which nobody is admitted.
+
     Args:
         num_ranks: ranks from 0 to num_ranks - 1 are admitted.
         trust: secrets of the run.
@@ -55,8 +57,7 @@ class RankConnections:
         self._run_key = trust.key
         self._peers: dict[bytes, Peer] = {}  # by identity of the connection
         self._context = zmq.asyncio.Context()
-        self._authenticator: AsyncioAuthenticator = authenticator(self._context, trust.key)
-        self._authenticator.start()
+        self._admission = AdmissionByKey(self._context, trust.key)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a message to a connection that is gone raises
         self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES + ENCRYPTION_BYTES)  # of a frame, admitted or not
@@ -80,7 +81,6 @@ class RankConnections:
 
     def close(self) -> None:
         """Close every connection; what is not sent yet is dropped."""
-        self._authenticator.stop()
         self._context.destroy(linger=0)
 
     @property
@@ -88,17 +88,21 @@ class RankConnections:
         """Return who has said Hello and has not left."""
         return [peer.hello for peer in self._peers.values()]
 
+    def admit(self) -> Coroutine[Any, Any, NoReturn]:
+        """Admit whoever shows the run key, until this is cancelled."""
+        return self._admission.run()
+
     async def receive(self) -> tuple[Hello, channel.FromRank]:
         """Wait for the next message of an admitted peer, and return who sent it. The first is its Hello, the last Left.
 
         Raises:
-            msgspec.MsgspecError, ValueError: a process of the run has sent something that is no message.
+            TrainerError: a process of the run has sent something that is no message; names it.
         """
         while True:
             identity, *frames = await self._receive_frames()
             if identity.bytes in self._peers:
                 return self._read(identity.bytes, frames)
-            hello = self._read_hello([frame.bytes for frame in frames])
+            hello = self._read_hello(frames)
             if hello is not None:
                 self._peers[identity.bytes] = Peer(hello, identity.get(zmq.SRCFD))
                 return hello, hello
@@ -108,33 +112,38 @@ class RankConnections:
         """Wait for a message. ZeroMQ has all of its frames by then; no more are copied than a message may have.
 
         Raises:
-            ValueError: a process of the run has sent more.
+            TrainerError: a process of the run has sent more.
         """
         frames = [await self._socket.recv(copy=False)]
         while frames[-1].more:
             if len(frames) > MOST_FRAMES:
-                sender = self._peers.get(frames[0].bytes, "a process of this run that has not said who it is")
-                raise ValueError(f"a message of more than {MOST_FRAMES} frames, from {sender}")
+                peer = self._peers.get(frames[0].bytes)
+                sender = _unnamed(frames[-1]) if peer is None else str(peer.hello)
+                raise TrainerError(f"{sender} has sent a message of more than {MOST_FRAMES} frames")
             frames.append(await self._socket.recv(copy=False))
         return frames
 
     def _read(self, identity: bytes, frames: Sequence[zmq.Frame]) -> tuple[Hello, channel.FromRank]:
-        """Decode a message of an admitted peer, and forget a peer that leaves."""
+        """Decode a message of an admitted peer, and forget a peer that leaves.
+
+        Raises:
+            TrainerError: it is none.
+        """
         hello = self._peers[identity].hello
-        message = channel.decode_from_rank(b"".join(frame.buffer for frame in frames))
+        message = _decoded(frames, str(hello))
         if isinstance(message, Left):
             del self._peers[identity]
         return hello, message
 
-    def _read_hello(self, frames: Sequence[bytes]) -> Hello | None:
+    def _read_hello(self, frames: Sequence[zmq.Frame]) -> Hello | None:
         """Return the Hello of a process of this run; None if it is none, or not of a rank.
 
         Raises:
-            msgspec.MsgspecError: a process of the run has sent something else.
+            TrainerError: a process of the run has sent something else.
         """
-        if len(frames) != 2 or not hmac.compare_digest(frames[0], self._run_key.encode()):
+        if len(frames) != 2 or not hmac.compare_digest(frames[0].bytes, self._run_key.encode()):
             return None
-        message = channel.decode_from_rank(frames[1])
+        message = _decoded(frames[1:], _unnamed(frames[1]))
         if not isinstance(message, Hello) or not 0 <= message.rank < self._num_ranks:
             return None
         return message
@@ -198,9 +207,8 @@ class RankConnections:
         return ended
 
     def _cut_off(self, hello: Hello) -> TrainerError:
-        who = f"{hello.role} of trainer rank {hello.rank} (pid {hello.pid} on {hello.host})"
-        why = "its process has not ended, and what was under way is lost"
-        return TrainerError(f"the network has cut the connection of {who} to the controller at {self._address}: {why}")
+        what = f"the network has cut the connection of {hello} to the controller at {self._address}"
+        return TrainerError(f"{what}: its process has not ended, and what was under way is lost")
 
     def _held(self, descriptor: int) -> list[tuple[bytes, Hello]]:
         """Return identity and Hello of peers that were admitted with this socket, and have not left."""
@@ -217,3 +225,21 @@ class RankConnections:
                 raise
             return False
         return True
+
+
+def _decoded(frames: Sequence[zmq.Frame], sender: str) -> channel.FromRank:
+    """Decode a message of a process that knows the run key.
+
+    Raises:
+        TrainerError: it is none.
+    """
+    try:
+        return channel.decode_from_rank(b"".join(frame.buffer for frame in frames))
+    except msgspec.DecodeError as error:
+        wrong = f"{sender} has sent what is no message: {short_message(str(error))}"
+        raise TrainerError(f"{wrong}; does every node have the same version of arl?") from None
+
+
+def _unnamed(frame: zmq.Frame) -> str:
+    """Name the sender of a frame by its address, because it has not said who it is."""
+    return f"a process at {frame.get('Peer-Address')} that knows the run key and has not said who it is"

@@ -7,15 +7,16 @@ a rank's traceback (Failed)      ─┘
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
 import msgspec
 
 from arl.clock import deadline
 from arl.errors import DeadlineError, RunError, TrainerError
 from arl.launch.base import Process
-from arl.train.channel import Hello, Init
+from arl.train.channel import Failed, Hello, Init
 
+LONGEST_TRACE = 3000  # characters of a rank's traceback that an error shows; all of it is in the rank's log
 SETTLE_SECONDS = 1.0  # in which a death, the tracebacks that follow from it, and the exits after them all arrive
 
 
@@ -48,6 +49,18 @@ class RankWatch:
         """Note the traceback that a rank has sent before it exits."""
         self._raised = self._raised or error
         self._changed.set()
+
+    def refuse_other_versions(self, versions: Sequence[int], made: int) -> None:
+        """Raise TrainerError if a rank's step has made another version than `made`.
+
+        Args:
+            versions: that the ranks report, in their order.
+        """
+        others = {rank: version for rank, version in enumerate(versions) if version != made}
+        if others:
+            who = self.describe(others)
+            reported = ", ".join(str(version) for version in others.values())
+            raise TrainerError(f"{who} made version {reported} in the step that makes version {made}")
 
     def close(self) -> None:
         """Stop watching: from here on the ranks may exit."""
@@ -126,3 +139,11 @@ class RankWatch:
             processes = [self._processes[rank] for rank in sorted(ranks()) if rank in self._processes]
             logs = "".join(f"\n{process.last_words()}" for process in processes)
             raise DeadlineError(f"{error}{logs}") from error
+
+
+def describe_failure(sender: Hello, failed: Failed) -> TrainerError:
+    """Return the error of a rank that has raised. It shows the end of the traceback, which says what happened."""
+    cut = "…" if len(failed.trace) > LONGEST_TRACE else ""
+    trace = f"{cut}{failed.trace[-LONGEST_TRACE:]}"
+    who = f"{sender.role} rank {sender.rank} (pid {sender.pid} on {sender.host}) at version {failed.version}"
+    return TrainerError(f"{who} raised:\n{trace}")

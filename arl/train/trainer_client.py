@@ -3,9 +3,8 @@
     Batch ─► pack_batch ─► one Step per rank ─► Stepped from every rank ─► StepResult
                                           rank 0's publisher: Published ─► weights(version)
 
-One task receives every message and gives it to whoever waits for it (RankConnections). Another one waits for a rank to
-die or to raise (RankWatch), and a third one for the network to cut a connection. The first failure ends every wait,
-present and future (Waits).
+One task receives every message and gives it to whoever waits for it, and others wait for a rank to die or to raise
+(RankWatch) and for the network to cut a connection. The first failure ends every wait, present and future (Waits).
 """
 
 import asyncio
@@ -52,11 +51,13 @@ from arl.train.channel import (
 )
 from arl.train.packer import Packing, pack_batch
 from arl.train.rank_connections import TRAINER, RankConnections
-from arl.train.rank_watch import RankWatch
+from arl.train.rank_watch import RankWatch, describe_failure
 from arl.train.shard import packing_report
 from arl.train.trained_tokens import trained_tokens
-from arl.train.waits import Answers, ThreadAnswers, Waits, set_if_waiting
+from arl.train.waits import Answers, ThreadAnswers, Waits, WatchedTasks, set_if_waiting
 from arl.types import Batch, StepResult, WeightUpdate
+
+NETWORK = "trainer network"  # name of the task that finds cut connections
 
 
 class TrainerClient:
@@ -121,7 +122,7 @@ class TrainerClient:
         self._thread_answers = ThreadAnswers(self._waits)
         self._connected: dict[str, asyncio.Future[None]] = {}  # by role of a thread that lasts as long as rank 0
         self._wanted: dict[int, asyncio.Future[WeightUpdate]] = {}  # by version
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = WatchedTasks(self._waits)
         self.environment = {  # of every rank
             **self._connections.environment,
             channel.STARTUP_SECONDS: str(deadlines.first_message),
@@ -133,20 +134,17 @@ class TrainerClient:
         self._answers = self._expect(Hello)
         for role in (channel.SENDERS, channel.CLAIMS):
             self._connected[role] = self._waits.new()
-        self._tasks = [
-            asyncio.create_task(self._listen(), name="trainer messages"),
-            asyncio.create_task(self._fail_with(self._ranks.failure()), name="trainer deaths"),
-            asyncio.create_task(self._fail_with(self._connections.cut()), name="trainer network"),
-        ]
+        self._tasks.begin("trainer admission", self._connections.admit())
+        self._tasks.begin("trainer messages", self._listen())
+        self._tasks.begin("trainer deaths", self._fail_with(self._ranks.failure()))
+        self._tasks.begin(NETWORK, self._fail_with(self._connections.cut()))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ranks.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         self._connections.close()
 
     def watch(self, rank: int, process: Process) -> None:
@@ -198,7 +196,7 @@ class TrainerClient:
         packing |= packing_report(batch, sizes, self._packing)
         self._version += 1
         self._stepped_at[self._version] = now()
-        assert {answer.version for answer in answers} == {self._version}
+        self._ranks.refuse_other_versions([answer.version for answer in answers], self._version)
         of_ranks = [answer.logprobs for answer in answers]
         tokens = trained_tokens(batch, shards, of_ranks, self._packing)
         return StepResult(self._version, answers[0].metrics | packing, tokens)
@@ -266,8 +264,7 @@ class TrainerClient:
             TrainerError, DeadlineError: a rank raised, or took longer than `deadlines.shutdown` and a margin.
         """
         self._ranks.close()  # because the end of a rank is no failure from here on
-        *_, network = self._tasks
-        network.cancel()  # nor is that of its connection
+        self._tasks.cancel(NETWORK)  # nor is that of its connection
         await self._ask([Stop()] * self._num_ranks, Stopped, self._deadlines.ranks_stop)
 
     # ---- WeightSender
@@ -352,28 +349,31 @@ class TrainerClient:
     # ---- receiving
 
     async def _listen(self) -> None:
-        """Consumes messages of the ranks and their threads; waits for the next; unblocked by any of them."""
+        """Consumes messages of the ranks and their threads; waits for the next; unblocked by any of them.
+
+        Raises:
+            TrainerError: one is wrong; names its sender.
+        """
         while True:
+            sender, message = await self._connections.receive()
             try:
-                sender, message = await self._connections.receive()
                 self._deliver(sender, message)
-            except Exception as error:
-                self._waits.fail(TrainerError(f"a message of the trainer could not be handled: {error!r}"))
-                raise
+            except TypeError as error:
+                raise TrainerError(f"{sender} has sent a message that is not due: {error}") from None
 
     async def _fail_with(self, failure: Coroutine[Any, Any, RunError]) -> None:
         """Waits for the first failure of one kind; then ends every wait."""
         self._waits.fail(await failure)
 
     def _deliver(self, sender: Hello, message: channel.FromRank) -> None:
+        """Give a message to whoever waits for it; TypeError: nobody waits for one of its kind."""
         if isinstance(message, Failed):
-            who = f"{sender.role} rank {sender.rank} (pid {sender.pid} on {sender.host}) at version {message.version}"
-            error = TrainerError(f"{who} raised:\n{message.trace}")
-            self._ranks.raised(error)
+            self._ranks.raised(describe_failure(sender, message))
         elif isinstance(message, Published):
             self._deliver_update(message.update)
         elif isinstance(message, Saved):
-            assert self._saving is not None, "nothing was to be saved"
+            if self._saving is None:
+                raise TypeError("nothing was to be saved")
             self._saving.add(sender.rank, message)
         elif isinstance(message, Joined | Sent | Claimed):
             self._thread_answers.add(sender.role, message)

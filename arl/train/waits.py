@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from arl.errors import RunError
+from arl.errors import RunError, TrainerError
 
 
 class Waits:
@@ -57,6 +57,37 @@ class Waits:
         raise self._failure
 
 
+class WatchedTasks:
+    """Hold the tasks that listen. One that fails ends every wait, so that none of them ends in silence."""
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by name
+
+    def begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Begin a task."""
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._note_end)
+        self._tasks[name] = task
+
+    def cancel(self, name: str) -> None:
+        """Cancel one task."""
+        self._tasks[name].cancel()
+
+    async def close(self) -> None:
+        """Cancel all tasks, and wait for their ends."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, RunError):
+            self._waits.fail(error)
+        elif error is not None:
+            self._waits.fail(TrainerError(f"{task.get_name()}: this task of the controller has failed: {error!r}"))
+
+
 class Answers:
     """Collects one answer from each rank to a message that all of them were sent."""
 
@@ -70,10 +101,12 @@ class Answers:
         """Add the answer of `rank`, and complete the wait with the last one.
 
         Raises:
-            TypeError: it answers something else.
+            TypeError: it answers something else, or again.
         """
         if not isinstance(answer, self.kind):
             raise TypeError(f"{type(answer).__name__} from rank {rank} instead of {self.kind.__name__}")
+        if rank in self.by_rank:
+            raise TypeError(f"a second {type(answer).__name__} from rank {rank}")
         self.by_rank[rank] = answer
         if not self.missing():
             set_if_waiting(self.complete, None)

@@ -1,5 +1,17 @@
 """Name the edges that are tried."""
 
+from tests.fuzz.channel_edge import CHANNEL, CHANNEL_WITH_KEY
+from tests.fuzz.control_edge import CONTROL, CONTROL_STATE
+from tests.fuzz.frames_edge import FRAMES, LINES
+from tests.fuzz.gate_edge import GATE
 from tests.fuzz.trials import Edge
 
-EDGES: dict[str, Edge] = {}
+EDGES: dict[str, Edge] = {
+    "channel": CHANNEL,
+    "channel-with-key": CHANNEL_WITH_KEY,
+    "control": CONTROL,
+    "control-state": CONTROL_STATE,
+    "frames": FRAMES,
+    "gate": GATE,
+    "lines": LINES,
+}

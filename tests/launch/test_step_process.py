@@ -15,6 +15,7 @@ from arl.launch.process import start_process_of
 from arl.launch.slurm import step_process, step_runner
 from arl.launch.slurm.step_file import write_step_file
 from arl.launch.slurm.step_process import SlurmProcess
+from arl.launch.slurm.step_runner import MARK
 from tests.processes import survivors
 
 SLEEP = "import time; print('ready here', flush=True); time.sleep(600)"
@@ -75,3 +76,20 @@ def test_how_a_step_ended_is_said_although_nobody_has_reported_it_and_its_output
             assert not survivors(started)
 
     assert asyncio.run(main()).endswith("was killed by SIGKILL")
+
+
+def test_a_process_that_prints_lines_as_its_runner_does_keeps_its_pid_and_its_log(tmp_path: Path) -> None:
+    lines = ["pid 1", "pid x", "ended x", f"ended {'9' * 5000}", "state running", "state \u0663"]
+    code = f"for line in {lines!r}: print('{MARK}' + line)\nprint('\x1ememory ' + '1' * 5000, flush=True)\n{SLEEP}"
+
+    async def main() -> tuple[int, str]:
+        process = await start_step(tmp_path, code)
+        try:
+            await process.ready(60)
+            return process.pid, process.last_words()
+        finally:
+            await process.stop(0)
+
+    pid, words = asyncio.run(main())
+    assert pid > 1
+    assert f"{MARK}state running" in words

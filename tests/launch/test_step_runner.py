@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from arl.launch.base import Command
 from arl.launch.slurm import step_runner
@@ -79,3 +80,19 @@ def test_it_says_what_its_process_does_and_passes_signals_on(tmp_path: Path) -> 
         runner.stdin.flush()
         assert runner.stdout.readline() == f"{MARK}ended -9\n"
     assert not Path(f"/proc/{pid}").exists() or os.getpgid(pid) != pid
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe\n", b"999\n", b"-9\n", b"9" * 5000, b"kill\n", b"\0\n"])
+def test_a_line_that_says_nothing_known_ends_the_process_and_is_shown(line: bytes, tmp_path: Path) -> None:
+    sleep = Command((sys.executable, "-c", "import time; time.sleep(600)"))
+    step = write_step_file(tmp_path, "engine-0", sleep, {}, "127.0.0.1")
+    command = [sys.executable, "-I", "-S", str(step_runner.__file__), str(step)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=False) as runner:
+        assert runner.stdin is not None
+        assert runner.stdout is not None
+        assert runner.stdout.readline().startswith(f"{MARK}pid ".encode())
+        runner.stdin.write(line)
+        runner.stdin.flush()
+        said = runner.stdout.readline().decode()
+        assert said == f"{MARK}the controller has sent {line.strip()[:16]!r}, which is no signal\n"
+        assert runner.stdout.readline() == f"{MARK}ended -9\n".encode()

@@ -1,6 +1,8 @@
 """Torch's stores beyond loopback: a gate that asks for the key, and tunnels that show it."""
 
 import contextlib
+import os
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from arl.launch.address import LOOPBACK
-from arl.launch.store_tunnel import StoreGate, StoreTunnel
+from arl.launch.store_tunnel import MOST_UNKNOWN, StoreGate, StoreTunnel
 from arl.launch.tls import CERTIFICATE, client_context, server_context
 from arl.launch.trust import write_certificate
 
@@ -100,3 +102,42 @@ def test_a_socket_that_cannot_be_listened_on_is_an_error_at_once(store: socket.s
     closed.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
         StoreGate(closed, store.getsockname()[1], KEY, server_context(secrets))
+
+
+def test_strangers_who_say_nothing_are_held_up_to_a_number_and_do_not_keep_out_who_knows_the_key(
+    store: socket.socket, secrets: Path
+) -> None:
+    with gate_of(store, secrets) as gate, contextlib.ExitStack() as strangers:
+        silent = [
+            strangers.enter_context(socket.create_connection((LOOPBACK, gate), SECONDS))
+            for _ in range(2 * MOST_UNKNOWN)
+        ]
+        for stranger in silent[:MOST_UNKNOWN]:
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.recv(1) == b"", "it has given way to a newer one"
+        with tunnel_to(gate, secrets) as near:
+            near.sendall(b"question")
+            far, _ = store.accept()
+            with far:
+                far.settimeout(SECONDS)
+                assert far.recv(8, socket.MSG_WAITALL) == b"question"
+
+
+def test_a_gate_that_has_no_descriptor_left_goes_on_when_it_has(store: socket.socket, secrets: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with gate_of(store, secrets) as gate:
+        waiting = socket.socket()
+        lowest = os.dup(waiting.fileno())
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+        try:
+            waiting.connect((LOOPBACK, gate))  # the kernel takes it, and the gate cannot
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        waiting.close()
+        with tunnel_to(gate, secrets) as near:
+            near.sendall(b"x")
+            far, _ = store.accept()
+            with far:
+                far.settimeout(SECONDS)
+                assert far.recv(1) == b"x"

@@ -54,15 +54,15 @@ class Stranger:
         self._replays = replays
         self._tls = without_check()
         self.kinds: dict[str, Callable[[tuple[str, int]], bytes]] = {
-            "garbage": lambda place: exchange(place, self._garbage()),
+            "garbage": lambda place: exchange(place, self.garbage()),
             "replay": self._replay,
-            "http": lambda place: exchange(place, self._request()),
-            "https": lambda place: exchange(place, self._request(), self._tls),
-            "zmtp null": lambda place: exchange(place, self._zmtp(b"NULL")),
-            "zmtp curve": lambda place: exchange(place, self._zmtp(b"CURVE")),
-            "store": lambda place: exchange(place, self._store()),
-            "store in tls": lambda place: exchange(place, b"f" * 48 + self._store(), self._tls),
-            "garbage in tls": lambda place: exchange(place, self._garbage(), self._tls),
+            "http": lambda place: exchange(place, self.request()),
+            "https": lambda place: exchange(place, self.request(), self._tls),
+            "zmtp null": lambda place: exchange(place, self.zmtp(b"NULL")),
+            "zmtp curve": lambda place: exchange(place, self.zmtp(b"CURVE")),
+            "store": lambda place: exchange(place, self.store()),
+            "store in tls": lambda place: exchange(place, b"f" * 48 + self.store(), self._tls),
+            "garbage in tls": lambda place: exchange(place, self.garbage(), self._tls),
         }
 
     def send(self, kind: str, place: tuple[str, int]) -> bytes:
@@ -71,14 +71,14 @@ class Stranger:
         except (ssl.SSLError, ConnectionError, TimeoutError) as error:
             return type(error).__name__.encode()
 
-    def _garbage(self) -> bytes:
+    def garbage(self) -> bytes:
         return self._random.randbytes(self._random.choice((1, 13, 64, 1000, 20_000)))
 
     def _replay(self, place: tuple[str, int]) -> bytes:
         streams = self._replays.get(place[1])
         return exchange(place, self._random.choice(streams)) if streams else b""
 
-    def _request(self) -> bytes:
+    def request(self) -> bytes:
         path = self._random.choice(HTTP_PATHS)
         body = b'{"abort_all": true, "mode": "abort", "model_path": "/", "input_ids": [1], "rid": "a"}'
         head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
@@ -86,7 +86,7 @@ class Stranger:
             head.encode() + b"Authorization: Bearer " + self._random.randbytes(24).hex().encode() + b"\r\n\r\n" + body
         )
 
-    def _zmtp(self, mechanism: bytes) -> bytes:
+    def zmtp(self, mechanism: bytes) -> bytes:
         """A greeting, a command of this mechanism, and a frame that claims to be very long."""
         greeting = ZMTP[:12] + mechanism.ljust(20, b"\0") + b"\0" * 32
         body = b"\x05READY\x0bSocket-Type\0\0\0\x06DEALER" if mechanism == b"NULL" else b"\x05HELLO\x01\0"
@@ -95,7 +95,7 @@ class Stranger:
         command = b"\x04" + bytes([len(body)]) + body
         return greeting + command + b"\0" + bytes([len(hello)]) + hello + b"\x02" + struct.pack(">Q", 1 << 40)
 
-    def _store(self) -> bytes:
+    def store(self) -> bytes:
         """Queries of a TCPStore: every number with a key and a value."""
         key = b"init/"
         queries = b""

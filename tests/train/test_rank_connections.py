@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zmq.utils.monitor import recv_monitor_message
 
+from arl.errors import TrainerError
 from arl.launch.address import LOOPBACK, free_listener
 from arl.launch.trust import RunTrust
 from arl.train import channel, channel_access, rank_connections
@@ -36,10 +37,13 @@ Peer = zmq.asyncio.Socket
 @contextlib.asynccontextmanager
 async def listening() -> AsyncIterator[tuple[RankConnections, zmq.asyncio.Context]]:
     connections = RankConnections(1, TRUST, LOOPBACK)
+    admitting = asyncio.create_task(connections.admit())
     peers = zmq.asyncio.Context()
     try:
         yield connections, peers
+        assert not admitting.done()
     finally:
+        admitting.cancel()
         peers.destroy(linger=0)
         connections.close()
 
@@ -130,7 +134,7 @@ def test_a_rank_that_sends_a_message_of_too_many_frames_is_named() -> None:
             rank = peer(connections, peers)
             await admitted(connections, rank)
             await rank.send_multipart([b"x"] * (MOST_FRAMES + 1))
-            with pytest.raises(ValueError, match=rf"more than {MOST_FRAMES} frames.*rank=0.*pid={os.getpid()}"):
+            with pytest.raises(TrainerError, match=rf"rank 0 \(pid {os.getpid()} on .*more than {MOST_FRAMES} frames"):
                 await asyncio.wait_for(connections.receive(), SECONDS)
 
     asyncio.run(scene())

@@ -31,6 +31,7 @@ def run_probe(argv: Sequence[str], directory: str) -> str:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             timeout=PROBE_SECONDS,
             check=False,
         )

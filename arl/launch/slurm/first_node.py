@@ -62,8 +62,8 @@ def _run_step(allocation: Allocation, node: str, arguments: Sequence[str], direc
     terminal = ["--pty"] if sys.stdout.isatty() else []
     runner = (sys.executable, "-I", "-S", step_runner.__file__, str(file))
     code = _run_srun([*allocation.step([node]), "--job-name=controller", *terminal, *runner], reports)
-    said = reports.read_text() if reports.exists() else ""
-    ended = re.search(rf"^{MARK}ended (-?\d+)$", said, re.MULTILINE)
+    said = reports.read_text(errors="replace") if reports.exists() else ""
+    ended = re.search(rf"^{MARK}ended (-?[0-9]{{1,9}})$", said, re.MULTILINE)
     if ended is not None:
         number = int(ended[1])
         return number if number >= 0 else 128 - number  # as a shell says that a signal has killed it

@@ -11,7 +11,7 @@ the standard library only.
 import re
 
 MARK = b"\x1e"  # ASCII's record separator
-REPORT = re.compile(MARK + rb"memory (\d+)\n")
+REPORT = re.compile(MARK + rb"memory (\d{1,20})\n")
 LONGEST = 40  # bytes of a report
 
 

@@ -22,7 +22,10 @@ from arl.launch.watched_process import describe_exit
 # From SIGKILL until srun is ended, too. It is longer than a network takes, and than a kernel takes to free the memory
 # of a large process.
 REMOTE_SECONDS = 10.0
-RUNNER_LINE = re.compile(rf"{MARK}(pid|ended|state) (-?\w+)$")  # at the end of a line that the process may have begun
+# At the end of a line that the process may have begun, or have printed itself.
+RUNNER_LINE = re.compile(
+    rf"{MARK}(?:pid (?P<pid>[0-9]{{1,9}})|ended (?P<code>-?[0-9]{{1,9}})|state (?P<state>[A-Za-z]))$"
+)
 NODE_LOST = re.compile(
     r"^srun: error: .*(Node failure on|Requested node configuration is not available|Required node not available)"
 )
@@ -169,13 +172,18 @@ class SlurmProcess(LocalProcess):
 
     def _take_line(self, line: str) -> None:
         found = RUNNER_LINE.search(line)
-        if found is not None and found[1] == "pid":
-            self._remote_pid = int(found[2])
-        elif found is not None and found[1] == "ended":
-            self._remote_code = int(found[2])
-        elif found is not None and self._state is not None and not self._state.done():
-            self._state.set_result(found[2])
+        if found is not None:
+            self._take_report(found)
         elif NODE_LOST.search(line):
             self._node_has_failed = True
             self._on_lost_node(self._node)
         super()._take_line(line)
+
+    def _take_report(self, found: re.Match[str]) -> None:
+        """Note what the runner says. Its pid comes first, because the process may print such lines, too."""
+        if found["pid"] and self._remote_pid is None:
+            self._remote_pid = int(found["pid"])
+        elif found["code"]:
+            self._remote_code = int(found["code"])
+        elif found["state"] and self._state is not None and not self._state.done():
+            self._state.set_result(found["state"])

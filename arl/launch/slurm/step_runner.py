@@ -22,6 +22,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import select
 import signal
 import subprocess
@@ -32,6 +33,8 @@ from pathlib import Path
 from typing import Any
 
 MARK = "arl-step "  # begins the lines of the runner itself
+SIGNAL = re.compile(rb"[0-9]{1,2}")  # a line of the controller
+LONGEST_LINE = 16  # bytes of a line of the controller
 STATE = "state"  # line of the controller that asks for the state of the process
 CHILD = Path(__file__).parent.parent / "child.py"
 ROOT = Path(__file__).parents[3]  # where arl is found
@@ -43,7 +46,7 @@ def read_step(file: Path) -> dict[str, Any]:
     """Read what to run, and remove the file.
 
     Raises:
-        SystemExit: this node does not see the file.
+        SystemExit: this node does not see the file, or sees something else.
     """
     try:
         text = file.read_text()
@@ -52,7 +55,12 @@ def read_step(file: Path) -> dict[str, Any]:
             f"node {platform.node()} does not see {file}; give output.directory a path on a file system that all nodes "
             "share"
         ) from error
-    step: dict[str, Any] = json.loads(text)
+    try:
+        step: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise SystemExit(
+            f"node {platform.node()} sees another {file} than the controller has written: {error}"
+        ) from error
     file.unlink()
     return step
 
@@ -120,12 +128,20 @@ class StepRunner:
             return
         *lines, self._unfinished = (self._unfinished + piece).split(b"\n")
         for line in lines:
-            if line.decode() == STATE:
-                self._report(f"state {self._state_letter(self._process.pid)}")
-            elif line:
-                self.signal(int(line))
-            else:
-                os.write(1, self._memory_report(self._resident_bytes()[self._process.pid]))
+            self._obey(line)
+        if len(self._unfinished) > LONGEST_LINE:
+            self._obey(self._unfinished)
+
+    def _obey(self, line: bytes) -> None:
+        """Do what a line of the controller says. One that says nothing known ends the process, because of a mix-up."""
+        if line == STATE.encode():
+            self._report(f"state {self._state_letter(self._process.pid)}")
+        elif not line:
+            os.write(1, self._memory_report(self._resident_bytes()[self._process.pid]))
+        elif SIGNAL.fullmatch(line) and int(line) in signal.valid_signals():
+            self.signal(int(line))
+        else:
+            self._end(f"the controller has sent {line[:LONGEST_LINE]!r}, which is no signal")
 
     def _end(self, why: str) -> None:
         """Kill the process, and then say why: nobody may be there who reads it."""

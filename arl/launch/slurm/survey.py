@@ -49,7 +49,9 @@ def _run_on_all(allocation: Allocation, nodes: tuple[str, ...], command: list[st
     """
     step = [*allocation.step(nodes), "/bin/sh", "-c", NAMED_LINES, "sh", *command]
     try:
-        done = subprocess.run(step, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+        done = subprocess.run(
+            step, capture_output=True, text=True, errors="replace", timeout=PROBE_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise InputError(
             f"launcher slurm: the nodes {', '.join(nodes)} have not answered within {PROBE_SECONDS:.0f} s; "

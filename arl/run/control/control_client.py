@@ -13,6 +13,7 @@ import msgspec
 import arl
 from arl.clock import now
 from arl.errors import InputError, RunError
+from arl.files import decode_json
 from arl.metrics.run_status import read_status
 from arl.run.control.control_folder import ControlFolder, new_name, read_private, write_private
 from arl.run.control.control_messages import ControlAnswer, LiveRun, Request
@@ -66,7 +67,7 @@ class RunControl:
         except (OSError, ValueError) as error:
             raise InputError(f"{self._folder.state}: {error}; ask as the user who has started the run") from error
         try:
-            return msgspec.json.decode(data, type=LiveRun)
+            return decode_json(data, LiveRun)
         except msgspec.DecodeError as error:
             raise InputError(f"{self._folder.state}: {error}; is it of another version of arl?") from error
 
@@ -89,10 +90,10 @@ class RunControl:
             if not await _until(lambda: not asked.exists(), TAKEN_SECONDS):
                 raise RunError(f"{self.run}: its controller has not looked for requests for {TAKEN_SECONDS:g} s")
             await self._until_answered(answered, seconds)
-            answer = msgspec.json.decode(read_private(answered), type=ControlAnswer)
+            answer: ControlAnswer = decode_json(read_private(answered), ControlAnswer)
         except FileNotFoundError as error:  # the controller has removed the directory of requests
             raise RunError(f"{self.run}: the run has ended meanwhile") from error
-        except (OSError, ValueError) as error:  # also of msgspec
+        except (OSError, ValueError, msgspec.DecodeError) as error:
             raise RunError(f"{self.run}: its controller cannot be asked ({error})") from error
         finally:
             for file in (asked, answered):

@@ -10,6 +10,7 @@ from arl.types import StartingVersions
 EngineName = Annotated[str, Meta(pattern=r"^engine-[A-Za-z0-9._-]{1,80}$")]
 Url = Annotated[str, Meta(pattern=r"^https?://[A-Za-z0-9.:\[\]_-]{1,120}$")]
 NodeName = Annotated[str, Meta(min_length=1, max_length=120)]
+LARGEST_PID = 1 << 22  # of Linux
 State = Literal["starting", "serving", "joined", "restarting"]
 
 
@@ -49,15 +50,15 @@ class JoinEngine(Struct, frozen=True, tag=True, kw_only=True):
     name: EngineName
     url: Url
     node: NodeName  # where it runs
-    pid: Annotated[int, Meta(gt=0)]
-    arl: str  # version; must be the controller's
-    model: str  # sha256 of what it has loaded; must be that of the run's engines
+    pid: Annotated[int, Meta(gt=0, le=LARGEST_PID)]
+    arl: Annotated[str, Meta(max_length=120)]  # version; must be the controller's
+    model: Annotated[str, Meta(max_length=120)]  # sha256 of what it has loaded; must be that of the run's engines
 
 
 class RemoveEngine(Struct, frozen=True, tag=True):
     """Take an engine out of the run. Its open requests go on elsewhere."""
 
-    name: str
+    name: Annotated[str, Meta(max_length=120)]
 
 
 Request = AddEngine | JoinEngine | RemoveEngine

@@ -15,7 +15,8 @@ import msgspec
 
 import arl
 from arl.clock import in_thread
-from arl.errors import ArlError, InputError
+from arl.errors import ArlError, InputError, short_message
+from arl.files import decode_json
 from arl.run.control.control_folder import ANSWER_SECONDS, ControlFolder, write_private
 from arl.run.control.control_messages import (
     AddEngine,
@@ -95,7 +96,7 @@ class ControlServer:
         try:
             answer = ControlAnswer(done=await self._do(name, content))
         except ArlError as error:
-            answer = ControlAnswer(error=str(error), is_input=isinstance(error, InputError))
+            answer = ControlAnswer(error=short_message(str(error)), is_input=isinstance(error, InputError))
         await self._write(name, msgspec.json.encode(answer))
 
     async def _write(self, name: str, answer: bytes) -> None:
@@ -116,8 +117,8 @@ class ControlServer:
         if isinstance(content, str):
             raise InputError(f"request {name} cannot be read: {content}")
         try:
-            request = msgspec.json.decode(content, type=Request)
-        except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, no request, or nested too deeply
+            request: Request = decode_json(content, Request)
+        except msgspec.DecodeError as error:
             raise InputError(f"request {name} cannot be read: {error}") from error
         match request:
             case AddEngine():

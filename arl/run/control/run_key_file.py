@@ -1,6 +1,7 @@
 """Keep the key of a run in RUN/secrets/run.key while it runs, so that `arl engines join` can read it."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from arl.launch.trust import FOLDER, RunTrust
 from arl.run.control.control_folder import read_private, write_private
 
 KEY = "run.key"
+KEY_TEXT = re.compile(r"[!-~]{1,256}")  # what may stand in a header of HTTP
 
 
 @contextlib.contextmanager
@@ -38,6 +40,8 @@ def read_trust(run: Path) -> RunTrust:
     file = folder / KEY
     try:
         key = read_private(file).decode()
+        if not KEY_TEXT.fullmatch(key):
+            raise ValueError("it holds no key of a run")
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read ({error}); join as the user who has started the run") from error
     has_certificate = (folder / CERTIFICATE).exists()

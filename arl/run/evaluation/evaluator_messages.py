@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
-from arl.errors import RewardError, RunError, leaves
+from arl.errors import RewardError, RunError, leaves, short_message
 from arl.launch.base import Resources
 from arl.run.evaluation.suite import Suite
 from arl.types import Accuracy, Problem, StartingVersions
@@ -72,7 +72,9 @@ class MeasureOutcome(Struct, frozen=True):
     def failed(error: Exception) -> "MeasureOutcome":
         """Describe an error of the engine, or of the episodes."""
         cause = next(leaves(error))
-        return MeasureOutcome(error=f"{type(cause).__name__}: {cause}", is_of_engine=_is_of_engine(error))
+        return MeasureOutcome(
+            error=short_message(f"{type(cause).__name__}: {cause}"), is_of_engine=_is_of_engine(error)
+        )
 
 
 def recipe_fields(recipe: Recipe) -> dict[str, Any]:
