@@ -1,5 +1,8 @@
 """Name the edges that are tried."""
 
+from tests.fuzz.data_edge import DATA
 from tests.fuzz.trials import Edge
 
-EDGES: dict[str, Edge] = {}
+EDGES: dict[str, Edge] = {
+    "data": DATA,
+}
