@@ -90,7 +90,10 @@ def test_a_problem_without_an_answer_has_an_empty_one(tmp_path: Path, row: dict[
         ('{"prompt": "x"}\n[1]', "p.jsonl:2: is list, and must be one JSON object"),
         ("[" * 200_000, "p.jsonl:1: not JSON"),
         ('{"prompt": "x", "level": ' + "[" * 64 + "]" * 64 + "}", "p.jsonl:1: not JSON that is nested at most 64 deep"),
-        ('{"prompt": "x", "answer": ' + "9" * 5000 + "}", "p.jsonl:1: has the integer 9+…, which takes more than 64 bits"),
+        (
+            '{"prompt": "x", "answer": ' + "9" * 5000 + "}",
+            "p.jsonl:1: has the integer 9+…, which takes more than 64 bits",
+        ),
         ('{"prompt": "x", "n": 18446744073709551616}', "p.jsonl:1: has the integer 18446744073709551616, which takes"),
         ('{"prompt": "x", "n": -9223372036854775809}', "p.jsonl:1: has the integer -9223372036854775809, which takes"),
         ('{"prompt": "x", "n": 1e400}', "p.jsonl:1: has the number 1e400, which is too large"),

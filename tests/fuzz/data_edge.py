@@ -1,6 +1,6 @@
 """Try data files: what the checks before a run accept must reach a reward worker and come back as it was.
 
-    rows ─► values damaged ─► jsonl or parquet ─► bytes damaged ─► preflight, as `arl train --dry-run`; or `arl sft`
+rows ─► values damaged ─► jsonl or parquet ─► bytes damaged ─► preflight, as `arl train --dry-run`; or `arl sft`
 """
 
 import contextlib
@@ -34,7 +34,7 @@ TEMPLATE = (
     "{%- for message in messages -%}<{{ message.role }}>{{ message.content }}</{{ message.role }}>{%- endfor -%}"
     "{%- if add_generation_prompt -%}<assistant>{%- endif -%}"
 )
-TASTES = (  # settings of the section `data`
+TASTES: tuple[dict[str, Any], ...] = (  # settings of the section `data`
     {},
     {"columns": {"prompt": "messages", "answer": "reward.truth"}},
     {"columns": {"answer": "answer"}},
@@ -46,7 +46,19 @@ LITERALS = (
     *(b"NaN", b"-Infinity", b"1e400", b"-0", b"1E-999", b"18446744073709551616", b"9" * 4400, b"0x1", b"01", b"+1"),
     *(b'"\\ud800"', b'"\\udfff\\ud800"', b'"\\u0000"', b'"\xe2\x80\xa8"', b'"\xc2\x85"', b'"\x1c"', b'"\xed\xa0\x80"'),
     *(b'{"a":1,"a":2}', b"[" * 63 + b"]" * 63, b"[" * 5000, b"[" * 900 + b"]" * 900, b'{"":' * 400 + b"1" + b"}" * 400),
-    *(b"true", b"null", b"[]", b"{}", b"[null]", b"\xff", b"\0", b"'x'", b"//x", b'"\\x41"', b'"' + b"a" * 20_000 + b'"'),
+    *(
+        b"true",
+        b"null",
+        b"[]",
+        b"{}",
+        b"[null]",
+        b"\xff",
+        b"\0",
+        b"'x'",
+        b"//x",
+        b'"\\x41"',
+        b'"' + b"a" * 20_000 + b'"',
+    ),
 )
 SEPARATORS = (b"\n", b"\r\n", b"\r", b"\n\n", b"\n \t\n", b"\n\0\n", "\u2028".encode(), b"\x0c", b"\n\xef\xbb\xbf", b"")
 BEGINNINGS = (b"", b"", b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\n\n", b"[", b"\0", b"#!\n", b"PAR1")
