@@ -274,9 +274,8 @@ def _serve(functions: Sequence[RewardCallable], calls: socket.socket) -> None:
     Consumes calls; waits for the next one; unblocked by it, or by the end of the connection, which ends the loop.
     """
     own_pid = os.getpid()
-    os.register_at_fork(
-        after_in_child=calls.close
-    )  # what the function forks, as multiprocessing does, gives no answers
+    # What the function forks, as multiprocessing does, may run what a model wrote, and must give no answers.
+    os.register_at_fork(after_in_child=calls.close)
     frames = FrameReader()
     calls.sendall(frame(Answer(READY)))
     while data := calls.recv(READ_BYTES):

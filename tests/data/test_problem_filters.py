@@ -71,8 +71,12 @@ def test_repeats_in_an_evaluation_are_kept_and_counted(files: dict[str, str], tm
     assert sets.notes == ("1 repeated questions of data.eval_path kept: the evaluation is not filtered",)
 
 
+ANY: Any = 5
+
+
 @pytest.mark.parametrize(
-    "problem", [Problem("?", 5), Problem("?", "1", {"n": 2**64}), Problem("?", "1", {"x": object()}), Problem("\ud800")]
+    "problem",
+    [Problem("?", ANY), Problem("?", "1", {"n": 2**64}), Problem("?", "1", {"x": object()}), Problem("\ud800")],
 )
 def test_a_problem_of_a_task_that_no_worker_could_be_sent_is_refused(problem: Problem) -> None:
     with pytest.raises(DataError, match=r"mine: its problem .* cannot be sent to a reward worker"):

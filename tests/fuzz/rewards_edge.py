@@ -104,13 +104,11 @@ class _Nowhere(asyncio.WriteTransport):
 
 
 def _stream(random: Random) -> bytes:
-    values: list[Any] = msgspec.to_builtins(
-        [Answer(READY), *random.choice((HONEST, HONEST[:2], HONEST * 2, HONEST[::-1]))]
-    )
+    answers = [Answer(READY), *random.choice((HONEST, HONEST[:2], HONEST * 2, HONEST[::-1]))]
+    damaged: Any = msgspec.to_builtins(answers)
     if random.random() < 0.7:
-        values = damage_value(random, values)
-    if not isinstance(values, list):
-        values = [values]
+        damaged = damage_value(random, damaged)
+    values = damaged if isinstance(damaged, list) else [damaged]
     if random.random() < 0.3:
         values.append({"id": random.choice((1, 2, 3, 0, -1, 2**63)), "verdict": _verdict(random)})
     stream = b"".join(_frame(random, value) for value in values)
