@@ -93,12 +93,10 @@ def cached_hub_files(source: HubFiles) -> list[Path]:
 def missing_pieces(files: list[Path]) -> list[str]:
     """Return the names that are missing between files named like train-00000-of-00002.parquet."""
     names = {str(file) for file in files}
-    missing = set()
-    for name in names:
-        piece = _PIECE.fullmatch(name)
-        if piece is None:
-            continue
-        stem, _, count, suffix = piece.groups()
+    pieces = [piece for name in names if (piece := _PIECE.fullmatch(name))]
+    wholes = {(piece[1], piece[3], piece[4]) for piece in pieces}
+    missing: set[str] = set()
+    for stem, count, suffix in wholes:
         missing |= {f"{stem}-{i:05d}-of-{count}{suffix}" for i in range(int(count))} - names
     return sorted(missing)
 

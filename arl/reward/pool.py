@@ -20,18 +20,21 @@ from typing import Self
 import msgspec
 
 from arl.clock import deadline
-from arl.errors import DeadlineError, ProcessDied
+from arl.errors import DeadlineError, ProcessDied, printable
 from arl.launch.disk import writing
+from arl.launch.frames import frame
 from arl.launch.process_state import describe_state, state_letter
 from arl.launch.rotating_log import PipedLog
 from arl.reward.messages import Answer, RewardCall, Settings, Verdict
 from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer
 from arl.reward.ungraded import UngradedLog
-from arl.reward.worker_link import WorkerLink
+from arl.reward.worker_link import LONGEST_FAULT, WorkerLink
 from arl.types import Problem, Response
 
 GRACE = 10.0  # seconds beyond a call's deadline in which a worker that owes an answer must say something
 LOST = "the worker process died"
+FORGED = "something else wrote to the worker's connection"
+CANNOT_SEND = "it cannot be sent to a reward worker"
 MOST_LOSSES = 3  # workers that a call may lose, because another call may have been at fault
 
 
@@ -40,6 +43,7 @@ class _Pending:
     """Hold a call until its verdict is known."""
 
     call: RewardCall
+    framed: bytes  # the call as it is sent
     verdict: asyncio.Future[Verdict]
     num_lost: int = 0  # workers that were lost while they had it
 
@@ -134,12 +138,19 @@ class RewardPool:
         return sorted(self._workers, key=lambda worker: worker.pid or 0)
 
     async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
-        """Call `function`, which is one of `functions`, and return its verdict."""
+        """Call `function`, which is one of `functions`, and return its verdict.
+
+        A problem that no message can hold, such as one that an env has changed, is an error of its verdict.
+        """
         index = self._functions.index(function)
         if self._failure is not None:
             raise self._failure
         call = RewardCall(next(self._ids), index, problem, response)
-        pending = _Pending(call, asyncio.get_running_loop().create_future())
+        try:
+            framed = frame(call)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            return Verdict(error=f"{CANNOT_SEND} ({printable(str(error))[:LONGEST_FAULT]})")
+        pending = _Pending(call, framed, asyncio.get_running_loop().create_future())
         self._pending[call.id] = pending
         self._queue.append(pending)
         self._dispatch()
@@ -161,7 +172,7 @@ class RewardPool:
             if worker is None or not worker.has_room(alone=pending.num_lost > 0):
                 return
             self._queue.popleft()
-            worker.send(msgspec.structs.replace(pending.call, is_alone=pending.num_lost > 0))
+            worker.send(pending.call, pending.framed)
 
     def _take(self, worker: WorkerLink, answer: Answer) -> None:
         del worker
@@ -185,10 +196,12 @@ class RewardPool:
             pending = self._pending[call_id]
             pending.num_lost += 1
             if pending.num_lost < MOST_LOSSES:
+                pending.call = msgspec.structs.replace(pending.call, is_alone=True)
+                pending.framed = frame(pending.call)
                 self._queue.appendleft(pending)
             else:
                 del self._pending[call_id]
-                self._settle(pending, Verdict(error=LOST))
+                self._settle(pending, Verdict(error=f"{FORGED}: {worker.fault}" if worker.fault else LOST))
         self._start_task(self._replace(worker), "new reward worker")
 
     async def _replace(self, worker: WorkerLink) -> None:

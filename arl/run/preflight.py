@@ -45,6 +45,7 @@ from arl.tasks.registry import env_name, task_class
 from arl.train.algorithms.trial import try_algorithms
 from arl.types import Problem, Transport
 
+SHORTEST_PROMPTS = 4  # by characters, one of which may have no token at all
 LONGEST_PROMPTS = 16  # by characters; the longest by tokens is among them in practice
 EXAMPLE_CHARACTERS = 120  # of a prompt, in the plan
 
@@ -314,8 +315,12 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
     """
     vocab_size, context = limits
     capacity = recipe.train.capacity
-    by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
-    encoded = {codec.encode_problem(problem): problem for problem in by_length[-LONGEST_PROMPTS:]}
+    encoded = {codec.encode_problem(problem): problem for problem in _telling(problems)}
+    if () in encoded:
+        raise InputError(
+            f"problem {encoded[()].id}, {_beginning(encoded[()])!r}, has no token under the tokenizer of the model: "
+            "leave it out, or give a tokenizer that knows its characters"
+        )
     longest = max(encoded, key=len)
     prompt = len(longest)
     largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids[:1]])
@@ -340,6 +345,17 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
     if recipe.train.packing == "fixed":
         _check_packing_count(recipe.train, prompt + sampled, what)
     return prompt + sampled
+
+
+def _telling(problems: list[Problem]) -> list[Problem]:
+    """Return the longest and the shortest problems, and one of each sequence of roles, which a template may refuse."""
+    by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
+    by_roles = {
+        tuple(message["role"] for message in problem.prompt): problem
+        for problem in problems
+        if isinstance(problem.prompt, list)
+    }
+    return [*by_length[:SHORTEST_PROMPTS], *by_roles.values(), *by_length[-LONGEST_PROMPTS:]]
 
 
 def _check_packing_count(train: Train, longest: int, what: str) -> None:

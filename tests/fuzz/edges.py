@@ -2,8 +2,10 @@
 
 from tests.fuzz.channel_edge import CHANNEL, CHANNEL_WITH_KEY
 from tests.fuzz.control_edge import CONTROL, CONTROL_STATE
+from tests.fuzz.data_edge import DATA
 from tests.fuzz.frames_edge import FRAMES, LINES
 from tests.fuzz.gate_edge import GATE
+from tests.fuzz.rewards_edge import REWARDS
 from tests.fuzz.trials import Edge
 
 EDGES: dict[str, Edge] = {
@@ -11,7 +13,9 @@ EDGES: dict[str, Edge] = {
     "channel-with-key": CHANNEL_WITH_KEY,
     "control": CONTROL,
     "control-state": CONTROL_STATE,
+    "data": DATA,
     "frames": FRAMES,
     "gate": GATE,
     "lines": LINES,
+    "rewards": REWARDS,
 }
