@@ -24,6 +24,11 @@ P = ParamSpec("P")
 WRITE_SECONDS = 300.0  # for everything that is left to write
 
 
+def file_name(number: int) -> str:
+    """Return the name of a trajectory file, counted from 0."""
+    return f"{number:06d}.parquet"
+
+
 class TrajectoryFiles:
     """Write the trajectory files of a run. A file gets its name when it is complete.
 
@@ -90,7 +95,7 @@ class TrajectoryFiles:
         if self._num_rows:
             if self._ended is not None:
                 _wait(self._ended, self._directory)
-            path = self._directory / f"{self.num_files:06d}.parquet"
+            path = self._directory / file_name(self.num_files)
             self._ended = self._do(self._file.end, path)
             self.num_files += 1
         self._num_rows = 0

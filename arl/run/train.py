@@ -37,7 +37,8 @@ from arl.rollout.controller_state import ControllerState
 from arl.rollout.segment import Segment
 from arl.rollout.tail_rounds import TailGate
 from arl.run.auto import fit_to_what_is_left, resolve_auto
-from arl.run.checkpoint import RunState, load_state, next_checkpoint
+from arl.run.checkpoint import next_checkpoint
+from arl.run.checkpoint_state import RunState, load_state
 from arl.run.clean_stop import failures_with_resume_command, not_saved, stopped, stopped_by_signals
 from arl.run.evaluation.during import NoEvaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
