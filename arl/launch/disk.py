@@ -44,8 +44,10 @@ def disk_code(error: Exception) -> int | None:
     return int(found[1]) if found else None
 
 
-def explain_disk(path: Path, code: int) -> str:
+def explain_disk(path: Path, code: int | None) -> str:
     """Say that a file cannot be written, why, and what helps."""
+    if code is None:
+        return f"{path}: cannot be written: see that its disk works and may be written by this user"
     why = os.strerror(code)
     if code in FULL:
         return f"{path}: cannot be written ({why}): {_space(path)}: make room there"

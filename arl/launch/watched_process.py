@@ -16,6 +16,7 @@ from typing import Any
 
 from arl.clock import deadline
 from arl.errors import ProcessDied
+from arl.launch.disk import explain_disk
 
 OUTPUT_SECONDS = 1.0  # for the rest of a dead process's output
 TAIL_LINES = 15
@@ -108,7 +109,7 @@ class WatchedProcess(ABC):
         await self._wait()
         await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)  # a child of it may hold its output open
         if self._log_failure is not None:
-            return f"{self} was killed because its output could not be logged ({self._log_failure!r})"
+            return f"{self} was killed because its output could not be logged ({_why(self._log, self._log_failure)})"
         return f"{self} {self._how_it_ended()}"
 
     async def died(self) -> ProcessDied:
@@ -175,6 +176,13 @@ class WatchedProcess(ABC):
             self._ready.set_result(line.removeprefix("ready "))
         if self._on_line is not None:
             self._on_line(line)
+
+
+def _why(log: Path, failure: Exception) -> str:
+    """Say why a log cannot be written, and what helps."""
+    if isinstance(failure, OSError) and failure.errno is not None:
+        return explain_disk(log, failure.errno)
+    return repr(failure)
 
 
 def _read_end(log: Path) -> bytes:

@@ -1,7 +1,7 @@
 """Define what a checkpoint holds beside the trainer's tensors, and how checkpoints are named.
 
-    checkpoints/step_N/   run.msgpack    controller, metrics, clock: a RunState
-                          weights/vM     versions that engines serve, or still need
+checkpoints/step_N/   run.msgpack    controller, metrics, clock: a RunState
+                      weights/vM     versions that engines serve, or still need
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Find the newest checkpoint of which every byte is as it was written, and name the damage of those that are not.
 
-    newest ─► manifest ─► files of the checkpoint ─► run.msgpack ─► files of the run, up to the checkpoint ─► used
-      ▲                     a damage anywhere is kept for the message                                 │
-      └────────────────────────────── the one before ◄────────────────────────────────────────────────┘
+newest ─► manifest ─► files of the checkpoint ─► run.msgpack ─► files of the run, up to the checkpoint ─► used
+  ▲                     a damage anywhere is kept for the message                                 │
+  └────────────────────────────── the one before ◄────────────────────────────────────────────────┘
 """
 
 from collections.abc import Callable, Collection

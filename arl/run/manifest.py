@@ -142,7 +142,7 @@ class GrowingSums:
     def __init__(self, directory: Path, known: Mapping[str, FileSum]) -> None:
         self._directory = directory
         self._complete = dict(known)
-        self._growing: dict[str, tuple["hashlib._Hash", int]] = {}
+        self._growing: dict[str, tuple[hashlib._Hash, int]] = {}
 
     def complete(self, name: str) -> FileSum:
         """Return the sum of a file that is complete.

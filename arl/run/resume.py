@@ -253,7 +253,8 @@ def _extend(recipe: Recipe, directory: Path, state: RunState) -> None:
             f"train.tokens {recipe.train.tokens}: {directory} has ended, and with rollout.lag the groups that it had "
             "begun are of versions that no engine serves any more; start a new run"
         )
-    (directory / SUMMARY).rename(directory / f"summary-step_{version}.json")
+    with writing(directory / SUMMARY):
+        (directory / SUMMARY).rename(directory / f"summary-step_{version}.json")
 
 
 def _refuse_other_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> None:

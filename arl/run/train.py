@@ -71,9 +71,12 @@ def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path
     if resume is not None:
         recipe = fit_to_what_is_left(recipe, display.note)
     recipe = resolve_auto(recipe)
-    with world.process_settings(), begin(recipe, display, resume) as origin:
-        with failures_with_resume_command(origin.directory):
-            outcome, end = _run_segments(world, recipe, origin, display, began)
+    with (
+        world.process_settings(),
+        begin(recipe, display, resume) as origin,
+        failures_with_resume_command(origin.directory),
+    ):
+        outcome, end = _run_segments(world, recipe, origin, display, began)
         if outcome.is_stopped:
             raise stopped(origin.directory, outcome.version)
         summary = summarize(recipe, origin.directory, origin.plan, outcome, end - world.traits.start_time)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 import msgspec
 
 from arl.clock import deadline
-from arl.errors import DeadlineError, RunError, TrainerError
+from arl.errors import DeadlineError, RunError
 from arl.launch.base import Process
 from arl.train.channel import Hello, Init
 
@@ -27,7 +27,7 @@ class RankWatch:
         self._hellos: dict[int, Hello] = {}
         self._endings: list[asyncio.Task[None]] = []
         self._dead: list[Process] = []
-        self._raised: TrainerError | None = None
+        self._raised: RunError | None = None
         self._changed = asyncio.Event()  # a process ended, or a rank raised
 
     def add(self, rank: int, process: Process) -> None:
@@ -44,8 +44,8 @@ class RankWatch:
         first = self._hellos[0]
         return msgspec.structs.replace(init, master_address=first.address, master_port=first.port)
 
-    def raised(self, error: TrainerError) -> None:
-        """Note the traceback that a rank has sent before it exits."""
+    def raised(self, error: RunError) -> None:
+        """Note the failure that a rank has sent before it exits."""
         self._raised = self._raised or error
         self._changed.set()
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from arl.clock import now
 from arl.config.recipe import AdvantageSection, Deadlines
 from arl.data.model_limits import model_flops
-from arl.errors import DeadlineError, EngineError, RunError, TrainerError
+from arl.errors import DeadlineError, DiskError, EngineError, RunError, TrainerError
 from arl.launch.base import Process
 from arl.launch.trust import RunTrust
 from arl.metrics.spans import add_span
@@ -368,8 +368,8 @@ class TrainerClient:
     def _deliver(self, sender: Hello, message: channel.FromRank) -> None:
         if isinstance(message, Failed):
             who = f"{sender.role} rank {sender.rank} (pid {sender.pid} on {sender.host}) at version {message.version}"
-            error = TrainerError(f"{who} raised:\n{message.trace}")
-            self._ranks.raised(error)
+            kind = DiskError if message.is_of_disk else TrainerError
+            self._ranks.raised(kind(f"{who}: {message.said}" if message.said else f"{who} raised:\n{message.trace}"))
         elif isinstance(message, Published):
             self._deliver_update(message.update)
         elif isinstance(message, Saved):
