@@ -1,11 +1,13 @@
 """Turn text into token ids and back, with the model's own tokenizer and chat template."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from arl.data.generation_config import end_token_ids
+from arl.data.model_directory import check_model_directory, reading_model
 from arl.data.prompt_format import PromptFormat, PromptRenderer
 from arl.errors import DataError
 from arl.types import Problem
@@ -83,8 +85,7 @@ def load_codec(path: str, prompts: PromptFormat = PLAIN) -> HuggingFaceCodec:
     """
     from transformers import AutoTokenizer  # importing it takes seconds, so only this path does
 
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"model.path {path}: no tokenizer can be loaded from there ({error})") from error
+    check_model_directory(Path(path))
+    with reading_model(path, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     return HuggingFaceCodec(tokenizer, prompts)

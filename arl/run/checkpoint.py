@@ -6,7 +6,7 @@
                           weights/vM                                   versions that engines serve, or still need
                           run.msgpack                                  controller, metrics, clock: a RunState
                           manifest.json                                bytes and sha256 of every other file, and of
-                                                                       the run's files so far: see arl.run.manifest
+                                                                       the run's files so far: see arl.run.file_manifest
     checkpoints/best      a link to the best one by eval.best, which is never removed: see arl.run.evaluation.scoreboard
 
 copy (the trainer waits) ─► cut, one instant of the controller ─► in the background: write, checksum, sync, rename,
@@ -35,7 +35,7 @@ from arl.rollout.controller_state import ControllerState
 from arl.run.checkpoint_state import OLDER, STATE, STEP, RunState, checkpoints_in, complete_files, growing_files
 from arl.run.evaluation.during import Evaluations, NoEvaluations
 from arl.run.evaluation.scoreboard import BEST
-from arl.run.manifest import FileSum, GrowingSums, read_manifest, write_manifest
+from arl.run.file_manifest import FileSum, GrowingSums, read_manifest, write_manifest
 from arl.train.base import Trainer
 from arl.types import WeightUpdate
 

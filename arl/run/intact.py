@@ -20,7 +20,7 @@ from arl.run.checkpoint_state import (
     step_of,
 )
 from arl.run.evaluation.scoreboard import BEST
-from arl.run.manifest import Manifest, check_files, compare, read_manifest
+from arl.run.file_manifest import Manifest, check_files, compare, read_manifest
 
 
 def newest_intact(directory: Path, note: Callable[[str], None]) -> tuple[Path, RunState]:
