@@ -1,6 +1,6 @@
 """Check the files of a model directory from elsewhere before libraries open them, and name the one that is damaged.
 
-    directory ─► regular files only ─► config.json: sizes in range ─► transformers, tokenizers ─► reading_model: DataError
+    directory ─► regular files only ─► config.json: sizes in range ─► reading_model: transformers ─► or DataError
 
 transformers believes what it reads: it waits for a FIFO, builds as many layers as it is told to, and raises whatever
 its code runs into. Weights are checked in arl.models.model_files.

@@ -13,7 +13,9 @@ from arl.errors import DataError
 
 
 def check_model_source(path: str) -> None:
-    """Refuse a model that is nowhere, or damaged. A cached model whose hub does not answer is loaded from the cache alone.
+    """Refuse a model that is nowhere, or damaged.
+
+    A cached model whose hub does not answer is loaded from the cache alone.
 
     Args:
         path: directory, or Hugging Face repo id such as Qwen/Qwen2.5-0.5B-Instruct.

@@ -13,6 +13,7 @@ from arl.errors import DataError
 from arl.types import Problem
 
 PLAIN = PromptFormat()
+PROBE = "1 + a"
 
 
 class HuggingFaceCodec:
@@ -88,4 +89,18 @@ def load_codec(path: str, prompts: PromptFormat = PLAIN) -> HuggingFaceCodec:
     check_model_directory(Path(path))
     with reading_model(path, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        _try(tokenizer)
     return HuggingFaceCodec(tokenizer, prompts)
+
+
+def _try(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Use a tokenizer once, because some values in its files are looked at only then.
+
+    Raises:
+        ValueError: it has no usable end token.
+    """
+    ids = tokenizer.encode(PROBE)
+    tokenizer.decode(ids)
+    len(tokenizer)
+    if not isinstance(tokenizer.eos_token_id, int | None):
+        raise ValueError(f"its eos_token_id is {tokenizer.eos_token_id!r}")
