@@ -9,6 +9,7 @@ from random import Random
 
 import msgspec
 
+from arl.launch.durable import remove_any
 from arl.run.file_manifest import MANIFEST, Manifest
 from tests.fuzz.damage import TEXTS, damage_bytes, damage_value
 from tests.fuzz.irregular import put_irregular
@@ -84,7 +85,7 @@ def _remove(random: Random, run: Path) -> None:
 
 
 def _remove_checkpoint(random: Random, run: Path) -> None:
-    shutil.rmtree(_checkpoint(random, run))
+    remove_any(_checkpoint(random, run))
 
 
 def _replace(random: Random, run: Path) -> None:
@@ -96,7 +97,7 @@ def _replace(random: Random, run: Path) -> None:
 
 def _replace_checkpoint(random: Random, run: Path) -> None:
     checkpoint = _checkpoint(random, run)
-    shutil.rmtree(checkpoint)
+    remove_any(checkpoint)
     _put(random, checkpoint)
 
 

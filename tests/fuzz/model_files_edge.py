@@ -157,11 +157,12 @@ def _name_elsewhere(random: Random, model: Path) -> str:
     file = _file(random, model, ".index.json")
     index = json.loads(file.read_bytes())
     name = random.choice(sorted(index["weight_map"]))
-    index["weight_map"][name] = random.choice(
+    elsewhere = random.choice(
         ("../whole/model.safetensors", "/dev/zero", "config.json", "", ".", "a\0b", "model-9.safetensors", "é", "/etc")
     )
+    index["weight_map"][name] = elsewhere
     file.write_text(json.dumps(index))
-    return index["weight_map"][name]
+    return ascii(elsewhere)
 
 
 DAMAGES: tuple[Callable[[Random, Path], str], ...] = (
