@@ -97,21 +97,15 @@ def check_weights(model: PreTrainedModel, path: str | Path) -> None:
     if missing := sorted(own - stored.keys()):
         raise DataError(f"model.path {path}: its weights lack {missing[0]}, and {len(missing) - 1} others")
     for name, tensor in stored.items():
+        what = f"model.path {path}: {tensor.file.name}: {name}"
         if name.endswith(NOT_READ):
             continue
         if name not in expected:
-            raise DataError(
-                f"model.path {path}: {tensor.file.name} holds {name}, of which its config.json knows nothing"
-            )
+            raise DataError(f"{what} is no part of the model that its config.json describes")
         if tensor.shape != expected[name]:
-            raise DataError(
-                f"model.path {path}: {tensor.file.name}: {name} has shape {tensor.shape}, and its config.json asks for "
-                f"{expected[name]}"
-            )
+            raise DataError(f"{what} has shape {tensor.shape}, and its config.json asks for {expected[name]}")
         if tensor.dtype not in FLOATS:
-            raise DataError(
-                f"model.path {path}: {tensor.file.name}: {name} holds {tensor.dtype}; {FLOATS} are supported"
-            )
+            raise DataError(f"{what} is of type {tensor.dtype}; {', '.join(FLOATS)} are supported")
 
 
 def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:

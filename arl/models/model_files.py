@@ -15,8 +15,6 @@ from arl.files import decode_json, open_regular, read_regular
 
 # Weights as safetensors in Hugging Face's own layout, and the files of config and tokenizer. Nothing twice.
 WANTED = ["*.json", "*.txt", "*.jinja", "tokenizer.model", "model.safetensors", "model-*.safetensors"]
-
-
 INDEX_BYTES = 256 << 20
 
 
