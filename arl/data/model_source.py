@@ -8,11 +8,14 @@ model.path ─► a directory ─► taken
 from pathlib import Path
 
 from arl.data.hub import go_offline, hub_refusal
+from arl.data.model_directory import check_model_directory
 from arl.errors import DataError
 
 
 def check_model_source(path: str) -> None:
-    """Refuse a model that is nowhere. A cached model whose hub does not answer is loaded from the cache alone.
+    """Refuse a model that is nowhere, or damaged.
+
+    A cached model whose hub does not answer is loaded from the cache alone.
 
     Args:
         path: directory, or Hugging Face repo id such as Qwen/Qwen2.5-0.5B-Instruct.
@@ -21,6 +24,7 @@ def check_model_source(path: str) -> None:
         DataError: says which directory, which cache and which address were looked at, and what each of them said.
     """
     if Path(path).is_dir():
+        check_model_directory(Path(path))
         return
     if _is_local(path):
         raise DataError(f"model.path {path}: there is no directory {Path(path).absolute()}{_siblings(Path(path))}")

@@ -15,6 +15,7 @@ from typing import Any
 
 from arl.clock import deadline
 from arl.errors import ProcessDied
+from arl.launch.disk import explain_disk
 from arl.launch.rotating_log import OUTPUT_SECONDS, RotatingLog, read_end
 
 TAIL_LINES = 15
@@ -107,7 +108,7 @@ class WatchedProcess(ABC):
         await self._wait()
         await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)  # a child of it may hold its output open
         if self._log_failure is not None:
-            return f"{self} was killed because its output could not be logged ({self._log_failure!r})"
+            return f"{self} was killed because its output could not be logged ({_why(self._log, self._log_failure)})"
         return f"{self} {self._how_it_ended()}"
 
     async def died(self) -> ProcessDied:
@@ -174,6 +175,13 @@ class WatchedProcess(ABC):
             self._ready.set_result(line.removeprefix("ready "))
         if self._on_line is not None:
             self._on_line(line)
+
+
+def _why(log: Path, failure: Exception) -> str:
+    """Say why a log cannot be written, and what helps."""
+    if isinstance(failure, OSError) and failure.errno is not None:
+        return explain_disk(log, failure.errno)
+    return repr(failure)
 
 
 def describe_exit(code: int) -> str:

@@ -17,10 +17,14 @@ import msgspec
 from msgspec import Struct, structs
 
 from arl.errors import DataError, InputError
+from arl.files import decode_json, read_regular
+from arl.launch.disk import writing
+from arl.launch.durable import replace_file
 from arl.metrics.run_files import RECIPE
 
 STATUS_FILE = "status.json"
 RESUMING = "resuming: recipe and checkpoint are checked"  # stage in which nothing is written until they are
+STATUS_BYTES = 64 << 20
 RUNS = "runs"  # state of a process that has not ended
 STALE_READS = 3  # in a row before one is an error; the file is replaced once a second
 SILENT_SECONDS = 5.0  # without a new status; then it is said that the controller has not written
@@ -107,14 +111,16 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
 def write_status(run: Path, status: RunStatus) -> None:
     """Replace the status of a run. A reader sees the old one or the new one, and never a part."""
-    partial = run / f".{STATUS_FILE}"
-    partial.write_bytes(msgspec.json.encode(status))
-    os.replace(partial, run / STATUS_FILE)
+    replace_file(run / STATUS_FILE, msgspec.json.encode(status))
 
 
 @contextlib.contextmanager
 def shown_as_resuming(run: Path) -> Iterator[None]:
-    """Show a run that has ended as one that starts again; if the block fails, because it cannot, as it was."""
+    """Show a run that has ended as one that starts again; if the block fails, because it cannot, as it was.
+
+    Raises:
+        DiskError: that cannot be written.
+    """
     try:
         ended = read_status(run)
     except (InputError, DataError):  # it has none that could mislead
@@ -132,11 +138,13 @@ def shown_as_resuming(run: Path) -> Iterator[None]:
         seconds_left=None,
         processes=(ProcessStatus(role="controller", node=here, pid=os.getpid()),),
     )
-    write_status(run, starting)
+    with writing(run / STATUS_FILE):
+        write_status(run, starting)
     try:
         yield
     except BaseException:
-        write_status(run, ended)
+        with writing(run / STATUS_FILE):
+            write_status(run, ended)
         raise
 
 
@@ -158,7 +166,8 @@ def read_status(run: Path) -> RunStatus:
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
     try:
-        return msgspec.json.decode(encoded, type=RunStatus)
+        status: RunStatus = decode_json(encoded, RunStatus)
+        return status
     except msgspec.DecodeError as error:
         raise DataError(f"{file}: is damaged, or of another version of arl ({error})") from error
 
@@ -167,11 +176,11 @@ def _read_replaced(file: Path) -> bytes:
     """Read a file that another host may replace meanwhile; on NFS the one that was opened is then gone: ESTALE."""
     for _ in range(STALE_READS):
         try:
-            return file.read_bytes()
+            return read_regular(file, STATUS_BYTES)
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
-    return file.read_bytes()
+    return read_regular(file, STATUS_BYTES)
 
 
 def require_run(run: Path) -> None:

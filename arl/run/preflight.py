@@ -24,7 +24,6 @@ from arl.launch.nccl_settings import nccl_settings
 from arl.launch.placement import NO_MIG_GROUP, Placement, place
 from arl.launch.port_needs import refuse_too_few_ports
 from arl.metrics.trackers import check_trackers
-from arl.models.model_files import stored_files
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
 from arl.run.auto import resolve_auto
@@ -299,8 +298,6 @@ def _plan_memory(recipe: Recipe, site: _Site, longest: int, kept: int) -> Memory
         return None
     from arl.run.memory.plan_recipe import plan_recipe  # and every model class of transformers, seconds of them
 
-    if Path(recipe.model.path).is_dir():  # otherwise it is downloaded when the run begins
-        stored_files(recipe.model.path)
     return plan_recipe(recipe, site.nodes, site.place, longest, kept, site.is_here)
 
 

@@ -37,7 +37,8 @@ from arl.rollout.controller_state import ControllerState
 from arl.rollout.segment import Segment
 from arl.rollout.tail_rounds import TailGate
 from arl.run.auto import fit_to_what_is_left, resolve_auto
-from arl.run.checkpoint import RunState, load_state, next_checkpoint
+from arl.run.checkpoint import next_checkpoint
+from arl.run.checkpoint_state import RunState, load_state
 from arl.run.clean_stop import failures_with_resume_command, not_saved, stopped, stopped_by_signals
 from arl.run.evaluation.during import NoEvaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
@@ -70,9 +71,12 @@ def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path
     if resume is not None:
         recipe = fit_to_what_is_left(recipe, display.note)
     recipe = resolve_auto(recipe)
-    with world.process_settings(), begin(recipe, display, resume) as origin:
-        with failures_with_resume_command(origin.directory):
-            outcome, end = _run_segments(world, recipe, origin, display, began)
+    with (
+        world.process_settings(),
+        begin(recipe, display, resume) as origin,
+        failures_with_resume_command(origin.directory),
+    ):
+        outcome, end = _run_segments(world, recipe, origin, display, began)
         if outcome.is_stopped:
             raise stopped(origin.directory, outcome.version)
         summary = summarize(recipe, origin.directory, origin.plan, outcome, end - world.traits.start_time)

@@ -15,12 +15,14 @@ controller (ROUTER, one port)                        rank r (DEALER, and one for
                Left ◄──                              ends every connection
 """
 
+import traceback
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
+from arl.errors import ArlError, DiskError
 from arl.files import decode_with
 from arl.sync.buckets import TensorSpec
 from arl.sync.published_versions import BufferPlace
@@ -172,6 +174,18 @@ class Stopped(_Message, frozen=True):
 class Failed(_Message, frozen=True):
     version: int
     trace: str
+    said: str = ""  # message of an error that arl raises on purpose; empty: any other
+    is_of_disk: bool = False  # it was a DiskError
+
+
+def failed(version: int, error: Exception) -> Failed:
+    """Make the message of a failure."""
+    return Failed(
+        version,
+        "".join(traceback.format_exception(error)),
+        said=str(error) if isinstance(error, ArlError) else "",
+        is_of_disk=isinstance(error, DiskError),
+    )
 
 
 class Left(_Message, frozen=True):

@@ -1,5 +1,6 @@
 """Name the edges that are tried."""
 
+from tests.fuzz import checkpoints_edge, model_files_edge
 from tests.fuzz.channel_edge import CHANNEL, CHANNEL_WITH_KEY
 from tests.fuzz.control_edge import CONTROL, CONTROL_STATE
 from tests.fuzz.data_edge import DATA
@@ -11,11 +12,13 @@ from tests.fuzz.trials import Edge
 EDGES: dict[str, Edge] = {
     "channel": CHANNEL,
     "channel-with-key": CHANNEL_WITH_KEY,
+    "checkpoints": checkpoints_edge.EDGE,
     "control": CONTROL,
     "control-state": CONTROL_STATE,
     "data": DATA,
     "frames": FRAMES,
     "gate": GATE,
     "lines": LINES,
+    "model_files": model_files_edge.EDGE,
     "rewards": REWARDS,
 }
