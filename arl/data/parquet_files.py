@@ -1,6 +1,6 @@
 """Read Parquet files that somebody else wrote. Every reader opens them here, so that a bad one is a DataError.
 
-    open_parquet: regular file? ─► footer: columns, types, sizes ─► ParquetFile, whose pages are checked as they are read
+    open_parquet: regular file? ─► footer: columns, types, sizes ─► ParquetFile, whose pages are checked
 
 A few bytes of Parquet can stand for gigabytes: a run length, a dictionary, a compressed page of zeros. So the footer
 must agree with the size of the file before anything is decoded, and texts can be left in their dictionaries.
@@ -47,13 +47,14 @@ def open_parquet(
             thrift_string_size_limit=FOOTER_TEXT,
             thrift_container_size_limit=FOOTER_ENTRIES,
         ).metadata
+        paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
         size = file.seek(0, 2)
         _check_columns(metadata.schema.to_arrow_schema(), columns)
         _check_sizes(metadata, size)
         yield pq.ParquetFile(
             file,
             metadata=metadata,
-            read_dictionary=list(dictionaries),
+            read_dictionary=[path for path in paths if path in dictionaries],
             page_checksum_verification=True,  # where the writer has put sums
         )
 

@@ -159,7 +159,7 @@ class _OpenFile:
             raise self._failure
         table = pa.concat_tables(self._tables)
         self._tables = []
-        pq.write_table(table, self._partial)
+        pq.write_table(table, self._partial, write_page_checksum=True)
         self._partial.rename(path)
 
 

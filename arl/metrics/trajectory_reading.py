@@ -6,14 +6,12 @@ What rows must have in common, such as those of a group, is the reader's busines
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from arl.data.parquet_files import open_parquet, read_parquet
 from arl.errors import DataError
@@ -22,7 +20,8 @@ from arl.metrics.run_files import TRAJECTORIES
 from arl.types import NOT_SAMPLED, TRAINED
 
 REMEDY = "give the files of a run as they were written, or record the run again"
-DICTIONARIES = tuple(field.name for field in SCHEMA if field.type == pa.string()) + ("reward_parts.key_value.key",)
+TEXTS = tuple(field.name for field in SCHEMA if field.type == pa.string())
+DICTIONARIES = (*TEXTS, "reward_parts.key_value.key")
 MAY_BE_NULL = {"trained_at", "prompt", "response", "reward", "unshaped_reward", "advantage"}
 TOKENS = ("token_ids", "behavior_logprobs", "policy_versions", "loss_mask")  # an entry for each token, none null
 COMPUTED = ("advantages", "proximal_logprobs", "current_logprobs")  # null, or an entry for each token
@@ -30,6 +29,7 @@ COUNTS = ("trained_at", "group_id", "sample", "dispatch_version", "arrival_versi
 TIMES = ("dispatch_time", "arrival_time")
 REWARDS = ("reward", "unshaped_reward")
 MOST_COUNT = 10**15
+BATCH_ROWS = 256
 LONGEST_TIME = 1e10  # seconds; beyond it a clock no longer counts microseconds
 ROUNDING = 1e-5  # of a logprob, which an engine computes in float32
 
@@ -44,15 +44,32 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([SCHEMA.field(name) for name in columns])
 
 
-@contextmanager
-def open_trajectories(path: Path, columns: Sequence[str]) -> Iterator[pq.ParquetFile]:
-    """Open a file to read rows of `columns` from it; `check_rows` is to be called on them.
+def num_rows_of(path: Path, columns: Sequence[str]) -> tuple[int, int]:
+    """Return what the footer of a file says: its rows, and its bytes when they are decoded.
 
     Raises:
         DataError: it is damaged, or lacks a column.
     """
+    with open_parquet(path, schema_of(columns), REMEDY) as file:
+        metadata = file.metadata
+        sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
+        return metadata.num_rows, sum(sizes)
+
+
+def read_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield `columns` of a file, a few rows at a time.
+
+    Raises:
+        DataError: it is damaged, lacks a column, or has a row that no run writes.
+    """
+    start = 0
     with open_parquet(path, schema_of(columns), REMEDY, DICTIONARIES) as file:
-        yield file
+        for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
+            batch.validate(full=True)
+            table = pa.table(batch)
+            check_rows(path, table, start)
+            start += len(table)
+            yield table
 
 
 def read_trajectories(path: Path, columns: Sequence[str]) -> pa.Table:
@@ -66,7 +83,7 @@ def read_trajectories(path: Path, columns: Sequence[str]) -> pa.Table:
     return table
 
 
-def check_rows(path: Path, rows: pa.Table | pa.RecordBatch, first: int = 0) -> None:
+def check_rows(path: Path, table: pa.Table, first: int = 0) -> None:
     """Check each row by itself, as far as its columns are there.
 
     Args:
@@ -75,7 +92,6 @@ def check_rows(path: Path, rows: pa.Table | pa.RecordBatch, first: int = 0) -> N
     Raises:
         DataError: names file, row, field, value and rule of the first one that is wrong.
     """
-    table = pa.table(rows)
     RowRules(path, table, first).check()
 
 
@@ -238,7 +254,7 @@ class RowRules:
             self._raise(row, name, self._table[name][row].as_py(), rule)
         self._raise(row, f"length of {name}", int(shown[row]), rule)
 
-    def _raise(self, row: int, field: str, value: Any, rule: str) -> None:
+    def _raise(self, row: int, field: str, value: Any, rule: str) -> NoReturn:
         place = f"{self._path} row {self._first + row + 1}"
         raise DataError(f"{place}: {field} = {value!r}: {rule}; {REMEDY}")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from arl.errors import InputError
+from arl.files import open_regular
 from arl.metrics.run_status import STATUS_FILE, require_run
 from arl.watch.liveness import StatusWatch, is_locked
 
@@ -37,7 +38,7 @@ class RoleLog:
 
     def new_lines(self) -> list[str]:
         """Return the whole lines that have been added. A log that was cut back is read from its begin."""
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             if file.seek(0, os.SEEK_END) < self.at:
                 self.at = 0
                 self.unfinished = b""
@@ -55,7 +56,7 @@ class RoleLog:
 
     def seek_last(self, count: int) -> None:
         """Go to where the last `count` lines begin."""
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             end = file.seek(0, os.SEEK_END)
             size = min(PIECE, end)
             tail = _bytes_before(file, end, size)
@@ -91,7 +92,9 @@ def find_logs(run: Path, role: str | None) -> list[RoleLog]:
 def _logs(run: Path, role: str | None) -> list[RoleLog]:
     directory = run / LOGS
     logs = [
-        RoleLog(str(path.relative_to(directory).with_suffix("")), path) for path in sorted(directory.rglob("*.log"))
+        RoleLog(str(path.relative_to(directory).with_suffix("")), path)
+        for path in sorted(directory.rglob("*.log"))
+        if path.is_file()
     ]
     if role is None:
         return logs

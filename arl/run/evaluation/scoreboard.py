@@ -10,18 +10,22 @@ trained again; each has one record in metrics.jsonl.
     checkpoints/best            a link to its checkpoint, a directory that `arl eval` and `model.path` take
 """
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from arl.errors import DataError
+from arl.files import decode_json, read_regular
 from arl.metrics.recorder import Recorder
 from arl.types import Accuracy
 
 EVALUATIONS = "evaluations"  # directory in that of the run
 CHECKPOINTS = "checkpoints"
 BEST = "best"
+MOST_BYTES = 1 << 20  # of a file
 
 
 class Scores(Struct, frozen=True):
@@ -128,11 +132,14 @@ class Scoreboard:
         """Read the scores of versions up to `version`, in order, and remove later ones."""
         found = {}
         for file in self._directory.glob("step_*.json"):
-            number = int(file.stem.removeprefix("step_"))
+            digits = re.fullmatch("step_([0-9]{1,15})", file.stem)
+            if digits is None:
+                continue  # a copy of somebody's
+            number = int(digits[1])
             if number > version:
                 file.unlink()
             else:
-                found[number] = msgspec.json.decode(file.read_bytes(), type=Scores)
+                found[number] = _read_scores(file)
         return dict(sorted(found.items()))
 
     def _write(self, name: str, scores: Scores) -> None:
@@ -141,3 +148,10 @@ class Scoreboard:
         partial = self._directory / f".{name}.partial"
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(scores)))
         partial.rename(self._directory / f"{name}.json")
+
+
+def _read_scores(file: Path) -> Scores:
+    try:
+        return decode_json(read_regular(file, MOST_BYTES), Scores)
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(f"{file}: cannot be read ({error}); remove it, and its version has no scores") from error
