@@ -41,8 +41,9 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
         OSError: as `open_regular`, or the file is larger (EFBIG).
     """
     with open_regular(path) as file:
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
+        is_large = os.fstat(file.fileno()).st_size > most_bytes
+        data = b"" if is_large else file.read(most_bytes + 1)  # it may grow meanwhile, or be one whose size is unknown
+    if is_large or len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
     return data
 

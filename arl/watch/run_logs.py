@@ -23,6 +23,7 @@ from arl.watch.liveness import StatusWatch, is_locked
 LOGS = "logs"
 PERIOD = 0.25  # seconds between two looks
 PIECE = 1 << 16  # bytes at the end of a log that are read first; twice as many each time that they are too few
+MOST_TAIL = 1 << 24  # bytes; a line that is longer is shown from its middle on
 
 Show = Callable[[str], object]
 
@@ -58,10 +59,11 @@ class RoleLog:
         """Go to where the last `count` lines begin."""
         with open_regular(self.path) as file:
             end = file.seek(0, os.SEEK_END)
-            size = min(PIECE, end)
+            most = min(end, MOST_TAIL)
+            size = min(PIECE, most)
             tail = _bytes_before(file, end, size)
-            while size < end and tail.count(b"\n") <= count:
-                size = min(2 * size, end)
+            while size < most and tail.count(b"\n") <= count:
+                size = min(2 * size, most)
                 tail = _bytes_before(file, end, size)
         lines = io.BytesIO(tail).readlines()  # ends at \n alone: a progress bar of a thousand \r is one line
         last = lines[-count:] if count else []

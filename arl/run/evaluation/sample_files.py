@@ -85,9 +85,7 @@ class SampleFiles:
                 if sample is None or sample.problem_id not in known or not 0 <= sample.sample < num_samples:
                     raise DataError(f"{file} row {number}: is no sample of this suite; {REMEDY}")
                 if sample.key in seen:
-                    raise DataError(
-                        f"{file} row {number}: sample {sample.sample} of {sample.problem_id} again; {REMEDY}"
-                    )
+                    raise DataError(f"{file} row {number}: sample {sample.sample} of {sample.key[0]} again; {REMEDY}")
                 seen.add(sample.key)
                 samples.append(sample)
         if self.is_finished and len(samples) != len(keys) * num_samples:

@@ -85,7 +85,7 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
     groups = _groups(run, recipe)
     begun = [recorded.group for recorded in groups if recorded.group.trajectories]
     num_steps = sum(recorded.place is not None for recorded in groups) // recipe.rollout.problems_per_step
-    spans = read_spans(run)
+    spans = read_spans(run, num_steps)
     steps = step_spans(spans, num_steps, run)
     swaps = swap_spans(spans, num_steps, run)
     loaded = {version: end for version, (_, end) in swaps.items()}

@@ -23,7 +23,8 @@ Value = TypeVar("Value")
 Span = tuple[float, float]  # clock seconds: (begin, end)
 Count = Annotated[int, Meta(ge=0, le=10**15)]
 SWAP = "swap to "
-MOST_BYTES = 1 << 30  # of a file; a step is half a kilobyte of trace.json
+MOST_BYTES = 1 << 24  # of summary.json, of a line of metrics.jsonl, and of a short trace.json
+BYTES_PER_STEP = 1 << 14  # of trace.json, which has half a kilobyte for each
 
 
 class _Counts(Struct, frozen=True):
@@ -69,11 +70,12 @@ def read_limits(run: Path, recipe: Recipe, vocab_size: int) -> Limits:
     )
 
 
-def read_spans(run: Path) -> dict[str, Span]:
+def read_spans(run: Path, num_steps: int) -> dict[str, Span]:
     """Read the spans of trace.json, by name."""
     path = run / TRACE_FILE
+    most_bytes = MOST_BYTES + num_steps * BYTES_PER_STEP
     spans = {}
-    for number, event in enumerate(_read_json(path, list[_Event]), start=1):
+    for number, event in enumerate(_read_json(path, list[_Event], most_bytes), start=1):
         if event.ph != "X":
             continue
         begin = event.ts / 1e6
@@ -129,8 +131,8 @@ def read_first_accuracy(run: Path) -> Accuracy | None:
     )
 
 
-def _read_json(path: Path, kind: type[Value]) -> Value:
+def _read_json(path: Path, kind: type[Value], most_bytes: int = MOST_BYTES) -> Value:
     try:
-        return decode_json(read_regular(path, MOST_BYTES), kind)
+        return decode_json(read_regular(path, most_bytes), kind)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error}); {REMEDY}") from error
