@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from arl.data.model_source import description_of
 from arl.errors import DataError
 
 
@@ -65,6 +66,6 @@ def model_config(path: str) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(path).get_text_config()
+        return AutoConfig.from_pretrained(description_of(path)).get_text_config()
     except (OSError, ValueError) as error:
         raise DataError(f"model.path {path}: no model can be loaded from there ({error})") from error

@@ -6,6 +6,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from arl.data.generation_config import end_token_ids
+from arl.data.model_source import description_of
 from arl.data.prompt_format import PromptFormat, PromptRenderer
 from arl.errors import DataError
 from arl.types import Problem
@@ -84,7 +85,7 @@ def load_codec(path: str, prompts: PromptFormat = PLAIN) -> HuggingFaceCodec:
     from transformers import AutoTokenizer  # importing it takes seconds, so only this path does
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(description_of(path))
     except (OSError, ValueError) as error:
         raise DataError(f"model.path {path}: no tokenizer can be loaded from there ({error})") from error
     return HuggingFaceCodec(tokenizer, prompts)

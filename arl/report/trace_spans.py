@@ -1,5 +1,7 @@
 """Read when a run's steps and swaps were from its trace.json, which may still be growing or be torn."""
 
+import errno
+import os
 import re
 from pathlib import Path
 
@@ -16,6 +18,7 @@ SWAP = "swap to "
 STEP = "step "
 NUMBER = re.compile("[0-9]{1,15}")
 LONGEST_LINE = 1 << 20  # bytes
+MOST_BYTES = 1 << 30
 
 
 class _Event(Struct, frozen=True):
@@ -39,6 +42,9 @@ def read_spans(run: Path) -> RunSpans:
     spans = RunSpans()
     try:
         with open_regular(run / TRACE_FILE) as lines:
+            if lines.seek(0, os.SEEK_END) > MOST_BYTES:
+                raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES} bytes")
+            lines.seek(0)
             while line := lines.readline(LONGEST_LINE):
                 if SWAP.encode() in line or STEP.encode() in line:  # a run has many more lines than these
                     _add(spans, line)

@@ -32,6 +32,7 @@ FILES = {
     "logs": ["logs/engine-0.log", "status.json", "recipe.yaml"],
     "scores": ["scores.json"],
 }
+BUSY = 10.0  # seconds: a page or a replay takes one where nothing else runs
 SCORES = """[{"model": {"name": "m", "files": {}}, "fingerprint": "f", "protocol": {}, "score": {}}]"""
 
 
@@ -99,4 +100,4 @@ COMMANDS: dict[str, Callable[[Path], None]] = {
     "logs": _logs,
     "scores": lambda run: print_scores(find_scores([run]), _console()),
 }
-RUN_DIRECTORIES = Edge(prepare, trials=100)
+RUN_DIRECTORIES = Edge(prepare, trials=100, longest=BUSY)

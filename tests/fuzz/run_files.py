@@ -30,6 +30,8 @@ engine: {slots: 4, stream_interval: 4}
 eval: {problems: 2}
 """
 
+LARGE = 1 << 22  # bytes; a second damage is only of what can be read
+
 
 def silent() -> ConsoleDisplay:
     """Return a display that shows nothing."""
@@ -49,8 +51,8 @@ def damage_run(random: Random, run: Path, files: list[str]) -> str:
     told = []
     for _ in range(random.choice((1, 1, 1, 2))):
         file = run / random.choice(files)
-        if not os.path.lexists(file):
-            continue
+        if not os.path.lexists(file) or (file.is_file() and file.stat().st_size > LARGE):
+            continue  # it was damaged before
         # What a recipe may say is tried by an edge of its own.
         damage = of_kind if file.name == "recipe.yaml" else random.choice(DAMAGES)
         if file.suffix == ".parquet" and random.random() < 0.7:
