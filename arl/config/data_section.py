@@ -66,7 +66,8 @@ class Data(Section):
     options: dict[str, Any] = Field(default={}, validate_default=True)
     """The task's own settings; each task declares them in its Options."""
     path: str | None = None
-    """Or files: jsonl or parquet, as a path, a glob, or hf://datasets/OWNER/REPO/FILE on the Hugging Face hub."""
+    """Or files: jsonl or parquet, as a path, a glob, or hf://datasets/OWNER/REPO/FILE on the Hugging Face hub.
+    REPO@REVISION pins a branch, a tag or a commit; a run records the commit in its recipe.yaml."""
     eval_path: str | None = None
     """path: files with the problems of the evaluation, instead of a share of `path`."""
     eval_fraction: OpenFraction | None = Field(default=None, validate_default=True)

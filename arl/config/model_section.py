@@ -34,7 +34,8 @@ class Model(Section):
     """Say where the weights come from: give exactly one of `path` and `tiny`."""
 
     path: str | None = None
-    """Directory or Hugging Face name of a causal language model with its tokenizer."""
+    """Directory or Hugging Face name of a causal language model with its tokenizer. NAME@REVISION pins a branch, a tag
+    or a commit; a run records the commit in its recipe.yaml."""
     tiny: TinyModel | None = None
     """Make a small model instead; needs a task with its own vocabulary, and usually a warm-up."""
 

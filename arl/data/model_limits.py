@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from arl.data.model_directory import check_model_directory, reading_model
+from arl.data.model_source import description_of
 
 
 class Limits(NamedTuple):
@@ -68,4 +69,4 @@ def model_config(path: str) -> Any:
 
     check_model_directory(Path(path))
     with reading_model(path, "model"):
-        return AutoConfig.from_pretrained(path, trust_remote_code=False).get_text_config()
+        return AutoConfig.from_pretrained(description_of(path), trust_remote_code=False).get_text_config()

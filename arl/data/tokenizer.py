@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from arl.data.generation_config import end_token_ids
 from arl.data.model_directory import check_model_directory, reading_model
+from arl.data.model_source import description_of
 from arl.data.prompt_format import PromptFormat, PromptRenderer
 from arl.errors import DataError
 from arl.types import Problem
@@ -88,7 +89,7 @@ def load_codec(path: str, prompts: PromptFormat = PLAIN) -> HuggingFaceCodec:
 
     check_model_directory(Path(path))
     with reading_model(path, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(description_of(path), trust_remote_code=False)
         _try(tokenizer)
     return HuggingFaceCodec(tokenizer, prompts)
 

@@ -175,7 +175,7 @@ class _OpenFile:
         table = pa.concat_tables(self._tables)
         self._tables = []
         with writing(path):
-            pq.write_table(table, self._partial)
+            pq.write_table(table, self._partial, write_page_checksum=True)
             self._partial.rename(path)
 
 

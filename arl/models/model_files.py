@@ -10,11 +10,12 @@ from msgspec import Struct
 from safetensors import SafetensorError, safe_open
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from arl.data.model_source import DESCRIPTION, split_revision
 from arl.errors import DataError
 from arl.files import decode_json, open_regular, read_regular
 
 # Weights as safetensors in Hugging Face's own layout, and the files of config and tokenizer. Nothing twice.
-WANTED = ["*.json", "*.txt", "*.jinja", "tokenizer.model", "model.safetensors", "model-*.safetensors"]
+WANTED = [*DESCRIPTION, "model.safetensors", "model-*.safetensors"]
 INDEX_BYTES = 256 << 20
 
 
@@ -23,7 +24,7 @@ class _Index(Struct):
 
 
 def local_copy(path: str | Path) -> Path:
-    """Return `path` if it is a directory; otherwise download the model of that Hugging Face name.
+    """Return `path` if it is a directory; otherwise download the model of that Hugging Face name, maybe with @REVISION.
 
     Raises:
         DataError: it is neither a directory nor a model that can be downloaded.
@@ -32,8 +33,9 @@ def local_copy(path: str | Path) -> Path:
         return Path(path)
     from huggingface_hub import snapshot_download
 
+    name, revision = split_revision(str(path))
     try:
-        return Path(snapshot_download(str(path), allow_patterns=WANTED))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=WANTED))
     except (OSError, ValueError) as error:
         raise DataError(
             f"model.path {path}: neither a directory nor a model that can be downloaded ({error})"

@@ -44,7 +44,8 @@ from arl.run.evaluation.during import NoEvaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.failures import explain_deaths, pauses_told, reported_failures
 from arl.run.outcome import Outcome, summarize
-from arl.run.resume import Origin, begin
+from arl.run.pinned_sources import pin_sources
+from arl.run.resume import Origin, begin, recorded_recipe
 from arl.run.starting_model import starting_model
 from arl.run.status_writer import StatusWriter, written_status
 from arl.run.world import Cut, Parts, Start, World, make_world, open_world
@@ -70,7 +71,8 @@ def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path
     began = perf_counter()
     if resume is not None:
         recipe = fit_to_what_is_left(recipe, display.note)
-    recipe = resolve_auto(recipe)
+    recorded = None if resume is None else recorded_recipe(recipe, resume)
+    recipe = pin_sources(resolve_auto(recipe), recorded)
     with (
         world.process_settings(),
         begin(recipe, display, resume) as origin,

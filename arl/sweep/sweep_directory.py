@@ -21,6 +21,7 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import InputError
+from arl.files import read_regular
 from arl.launch.file_lock import try_lock
 from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.run.resume import FREE, FREE_ON_THE_WALL, SUMMARY
@@ -32,6 +33,7 @@ SWEEP_LOCK = "sweep.lock"
 RECIPES = "recipes"
 LOGS = "logs"
 NOT_COMPUTED = ("name", "seed", *FREE)  # fields in which an arm may differ from what it was
+MOST_RECIPE = 1 << 18  # bytes
 State = Literal["finished", "begun", "new"]
 
 
@@ -154,9 +156,11 @@ def _changes_of_arm(directory: Path, arm: CheckedArm) -> Iterator[tuple[str, str
     """Yield each field in which the arm would compute something else, and the difference in words."""
     file = directory / RECIPES / f"{arm.name}.yaml"
     try:
-        recorded: dict[str, Any] = yaml.safe_load(file.read_text())
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); restore it, or start another sweep") from error
+        recorded: Any = yaml.safe_load(read_regular(file, MOST_RECIPE))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise InputError(f"{file}: cannot be read ({error}); restore it, or start another sweep") from error
+    if not isinstance(recorded, dict):
+        raise InputError(f"{file}: holds no recipe; restore it, or start another sweep")
     for field, before, now in differences(recorded, arm.recipe.model_dump(mode="json")):
         if not field.startswith(_free(arm.recipe)):
             yield field, f"arm {arm.name}: {field} = {now!r}: the sweep has {before!r}"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from arl.errors import InputError
+from arl.files import open_regular
 from arl.launch.rotating_log import parts_of
 from arl.metrics.run_status import STATUS_FILE, require_run
 from arl.watch.liveness import StatusWatch, is_locked
@@ -88,7 +89,7 @@ def _open_parts(log: Path) -> Iterator[list[BinaryIO]]:
         parts: dict[int, BinaryIO] = {}
         for path in parts_of(log):
             with contextlib.suppress(FileNotFoundError):  # it was the oldest, and is removed
-                part = files.enter_context(path.open("rb"))
+                part = files.enter_context(open_regular(path))
                 parts.setdefault(_inode(part), part)
         yield list(parts.values())
 
@@ -133,7 +134,9 @@ def find_logs(run: Path, role: str | None) -> list[RoleLog]:
 def _logs(run: Path, role: str | None) -> list[RoleLog]:
     directory = run / LOGS
     logs = [
-        RoleLog(str(path.relative_to(directory).with_suffix("")), path) for path in sorted(directory.rglob("*.log"))
+        RoleLog(str(path.relative_to(directory).with_suffix("")), path)
+        for path in sorted(directory.rglob("*.log"))
+        if path.is_file()
     ]
     if role is None:
         return logs

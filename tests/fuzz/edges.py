@@ -6,7 +6,9 @@ from tests.fuzz.control_edge import CONTROL, CONTROL_STATE
 from tests.fuzz.data_edge import DATA
 from tests.fuzz.frames_edge import FRAMES, LINES
 from tests.fuzz.gate_edge import GATE
+from tests.fuzz.recordings_edge import RECORDINGS
 from tests.fuzz.rewards_edge import REWARDS
+from tests.fuzz.run_directories_edge import RUN_DIRECTORIES
 from tests.fuzz.trials import Edge
 
 EDGES: dict[str, Edge] = {
@@ -20,5 +22,7 @@ EDGES: dict[str, Edge] = {
     "gate": GATE,
     "lines": LINES,
     "model_files": model_files_edge.EDGE,
+    "recordings": RECORDINGS,
     "rewards": REWARDS,
+    "run_directories": RUN_DIRECTORIES,
 }
