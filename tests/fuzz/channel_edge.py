@@ -46,7 +46,7 @@ class Listening:
         self._is_network = is_network
         self._number = 0
         self._connections = loop.call(self._open())
-        self._admission = loop.begin(self._connections.admit())
+        self._tasks = [loop.begin(self._connections.admit()), loop.begin(self._connections.ignore_ends())]
         self._address = self._connections.environment[channel.ADDRESS]
         self.port = int(self._address.rpartition(":")[2])
         self._honest = self.connected()
@@ -82,7 +82,7 @@ class Listening:
                 errors.append(error)
                 continue
             if received == (HONEST, Saved(self._number)):
-                assert not self._admission.done(), "nobody is admitted any more"
+                assert not any(task.done() for task in self._tasks), "nobody is admitted any more"
                 return errors
 
     def arrived(self, sender: Hello) -> TrainerError | None:
@@ -99,7 +99,8 @@ class Listening:
         self._honest.close()
 
         async def close() -> None:
-            self._admission.cancel()
+            for task in self._tasks:
+                task.cancel()
             self._connections.close()
 
         self._loop.call(close())
