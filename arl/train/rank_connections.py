@@ -193,7 +193,7 @@ class RankConnections:
                     return self._cut_off(hello)
 
     async def ignore_ends(self) -> NoReturn:
-        """Read ends of connections that are no failure any more; waits for them, as `cut` does, until it is cancelled."""
+        """Read ends of connections that are no failure any more. Waits for them; ends only by a cancellation."""
         while True:
             await self._ends_within(LEFT_SECONDS)
 
