@@ -18,8 +18,9 @@ from arl.config.leaves import leaves
 from arl.config.mistakes import Key, Mistake, find_mistakes
 from arl.config.recipe import Recipe
 from arl.config.section import inner_sections
-from arl.config.yaml_loader import RecipeLoader, load_yaml
+from arl.config.yaml_loader import MOST_BYTES, compose, dump_yaml, explain, load_yaml, values_of
 from arl.errors import RecipeError
+from arl.files import read_regular
 
 ALIKE = 0.8  # of 1: how much a field of another section must be written alike to be suggested
 
@@ -50,10 +51,10 @@ def read_with_places(path: Path) -> tuple[dict[str, Any], dict[Key, str]]:
     """Read a YAML file of sections: its values, and file and line of every key.
 
     Raises:
-        RecipeError: it cannot be read, is not a mapping, or gives a key twice.
+        RecipeError: it cannot be read, is no YAML that arl.config.yaml_loader reads, or is not a mapping.
     """
     node, values = _read(path)
-    lines = _lines(node, (), path)
+    lines = _lines(node, ())
     places = {key: f"{path}:{line}" for key, line in lines.items()}
     return values, places
 
@@ -88,7 +89,7 @@ def make_recipe(
 
 def dump_recipe(recipe: Recipe) -> str:
     """Write the fully resolved recipe as YAML; `load_recipe` of it gives the same recipe."""
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+    return dump_yaml(recipe.model_dump(mode="json"))
 
 
 def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -108,37 +109,34 @@ def _fields(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> tuple[yaml.MappingNode, dict[str, Any]]:
-    """Parse the file twice: once for the line of every key, once for the values."""
+    """Parse the file once, for the line of every key and for the values."""
     try:
-        text = path.read_text()
+        text = read_regular(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read ({error.strerror}); give the path of a recipe YAML") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path}: not UTF-8 ({error}); save it as UTF-8") from error
     try:
-        node = yaml.compose(text, Loader=RecipeLoader)
-        values = load_yaml(text)
+        node = compose(text)
+        values = values_of(node)
     except yaml.YAMLError as error:
-        raise RecipeError(f"{path}: not valid YAML: {error}") from error
+        line, wrong = explain(error)
+        place = path if line is None else f"{path}:{line}"
+        raise RecipeError(f"{place}: not valid YAML: {wrong}") from error
     if not isinstance(node, yaml.MappingNode) or not isinstance(values, dict):
         raise RecipeError(f"{path}: a recipe is a mapping of sections; this is {type(values).__name__}")
     return node, values
 
 
-def _lines(node: yaml.Node, key: Key, path: Path) -> dict[Key, int]:
-    """Return the line of every key below `node`.
-
-    Raises:
-        RecipeError: a key is given twice.
-    """
+def _lines(node: yaml.Node, key: Key) -> dict[Key, int]:
+    """Return the line of every key below `node`, which holds no cycle."""
     lines: dict[Key, int] = {}
     if not isinstance(node, yaml.MappingNode):
         return lines
     for name, value in node.value:
         child = (*key, name.value)
-        line = name.start_mark.line + 1
-        if child in lines:
-            raise RecipeError(f"{path}:{line}: {_dotted(child)} is given twice; keep one")
-        lines[child] = line
-        lines |= _lines(value, child, path)
+        lines[child] = name.start_mark.line + 1
+        lines |= _lines(value, child)
     return lines
 
 
@@ -151,7 +149,7 @@ def _parse_override(override: str) -> tuple[Key, Any]:
     try:
         return key, load_yaml(text)
     except yaml.YAMLError as error:
-        raise RecipeError(f"--set {override}: the value is not valid YAML: {error}") from error
+        raise RecipeError(f"--set {override}: the value is not valid YAML: {explain(error)[1]}") from error
 
 
 def _make_room(values: dict[str, Any], overrides: Iterable[tuple[Key, Any]]) -> None:

@@ -1,8 +1,8 @@
 """Define the recipe's sections about a run as a whole: its deadlines, virtual costs and output."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from arl.config.eval_section import HELD_OUT
 from arl.config.section import Cost, FiniteFloat, NonNegative, Positive, Seconds, Section
@@ -116,9 +116,3 @@ class Output(Section):
     """Steps between tables of a few episodes that trackers are shown, wandb too; 0: none. `arl samples` needs none."""
     samples: Positive = 4
     """Episodes in such a table."""
-
-    @field_validator("wandb", mode="before")
-    @classmethod
-    def _off_is_a_word(cls, wandb: Any) -> Any:
-        """Accept false for off, because YAML 1.1 reads the word off as false."""
-        return "off" if wandb is False else wandb

@@ -1,11 +1,13 @@
 """Read the axes of a sweep: `rollout.staleness=0,1,4`, where each value is YAML, as after `--set`."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 from msgspec import Struct
 
+from arl.config.yaml_loader import dump_yaml, explain, load_yaml
 from arl.errors import InputError
 
 
@@ -43,10 +45,12 @@ def parse_axis(text: str, option: str = "--axis") -> tuple[str, list[Any]]:
     if not equals or not field:
         raise InputError(f"{option} {text}: write it as section.field=value,value")
     try:
-        values = yaml.safe_load(f"[{listed}]")  # where commas separate, unless brackets, braces or quotes hold them
+        values = load_yaml(f"[{listed}]")  # where commas separate, unless brackets, braces or quotes hold them
     except yaml.YAMLError as error:
-        raise InputError(f"{option} {text}: the values are not valid YAML: {error}") from error
-    return field, list(values)
+        raise InputError(f"{option} {text}: the values are not valid YAML: {explain(error)[1]}") from error
+    if not isinstance(values, list):
+        raise InputError(f"{option} {text}: write it as section.field=value,value")
+    return field, values
 
 
 def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> SweepAxis:
@@ -71,11 +75,6 @@ def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> SweepAxis:
 
 def write_override(field: str, value: Any) -> str:
     """Write a setting as `--set` reads it."""
-    text = yaml.safe_dump(
-        value,
-        default_flow_style=True,
-        width=float("inf"),
-        sort_keys=False,
-    )
+    text = dump_yaml(value, flow=True, width=math.inf)
     value_alone = text.removesuffix("...\n").strip()  # YAML ends a document of one scalar by dots
     return f"{field}={value_alone}"

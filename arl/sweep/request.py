@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 from arl.config.mistakes import Key, rule_of
 from arl.config.recipe_file import place_of, read_with_places
 from arl.config.section import NonNegative, Positive, Section
+from arl.config.yaml_loader import load_yaml
 from arl.errors import InputError
 from arl.sweep.axes import SweepAxis, make_axis, parse_axis, write_override
 from arl.sweep.combinations import flatten
@@ -224,10 +225,10 @@ def _seeds(file: SweepFile, options: SweepOptions, place: str) -> list[int] | No
     if options.seeds is not None:
         place = "--seeds"
         try:
-            listed = yaml.safe_load(f"[{options.seeds}]")
+            listed = load_yaml(f"[{options.seeds}]")
         except yaml.YAMLError as error:
             raise InputError(f"--seeds {options.seeds}: give a number of seeds, or a list like 0,3,5") from error
-        seeds = listed[0] if len(listed) == 1 else listed
+        seeds = listed[0] if isinstance(listed, list) and len(listed) == 1 else listed
     if type(seeds) is int and seeds > 0:
         return list(range(seeds))
     are_seeds = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
