@@ -1,13 +1,11 @@
 """Read the axes of a sweep: `rollout.staleness=0,1,4`, where each value is YAML, as after `--set`."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
 from msgspec import Struct
 
-from arl.config.yaml_loader import dump_yaml, explain, load_yaml
+from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml
 from arl.errors import InputError
 
 
@@ -46,8 +44,8 @@ def parse_axis(text: str, option: str = "--axis") -> tuple[str, list[Any]]:
         raise InputError(f"{option} {text}: write it as section.field=value,value")
     try:
         values = load_yaml(f"[{listed}]")  # where commas separate, unless brackets, braces or quotes hold them
-    except yaml.YAMLError as error:
-        raise InputError(f"{option} {text}: the values are not valid YAML: {explain(error)[1]}") from error
+    except YamlError as error:
+        raise InputError(f"{option} {text}: the values are not read: {error.rule}") from error
     if not isinstance(values, list):
         raise InputError(f"{option} {text}: write it as section.field=value,value")
     return field, values
@@ -75,6 +73,4 @@ def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> SweepAxis:
 
 def write_override(field: str, value: Any) -> str:
     """Write a setting as `--set` reads it."""
-    text = dump_yaml(value, flow=True, width=math.inf)
-    value_alone = text.removesuffix("...\n").strip()  # YAML ends a document of one scalar by dots
-    return f"{field}={value_alone}"
+    return f"{field}={dump_yaml(value, flow=True)}"

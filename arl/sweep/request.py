@@ -15,14 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from msgspec import Struct
 from pydantic import Field, ValidationError
 
+from arl.config.explain import place_of
 from arl.config.mistakes import Key, rule_of
-from arl.config.recipe_file import place_of, read_with_places
+from arl.config.recipe_file import read_with_places
 from arl.config.section import NonNegative, Positive, Section
-from arl.config.yaml_loader import load_yaml
+from arl.config.yaml_loader import YamlError, load_yaml
 from arl.errors import InputError
 from arl.sweep.axes import SweepAxis, make_axis, parse_axis, write_override
 from arl.sweep.combinations import flatten
@@ -226,7 +226,7 @@ def _seeds(file: SweepFile, options: SweepOptions, place: str) -> list[int] | No
         place = "--seeds"
         try:
             listed = load_yaml(f"[{options.seeds}]")
-        except yaml.YAMLError as error:
+        except YamlError as error:
             raise InputError(f"--seeds {options.seeds}: give a number of seeds, or a list like 0,3,5") from error
         seeds = listed[0] if isinstance(listed, list) and len(listed) == 1 else listed
     if type(seeds) is int and seeds > 0:
