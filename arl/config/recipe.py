@@ -29,19 +29,21 @@ from arl.config.rollout_section import Rollout as Rollout
 from arl.config.run_section import Deadlines as Deadlines
 from arl.config.run_section import Output as Output
 from arl.config.run_section import VirtualCosts as VirtualCosts
-from arl.config.section import NonNegative, Section
+from arl.config.section import Section, Seed
 from arl.config.sync_section import Sync as Sync
 from arl.config.train_section import Train as Train
 from arl.config.worlds import WorldTraits, world_traits
 from arl.errors import RecipeError
 
+LONGEST_NAME = 200  # characters of a run; its directory may get a number, and names of files have at most 255 bytes
+
 
 class Recipe(Section):
     """Describe one complete run."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME)] = "run"
     """Names the run directory."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Everything but timing repeats with it."""
     mode: Literal["disaggregated", "collocated"] = "disaggregated"
     """Engines and trainer run at once on their own devices, or take turns on the same."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from arl.config.eval_section import HELD_OUT
-from arl.config.section import Cost, FiniteFloat, NonNegative, Positive, Seconds, Section
+from arl.config.section import Cost, FilePath, FiniteFloat, NonNegative, Positive, Seconds, Section
 
 
 class Deadlines(Section):
@@ -88,7 +88,7 @@ class Target(Section):
 class Output(Section):
     """Say what a run leaves behind."""
 
-    directory: str = "runs"
+    directory: FilePath = "runs"
     """The run directory is <directory>/<name>; a run of that name is never overwritten: the next is <name>-2."""
     checkpoint_every: NonNegative | None = None
     """Steps between checkpoints, from which a killed run resumes; the last step always has one. 0: only the last.

@@ -122,8 +122,8 @@ class _Parser(yaml.SafeLoader):
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:
         if self.flow_level > MOST_DEPTH:
             problem = f"brackets are nested more than {MOST_DEPTH} deep"
-            raise yaml.scanner.ScannerError(None, None, problem, self.get_mark())  # type: ignore[no-untyped-call]
-        super().fetch_flow_collection_start(TokenClass)  # type: ignore[no-untyped-call]
+            raise yaml.scanner.ScannerError(None, None, problem, self.get_mark())
+        super().fetch_flow_collection_start(TokenClass)
 
 
 def _decode(data: bytes) -> str:
