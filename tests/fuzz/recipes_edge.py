@@ -1,4 +1,4 @@
-"""Try what `arl train --dry-run` and `arl sweep --dry-run` read: recipe files, sweep files, and the options beside them.
+"""Try what `arl train --dry-run` and `arl sweep --dry-run` read: recipes, sweep files, and the options beside them.
 
     a file of recipes/ ─► its bytes or values damaged, or damaged options ─► the command, in this process ─► exit code
 
@@ -30,36 +30,30 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 SHOWN = 500  # characters of an input
 QUICK = ("quickstart.yaml", "quickstart-virtual.yaml", "quickstart-sglang.yaml")  # of tiny models
 WORDS = (
-    *("ppo", "gspo", "rloo", "batch_norm", "sglang", "ray", "slurm", "virtual", "collocated", "long_tail", "gsm8k"),
-    *("no_such_module:x", "arl:x", "arl.errors:InputError.x", "..x:y", "a b:c", "os:path", "json:loads"),
-    *(
-        "builtins:dict",
-        "arl.run:evaluation",
-        "arl.cli:app",
-        "__main__:x.y",
-        "a:b:c",
-        "true",
-        "null",
-        "{}",
-        "[]",
-        "auto",
-    ),
-    *(
-        "1e-6",
-        "1_000",
-        "0x10",
-        "-1",
-        "1e300",
-        ".inf",
-        ".nan",
-        "2001-12-32",
-        "!!int ''",
-        "!!python/name:os.system",
-        "&a",
-    ),
-    *("{a: &a [*a]}", "[1, 2", "{a: 1, a: 2}", "{<<: {a: 1}}", "a\n---\nb", "*a", "'\\", '"\\ud800"', '"\\UFFFFFFFF"'),
-    *("{dist: /dev/zero}", "{trace: /proc/self}", "/dev/stdin", "9" * 5_000, "[" * 3_000, "- " * 3_000, "\t", "\ufeff"),
+    "ppo gspo rloo batch_norm sglang ray slurm virtual collocated long_tail gsm8k auto true null {} [] "
+    "no_such_module:x arl:x arl.errors:InputError.x ..x:y os:path json:loads builtins:dict arl.run:evaluation "
+    "arl.cli:app __main__:x.y a:b:c 1e-6 1_000 0x10 -1 1e300 .inf .nan 2001-12-32 !!python/name:os.system &a *a "
+    "[1,2 {a:&a[*a]} /dev/stdin {dist:/dev/zero} \ufeff"
 )
+TEXTS = (
+    "!!int ''",
+    "{a: &a [*a]}",
+    "{a: 1, a: 2}",
+    "{<<: {a: 1}}",
+    "{dist: /dev/zero}",
+    "{trace: /proc/self}",
+    "a\n---\nb",
+    "a b:c",
+    "'\\",
+    '"\\ud800"',
+    '"\\UFFFFFFFF"',
+    "9" * 5_000,
+    "[" * 3_000,
+    "- " * 3_000,
+    "\t",
+)
+HOSTILE = (*WORDS.split(), *TEXTS)
+COUNTS = (*range(10), 12, 16, 64, 100, 512, 1_000, 4_096, 10_000, 10**5, 10**6, 10**7, 10**8, 10**9)
 FEW_PROBLEMS = r"data: {task: \1, options: {size: 300}}"
 Draws = Callable[[Random], tuple[str, list[str]]]
 
@@ -98,6 +92,8 @@ def prepare(folder: Path, draws: Callable[[Path], Draws]) -> Iterator[Draw]:
     before = Path.cwd()
     os.chdir(folder)
     try:
+        for name in QUICK[:2]:
+            run_command(["train", str(copied / name), "--dry-run"])  # imports whatever is needed, which takes seconds
         yield draw
     finally:
         os.chdir(before)
@@ -180,7 +176,7 @@ def _damaged(random: Random, data: bytes, values: Any) -> bytes:
     lines = data.decode().splitlines()
     number = random.randrange(len(lines))
     name, colon, _ = lines[number].partition(":")
-    lines[number] = f"{name}{colon} {random.choice(WORDS)}"
+    lines[number] = f"{name}{colon} {random.choice(HOSTILE)}"
     return "\n".join(lines).encode(errors="surrogatepass")
 
 
@@ -192,14 +188,17 @@ def _write_beside(file: Path, data: bytes) -> Path:
 
 
 def _gpus(random: Random) -> list[str]:
-    return random.choice(([], [], ["--gpus", "8xH100"], ["--gpus", random.choice(WORDS)]))
+    return random.choice(([], [], ["--gpus", "8xH100"], ["--gpus", random.choice(HOSTILE)]))
 
 
 def _setting(random: Random, fields: dict[str, Any]) -> str:
     """Give a field a hostile value, or one that is near to its own."""
     field, value = random.choice(list(fields.items()))
-    if random.random() < 0.4:
+    kind = random.random()
+    if kind < 0.3:
         return _as_argument(f"{field}={_write_value(damage_value(random, value))}")
+    if kind < 0.6 and (value is None or isinstance(value, int | float)):
+        return f"{field}={random.choice(COUNTS)}"
     if random.random() < 0.1:
         field = random.choice(
             (field[:-1], f"{field}.x", field.upper(), "", ".", "a." * 2_000, "\ud800", field.partition(".")[0])
@@ -209,7 +208,7 @@ def _setting(random: Random, fields: dict[str, Any]) -> str:
 
 def _argument(random: Random) -> str:
     if random.random() < 0.5:
-        return _as_argument(random.choice(WORDS))
+        return _as_argument(random.choice(HOSTILE))
     return _as_argument(_write_value(hostile_value(random)))
 
 
