@@ -5,9 +5,11 @@
 A seam is a Protocol, or a base class to inherit from. Its public methods and attributes are the parts to compare.
 
 User code is looked for among installed packages and in the current directory. An attribute may be dotted, as in
-`my_tasks:Sums.reward`. Importing a module runs its code, with the rights of the user: whoever starts a recipe of
-somebody else trusts what it names. Everything is refused before a run starts: a name without an object, an object that lacks a
+`my_tasks:Sums.reward`. Everything is refused before a run starts: a name without an object, an object that lacks a
 part of its seam, a part with another signature or with a value that the seam does not allow.
+
+Importing a module runs its code, with the rights of the user. Whoever starts a recipe of somebody else, or plans it by
+`--dry-run`, trusts the modules that it names.
 """
 
 import difflib

@@ -8,6 +8,9 @@ from msgspec import Struct
 from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml
 from arl.errors import InputError
 
+MOST_POINTS = 500  # of an axis
+LONGEST_VALUE = 1_000  # characters of one value
+
 
 class SweepAxis(Struct, frozen=True):
     """Hold one axis: one field, or several that change together, and its points.
@@ -60,6 +63,8 @@ def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> SweepAxis:
     lengths = {field: len(listed) for field, listed in values.items()}
     if not lengths or 0 in lengths.values():
         raise InputError(f"{place}: an axis has at least one field and one value")
+    if max(lengths.values()) > MOST_POINTS:
+        raise InputError(f"{place}: an axis has at most {MOST_POINTS} values; give fewer")
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{field} has {count}" for field, count in lengths.items())
         raise InputError(f"{place}: fields that change together need equally many values: {counts}")
@@ -72,5 +77,13 @@ def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> SweepAxis:
 
 
 def write_override(field: str, value: Any) -> str:
-    """Write a setting as `--set` reads it."""
+    """Write a setting as `--set` reads it. Every arm reads its own, so a setting is small.
+
+    Raises:
+        InputError: it is not.
+    """
+    if len(repr(value)) > LONGEST_VALUE:
+        raise InputError(
+            f"{field}: a setting of a sweep has at most {LONGEST_VALUE} characters; write it in the recipe"
+        )
     return f"{field}={dump_yaml(value, flow=True)}"

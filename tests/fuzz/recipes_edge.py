@@ -82,7 +82,7 @@ def prepare(folder: Path, draws: Callable[[Path], Draws]) -> Iterator[Draw]:
     copied = folder / "recipes"
     shutil.copytree(RECIPES, copied)
     for file in copied.rglob("*.yaml"):  # with few problems, so that a plan takes little time
-        file.write_text(re.sub(r"data: \{task: (running_checksum)\}", FEW_PROBLEMS, file.read_text()))
+        file.write_text(re.sub(r"data: \{task: (running_checksum|long_tail)\}", FEW_PROBLEMS, file.read_text()))
     draw_arguments = draws(copied)
 
     def draw(random: Random) -> Trial:
