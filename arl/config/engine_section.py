@@ -21,7 +21,7 @@ class EngineConfig(Section):
     backend of yours; see arl.engine.backend."""
     replicas: Processes = 1
     """Engine servers."""
-    slots: Positive = 256
+    slots: Annotated[Positive, Field(le=100_000)] = 256
     """Requests decoded together by one replica."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Weights and cache; auto: bfloat16 on GPUs, float32 on CPUs. float16 belongs to `train.dtype: float16`."""

@@ -35,6 +35,7 @@ from arl.config.train_section import Train as Train
 from arl.config.worlds import WorldTraits, world_traits
 from arl.errors import RecipeError
 
+MOST_EPISODES = 10**7  # of one step
 LONGEST_NAME = 200  # characters of a run; its directory may get a number, and names of files have at most 255 bytes
 
 
@@ -118,6 +119,12 @@ class Recipe(Section):
         minibatches = self.train.minibatches
         if per_step % minibatches:
             raise ValueError(f"train.minibatches {minibatches} must divide rollout.problems_per_step {per_step}")
+        episodes = per_step * self.rollout.group_size
+        if episodes > MOST_EPISODES:
+            raise ValueError(
+                f"rollout.group_size {self.rollout.group_size}: a step would have {episodes} episodes, and has at most "
+                f"{MOST_EPISODES}; lower it, or rollout.problems_per_step {per_step}"
+            )
         self._possible_to_learn()
         self._possible_to_start_from()
         if self.mode == "collocated" and self.engine.kv_policy == "keep":

@@ -37,15 +37,15 @@ Recipes, sweep files, `--set`, `--axis` and `--seeds` are read by the core schem
 
 | what | how |
 |---|---|
-| size | {MOST_BYTES // 1024} KiB; {MOST_DEPTH} levels, {MOST_VALUES:,} keys and values, {MOST_CHARACTERS:,} characters in them; what an \
-alias stands for counts each time it is used; all `--set` together have at most {MOST_CHARACTERS:,} characters |
+| size | {MOST_BYTES // 1024} KiB; {MOST_DEPTH} levels, {MOST_VALUES:,} keys and values, \
+{MOST_CHARACTERS:,} characters in them; what an alias stands for counts each time it is used; all `--set` together have at most {MOST_CHARACTERS:,} characters |
 | file | a regular file in UTF-8, of one document |
 | null | `null`, `~` or nothing |
 | true, false | `true`, `false`; `yes`, `no`, `on` and `off` are text, which fields of true or false take as well |
 | whole numbers | `-7`, `0o17`, `0xff`, of at most 64 bits; `017` is seventeen |
 | numbers | `1.5`, `.5`, `1e-6`; `.inf` and `.nan` are read, and no field takes them |
-| text | all else, such as `2001-12-31`, `24:00:00` and `1_000`; a field of a number takes text that is one, so `1_000` is \
-1000 there; no control characters but tabs and line ends |
+| text | all else, such as `2001-12-31`, `24:00:00` and `1_000`; a field of a number takes text that is one, so \
+`1_000` is 1000 there; no control characters but tabs and line ends |
 | mappings | each key once; keys are text |
 | refused | tags such as `!!int`, merge keys `<<` |
 """

@@ -10,7 +10,7 @@ class Unit(str):
 
 
 MOST = 10**9  # of anything that is counted: its products still fit 64 bits
-MOST_PROCESSES = 10_000  # a plan lists them
+MOST_PROCESSES = 2_000  # a plan lists them
 MOST_SECONDS = 604_800.0  # a week; three such deadlines in a row still fit the milliseconds of an int32
 LEAST_TEMPERATURE = 1e-3  # logits are divided by it
 MOST_TEMPERATURE = 1e3

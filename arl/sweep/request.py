@@ -29,7 +29,7 @@ from arl.sweep.combinations import flatten
 from arl.sweep.reserved_fields import field_of, fields_of_arms, refuse_other_budgets, refuse_reserved_fields
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,149}$"
-NAME_RULE = "a name consists of at most 150 letters, digits and ._=+,- and begins with a letter or a digit"
+NAME_RULE = "a name consists of letters, digits and ._=+,-, at most 150, and begins with a letter or a digit"
 MOST_SEEDS = 1_000
 MOST_RULES = 100
 MOST_EXPLAINED = 15  # mistakes of a sweep file
