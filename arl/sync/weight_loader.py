@@ -165,7 +165,8 @@ class WeightLoader:
             return
         answer = await self._server.command("/weights_checker", CheckWeights())
         try:
-            (worker,) = decode_json(answer, Checked).ranks
+            checked: Checked = decode_json(answer, Checked)
+            (worker,) = checked.ranks
         except (msgspec.DecodeError, ValueError) as error:  # another kind of answer, or several workers answered
             raise EngineError(f"{self._server.url}/weights_checker: {error}: {answer[:200]!r}") from error
         refuse_difference(self._server.url, update, worker.checksums)
