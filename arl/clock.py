@@ -1,8 +1,17 @@
 """Run asyncio on the wall clock, or on a virtual clock that jumps to the next timer when nothing else can run.
 
 The clock seam is the event loop itself: everything reads `now()` and sleeps with asyncio, so the same controller runs
-in real and in virtual time. Every wait goes through `deadline`, which records who waits for what. When a deadline
-passes, its message lists all of these waits.
+in real and in virtual time. The wall clock stands still while this process is stopped (arl.running_time), and with it
+every timeout of asyncio.
+
+Every wait goes through one of three bounds, which record who waits for what. When one passes, its message lists all
+waits of this process.
+
+    deadline         of a wait that knows whom it waits for
+    outer_deadline   of a wait for what others do, each within deadlines of its own. It never fires before one of
+                     theirs, which knows more
+    budget           of work beside the run, such as an evaluation. It may fire before what it holds, and no outer
+                     deadline waits for that
 """
 
 import asyncio
@@ -11,16 +20,18 @@ import heapq
 import itertools
 import selectors
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from arl.errors import DeadlineError
+from arl.running_time import BEAT_SECONDS, RunningClock
 
 T = TypeVar("T")
 P = ParamSpec("P")
+MARGIN = 5.0  # seconds that an inner deadline has to end everything before an outer one fires
 
 
 def now() -> float:
@@ -28,15 +39,44 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
+class _BeatingSelector(selectors.DefaultSelector):
+    """Return at least every BEAT_SECONDS, so that the loop reads its clock."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        return super().select(BEAT_SECONDS if timeout is None else min(timeout, BEAT_SECONDS))
+
+
 class _WallLoop(asyncio.SelectorEventLoop):
-    """Run on the wall clock, which reads `start` seconds at the beginning."""
+    """Run on the wall clock, which reads `start` seconds at the beginning, and stands still while we are stopped."""
 
     def __init__(self, start: float) -> None:
-        self._zero = time.monotonic() - start
-        super().__init__()
+        self._running_clock = RunningClock(start, self._tell_pause)
+        self.on_pause: list[Callable[[float], object]] = []
+        super().__init__(_BeatingSelector())
 
     def time(self) -> float:
-        return time.monotonic() - self._zero
+        return self._running_clock.time()
+
+    def _tell_pause(self, seconds: float) -> None:
+        for notice in self.on_pause:
+            self.call_soon(notice, seconds)
+
+
+@contextlib.contextmanager
+def pauses_noticed(notice: Callable[[float], object]) -> Iterator[None]:
+    """Have `notice` called with the seconds of each pause in which this process could not run; see arl.running_time.
+
+    Virtual time has no pauses.
+    """
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, _WallLoop):
+        yield
+        return
+    loop.on_pause.append(notice)
+    try:
+        yield
+    finally:
+        loop.on_pause.remove(notice)
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -125,13 +165,16 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], virtual: bool = False, start
         return runner.run(main())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Wait:
     """Describe a wait in progress; see `deadline`."""
 
     who: str
     what: str | Callable[[], str]
     since: float
+    bound: "asyncio.Timeout | OuterBound"
+    loop: asyncio.AbstractEventLoop
+    is_known: bool  # outer deadlines leave it time to fire
 
     def describe(self) -> str:
         if isinstance(self.what, str):
@@ -140,18 +183,58 @@ class _Wait:
 
 
 _waits: dict[int, _Wait] = {}
+_within_budget: ContextVar[bool] = ContextVar("_within_budget", default=False)
 
 
 def current_waits() -> list[tuple[str, str, float]]:
     """Return every wait in progress in this process: who waits, for what, and for how many seconds."""
     time = now()
-    return [(wait.who, wait.describe(), time - wait.since) for wait in _waits.values()]
+    return [(wait.who, wait.describe(), time - wait.since) for wait in list(_waits.values())]
 
 
 def who_waits() -> str:
     """List every wait in progress in this process: who waits, for what, and for how long."""
     lines = [f"{who} waits {seconds:.1f} s for {what}" for who, what, seconds in current_waits()]
     return "; ".join(sorted(lines)) or "nobody"
+
+
+class OuterBound:
+    """Let a block time out when its time is over, and later if a deadline that was running then knows more.
+
+    It looks for such deadlines once, so it fires at the latest MARGIN after the longest of them. Those that begin
+    afterwards postpone nothing.
+    """
+
+    def __init__(self, scope: asyncio.Timeout) -> None:
+        self._scope = scope
+        self._timer: asyncio.TimerHandle | None = None
+
+    def reschedule(self, when: float) -> None:
+        """Let its time be over at `when`, of the running clock."""
+        self.close()
+        self._scope.reschedule(None)
+        self._timer = asyncio.get_running_loop().call_at(when, self._end)
+
+    def close(self) -> None:
+        """Forget the time."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end(self) -> None:
+        latest = _latest_known_deadline()
+        self._scope.reschedule(now() if latest is None else latest + MARGIN)
+
+
+def _latest_known_deadline() -> float | None:
+    """Return when the last of the running deadlines that know more passes; None: there is none."""
+    loop = asyncio.get_running_loop()
+    ends = []
+    for wait in _waits.values():
+        if wait.is_known and wait.loop is loop and isinstance(wait.bound, asyncio.Timeout):
+            end = wait.bound.when()
+            if end is not None:
+                ends.append(end)
+    return max(ends, default=None)
 
 
 @contextlib.asynccontextmanager
@@ -166,11 +249,60 @@ async def deadline(seconds: float, who: str, what: str | Callable[[], str]) -> A
     Raises:
         DeadlineError: the time is over. The message lists every wait of this process.
     """
-    wait = _Wait(who, what, now())
+    scope = asyncio.timeout(seconds)
+    async with _recorded(who, what, scope, scope, seconds):
+        yield scope
+
+
+@contextlib.asynccontextmanager
+async def outer_deadline(seconds: float, who: str, what: str | Callable[[], str]) -> AsyncIterator[OuterBound]:
+    """Bound the block as `deadline` does, but never fire before a deadline of this process that knows more.
+
+    When `seconds` have passed, it waits for the deadlines that are running then, and for MARGIN. Yields the bound,
+    which can be rescheduled.
+
+    Raises:
+        DeadlineError: the time is over. The message lists every wait of this process.
+    """
+    scope = asyncio.timeout(None)
+    bound = OuterBound(scope)
+    async with _recorded(who, what, scope, bound, seconds):
+        bound.reschedule(now() + seconds)
+        try:
+            yield bound
+        finally:
+            bound.close()
+
+
+@contextlib.asynccontextmanager
+async def budget(seconds: float, who: str, what: str | Callable[[], str]) -> AsyncIterator[None]:
+    """Bound work beside the run by `seconds`. Outer deadlines wait neither for it nor for the deadlines within it.
+
+    Raises:
+        DeadlineError: the time is over. The message lists every wait of this process.
+    """
+    token = _within_budget.set(True)
+    try:
+        async with deadline(seconds, who, what):
+            yield
+    finally:
+        _within_budget.reset(token)
+
+
+@contextlib.asynccontextmanager
+async def _recorded(
+    who: str,
+    what: str | Callable[[], str],
+    scope: asyncio.Timeout,
+    bound: asyncio.Timeout | OuterBound,
+    seconds: float,
+) -> AsyncIterator[None]:
+    """Run the block within `scope`, as a wait that messages list."""
+    wait = _Wait(who, what, now(), bound, asyncio.get_running_loop(), is_known=not _within_budget.get())
     _waits[id(wait)] = wait
     try:
-        async with asyncio.timeout(seconds) as scope:
-            yield scope
+        async with scope:
+            yield
     except TimeoutError as error:
         if not scope.expired():
             raise

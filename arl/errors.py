@@ -127,8 +127,13 @@ def short_message(message: str) -> str:
     return "\n".join(shown)
 
 
+def printable(text: str) -> str:
+    """Escape the characters that terminals obey or cannot show. Lines stay lines."""
+    return NOT_FOR_TERMINALS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 def _short_line(line: str) -> str:
-    line = NOT_FOR_TERMINALS.sub(lambda found: ascii(found[0])[1:-1], line)
+    line = printable(line)
     if len(line) <= LINE_LENGTH:
         return line
     left_out = len(line) - LINE_BEGIN - LINE_END

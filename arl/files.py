@@ -14,6 +14,8 @@ import msgspec
 
 Value = TypeVar("Value")
 
+PIECE_BYTES = 1 << 20
+
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a file to read it, if it is a regular one. Links are followed.
@@ -40,11 +42,13 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     Raises:
         OSError: as `open_regular`, or the file is larger (EFBIG).
     """
+    data = bytearray()
     with open_regular(path) as file:
-        data = file.read(most_bytes + 1)
+        while piece := file.read(min(PIECE_BYTES, most_bytes + 1 - len(data))):  # a large bound takes no memory
+            data += piece
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
-    return data
+    return bytes(data)
 
 
 def decode_json(data: bytes | str, kind: type[Value] | Any = Any) -> Value:

@@ -1,11 +1,14 @@
 """Define the recipe's sections about a run as a whole: its deadlines, virtual costs and output."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from arl.config.eval_section import HELD_OUT
-from arl.config.section import Cost, FiniteFloat, NonNegative, Positive, Seconds, Section
+from arl.config.section import Cost, FilePath, FiniteFloat, NonNegative, Positive, Seconds, Section
+
+MARGIN = 10.0  # seconds between the deadline of a process that knows more and the one around it
+LONGEST_PAUSE = 3600.0  # seconds for which all processes of a run may be stopped at any moment, and go on
 
 
 class Deadlines(Section):
@@ -35,6 +38,9 @@ class Deadlines(Section):
     shutdown: Seconds = 10.0
     """A process that was asked to exit, before it is killed."""
 
+    # What follows from these. A process whose deadline lies within one of another process ends its own wait first,
+    # because it knows more. In one process arl.clock.outer_deadline sees to that.
+
     @property
     def blocked_broadcast(self) -> float:
         """Return when a rank gives up a broadcast that does not move: half of `swap`.
@@ -47,6 +53,50 @@ class Deadlines(Section):
     def swap_and_restart(self) -> float:
         """Return the longest time of a swap: an engine falls silent, is restarted, and loads the weights."""
         return self.swap + self.startup + self.swap
+
+    @property
+    def blocked_buffer(self) -> float:
+        """Return when a rank gives up its wait for memory of older versions: before the controller gives up its step.
+
+        So the rank can say which version is still needed, and why.
+        """
+        return 0.9 * self.step
+
+    @property
+    def collective(self) -> float:
+        """Return when a rank gives up a collective: long after the controller has ended the step and named who hangs.
+
+        Torch's clocks cannot be moved, so all ranks may be stopped for LONGEST_PAUSE in the middle of a collective.
+        """
+        return self.step + LONGEST_PAUSE
+
+    @property
+    def first_message(self) -> float:
+        """Return when a rank stops waiting for a controller that has never sent anything.
+
+        That comes when the controller has given up the other ranks, or was stopped for LONGEST_PAUSE meanwhile.
+        """
+        return self.startup + LONGEST_PAUSE
+
+    @property
+    def ranks_stop(self) -> float:
+        """Return when the controller stops waiting for ranks that exit, each of which has `shutdown` to publish."""
+        return self.shutdown + MARGIN
+
+    @property
+    def engine_added(self) -> float:
+        """Return when `arl engines add` gives up: the controller gives up an engine first, and says why."""
+        return self.startup + self.startup + self.swap + MARGIN
+
+    @property
+    def engine_joined(self) -> float:
+        """Return when `arl engines join` gives up: the controller gives up an engine first, and says why."""
+        return self.startup + self.swap + MARGIN
+
+    @property
+    def engine_removed(self) -> float:
+        """Return when `arl engines remove` gives up: the controller has ended the engine by then."""
+        return self.swap + self.shutdown + self.swap + MARGIN
 
 
 class VirtualCosts(Section):
@@ -88,7 +138,7 @@ class Target(Section):
 class Output(Section):
     """Say what a run leaves behind."""
 
-    directory: str = "runs"
+    directory: FilePath = "runs"
     """The run directory is <directory>/<name>; a run of that name is never overwritten: the next is <name>-2."""
     checkpoint_every: NonNegative | None = None
     """Steps between checkpoints, from which a killed run resumes; the last step always has one. 0: only the last.
@@ -116,9 +166,3 @@ class Output(Section):
     """Steps between tables of a few episodes that trackers are shown, wandb too; 0: none. `arl samples` needs none."""
     samples: Positive = 4
     """Episodes in such a table."""
-
-    @field_validator("wandb", mode="before")
-    @classmethod
-    def _off_is_a_word(cls, wandb: Any) -> Any:
-        """Accept false for off, because YAML 1.1 reads the word off as false."""
-        return "off" if wandb is False else wandb

@@ -1,9 +1,9 @@
 """Read which tokens end a response of a model: its tokenizer names one of them, and chat models often have several."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from arl.data.model_directory import read_description
 from arl.errors import DataError
 
 FILES = ("generation_config.json", "config.json")  # the first that a model has counts, as for transformers' generate
@@ -21,18 +21,8 @@ def end_token_ids(path: str | Path) -> tuple[int, ...]:
     for name in FILES:
         file = _find(path, name)
         if file is not None:
-            return _ids(_read(file), file)
+            return _ids(read_description(file), file)
     return ()
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        content: Any = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: is damaged ({error}); copy it again from where the model came from") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{file}: is damaged, because it holds no JSON object; copy it again from where it came from")
-    return content
 
 
 def _ids(content: dict[str, Any], file: Path) -> tuple[int, ...]:

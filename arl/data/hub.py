@@ -1,17 +1,21 @@
 """Ask the Hugging Face hub with a deadline, so that a machine without a network waits seconds and not minutes."""
 
+import contextlib
 import http.client
 import os
+import re
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
 
 T = TypeVar("T")
 
+COMMIT = re.compile("[0-9a-f]{40}")
 HUB_SECONDS = 5.0  # for one request; libraries retry for a minute
 
 
@@ -38,6 +42,44 @@ def hub_refusal(url: str, method: str = "HEAD") -> Refusal | None:
     if not within(HUB_SECONDS, lambda: answers.append(_ask(url, method))):
         return _no_answer()
     return answers[0]
+
+
+def hub_errors() -> tuple[type[BaseException], ...]:
+    """Return what huggingface_hub raises where the hub does not answer, or says no.
+
+    Its own error is derived from that of its HTTP client, which is another package in another version.
+    """
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return (*HfHubHTTPError.__bases__, OSError, ValueError)
+
+
+def hub_commit(repo: str, kind: str, revision: str | None) -> str | None:
+    """Return the commit that a revision is: by the hub, else by the cache of downloads; None: neither knows it.
+
+    Args:
+        kind: model or dataset.
+        revision: branch, tag or commit; None: the main branch.
+    """
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    if revision is not None and COMMIT.fullmatch(revision):
+        return revision
+    commits: list[str | None] = []
+
+    def ask() -> None:
+        with contextlib.suppress(*hub_errors()):  # the cache may know it
+            found = HfApi().repo_info(repo, repo_type=kind, revision=revision, timeout=HUB_SECONDS)
+            commits.append(found.sha)
+
+    if not constants.HF_HUB_OFFLINE and within(HUB_SECONDS, ask) and commits:
+        return commits[0]
+    folder = repo_folder_name(repo_id=repo, repo_type=kind)
+    try:
+        return (Path(constants.HF_HUB_CACHE) / folder / "refs" / (revision or "main")).read_text().strip()
+    except (OSError, ValueError):
+        return None
 
 
 def _no_answer() -> Refusal:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from arl.data.hub import Refusal, go_offline, hub_refusal, within
+from arl.data.hub import Refusal, go_offline, hub_errors, hub_refusal, within
 from arl.errors import DataError
 
 PREFIX = "hf://"
@@ -93,12 +93,10 @@ def cached_hub_files(source: HubFiles) -> list[Path]:
 def missing_pieces(files: list[Path]) -> list[str]:
     """Return the names that are missing between files named like train-00000-of-00002.parquet."""
     names = {str(file) for file in files}
-    missing = set()
-    for name in names:
-        piece = _PIECE.fullmatch(name)
-        if piece is None:
-            continue
-        stem, _, count, suffix = piece.groups()
+    pieces = [piece for name in names if (piece := _PIECE.fullmatch(name))]
+    wholes = {(piece[1], piece[3], piece[4]) for piece in pieces}
+    missing: set[str] = set()
+    for stem, count, suffix in wholes:
         missing |= {f"{stem}-{i:05d}-of-{count}{suffix}" for i in range(int(count))} - names
     return sorted(missing)
 
@@ -144,10 +142,9 @@ def _matching(snapshot: Path, pattern: str) -> list[Path]:
 
 def _present(source: HubFiles) -> str:
     """Say which files the repository has."""
-    from httpx import HTTPError
     from huggingface_hub import HfApi
 
-    with contextlib.suppress(HTTPError, OSError, ValueError):  # the message is complete without them
+    with contextlib.suppress(*hub_errors()):  # the message is complete without them
         names = HfApi().list_repo_files(source.repo, repo_type="dataset", revision=source.revision)
         tables = sorted(name for name in names if name.endswith((".jsonl", ".json", ".parquet")))
         return f"; it has {', '.join(tables[:8]) or 'no jsonl and no parquet'}{', …' if len(tables) > 8 else ''}"

@@ -1,10 +1,12 @@
 """Read a model's limits and its floating-point operations from its config."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from arl.errors import DataError
+from arl.data.model_directory import check_model_directory, reading_model
+from arl.data.model_source import description_of
 
 
 class Limits(NamedTuple):
@@ -33,7 +35,8 @@ def model_limits(path: str) -> Limits:
         DataError: no model there.
     """
     config = model_config(path)
-    return Limits(int(config.vocab_size), int(config.max_position_embeddings))
+    with reading_model(path, "sizes of a model"):
+        return Limits(int(config.vocab_size), int(config.max_position_embeddings))
 
 
 def model_flops(path: str) -> Flops:
@@ -64,7 +67,6 @@ def model_config(path: str) -> Any:
     """
     from transformers import AutoConfig
 
-    try:
-        return AutoConfig.from_pretrained(path).get_text_config()
-    except (OSError, ValueError) as error:
-        raise DataError(f"model.path {path}: no model can be loaded from there ({error})") from error
+    check_model_directory(Path(path))
+    with reading_model(path, "model"):
+        return AutoConfig.from_pretrained(description_of(path), trust_remote_code=False).get_text_config()

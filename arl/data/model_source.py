@@ -2,53 +2,93 @@
 
 model.path ─► a directory ─► taken
           └─► a local path that does not exist ─► refused
-          └─► a repo id ─► in the cache? does the hub answer within seconds? ─► neither: refused, saying all three
+          └─► a repo id, maybe with @REVISION ─► in the cache? does the hub answer within seconds? ─► neither: refused,
+                                                 saying all three
 """
 
+import shlex
 from pathlib import Path
 
 from arl.data.hub import go_offline, hub_refusal
+from arl.data.model_directory import check_model_directory
 from arl.errors import DataError
+
+DESCRIPTION = ["*.json", "*.txt", "*.jinja", "tokenizer.model"]  # files of config and tokenizer
+
+
+def split_revision(path: str) -> tuple[str, str | None]:
+    """Split a Hugging Face name from the branch, tag or commit behind it; None: it names none, or is a directory.
+
+    >>> split_revision("Qwen/Qwen2.5-0.5B-Instruct@7ae5576"), split_revision("Qwen/Qwen2.5-0.5B-Instruct")
+    (('Qwen/Qwen2.5-0.5B-Instruct', '7ae5576'), ('Qwen/Qwen2.5-0.5B-Instruct', None))
+    """
+    name, at, revision = path.partition("@")
+    if not at or Path(path).is_dir():
+        return path, None
+    return name, revision
+
+
+def description_of(path: str) -> str:
+    """Return a directory with config and tokenizer of a model with a revision; any other path is returned as it is.
+
+    Raises:
+        OSError, ValueError: they cannot be downloaded.
+    """
+    name, revision = split_revision(path)
+    if revision is None:
+        return path
+    from huggingface_hub import snapshot_download
+
+    return str(snapshot_download(name, revision=revision, allow_patterns=DESCRIPTION))
 
 
 def check_model_source(path: str) -> None:
-    """Refuse a model that is nowhere. A cached model whose hub does not answer is loaded from the cache alone.
+    """Refuse a model that is nowhere, or damaged.
+
+    A cached model whose hub does not answer is loaded from the cache alone.
 
     Args:
-        path: directory, or Hugging Face repo id such as Qwen/Qwen2.5-0.5B-Instruct.
+        path: directory, or Hugging Face repo id such as Qwen/Qwen2.5-0.5B-Instruct, maybe with @REVISION.
 
     Raises:
         DataError: says which directory, which cache and which address were looked at, and what each of them said.
     """
     if Path(path).is_dir():
+        check_model_directory(Path(path))
         return
-    if _is_local(path):
+    name, revision = split_revision(path)
+    if is_local(name):
         raise DataError(f"model.path {path}: there is no directory {Path(path).absolute()}{_siblings(Path(path))}")
     from huggingface_hub import constants, hf_hub_url
 
-    cached = _is_cached(path)
+    cached = _is_cached(name, revision)
     if cached and constants.HF_HUB_OFFLINE:
         return
-    refusal = hub_refusal(hf_hub_url(path, "config.json"))
+    refusal = hub_refusal(hf_hub_url(name, "config.json", revision=revision))
     if refusal is None:
         return
     if not cached:
         raise DataError(
             f"model.path {path}: not found. No directory {Path(path).absolute()}; not in the Hugging Face cache "
             f"{constants.HF_HUB_CACHE}; {constants.ENDPOINT}: {refusal}. Give a directory, or run "
-            f"`hf download {path}` where there is a network"
+            f"`{_fetch_command(name, revision)}` where there is a network"
         )
     go_offline()
 
 
-def _is_cached(repo_id: str) -> bool:
+def _fetch_command(name: str, revision: str | None) -> str:
+    words = ["hf", "download", name, *(["--revision", revision] if revision else [])]
+    return shlex.join(words)
+
+
+def _is_cached(repo_id: str, revision: str | None) -> bool:
     """Return whether the model's config is in the Hugging Face cache."""
     from huggingface_hub import try_to_load_from_cache
 
-    return isinstance(try_to_load_from_cache(repo_id, "config.json"), str)
+    return isinstance(try_to_load_from_cache(repo_id, "config.json", revision=revision), str)
 
 
-def _is_local(path: str) -> bool:
+def is_local(path: str) -> bool:
     """Return whether it is a path and no repo id: by its form, or because the directory around it exists."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]

@@ -3,14 +3,19 @@
 candidates ─► equal questions once ─► none of an evaluation ─► short prompts ─► solved at the wanted rate ─► training
 """
 
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from arl.config.data_section import PassRate
 from arl.data.question_key import prompt_key
 from arl.data.row_problems import Candidate
+from arl.data.source_files import file_mode
 from arl.data.table_rows import read_rows
 from arl.errors import DataError
+from arl.files import decode_msgpack
 from arl.types import Problem
 
 Kept = tuple[list[Candidate], list[str]]
@@ -22,8 +27,16 @@ def without_repeats(candidates: Sequence[Candidate]) -> Kept:
     repeats = [candidate for candidate in candidates if first.setdefault(candidate.key, candidate) is not candidate]
     if not repeats:
         return list(candidates), []
-    note = f"{len(repeats):,} repeated questions left out (data.deduplicate), as {_quoted(repeats[0])}"
+    others = [repeat for repeat in repeats if repeat.problem.answer != first[repeat.key].problem.answer]
+    doubt = f"; {len(others):,} of them have another answer than the first, as {_quoted(others[0])}" if others else ""
+    note = f"{len(repeats):,} repeated questions left out (data.deduplicate), as {_quoted(repeats[0])}{doubt}"
     return list(first.values()), [note]
+
+
+def notes_on_repeats(candidates: Sequence[Candidate], why_kept: str) -> list[str]:
+    """Count questions that were there before and are kept."""
+    num_repeats = len(candidates) - len({candidate.key for candidate in candidates})
+    return [f"{num_repeats:,} repeated questions {why_kept}"] if num_repeats else []
 
 
 def without_overlap(
@@ -88,14 +101,33 @@ def by_pass_rate(candidates: Sequence[Candidate], wanted: PassRate) -> Kept:
 
 
 def as_candidates(problems: Sequence[Problem], where: str) -> list[Candidate]:
-    """Wrap the problems of a task, whose questions are their prompts."""
+    """Wrap the problems of a task, whose questions are their prompts.
+
+    Args:
+        where: the task or suite, for messages.
+
+    Raises:
+        DataError: one of them could not be sent to a reward worker.
+    """
+    for problem in problems:
+        _check_message(problem, where)
     return [Candidate(problem, prompt_key(problem.prompt), where) for problem in problems]
+
+
+def _check_message(problem: Problem, where: str) -> None:
+    try:
+        decode_msgpack(msgspec.msgpack.encode(problem), Problem)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise DataError(
+            f"{where}: its problem {_shown(problem)} cannot be sent to a reward worker ({error}): give it a prompt and "
+            "an answer that are text, and metadata of text, numbers, lists and dicts"
+        ) from error
 
 
 def _measured_rates(path: Path) -> dict[str, float]:
     """Return the share of right answers of each problem, by its id."""
     field = "data.pass_rate.file"
-    if not path.is_file():
+    if not stat.S_ISREG(file_mode(path, f"{field} {path}")):
         raise DataError(f"{field} {path}: there is no file {path.absolute()}; `arl eval` writes it")
     results: dict[str, list[float]] = {}
     for row in read_rows(path, field):
@@ -110,7 +142,12 @@ def _measured_rates(path: Path) -> dict[str, float]:
 
 def _quoted(candidate: Candidate) -> str:
     """Return the place and the beginning of a question."""
-    prompt = candidate.problem.prompt
-    text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+    return f'{candidate.place} "{_shown(candidate.problem)}"'
+
+
+def _shown(problem: Problem) -> str:
+    """Return the beginning of a question on one line."""
+    prompt = problem.prompt
+    text = prompt[-1]["content"] if isinstance(prompt, list) and prompt else str(prompt)
     flat = " ".join(text.split())
-    return f'{candidate.place} "{flat if len(flat) <= 80 else flat[:77] + "…"}"'
+    return flat if len(flat) <= 80 else f"{flat[:77]}…"

@@ -21,6 +21,8 @@ from arl.types import Problem
 
 Messages = list[dict[str, str]]
 PROBE = "Probe7"  # a question that no template contains
+# A template is code, and raises what its author did not think of.
+TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
 
 
 class PromptFormat(Struct, frozen=True):
@@ -129,7 +131,7 @@ class PromptRenderer:
                 tokenize=tokenize,
                 return_dict=False,
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except TEMPLATE_ERRORS as error:
             roles = ", ".join(message["role"] for message in messages)
             raise DataError(
                 f"the chat template of {self._tokenizer.name_or_path} does not take messages of {roles} ({error}); "

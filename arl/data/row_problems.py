@@ -7,6 +7,7 @@ row ─► columns.prompt, or the template with its fields ─► prompt
 
 import difflib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from arl.config.data_section import Columns
 from arl.config.prompt_template import fill_template, template_fields
 from arl.data.question_key import prompt_key, question_key
 from arl.data.table_rows import Row, column_names, read_rows, value_at
-from arl.errors import DataError
+from arl.errors import DataError, short_message
 from arl.types import Problem
 
+MOST_COMPARED = 200  # names of columns among which a similar one is looked for
 DEFAULT_ANSWER = "answer"
 
 
@@ -61,7 +63,7 @@ class RowReader:
         prompt: str | list[dict[str, str]]
         if self._template is None:
             column = self._columns.prompt
-            prompt = _prompt(self._required(row, column, "data.columns.prompt"), column)
+            prompt = prompt_of(self._required(row, column, "data.columns.prompt"), column)
             key = prompt_key(prompt)
         else:
             texts = {name: _text(self._required(row, name, "data.template"), name) for name in self._fields}
@@ -74,11 +76,11 @@ class RowReader:
         column = self._columns.answer
         if column is None:
             value = row.values.get(DEFAULT_ANSWER)
-            return "" if value is None else _as_answer(value)
+            return "" if value is None else _as_answer(value, DEFAULT_ANSWER)
         value = self._required(row, column, "data.columns.answer")
         if value is None:
             raise MalformedRow(f"column {column} is null, and must hold the answer")
-        return _as_answer(value)
+        return _as_answer(value, column)
 
     @property
     def remedy(self) -> str:
@@ -92,8 +94,8 @@ class RowReader:
             return value_at(row.values, column)
         except KeyError as error:
             names = column_names(row.values)
-            close = difflib.get_close_matches(column, names, n=1)
-            meant = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:12]) or 'none'}"
+            close = difflib.get_close_matches(column, names[:MOST_COMPARED], n=1)
+            meant = f"did you mean {close[0]}?" if close else f"it has {_shortened_list(names)}"
             reader = f"{setting} names" if self._task is None else f"task {self._task} reads"
             raise MalformedRow(f"no column {column}, which {reader} ({meant})") from error
 
@@ -119,25 +121,27 @@ def file_candidates(
         DataError: a file cannot be read, a row is malformed, or no row is a problem.
     """
     candidates: list[Candidate] = []
-    malformed: list[str] = []
+    num_malformed = 0
+    first = ""  # malformed row, and what is wrong with it
     for row in _rows(files, field):
         try:
             candidates.append(reader.candidate(row))
         except MalformedRow as error:
-            malformed.append(f"{row.place}: {error}")
+            num_malformed += 1
+            first = first or short_message(f"{row.place}: {error}")
             if not skip_malformed:
-                raise DataError(f"{malformed[0]}. {reader.remedy}") from error
+                raise DataError(f"{first}. {reader.remedy}") from error
     if not candidates:
-        if not malformed:
+        if not num_malformed:
             raise DataError(f"{field} {files[0]}: is empty; give a file with one problem in each row")
         raise DataError(
-            f"{field} {files[0]}: none of its {len(malformed):,} rows is a problem; the first: {malformed[0]}. Correct "
-            "the file or the recipe"
+            f"{field} {files[0]}: none of its {num_malformed:,} rows is a problem; the first: {first}. Correct the "
+            "file or the recipe"
         )
-    if not malformed:
+    if not num_malformed:
         return candidates, []
-    count = len(candidates) + len(malformed)
-    return candidates, [f"{len(malformed):,} of {count:,} rows of {field} are malformed and left out: {malformed[0]}"]
+    count = len(candidates) + num_malformed
+    return candidates, [f"{num_malformed:,} of {count:,} rows of {field} are malformed and left out: {first}"]
 
 
 def _rows(files: Sequence[Path], field: str) -> Iterator[Row]:
@@ -145,36 +149,55 @@ def _rows(files: Sequence[Path], field: str) -> Iterator[Row]:
         yield from read_rows(file, field)
 
 
-def _prompt(value: Any, column: str) -> str | list[dict[str, str]]:
+def prompt_of(value: Any, column: str) -> str | list[dict[str, str]]:
+    """Return the value of a column as a prompt: text, or chat messages with role and content alone.
+
+    Raises:
+        MalformedRow: it is neither, or nothing is asked.
+    """
     if isinstance(value, str) and value.strip():
         return value
     if isinstance(value, list) and value and all(_is_message(part) for part in value):
-        return [{"role": part["role"], "content": part["content"]} for part in value]
+        messages = [{"role": part["role"], "content": part["content"]} for part in value]
+        if any(message["content"].strip() for message in messages):
+            return messages
     raise MalformedRow(
-        f"column {column} is {_shortened(value)}, and must be text or a list of chat messages (role, content), "
-        "and not empty"
+        f"column {column} is {_shortened(value)}, and must be text or a list of chat messages (role and content, both "
+        "text), and not empty"
     )
 
 
 def _is_message(part: Any) -> bool:
-    return isinstance(part, dict) and isinstance(part.get("role"), str) and isinstance(part.get("content"), str)
+    if not isinstance(part, dict):
+        return False
+    role = part.get("role")
+    return isinstance(role, str) and bool(role.strip()) and isinstance(part.get("content"), str)
 
 
 def _text(value: Any, column: str) -> str:
     """Return a value as it stands in a prompt."""
     if isinstance(value, str) and value.strip():
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return str(value)
     raise MalformedRow(f"column {column} is {_shortened(value)}, and must be text or a number, not empty")
 
 
-def _as_answer(value: Any) -> str:
-    if isinstance(value, list | dict):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
+def _as_answer(value: Any, column: str) -> str:
+    """Return an answer as text: what is not text already, as JSON writes it."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:  # bytes, NaN, an infinity: only parquet has them
+        raise MalformedRow(f"column {column} is {_shortened(value)}, and must be what JSON can hold") from error
 
 
 def _shortened(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _shortened_list(names: Sequence[str]) -> str:
+    shown = [name if len(name) <= 60 else f"{name[:57]}…" for name in names[:12]]
+    return ", ".join(shown) or "none"

@@ -5,7 +5,10 @@ data.path ─► hf://datasets/… ─► arl.data.hub_files
          └─► a file
 """
 
+import errno
 import glob
+import os
+import stat
 from pathlib import Path
 
 from arl.data.hub_files import PREFIX, fetch_hub_files, missing_pieces, parse_hub_files
@@ -39,11 +42,14 @@ def _on_hub(spec: str, field: str) -> list[Path]:
 
 
 def _local(spec: str, field: str) -> list[Path]:
-    path = Path(spec).expanduser()
-    if path.is_file():
+    path = _expanded(spec, field)
+    mode = file_mode(path, f"{field} {spec}")
+    if stat.S_ISREG(mode):
         return [path]
-    if path.is_dir():
+    if stat.S_ISDIR(mode):
         raise DataError(f"{field} {spec}: is a directory; give a file, or a glob as in {path}/*.parquet")
+    if mode:
+        raise DataError(f"{field} {spec}: is no regular file; give one, or a glob of them")
     if glob.has_magic(str(path)):
         found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
         if not found:
@@ -52,10 +58,36 @@ def _local(spec: str, field: str) -> list[Path]:
     raise DataError(f"{field} {spec}: there is no file {path.absolute()}{_siblings(path)}")
 
 
+def _expanded(spec: str, field: str) -> Path:
+    try:
+        return Path(spec).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"{field} {spec}: {error}; write the whole path") from error
+
+
+def file_mode(path: Path, what: str) -> int:
+    """Return the mode of what a path names; 0: nothing is there.
+
+    Raises:
+        DataError: nobody can have a file of this name, or this user may not look there; begins with `what`.
+    """
+    try:
+        return os.stat(path).st_mode
+    except ValueError as error:  # NUL, half a surrogate pair
+        raise DataError(f"{what}: no file can have this name ({error})") from None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return 0
+        raise DataError(f"{what}: cannot be looked up ({error.strerror})") from error
+
+
 def _siblings(path: Path) -> str:
     """Say which files lie beside a path that does not exist."""
     parent = path.absolute().parent
-    if not parent.is_dir():
+    try:
+        names = sorted(entry.name for entry in parent.iterdir() if entry.suffix in SUFFIXES)
+    except FileNotFoundError:
         return f", nor a directory {parent}"
-    names = sorted(entry.name for entry in parent.iterdir() if entry.suffix in SUFFIXES)
+    except OSError as error:
+        return f"; {parent} cannot be listed ({error.strerror})"
     return f"; {parent} has {', '.join(names[:8]) or 'no jsonl and no parquet'}"

@@ -1,16 +1,15 @@
 """Read the rows of jsonl and parquet files. Each row knows its place, because messages name it."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from arl.data.jsonl import numbered_lines
-from arl.errors import DataError
+from arl.data.jsonl import NotARowError, numbered_lines, read_object
 
-BATCH = 1024  # rows of a parquet file that are in memory as Python objects at once
+MOST_NAMES = 1000  # columns of a row that messages choose from
+LONGEST_INDEX = 9  # digits of a place in a list
 
 
 class Row(Struct, frozen=True):
@@ -34,7 +33,10 @@ def read_rows(path: Path, field: str) -> Iterator[Row]:
         DataError: the file cannot be read at all.
     """
     if path.suffix == ".parquet":
-        yield from _parquet_rows(path, field)
+        from arl.data.parquet_rows import parquet_rows  # and pyarrow
+
+        for number, values in enumerate(parquet_rows(path, field), 1):
+            yield Row(f"{path} row {number}", values)
         return
     for place, line in numbered_lines(path, field=field):
         yield _jsonl_row(place, line)
@@ -42,37 +44,9 @@ def read_rows(path: Path, field: str) -> Iterator[Row]:
 
 def _jsonl_row(place: str, line: str) -> Row:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and nesting without end
-        return Row(place, {}, malformed=f"not JSON ({error}), and each line must be one JSON object")
-    if not isinstance(value, dict):
-        return Row(place, {}, malformed=f"is {type(value).__name__}, and must be one JSON object")
-    if "\\ud" in line.lower() and not _is_unicode(value):
-        return Row(place, {}, malformed="has half of a surrogate pair (\\ud800 … \\udfff), which is no character")
-    return Row(place, value)
-
-
-def _is_unicode(value: Any) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _parquet_rows(path: Path, field: str) -> Iterator[Row]:
-    import pyarrow
-    import pyarrow.parquet as pq
-
-    number = 0
-    try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(BATCH):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield Row(f"{path} row {number}", values)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{field} {path}: cannot be read as parquet ({error}); download or write it again") from error
+        return Row(place, read_object(line))
+    except NotARowError as error:
+        return Row(place, {}, malformed=str(error))
 
 
 def value_at(values: dict[str, Any], column: str) -> Any:
@@ -85,7 +59,7 @@ def value_at(values: dict[str, Any], column: str) -> Any:
         return values[column]
     found: Any = values
     for part in column.split("."):
-        if isinstance(found, list) and part.isdecimal() and int(part) < len(found):
+        if isinstance(found, list) and _is_index(part) and int(part) < len(found):
             found = found[int(part)]
         elif isinstance(found, dict) and part in found:
             found = found[part]
@@ -94,11 +68,18 @@ def value_at(values: dict[str, Any], column: str) -> Any:
     return found
 
 
-def column_names(values: dict[str, Any], prefix: str = "") -> list[str]:
-    """List the columns of a row, those inside structs as `outer.inner`."""
-    names = []
-    for name, value in values.items():
-        names.append(f"{prefix}{name}")
-        if isinstance(value, dict):
-            names += column_names(value, f"{prefix}{name}.")
-    return names
+def _is_index(part: str) -> bool:
+    return part.isdecimal() and len(part) <= LONGEST_INDEX
+
+
+def column_names(values: dict[str, Any]) -> list[str]:
+    """List the columns of a row, at most MOST_NAMES, those inside structs as `outer.inner`."""
+    names: list[str] = []
+    left = [("", values)]
+    while left and len(names) < MOST_NAMES:
+        prefix, inner = left.pop(0)
+        for name, value in inner.items():
+            names.append(f"{prefix}{name}")
+            if isinstance(value, dict):
+                left.append((f"{prefix}{name}.", value))
+    return names[:MOST_NAMES]

@@ -2,7 +2,7 @@
 
 start ─► ready ─► connect ─► Router.fill ─► it serves ─► it dies, or the router has lost it ─► nothing is left of it
   ▲                                                                                                    │
-  └────────────────────────────────────── max_restarts times ──────────────────────────────────────────┘
+  └─────────────────────────────── max_restarts times in restart_window ───────────────────────────────┘
 """
 
 import asyncio
@@ -13,9 +13,11 @@ from typing import NoReturn, Protocol
 
 from arl.clock import now
 from arl.engine.base import ReplicaEngine
+from arl.engine.recent_losses import RecentLosses
 from arl.engine.replica_seats import Replica
 from arl.engine.router import DEATH_SECONDS, Router
 from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError
+from arl.launch.process_state import RUNS
 
 
 class Server(Protocol):
@@ -23,6 +25,8 @@ class Server(Protocol):
 
     @property
     def exit_code(self) -> int | None: ...
+
+    async def state(self) -> str: ...
 
     async def ready(self, seconds: float) -> str: ...
 
@@ -54,7 +58,7 @@ class EngineSupervisor:
         start: starts a new server, with weights that nobody deletes.
         connect: connects to the server that is ready at this URL.
         startup_seconds: from a start until the server is ready.
-        max_restarts: restarts that are allowed; the next end of a server is final.
+        max_restarts: restarts that are allowed within `restart_window` seconds; the next end of a server is final.
         note: is given one line for each recovery.
         has_served: is set when a server first serves.
     """
@@ -67,6 +71,7 @@ class EngineSupervisor:
         connect: Callable[[str], AbstractAsyncContextManager[ReplicaEngine]],
         startup_seconds: float,
         max_restarts: int,
+        restart_window: float,
         note: Callable[[str], None],
         has_served: asyncio.Event | None = None,
     ) -> None:
@@ -75,7 +80,10 @@ class EngineSupervisor:
         self._start = start
         self._connect = connect
         self._startup_seconds = startup_seconds
-        self._max_restarts = max_restarts
+        self._losses = RecentLosses(max_restarts, restart_window)
+        self._limit = (
+            f"engine.max_restarts {max_restarts} allows no more in {restart_window:g} s (engine.restart_window)"
+        )
         self._note = note
         self._last: _End | None = None  # of a server that had served
         self.has_served = has_served or asyncio.Event()
@@ -88,20 +96,19 @@ class EngineSupervisor:
         Raises:
             ProcessDied: one end too many, or the very first server could not start; with the end of its log.
         """
-        restarts = 0
         while True:
             end = await self._run_to_end(server)
+            self._losses.add(end.time, had_served=end.replica is not None)
             if end.replica is not None:
                 self._last = end
             was_killed = end.by_itself and (server.exit_code or 0) < 0
             gave_up = not (self.has_served.is_set() or was_killed)  # a new one would give up its start as well
-            if gave_up or restarts == self._max_restarts:
-                limit = "" if gave_up else f"; engine.max_restarts {self._max_restarts} allows no more"
+            if gave_up or self._losses.are_too_many:
+                limit = "" if gave_up else f"; {self._limit}"
                 reason = "" if end.by_itself else f" {end.why}."
                 raise ProcessDied(f"{end.how}{limit}.{reason}\n{server.last_words()}") from end.why
             if end.replica is None:
                 self._note(f"{end.how} before it served")
-            restarts += 1
             await self._router.may_start(self._seat)
             server = await self._start()
 
@@ -121,6 +128,7 @@ class EngineSupervisor:
         except RunError as error:  # the client has ended what was open by now
             why = error
             time = now()
+        missed = await _describe_silence(server, why)
         patience = 0.0 if isinstance(why, DeadlineError) else DEATH_SECONDS
         died = await server.ends_by_itself(patience)
         is_lost = isinstance(why, EngineLost | DeadlineError) or (replica is not None and replica.lost.is_set())
@@ -128,7 +136,6 @@ class EngineSupervisor:
             raise why
         how = await server.ended()
         if not died:
-            missed = "did not answer in time" if isinstance(why, DeadlineError) else "broke its connection"
             how = f"{server} {missed} and was killed"
         return _End(how, why, time, died, replica)
 
@@ -156,3 +163,13 @@ class EngineSupervisor:
             f"{self._last.how}; restarted in {seconds:.1f} s at version {replica.engine.loaded_version}; "
             f"{self._last.replica.cut_short} requests resumed"
         )
+
+
+async def _describe_silence(server: Server, why: RunError) -> str:
+    """Say why a server is lost that may live on, and what keeps it from running."""
+    if not isinstance(why, DeadlineError):
+        return "broke its connection"
+    state = await server.state()
+    waited = str(why).partition(". Waiting: ")[0]
+    stopped = "" if state == RUNS else f"{state}, "
+    return f"{stopped}did not answer in time ({waited})"

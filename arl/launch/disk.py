@@ -13,14 +13,15 @@ from arl.errors import DiskError
 FULL = {errno.ENOSPC, errno.EDQUOT}
 OF_THE_DISK = {
     *FULL,
-    *(errno.EIO, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ESTALE),
+    *(errno.EIO, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ESTALE),
+    *(errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP),
 }
 CODE_IN_TEXT = re.compile(r"os error (\d+)")  # safetensors raises an error of its own
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a failure to write `path` into a DiskError. What is not of the disk passes.
+    """Turn a failure to write `path`, or a file that the error names, into a DiskError. What is not of the disk passes.
 
     Raises:
         DiskError: it cannot be written; says what is free, and what helps.
@@ -31,7 +32,8 @@ def writing(path: Path) -> Iterator[None]:
         code = disk_code(error)
         if code not in OF_THE_DISK:
             raise
-        raise DiskError(explain_disk(path, code)) from error
+        named = getattr(error, "filename", None)
+        raise DiskError(explain_disk(Path(named) if isinstance(named, str) else path, code)) from error
 
 
 def disk_code(error: Exception) -> int | None:
@@ -42,13 +44,17 @@ def disk_code(error: Exception) -> int | None:
     return int(found[1]) if found else None
 
 
-def explain_disk(path: Path, code: int) -> str:
+def explain_disk(path: Path, code: int | None) -> str:
     """Say that a file cannot be written, why, and what helps."""
+    if code is None:
+        return f"{path}: cannot be written: see that its disk works and may be written by this user"
     why = os.strerror(code)
     if code in FULL:
         return f"{path}: cannot be written ({why}): {_space(path)}: make room there"
-    if code == errno.ENOENT:
+    if code == errno.ENOENT and not path.parent.exists():
         return f"{path}: cannot be written: its directory {path.parent} was deleted"
+    if code == errno.ENOENT:
+        return f"{path}: was deleted, and the run needs it"
     return f"{path}: cannot be written ({why}): see that its disk works and may be written by this user"
 
 

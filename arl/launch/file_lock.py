@@ -1,7 +1,24 @@
 """Take the lock of a file that processes share, without waiting for it."""
 
+import errno
 import fcntl
-from typing import IO, Any
+import os
+import stat
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+
+def open_lock(path: Path) -> BinaryIO:
+    """Open a file to lock it, and make it if it is missing. Nobody reads what is in it.
+
+    Raises:
+        OSError: it cannot be made, or is no regular file. Opening a FIFO would wait for its other end.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(descriptor, "r+b")
 
 
 def try_lock(file: int | IO[Any], shared: bool = False) -> bool:

@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-GUARD_SECONDS = 30.0  # for the guard to remove a few files, on a busy network file system
 END_OF_A_JOB = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 LOCK = "lock"  # file in a directory, which its owner has locked
 
@@ -63,13 +62,9 @@ def removed_with_us(directory: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with guard:
-            assert guard.stdin is not None
-            guard.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                guard.wait(GUARD_SECONDS)
+        shutil.rmtree(directory, ignore_errors=True)
+        with guard:  # which reaps it; it has nothing left to do, and may be stopped
             guard.kill()
-        shutil.rmtree(directory, ignore_errors=True)  # if somebody has killed the guard
 
 
 def _start_guard(directory: Path) -> subprocess.Popen[bytes]:

@@ -67,11 +67,11 @@ def run_trust(directory: Path, addresses: Iterable[str]) -> Iterator[RunTrust]:
     key = new_key()
     folder = directory.absolute() / FOLDER
     shutil.rmtree(folder, ignore_errors=True)  # of a run whose node has failed; its key is of no more use
-    if all(is_loopback(address) for address in addresses):
-        yield RunTrust(key)
-        return
     folder.mkdir(parents=True, mode=0o700)
     with removed_with_us(folder):
+        if all(is_loopback(address) for address in addresses):
+            yield RunTrust(key)
+            return
         write_certificate(folder)
         yield RunTrust(key, folder)
 

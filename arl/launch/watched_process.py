@@ -7,7 +7,6 @@ A launcher inherits from WatchedProcess and says how its processes are read, awa
 
 import asyncio
 import contextlib
-import os
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,8 +15,9 @@ from typing import Any
 
 from arl.clock import deadline
 from arl.errors import ProcessDied
+from arl.launch.disk import explain_disk
+from arl.launch.rotating_log import OUTPUT_SECONDS, RotatingLog, read_end
 
-OUTPUT_SECONDS = 1.0  # for the rest of a dead process's output
 TAIL_LINES = 15
 TAIL_BYTES = 1 << 16  # of the log, in which its last lines are looked for
 
@@ -108,7 +108,7 @@ class WatchedProcess(ABC):
         await self._wait()
         await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)  # a child of it may hold its output open
         if self._log_failure is not None:
-            return f"{self} was killed because its output could not be logged ({self._log_failure!r})"
+            return f"{self} was killed because its output could not be logged ({_why(self._log, self._log_failure)})"
         return f"{self} {self._how_it_ended()}"
 
     async def died(self) -> ProcessDied:
@@ -143,7 +143,7 @@ class WatchedProcess(ABC):
 
     def last_words(self) -> str:
         try:
-            end = _read_end(self._log)
+            end = read_end(self._log, TAIL_BYTES)
         except OSError as error:  # what ended the process matters more
             return f"Its log {self._log} cannot be read: {error.strerror}."
         lines = end.decode(errors="replace").splitlines()[-TAIL_LINES:]
@@ -158,7 +158,7 @@ class WatchedProcess(ABC):
         """
         unfinished = b""
         try:
-            with self._log.open("ab", buffering=0) as log:
+            with RotatingLog(self._log) as log:
                 while piece := await self._read():
                     log.write(piece)
                     *lines, unfinished = (unfinished + piece).split(b"\n")
@@ -177,12 +177,11 @@ class WatchedProcess(ABC):
             self._on_line(line)
 
 
-def _read_end(log: Path) -> bytes:
-    """Return the last bytes of a log, which may be too long to be read whole."""
-    with log.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - TAIL_BYTES))
-        return file.read()
+def _why(log: Path, failure: Exception) -> str:
+    """Say why a log cannot be written, and what helps."""
+    if isinstance(failure, OSError) and failure.errno is not None:
+        return explain_disk(log, failure.errno)
+    return repr(failure)
 
 
 def describe_exit(code: int) -> str:

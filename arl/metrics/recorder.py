@@ -26,6 +26,7 @@ from arl.metrics.names import Record, number
 from arl.metrics.rates import Meters, Rates, RatesState
 from arl.metrics.recorder_state import RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRAJECTORIES, MetricsFile
+from arl.metrics.run_records import RunRecords
 from arl.metrics.sampled_episode import choose_samples
 from arl.metrics.spans import current_sink
 from arl.metrics.trace_files import Trace
@@ -123,8 +124,8 @@ class Recorder:
         if trajectories:
             self._trajectories = TrajectoryFiles(directory / TRAJECTORIES, at.num_files, codec, threaded)
         self._display = display
-        self.records = self._metrics.read()
-        past = tuple(self.records)
+        past = tuple(self._metrics.read())
+        self.records = RunRecords(past)
         self._trackers = [TrackerThread(maker, past, display.note) for maker in trackers]
 
     def __enter__(self) -> Self:
@@ -261,13 +262,16 @@ class Recorder:
 
     def has_evaluated(self, accuracy: Accuracy) -> bool:
         """Return whether the record of this evaluation is in the file, as of a run that is resumed."""
-        name = f"eval/{accuracy.suite}/accuracy"
-        return any(name in record and record["policy_version"] == accuracy.version for record in self.records)
+        return self.records.has_evaluated(accuracy.suite, accuracy.version)
+
+    def read_records(self) -> list[Record]:
+        """Read all records of the run, which only its end needs, from the file."""
+        return self._metrics.read()
 
     # ---- metrics
 
     def _write(self, record: Record) -> None:
-        self.records.append(record)
+        self.records.add(record)
         self._metrics.write(record)
         for tracker in self._trackers:
             tracker.log(record)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TextIO
 
 from arl.errors import InputError
+from arl.launch.disk import writing
 from arl.metrics.names import Record, is_defined
 
 # Names in a run directory.
@@ -24,8 +25,10 @@ def open_at(path: Path, size: int, buffering: int = 1) -> TextIO:
 
     Raises:
         InputError: the file is shorter.
+        DiskError: it cannot be opened.
     """
-    file = path.open("a", buffering=buffering)
+    with writing(path):
+        file = path.open("a", buffering=buffering)
     found = file.tell()
     if found < size:
         file.close()
@@ -35,9 +38,24 @@ def open_at(path: Path, size: int, buffering: int = 1) -> TextIO:
 
 
 def flushed_size(file: TextIO) -> int:
-    """Hand everything to the operating system and return the size of the file, bytes."""
-    file.flush()
+    """Hand everything to the operating system and return the size of the file, bytes.
+
+    Raises:
+        DiskError: it cannot be written.
+    """
+    with writing(Path(file.name)):
+        file.flush()
     return os.fstat(file.fileno()).st_size
+
+
+def close_written(file: TextIO) -> None:
+    """Close a file that was written to. It is closed also if its last bytes cannot be written.
+
+    Raises:
+        DiskError: they cannot.
+    """
+    with writing(Path(file.name)):
+        file.close()
 
 
 class MetricsFile:
@@ -63,7 +81,8 @@ class MetricsFile:
         """Append one record, whose metrics must all be defined."""
         undefined = {name for name in record if not is_defined(name)}
         assert not undefined, f"undefined metrics: {undefined}"
-        self._file.write(json.dumps(record) + "\n")
+        with writing(self._path):
+            self._file.write(json.dumps(record) + "\n")
 
     def close(self) -> None:
-        self._file.close()
+        close_written(self._file)

@@ -5,6 +5,7 @@ from rich.panel import Panel
 from rich.rule import Rule
 from rich.text import Text
 
+from arl.errors import printable
 from arl.metrics.sampled_episode import SampledEpisode
 
 COLORS = {True: "green", False: "red", None: "yellow"}  # by is_right
@@ -13,17 +14,17 @@ COLORS = {True: "green", False: "red", None: "yellow"}  # by is_right
 def draw(sample: SampledEpisode) -> Panel:
     """Draw one sample as a panel: prompt, response and a line of facts. Its text is never taken for markup."""
     parts: list[RenderableType] = [
-        Text(sample.prompt, style="dim"),
+        Text(_shown(sample.prompt), style="dim"),
         Rule(style="dim"),
-        Text(sample.response),
+        Text(_shown(sample.response)),
         Rule(style="dim"),
-        Text(facts(sample)),
+        Text(_shown(facts(sample))),
     ]
     if sample.error:
-        parts.append(Text(f"graded 0: {sample.error}", style="red"))
+        parts.append(Text(_shown(f"graded 0: {sample.error}"), style="red"))
     return Panel(
         Group(*parts),
-        title=Text(title(sample)),
+        title=Text(_shown(title(sample))),
         title_align="left",
         border_style=COLORS[sample.is_right],
     )
@@ -50,6 +51,11 @@ def facts(sample: SampledEpisode) -> str:
         f"answer {sample.answer or '–'}   reward {reward}   advantage {advantage}   "
         f"{sample.length} tokens, {ended}   versions {versions}, age {age}"
     )
+
+
+def _shown(text: str) -> str:
+    """Keep a model from writing to the terminal what it obeys."""
+    return printable(text.expandtabs())
 
 
 def _number(value: float | None) -> str:

@@ -17,6 +17,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from arl.errors import printable
 from arl.metrics.run_status import RUNS, ProcessStatus, RunStatus, Speed, WaitStatus
 
 MOST_PROCESSES = 24  # rows; a run may have hundreds
@@ -44,8 +45,8 @@ def draw_status(status: RunStatus, name: str = "", most_processes: int = MOST_PR
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column()
     for title, text in _facts(status):
-        facts.add_row(Text(title), Text(text))
-    headline = Text(_headline(status, name), style="bold")
+        facts.add_row(Text(title), Text(printable(text)))
+    headline = Text(printable(_headline(status, name)), style="bold")
     if status.end:
         return Group(headline, facts)
     return Group(headline, facts, _processes(status, most_processes))
@@ -114,7 +115,7 @@ def _wait(wait: WaitStatus, status: RunStatus) -> str:
 def _trainer(speed: Speed) -> str:
     causes = {"groups": "for groups", "bound": "for the staleness bound", "device": "for the device"}
     percents = {cause: round(100 * share) for cause, share in speed.trainer_waits.items()}
-    parts = [f"{causes[cause]} {percent}%" for cause, percent in percents.items() if percent]
+    parts = [f"{causes.get(cause, cause)} {percent}%" for cause, percent in percents.items() if percent]
     total = sum(percents.values())  # of what is shown, so that it adds up
     return f"waits {total}% of the time" + (f": {', '.join(parts)}" if parts else "")
 
@@ -150,7 +151,7 @@ def _staleness(status: RunStatus) -> str:
         bound = "exact lag"
     text = f"{bound}; engines serve version {status.loaded_version}, the trainer has {status.version}"
     step = status.last_step
-    if "staleness/mean" in step:
+    if {"staleness/mean", "staleness/max"} <= step.keys():
         text += f"; last step mean {step['staleness/mean']:.2f}, max {step['staleness/max']:.0f}"
     return text
 
@@ -158,7 +159,7 @@ def _staleness(status: RunStatus) -> str:
 def _reward(status: RunStatus) -> str:
     parts = []
     step = status.last_step
-    if "reward/trained_mean" in step:
+    if {"reward/trained_mean", "step"} <= step.keys():
         parts.append(f"{step['reward/trained_mean']:.3f} in step {step['step']:.0f}")
     for suite, (version, accuracy) in status.evaluations.items():
         parts.append(f"{suite} {accuracy:.3f} at version {version}")
@@ -170,11 +171,12 @@ def _processes(status: RunStatus, most: int) -> RenderableType:
     shown = _most_telling(status.processes, most)
     rows = [_row(process, status.time) for process in shown]
     table = Table(box=None, pad_edge=False, header_style="dim")
-    columns = [name for name in rows[0] if any(row[name] != UNKNOWN for row in rows)]
+    names = rows[0] if rows else {}
+    columns = [name for name in names if any(row[name] != UNKNOWN for row in rows)]
     for name in columns:
         table.add_column(name, no_wrap=True, justify="left" if name in LEFT else "right")
     for row in rows:
-        table.add_row(*(row[name] for name in columns))
+        table.add_row(*(Text(printable(row[name])) for name in columns))
     left_out = len(status.processes) - len(shown)
     if left_out:
         return Group(table, Text(f"… and {left_out} more processes", style="dim"))

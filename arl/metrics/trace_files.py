@@ -9,18 +9,23 @@ parts are bounded: PART_BYTES · MOST_PARTS, which is 1 GiB. Who reads steps and
 Times are clock seconds.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from arl.metrics.run_files import SPANS, TRACE_FILE, flushed_size, open_at
+from arl.errors import DiskError
+from arl.launch.disk import disk_code, explain_disk, writing
+from arl.launch.durable import remove_any
+from arl.metrics.run_files import SPANS, TRACE_FILE, close_written, flushed_size, open_at
 from arl.metrics.spans import TraceSpan
 
 BUFFER_BYTES = 1 << 16
 PART_BYTES = 64 << 20  # about 600,000 requests, which Perfetto opens in seconds
 MOST_PARTS = 16
+ANY_PART = re.compile("[0-9]{6,18}[.]json")
 END = b"\n]\n"  # of the array in a file
 OVERHEAD = len(b",\n") + len(END)  # of an event, if it is the last one
 
@@ -43,6 +48,7 @@ class TraceFile:
     """
 
     def __init__(self, path: Path, size: int) -> None:
+        self._path = path
         self._file = open_at(path, size, BUFFER_BYTES)
         self.size = size
         if size == 0:
@@ -56,15 +62,18 @@ class TraceFile:
 
     def _append(self, text: bytes) -> None:
         self.size += len(text)
-        self._file.buffer.write(text)
+        try:  # without a context manager, because every request is an event
+            self._file.buffer.write(text)
+        except OSError as error:
+            raise DiskError(explain_disk(self._path, disk_code(error))) from error
 
     def cut(self) -> int:
         """Hand everything to the operating system and return the size of the file, bytes; its array stays open."""
         return flushed_size(self._file)
 
     def close(self) -> None:
-        self._file.buffer.write(END)
-        self._file.close()
+        self._append(END)
+        close_written(self._file)
 
 
 class SpanParts:
@@ -78,13 +87,14 @@ class SpanParts:
     """
 
     def __init__(self, directory: Path, number: int, size: int, part_bytes: int, most: int) -> None:
-        directory.mkdir(exist_ok=True)
+        with writing(directory):
+            directory.mkdir(exist_ok=True)
         self._directory = directory
         self._part_bytes = part_bytes
         self._most = most
         for newer in self._numbers():
             if newer > number:
-                self._path(newer).unlink()
+                remove_any(self._path(newer))
         has_lost = size > 0 and not self._reaches(number, size)
         self.number = number + 1 if has_lost else number
         self._file = TraceFile(self._path(self.number), 0 if has_lost else size)
@@ -107,18 +117,18 @@ class SpanParts:
         self.number += 1
         for number in self._numbers():
             if number <= self.number - self._most:
-                self._path(number).unlink()
+                remove_any(self._path(number))
         self._file = TraceFile(self._path(self.number), 0)
 
     def _numbers(self) -> list[int]:
-        return [int(file.stem) for file in self._directory.glob("*.json")]
+        return [int(file.stem) for file in self._directory.glob("*.json") if ANY_PART.fullmatch(file.name)]
 
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:06d}.json"
 
     def _reaches(self, number: int, size: int) -> bool:
         path = self._path(number)
-        return path.exists() and path.stat().st_size >= size
+        return path.is_file() and path.stat().st_size >= size
 
 
 class Trace:

@@ -7,6 +7,7 @@ Text and tables cost milliseconds per thousand tokens, so a thread makes them. I
 the order of the calls, so a file holds the same rows with the thread and without it.
 """
 
+import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,11 +18,19 @@ import pyarrow.parquet as pq
 
 from arl.data.text_codec import TextCodec
 from arl.errors import DeadlineError, RunError
+from arl.launch.disk import writing
+from arl.launch.durable import remove_any
 from arl.metrics.episode_table import EpisodeRow, episode_table
 
 P = ParamSpec("P")
 
+ANY_FILE = re.compile("[0-9]{6,18}[.]parquet")
 WRITE_SECONDS = 300.0  # for everything that is left to write
+
+
+def file_name(number: int) -> str:
+    """Return the name of a trajectory file, counted from 0."""
+    return f"{number:06d}.parquet"
 
 
 class TrajectoryFiles:
@@ -49,7 +58,8 @@ class TrajectoryFiles:
         self._directory = directory
         self.num_files = num_files
         partial = directory.with_name(f".{directory.name}.partial")
-        partial.unlink(missing_ok=True)
+        with writing(directory):
+            _cut_back(directory, partial, num_files)
         self._file = _OpenFile(partial, codec)
         self._thread = ThreadPoolExecutor(1, "trajectories") if threaded else None
         self._rows: list[EpisodeRow] = []
@@ -57,10 +67,6 @@ class TrajectoryFiles:
         self._steps = 0
         self._last: Future[None] | None = None  # what the thread was asked for last
         self._ended: Future[None] | None = None  # the end of the file before this one
-        directory.mkdir(parents=True, exist_ok=True)
-        for path in directory.glob("*.parquet"):
-            if path.stem.isdecimal() and int(path.stem) >= num_files:
-                path.unlink()
 
     def write(self, rows: list[EpisodeRow]) -> None:
         """Add the trajectories of a group."""
@@ -90,7 +96,7 @@ class TrajectoryFiles:
         if self._num_rows:
             if self._ended is not None:
                 _wait(self._ended, self._directory)
-            path = self._directory / f"{self.num_files:06d}.parquet"
+            path = self._directory / file_name(self.num_files)
             self._ended = self._do(self._file.end, path)
             self.num_files += 1
         self._num_rows = 0
@@ -134,6 +140,15 @@ class TrajectoryFiles:
         return done
 
 
+def _cut_back(directory: Path, partial: Path, num_files: int) -> None:
+    """Make the directory, or remove from it what is past the first `num_files` files."""
+    remove_any(partial)
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in directory.glob("*.parquet"):
+        if ANY_FILE.fullmatch(path.name) and int(path.stem) >= num_files:
+            remove_any(path)
+
+
 class _OpenFile:
     """Hold the tables of one file until it ends. Its methods run one at a time.
 
@@ -159,8 +174,9 @@ class _OpenFile:
             raise self._failure
         table = pa.concat_tables(self._tables)
         self._tables = []
-        pq.write_table(table, self._partial)
-        self._partial.rename(path)
+        with writing(path):
+            pq.write_table(table, self._partial, write_page_checksum=True)
+            self._partial.rename(path)
 
 
 def _wait(future: Future[None], directory: Path) -> None:
@@ -169,4 +185,4 @@ def _wait(future: Future[None], directory: Path) -> None:
     except TimeoutError as error:
         raise DeadlineError(f"the writer of {directory} was not done within {WRITE_SECONDS:g} s") from error
     except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{directory}: cannot be written ({error}); make room there, and resume the run") from error
+        raise RunError(f"{directory}: cannot be written ({error}); resume the run when that is mended") from error

@@ -16,12 +16,16 @@ from transformers import (
 )
 
 from arl.data.generation_config import end_token_ids
+from arl.data.model_directory import check_model_directory, reading_model
 from arl.errors import DataError
 from arl.kernels.head import wide_product
 from arl.models.attention import ATTENTION
+from arl.models.model_files import stored_tensors
 
 # Families whose decoder is model.layers, whose attention can be replaced, and which tests or users have tried.
 ARCHITECTURES = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "GemmaForCausalLM"}
+FLOATS = ("F64", "F32", "F16", "BF16")  # safetensors' names of the dtypes that are cast
+NOT_READ = "rotary_emb.inv_freq"  # a buffer in old files
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -40,13 +44,15 @@ def load_model(
         DataError: there is no model, or one with a part that arl does not implement, which the message names; or its
             weights are incomplete, where transformers would draw the missing ones at random.
     """
-    _supported_config(path)
-    model, report = AutoModelForCausalLM.from_pretrained(
-        path,
-        dtype=DTYPES[dtype],
-        attn_implementation=ATTENTION,
-        output_loading_info=True,
-    )
+    check_weights(empty_model(path), path)
+    with reading_model(path, "model"):
+        model, report = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=DTYPES[dtype],
+            attn_implementation=ATTENTION,
+            output_loading_info=True,
+            trust_remote_code=False,
+        )
     missing = sorted(report["missing_keys"])
     if missing:
         raise DataError(f"model.path {path}: its weights lack {missing[0]}, and {len(missing) - 1} others")
@@ -69,14 +75,37 @@ def empty_model(path: str | Path) -> PreTrainedModel:
         DataError: as for load_model.
     """
     config = _supported_config(path)
-    with torch.device("meta"):
+    with torch.device("meta"), reading_model(path, "model"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION)
     end_token_ids(path)  # refuses a damaged generation_config.json, which the next line would take for none
-    with contextlib.suppress(OSError):  # without generation_config.json the model's own config is used
+    with reading_model(path, "generation_config.json"), contextlib.suppress(OSError):  # without it: the config's values
         model.generation_config = GenerationConfig.from_pretrained(path)
     if getattr(model.lm_head, "bias", None) is not None:
         raise DataError(f"model.path {path}: an output head with a bias is not supported; choose another model")
     return model.eval()
+
+
+def check_weights(model: PreTrainedModel, path: str | Path) -> None:
+    """Compare the headers of the safetensors of `path` with a model that its config.json describes.
+
+    Raises:
+        DataError: a weight is missing, has another shape, or belongs to no part of the model.
+    """
+    stored = stored_tensors(path)
+    expected = {name: tuple(weight.shape) for name, weight in model.named_parameters(remove_duplicate=False)}
+    own = {name for name, _ in model.named_parameters()}  # a tied weight once
+    if missing := sorted(own - stored.keys()):
+        raise DataError(f"model.path {path}: its weights lack {missing[0]}, and {len(missing) - 1} others")
+    for name, tensor in stored.items():
+        what = f"model.path {path}: {tensor.file.name}: {name}"
+        if name.endswith(NOT_READ):
+            continue
+        if name not in expected:
+            raise DataError(f"{what} is no part of the model that its config.json describes")
+        if tensor.shape != expected[name]:
+            raise DataError(f"{what} has shape {tensor.shape}, and its config.json asks for {expected[name]}")
+        if tensor.dtype not in FLOATS:
+            raise DataError(f"{what} is of type {tensor.dtype}; {', '.join(FLOATS)} are supported")
 
 
 def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
@@ -91,10 +120,9 @@ def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
 
 def _supported_config(path: str | Path) -> PretrainedConfig:
     """Read the config of a model that arl computes correctly, and refuse any other."""
-    try:
-        config = AutoConfig.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"model.path {path}: no model can be loaded from there ({error})") from error
+    check_model_directory(Path(path))
+    with reading_model(path, "model"):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     _refuse_unsupported(config, path)
     return config
 

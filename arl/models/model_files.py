@@ -3,18 +3,28 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
+from msgspec import Struct
 from safetensors import SafetensorError, safe_open
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from arl.data.model_source import DESCRIPTION, split_revision
 from arl.errors import DataError
+from arl.files import decode_json, open_regular, read_regular
 
 # Weights as safetensors in Hugging Face's own layout, and the files of config and tokenizer. Nothing twice.
-WANTED = ["*.json", "*.txt", "*.jinja", "tokenizer.model", "model.safetensors", "model-*.safetensors"]
+WANTED = [*DESCRIPTION, "model.safetensors", "model-*.safetensors"]
+INDEX_BYTES = 256 << 20
+
+
+class _Index(Struct):
+    weight_map: dict[str, str]  # parameter name -> name of a file
 
 
 def local_copy(path: str | Path) -> Path:
-    """Return `path` if it is a directory; otherwise download the model of that Hugging Face name.
+    """Return `path` if it is a directory; otherwise download the model of that Hugging Face name, maybe with @REVISION.
 
     Raises:
         DataError: it is neither a directory nor a model that can be downloaded.
@@ -23,8 +33,9 @@ def local_copy(path: str | Path) -> Path:
         return Path(path)
     from huggingface_hub import snapshot_download
 
+    name, revision = split_revision(str(path))
     try:
-        return Path(snapshot_download(str(path), allow_patterns=WANTED))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=WANTED))
     except (OSError, ValueError) as error:
         raise DataError(
             f"model.path {path}: neither a directory nor a model that can be downloaded ({error})"
@@ -53,27 +64,67 @@ def write_index(directory: Path, file_names: Mapping[str, str], num_bytes: int) 
     (directory / SAFE_WEIGHTS_INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n")
 
 
+class StoredTensor(NamedTuple):
+    """Describe one tensor of a safetensors file."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str  # safetensors' name of it
+
+
 def stored_files(path: str | Path) -> dict[str, Path]:
     """Map each parameter name to the file that holds it.
 
     Raises:
-        DataError: weights that are not safetensors, or a file that cannot be read.
+        DataError: see `stored_tensors`.
+    """
+    return {name: tensor.file for name, tensor in stored_tensors(path).items()}
+
+
+def stored_tensors(path: str | Path) -> dict[str, StoredTensor]:
+    """Map each parameter name to what the headers of the safetensors say.
+
+    Raises:
+        DataError: weights that are not safetensors, a file that cannot be read, or one that the index names wrongly.
     """
     home = local_copy(path)
-    index = home / SAFE_WEIGHTS_INDEX_NAME
-    whole = home / SAFE_WEIGHTS_NAME
-    if index.exists():
-        try:
-            file_names = json.loads(index.read_text())["weight_map"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"model.path {path}: {index.name} cannot be read ({error!r})") from error
-        return {name: home / file for name, file in file_names.items()}
-    if not whole.exists():
+    if (home / SAFE_WEIGHTS_INDEX_NAME).exists():
+        return _indexed_tensors(path, home)
+    if not (home / SAFE_WEIGHTS_NAME).exists():
         raise DataError(
             f"model.path {path}: has no {SAFE_WEIGHTS_NAME}; load it with transformers and save_pretrained it once"
         )
+    return _read_header(path, home / SAFE_WEIGHTS_NAME)
+
+
+def _indexed_tensors(path: str | Path, home: Path) -> dict[str, StoredTensor]:
+    """Read the headers of all files that an index names."""
     try:
-        with safe_open(whole, "np") as tensors:
-            return dict.fromkeys(tensors.keys(), whole)
+        index: _Index = decode_json(read_regular(home / SAFE_WEIGHTS_INDEX_NAME, INDEX_BYTES), _Index)
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(f"model.path {path}: {SAFE_WEIGHTS_INDEX_NAME} cannot be read ({error})") from error
+    tensors: dict[str, dict[str, StoredTensor]] = {}
+    for file_name in sorted(set(index.weight_map.values())):
+        if "/" in file_name or not file_name.endswith(".safetensors"):
+            raise DataError(f"model.path {path}: {SAFE_WEIGHTS_INDEX_NAME} names {file_name!r}, no file beside it")
+        tensors[file_name] = _read_header(path, home / file_name)
+    found = {}
+    for name, file_name in index.weight_map.items():
+        if name not in tensors[file_name]:
+            raise DataError(f"model.path {path}: {file_name} lacks {name}, which {SAFE_WEIGHTS_INDEX_NAME} puts there")
+        found[name] = tensors[file_name][name]
+    return found
+
+
+def _read_header(path: str | Path, file: Path) -> dict[str, StoredTensor]:
+    """Read what a safetensors file says of its tensors. safetensors also checks that it is as long as they are."""
+    try:
+        open_regular(file).close()  # safe_open would wait for a FIFO
+        with safe_open(file, "np") as tensors:
+            found = {}
+            for name in tensors.keys():  # noqa: SIM118
+                part = tensors.get_slice(name)
+                found[name] = StoredTensor(file, tuple(part.get_shape()), str(part.get_dtype()))
     except (OSError, SafetensorError) as error:
-        raise DataError(f"model.path {path}: {whole.name} cannot be read ({error})") from error
+        raise DataError(f"model.path {path}: {file.name} cannot be read ({error}); copy it again") from error
+    return found

@@ -3,15 +3,12 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from arl.metrics.names import BY_AGE
-
-Value = float | list[float | None] | None
-Row = dict[str, Value]  # one line of metrics.jsonl, as read
+from arl.metrics.record_file import Row, Value, step_of
 
 
 class MetricColumns(Struct, frozen=True):
@@ -61,13 +58,8 @@ def make_columns(rows: Sequence[Row]) -> MetricColumns:
             tables[name] = _table(name, values)
         else:
             numbers[name] = np.array(values, dtype=np.float64)  # None becomes NaN
-    steps = np.array([_step(row) for row in rows], dtype=np.int64)
+    steps = np.array([step_of(row) for row in rows], dtype=np.int64)
     return MetricColumns(steps, numbers, tables)
-
-
-def _step(row: Row) -> int:
-    step: Any = row["step"]
-    return int(step)
 
 
 def _table(name: str, values: Sequence[Value]) -> np.ndarray:

@@ -13,18 +13,21 @@ import yaml
 from msgspec import Struct
 
 from arl.config.leaves import leaves
-from arl.errors import InputError
+from arl.errors import DataError, InputError
+from arl.files import decode_json, read_regular
 from arl.metrics.names import OF_EVALUATION, is_defined
+from arl.metrics.record_file import Row, read_records
 from arl.metrics.run_files import LOCK, METRICS_FILE, RECIPE, SUMMARY
 from arl.report.find_runs import find_runs
-from arl.report.metric_columns import MetricColumns, Row, make_columns
+from arl.report.metric_columns import MetricColumns, make_columns
 
 RunStatus = Literal["finished", "running", "stopped"]
 LOCKS = Path("/proc/locks")  # every file lock of this machine, which can be read without taking one
 OF_A_STEP = "tokens/trained"  # every record of a step has it; evaluations are records of their own
 NAMES_SHOWN = 4
 
-_decoder = msgspec.json.Decoder(dict[str, float | list[float | None] | None])
+MOST_RECIPE = 1 << 18  # bytes
+MOST_BYTES = 1 << 26  # of a summary
 
 
 class SuiteScores(Struct, frozen=True):
@@ -106,54 +109,41 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
 def _read_recipe(name: str, directory: Path, notes: list[str]) -> dict[str, Any] | None:
     """Read the recipe as it was written; one of another version of arl is not refused."""
     try:
-        text = (directory / RECIPE).read_text()
-        tree = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        tree = _plain_tree(read_regular(directory / RECIPE, MOST_RECIPE))
     except OSError as error:
         notes.append(f"{name}: {RECIPE} cannot be read ({error.strerror}); it is left out")
         return None
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError):
         notes.append(f"{name}: {RECIPE} is no valid YAML, as if it were half written; it is left out")
         return None
-    if not isinstance(tree, dict):
+    if not isinstance(tree, dict) or not isinstance(tree.get("seed", 0), int):
         notes.append(f"{name}: {RECIPE} holds no recipe; it is left out")
         return None
     return dict(leaves(tree))
 
 
+def _plain_tree(text: bytes) -> Any:
+    """Read YAML as JSON could say it. arl writes no alias, and a few of them can stand for gigabytes."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=loader)):
+        raise ValueError("it has an alias")
+    tree = yaml.load(text, Loader=loader)
+    return decode_json(msgspec.json.encode(tree))
+
+
 def _read_rows(name: str, directory: Path, notes: list[str]) -> list[Row]:
     """Read metrics.jsonl. A last line without its end is being written, and left out."""
     try:
-        content = (directory / METRICS_FILE).read_bytes()
-    except FileNotFoundError:
+        records = read_records(directory / METRICS_FILE)
+    except DataError as error:
+        notes.append(str(error))
         return []
-    except OSError as error:
-        notes.append(f"{name}: {METRICS_FILE} cannot be read ({error.strerror})")
-        return []
-    *lines, torn = content.split(b"\n")
-    if torn:
+    if records.is_torn:
         notes.append(f"{name}: the last line of {METRICS_FILE} is half written; it is left out")
-    rows = []
-    damaged = []
-    for number, line in enumerate(lines, start=1):
-        row = _decoded(line)
-        if row is None:
-            damaged.append(str(number))
-        else:
-            rows.append(row)
-    if damaged:
+    if records.damaged:
+        damaged = [str(number) for number in records.damaged]
         notes.append(f"{name}: {METRICS_FILE}: no record in {some(damaged, 'line', 'lines')}; left out")
-    return rows
-
-
-def _decoded(line: bytes) -> Row | None:
-    """Read one record; None if the line holds none. Python writes NaN, which JSON does not know: it is absent."""
-    if b"NaN" in line or b"Infinity" in line:
-        line = line.replace(b"-Infinity", b"null").replace(b"Infinity", b"null").replace(b"NaN", b"null")
-    try:
-        row = _decoder.decode(line)
-    except msgspec.DecodeError:
-        return None
-    return row if isinstance(row.get("step"), float) else None
+    return records.rows
 
 
 def some(names: Sequence[str], one: str, several: str) -> str:
@@ -195,14 +185,14 @@ def _scores(rows: Sequence[Row]) -> dict[str, SuiteScores]:
 def _selection_bias(name: str, directory: Path, notes: list[str]) -> list[str]:
     """Read the warnings of the summary, which compare trained groups with dropped ones."""
     try:
-        summary = msgspec.json.decode((directory / SUMMARY).read_bytes())
+        summary: Any = decode_json(read_regular(directory / SUMMARY, MOST_BYTES))
     except FileNotFoundError:
         return []
     except (OSError, msgspec.DecodeError):
         notes.append(f"{name}: {SUMMARY} cannot be read")
         return []
-    lines = summary.get("selection_bias", []) if isinstance(summary, dict) else []
-    return [str(line) for line in lines]
+    lines = summary.get("selection_bias") if isinstance(summary, dict) else None
+    return [str(line) for line in lines] if isinstance(lines, list) else []
 
 
 def _status(directory: Path) -> RunStatus:

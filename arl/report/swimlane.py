@@ -18,6 +18,7 @@ from arl.report.trace_spans import RunSpans, read_spans
 from arl.report.trajectory_source import (
     TrajectoryFile,
     TrajectorySource,
+    left_out,
     read_rows,
     read_scalars,
     rows_by_file,
@@ -64,7 +65,7 @@ def draw_swimlanes(sources: Sequence[TrajectorySource]) -> Swimlanes:
         try:
             figure = _draw(source, f"swimlane-{number}")
         except DataError as error:
-            notes.append(str(error))
+            notes.append(left_out(error))
             continue
         if figure is not None:
             figures.append(figure)

@@ -6,7 +6,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from arl.files import read_regular
+
 TOKENIZER = "tokenizer.json"
+MOST_BYTES = 1 << 28  # of it
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what part of a character decodes to
 
 
@@ -28,7 +31,7 @@ class TokenTexts:
         if path is None:
             return None, f"{run}: no {TOKENIZER} in its checkpoints or model, so its tokens are shown as ids"
         try:
-            content = path.read_text(encoding="utf-8")
+            content = read_regular(path, MOST_BYTES).decode()
             if content not in self._places:
                 self._tokenizers.append(Tokenizer.from_str(content))
                 self.tables.append({})

@@ -1,16 +1,33 @@
 """Read when a run's steps and swaps were from its trace.json, which may still be growing or be torn."""
 
-import json
+import errno
+import os
+import re
 from pathlib import Path
-from typing import Any
 
+import msgspec
 from msgspec import Struct
 
+from arl.errors import DataError
+from arl.files import decode_json, open_regular
 from arl.metrics.run_files import TRACE_FILE
+from arl.metrics.trajectory_reading import LONGEST_TIME
 
 Times = tuple[float, float]  # begin and end, clock seconds
 SWAP = "swap to "
 STEP = "step "
+NUMBER = re.compile("[0-9]{1,15}")
+LONGEST_LINE = 1 << 20  # bytes
+MOST_BYTES = 1 << 30
+
+
+class _Event(Struct, frozen=True):
+    """Read an event of trace.json. Times are microseconds."""
+
+    ph: str
+    ts: float
+    name: str
+    dur: float = 0.0
 
 
 class RunSpans(Struct, frozen=True):
@@ -22,31 +39,35 @@ class RunSpans(Struct, frozen=True):
 
 def read_spans(run: Path) -> RunSpans:
     """Read the spans of a run; a missing file has none, and a torn line is left out."""
-    path = run / TRACE_FILE
     spans = RunSpans()
-    if not path.exists():
+    try:
+        with open_regular(run / TRACE_FILE) as lines:
+            if lines.seek(0, os.SEEK_END) > MOST_BYTES:
+                raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES} bytes")
+            lines.seek(0)
+            while line := lines.readline(LONGEST_LINE):
+                if SWAP.encode() in line or STEP.encode() in line:  # a run has many more lines than these
+                    _add(spans, line)
+    except FileNotFoundError:
         return spans
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if SWAP in line or STEP in line:  # a run has many more lines than these
-                _add(spans, line)
+    except OSError as error:
+        raise DataError(f"{run / TRACE_FILE}: cannot be read ({error.strerror})") from error
     return spans
 
 
-def _add(spans: RunSpans, line: str) -> None:
+def _add(spans: RunSpans, line: bytes) -> None:
     try:
-        event: dict[str, Any] = json.loads(line.strip().rstrip(","))
-    except ValueError:
+        event: _Event = decode_json(line.strip().rstrip(b","), _Event)
+    except msgspec.DecodeError:
         return  # the last line of a run that lives or has died
-    if event["ph"] != "X":
+    begin = event.ts / 1e6
+    end = begin + event.dur / 1e6
+    if event.ph != "X" or not -LONGEST_TIME <= begin <= end <= LONGEST_TIME:
         return
-    begin = event["ts"] / 1e6
-    times = (begin, begin + event["dur"] / 1e6)
-    name: str = event["name"]
     for prefix, kind in ((SWAP, spans.swaps), (STEP, spans.steps)):
-        number = name.removeprefix(prefix)
-        if name.startswith(prefix) and number.isdecimal():
-            _widen(kind, int(number), times)
+        number = event.name.removeprefix(prefix)
+        if event.name.startswith(prefix) and NUMBER.fullmatch(number):
+            _widen(kind, int(number), (begin, end))
 
 
 def _widen(spans: dict[int, Times], version: int, times: Times) -> None:

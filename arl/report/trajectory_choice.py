@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from arl.errors import DataError
 from arl.metrics.ended_groups import is_right
-from arl.report.trajectory_source import TrajectoryFile, read_scalars, spread
+from arl.report.trajectory_source import TrajectoryFile, left_out, read_scalars, spread
 from arl.types import TRAINED
 
 FILES_OF_A_RUN = 4
@@ -37,7 +37,7 @@ def choose_rows(files: Sequence[TrajectoryFile], count: int, notes: list[str]) -
         try:
             own = _outcomes(file)
         except DataError as error:
-            notes.append(str(error))
+            notes.append(left_out(error))
             continue
         for row, outcome in enumerate(own):
             outcomes.setdefault(outcome, []).append(ChosenRow(file, row))

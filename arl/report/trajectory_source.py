@@ -5,21 +5,19 @@
 A file that is torn, damaged or of an older arl is named in a note, and the others are read.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec import Struct
 
 from arl.errors import DataError
-from arl.metrics.run_files import TRAJECTORIES
+from arl.metrics.trajectory_reading import num_rows_of, read_batches, read_trajectories, trajectory_files
 
 T = TypeVar("T")
 
 LARGE_FILE = 64 * 2**20  # bytes, uncompressed; of a larger file only the first rows are read
-BATCH_ROWS = 256  # decoded at a time
 
 
 class TrajectoryFile(Struct, frozen=True):
@@ -56,11 +54,11 @@ def open_source(
     """Read the footers of a run's trajectory files, which must have these columns."""
     files = []
     notes = []
-    for path in sorted((directory / TRAJECTORIES).glob("*.parquet")):
+    for path in trajectory_files(directory):
         try:
             files.append(_opened(path, columns))
         except DataError as error:
-            notes.append(str(error))
+            notes.append(left_out(error))
     if not files and not notes:
         notes.append(f"{directory}: no complete trajectory file; none is shown")
     return TrajectorySource(
@@ -74,16 +72,10 @@ def open_source(
 
 
 def _opened(path: Path, columns: Sequence[str]) -> TrajectoryFile:
-    metadata = _read(path, pq.read_metadata)
-    there = metadata.schema.to_arrow_schema().names
-    missing = set(columns).difference(there)
-    if missing:
-        listed = ", ".join(sorted(missing))
-        raise DataError(f"{path}: lacks {listed}; an older arl wrote it, so it is left out")
-    sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
-    share = min(1.0, LARGE_FILE / max(sum(sizes), 1))
-    num_readable = int(metadata.num_rows * share)
-    return TrajectoryFile(path, metadata.num_rows, num_readable)
+    num_rows, num_bytes = num_rows_of(path, columns)
+    share = min(1.0, LARGE_FILE / max(num_bytes, 1))
+    num_readable = int(num_rows * share)
+    return TrajectoryFile(path, num_rows, num_readable)
 
 
 def read_scalars(file: TrajectoryFile, columns: Sequence[str]) -> pa.Table:
@@ -92,8 +84,7 @@ def read_scalars(file: TrajectoryFile, columns: Sequence[str]) -> pa.Table:
     Raises:
         DataError: the file is damaged.
     """
-    table = _read(file.path, lambda path: pq.read_table(path, columns=list(columns)))
-    return table.slice(0, file.num_readable)
+    return read_trajectories(file.path, columns).slice(0, file.num_readable)
 
 
 def rows_by_file(places: Iterable[tuple[TrajectoryFile, int]]) -> dict[TrajectoryFile, list[int]]:
@@ -113,30 +104,21 @@ def read_rows(file: TrajectoryFile, rows: Sequence[int], columns: Sequence[str])
     wanted = sorted(set(rows))
     if not wanted:
         return []
-    return _read(file.path, lambda path: _scan(path, wanted, columns))
-
-
-def _scan(path: Path, wanted: list[int], columns: Sequence[str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     start = 0
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
-            end = start + batch.num_rows
-            here = [row - start for row in wanted if start <= row < end]
-            places = pa.array(here, pa.int64())
-            found += batch.take(places).to_pylist()
-            start = end
-            if len(found) == len(wanted):
-                return found
-    raise DataError(f"{path}: has {start} rows, fewer than its footer says; it is left out")
+    for batch in read_batches(file.path, columns):
+        end = start + batch.num_rows
+        here = [row - start for row in wanted if start <= row < end]
+        found += batch.take(pa.array(here, pa.int64())).to_pylist()
+        start = end
+        if len(found) == len(wanted):
+            return found
+    raise DataError(f"{file.path}: has {start} rows, fewer than its footer says")
 
 
-def _read(path: Path, read: Callable[[Path], T]) -> T:
-    try:
-        return read(path)
-    except (OSError, ValueError) as error:  # pyarrow's own errors are among these
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{path}: cannot be read ({reason}), so it is left out") from error
+def left_out(error: DataError) -> str:
+    """Write the note on a damaged file."""
+    return f"{error} (it is left out)"
 
 
 def spread(candidates: Sequence[T], count: int) -> list[T]:

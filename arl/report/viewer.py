@@ -14,7 +14,7 @@ from arl.report.token_columns import COLUMNS as PACKED
 from arl.report.token_columns import MOST_TOKENS, PackedTokens, pack_tokens
 from arl.report.token_texts import TokenTexts
 from arl.report.trajectory_choice import ChosenRow, choose_rows, rightness
-from arl.report.trajectory_source import TrajectorySource, read_rows, rows_by_file
+from arl.report.trajectory_source import TrajectorySource, left_out, read_rows, rows_by_file
 from arl.types import NOT_SAMPLED
 
 MOST_TRAJECTORIES = 400
@@ -117,7 +117,7 @@ def _read(chosen: Sequence[ChosenRow], notes: list[str]) -> list[dict[str, Any]]
         try:
             rows += read_rows(file, own, COLUMNS)
         except DataError as error:
-            notes.append(str(error))
+            notes.append(left_out(error))
     return rows
 
 

@@ -24,12 +24,11 @@ from typing import NoReturn
 import msgspec
 
 from arl.launch.child import die_with
-from arl.launch.frames import FrameError, FrameReader, frame
+from arl.launch.frames import FrameError, FrameReader, decode, frame
 from arl.reward.grading import RewardCallable, judge
-from arl.reward.messages import READY, Answer, RewardCall, Verdict
+from arl.reward.messages import LONGEST_ANSWER, READY, Answer, RewardCall, Verdict, fault_in
 from arl.reward.work_timer import WorkTimer
 
-LONGEST_ANSWER = 1 << 16  # bytes: hundreds of named parts, or a traceback
 READ_BYTES = 1 << 16
 CLOSED_ITSELF = "it closed the file descriptors of its process"
 REAP_SECONDS = 1.0  # for a process that has closed its connection, or was killed, to be gone
@@ -149,7 +148,10 @@ class Lane:
                 self._timer.start()  # its start says nothing of the first call
                 continue
             if self.call is None or answer.id != self.call.id or answer.verdict is None:
-                raise LaneError("more than one answer: did the function fork and return twice?")
+                raise LaneError("more than one answer: something else wrote to the lane's connection")
+            fault = fault_in(answer.verdict)
+            if fault:
+                raise LaneError(f"something else wrote to the lane's connection: {fault}")
             seconds = self._timer.lap()
             call = self.calls.popleft()
             yield call, answer.verdict, seconds
@@ -158,10 +160,8 @@ class Lane:
         """Yield each answer before the next one is looked at: what a later call has written spoils none before it."""
         try:
             for body in self._frames.feed(data):
-                yield msgspec.msgpack.decode(body, type=Answer)
+                yield decode(body, Answer)
         except FrameError as error:
-            raise LaneError(f"too long an answer: {error}, and {LONGEST_ANSWER} are allowed") from error
-        except msgspec.MsgspecError as error:
             raise LaneError(f"something else wrote to the lane's connection ({error})") from error
 
     def make_nice(self) -> None:
@@ -274,6 +274,8 @@ def _serve(functions: Sequence[RewardCallable], calls: socket.socket) -> None:
     Consumes calls; waits for the next one; unblocked by it, or by the end of the connection, which ends the loop.
     """
     own_pid = os.getpid()
+    # What the function forks, as multiprocessing does, may run what a model wrote, and must give no answers.
+    os.register_at_fork(after_in_child=calls.close)
     frames = FrameReader()
     calls.sendall(frame(Answer(READY)))
     while data := calls.recv(READ_BYTES):

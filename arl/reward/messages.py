@@ -4,9 +4,17 @@ controller ── RewardCall ──► worker ── RewardCall ──► lane  
 controller ◄─── Answer ───── worker ◄─── Answer ───── lane      what it returned, or why there is no grade
 """
 
+import math
+
 from msgspec import Struct
 
 from arl.types import Problem, Response
+
+LONGEST_ANSWER = 1 << 16  # bytes of a frame
+LARGEST_REWARD = 1e9  # of a part, or of their weighted sum; beyond it, a step computed in float32 may be no number
+MOST_PARTS = 256
+LONGEST_NAME = 200  # characters, of a part
+LONGEST_ERROR = 1000  # characters
 
 READY = 0  # id of the answer of a worker that has imported its functions, and of a lane that is up; calls count from 1
 
@@ -36,6 +44,25 @@ class Verdict(Struct, frozen=True):
     parts: dict[str, float] = {}  # as it named them
     error: str = ""  # why there is no grade, on one line; empty: there is one
     traceback: str = ""  # where it raised, if it did
+
+
+def fault_in(verdict: Verdict) -> str:
+    """Say what a reward function cannot have given; empty: it is a verdict. Whoever receives one looks, because the
+    process that has sent it ran code that nobody has read.
+    """
+    numbers = [verdict.reward, *verdict.parts.values()]
+    if not all(is_reward(number) for number in numbers):
+        return "a reward that is no number from -1e9 to 1e9"
+    if len(verdict.parts) > MOST_PARTS or any(len(name) > LONGEST_NAME for name in verdict.parts):
+        return "too many or too long names of parts"
+    if len(verdict.error) > LONGEST_ERROR or "\n" in verdict.error:
+        return "an error that is no short line"
+    return ""
+
+
+def is_reward(number: float) -> bool:
+    """Return whether a number can be trained on."""
+    return math.isfinite(number) and abs(number) <= LARGEST_REWARD
 
 
 class Answer(Struct, frozen=True):

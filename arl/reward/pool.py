@@ -20,15 +20,21 @@ from typing import Self
 import msgspec
 
 from arl.clock import deadline
-from arl.errors import ProcessDied
+from arl.errors import DeadlineError, ProcessDied, printable
+from arl.launch.disk import writing
+from arl.launch.frames import frame
+from arl.launch.process_state import describe_state, state_letter
+from arl.launch.rotating_log import PipedLog
 from arl.reward.messages import Answer, RewardCall, Settings, Verdict
 from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer
 from arl.reward.ungraded import UngradedLog
-from arl.reward.worker_link import WorkerLink
+from arl.reward.worker_link import LONGEST_FAULT, WorkerLink
 from arl.types import Problem, Response
 
 GRACE = 10.0  # seconds beyond a call's deadline in which a worker that owes an answer must say something
 LOST = "the worker process died"
+FORGED = "something else wrote to the worker's connection"
+CANNOT_SEND = "it cannot be sent to a reward worker"
 MOST_LOSSES = 3  # workers that a call may lose, because another call may have been at fault
 
 
@@ -37,6 +43,7 @@ class _Pending:
     """Hold a call until its verdict is known."""
 
     call: RewardCall
+    framed: bytes  # the call as it is sent
     verdict: asyncio.Future[Verdict]
     num_lost: int = 0  # workers that were lost while they had it
 
@@ -89,6 +96,7 @@ class RewardPool:
         self._num_workers = workers
         self._startup = startup
         self._log = log
+        self._output: PipedLog | None = None  # while it is entered
         self._environment = environment
         self._ungraded = ungraded
         self._ids = itertools.count(1)
@@ -100,6 +108,8 @@ class RewardPool:
         self._closed = False
 
     async def __aenter__(self) -> Self:
+        with writing(self._log):
+            self._output = await PipedLog.open(self._log, self._fail_all)
         starts = [self._add_worker() for _ in range(self._num_workers)]
         try:
             # Waits for every start, also if one fails, so that no process begins after the others were ended.
@@ -128,12 +138,19 @@ class RewardPool:
         return sorted(self._workers, key=lambda worker: worker.pid or 0)
 
     async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
-        """Call `function`, which is one of `functions`, and return its verdict."""
+        """Call `function`, which is one of `functions`, and return its verdict.
+
+        A problem that no message can hold, such as one that an env has changed, is an error of its verdict.
+        """
         index = self._functions.index(function)
         if self._failure is not None:
             raise self._failure
         call = RewardCall(next(self._ids), index, problem, response)
-        pending = _Pending(call, asyncio.get_running_loop().create_future())
+        try:
+            framed = frame(call)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            return Verdict(error=f"{CANNOT_SEND} ({printable(str(error))[:LONGEST_FAULT]})")
+        pending = _Pending(call, framed, asyncio.get_running_loop().create_future())
         self._pending[call.id] = pending
         self._queue.append(pending)
         self._dispatch()
@@ -155,7 +172,7 @@ class RewardPool:
             if worker is None or not worker.has_room(alone=pending.num_lost > 0):
                 return
             self._queue.popleft()
-            worker.send(msgspec.structs.replace(pending.call, is_alone=pending.num_lost > 0))
+            worker.send(pending.call, pending.framed)
 
     def _take(self, worker: WorkerLink, answer: Answer) -> None:
         del worker
@@ -179,10 +196,12 @@ class RewardPool:
             pending = self._pending[call_id]
             pending.num_lost += 1
             if pending.num_lost < MOST_LOSSES:
+                pending.call = msgspec.structs.replace(pending.call, is_alone=True)
+                pending.framed = frame(pending.call)
                 self._queue.appendleft(pending)
             else:
                 del self._pending[call_id]
-                self._settle(pending, Verdict(error=LOST))
+                self._settle(pending, Verdict(error=f"{FORGED}: {worker.fault}" if worker.fault else LOST))
         self._start_task(self._replace(worker), "new reward worker")
 
     async def _replace(self, worker: WorkerLink) -> None:
@@ -206,19 +225,25 @@ class RewardPool:
     async def _add_worker(self) -> None:
         """Start a worker, and use it when it has imported the functions."""
         names = ", ".join(self._functions)
+        assert self._output is not None
         try:
-            worker = await WorkerLink.start(self._settings, self._environment, self._log, self._take, self._lose)
+            output = self._output.writing_end
+            worker = await WorkerLink.start(self._settings, self._environment, output, self._take, self._lose)
         except OSError as error:
             raise ProcessDied(f"a reward worker for {names} cannot be started ({error})") from error
         try:
-            async with deadline(self._startup, "reward pool", f"a worker to import {names}"):
+            async with deadline(self._startup, "reward pool", f"{worker} to import {names}"):
                 is_ready = await worker.is_ready
+        except DeadlineError as error:
+            state = worker.state()
+            await worker.end(at_once=True)
+            raise DeadlineError(f"{error}\n{worker} {state}.") from error
         except BaseException:
             await worker.end(at_once=True)
             raise
         if not is_ready:
-            await worker.end(at_once=True)
-            raise ProcessDied(f"a reward worker for {names} died at its start; see {self._log}")
+            await worker.end()
+            raise ProcessDied(f"{worker} {worker.how_it_ended()} while it imported {names}; see {self._log}")
         if self._closed:
             await worker.end(at_once=True)
         else:
@@ -235,7 +260,9 @@ class RewardPool:
             await asyncio.sleep(patience / 4)
             at = asyncio.get_running_loop().time()
             for worker in list(self._workers):
-                if worker.owed and at - worker.last_heard > patience:
+                silent = at - worker.last_heard
+                if worker.owed and silent > patience:
+                    self._ungraded.note(_describe_silence(worker, silent))
                     self._lose(worker)
 
     async def _end_all(self) -> None:
@@ -248,8 +275,21 @@ class RewardPool:
             worker.stop_listening()
         self._workers.clear()
         await asyncio.gather(*ends, *self._tasks, return_exceptions=True)
+        assert self._output is not None
+        await self._output.close()
 
     def _start_task(self, work: "asyncio._CoroutineLike[None]", name: str) -> None:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _describe_silence(worker: WorkerLink, seconds: float) -> str:
+    """Say which worker is replaced, and what keeps it from running."""
+    pid = worker.pid
+    assert pid is not None, "a worker that was given calls has started"
+    state = describe_state(state_letter(pid))
+    return (
+        f"reward worker (pid {pid}) {state}, and has said nothing for {seconds:.0f} s of the {len(worker.owed)} calls "
+        "that it owes an answer: it is replaced, and its calls are made again"
+    )

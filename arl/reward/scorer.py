@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Literal, Protocol
 
 from arl.errors import RewardError, RunError
-from arl.reward.grading import RewardCallable, judge, weigh
+from arl.reward.grading import RewardCallable, grade_of, judge, weigh
 from arl.reward.messages import Verdict
 from arl.reward.ungraded import UngradedLog
 from arl.types import Grade, Problem, Response
@@ -65,14 +65,15 @@ class Scorer:
             RewardError: on_error is drop, and it has no grade.
             RunError: on_error is stop, and it has no grade; or no episode of many problems has one.
         """
-        verdict = await self._calls.call(self._function, problem, response)
+        called = await self._calls.call(self._function, problem, response)
+        verdict = weigh(called, self._weights)
         if verdict.error:
             self._ungraded.add(self._function, problem, response, verdict)
             self._refuse(problem, verdict)
             self._count_problem(problem, verdict)
         else:
             self._without_grade.clear()
-        grade = weigh(verdict, self._weights)
+        grade = grade_of(verdict)
         self._look_for_parts(grade)
         return grade
 

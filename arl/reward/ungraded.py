@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from arl.launch.disk import writing
+from arl.launch.rotating_log import RotatingLog
 from arl.reward.messages import Verdict
 from arl.types import Problem, Response
 
@@ -28,12 +30,16 @@ class UngradedLog:
         self._counts: Counter[str] = Counter()  # by kind of cause
 
     def add(self, function: str, problem: Problem, response: Response, verdict: Verdict) -> None:
-        """Record an episode that `function` did not grade."""
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("a") as file:
-            file.write(
-                f"no grade: problem {problem.id}: {verdict.error}; the answer begins {response.text[:SHOWN]!r}\n"
-            )
+        """Record an episode that `function` did not grade.
+
+        Raises:
+            DiskError: the log cannot be written.
+        """
+        line = f"no grade: problem {problem.id}: {verdict.error}; the answer begins {response.text[:SHOWN]!r}\n"
+        with writing(self._log):
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            with RotatingLog(self._log) as log:
+                log.write(line.encode("utf-8", "backslashreplace"))
         kind = verdict.error.partition(":")[0]
         self._counts[kind] += 1
         total = self._counts.total()

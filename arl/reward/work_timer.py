@@ -8,7 +8,10 @@ import contextlib
 import time
 from typing import NamedTuple
 
+from arl.running_time import RunningClock
+
 RUNNABLE = "R"  # the state of a process that has a core, or waits for one
+_running = RunningClock()
 
 
 class _Look(NamedTuple):
@@ -29,6 +32,7 @@ class WorkTimer:
 
     def start(self) -> None:
         """Begin to count from 0."""
+        self._began = _running.time()
         self._begin = _counts(self._pid)
         self._asleep = 0.0
 
@@ -40,8 +44,8 @@ class WorkTimer:
 
     @property
     def elapsed(self) -> float:
-        """Return the seconds since the start, by the clock."""
-        return time.monotonic() - self._begin.now
+        """Return the seconds since the start in which this process, which keeps the time, was not stopped."""
+        return _running.time() - self._began
 
     @property
     def seconds(self) -> float:

@@ -36,6 +36,7 @@ from arl.launch.frames import FrameReader, frame, standard_input_socket
 from arl.reward.grading import RewardCallable
 from arl.reward.lane import READ_BYTES, Lane, LaneError, Orphans, freeze_imports
 from arl.reward.messages import READY, Answer, RewardCall, Settings, Verdict
+from arl.running_time import BEAT_SECONDS
 
 MOST_IN_LANE = 16  # calls of the front lane, so that it makes them without a wait in between
 MOST_ASIDE = 4  # lanes of a worker that go on aside
@@ -260,7 +261,10 @@ class Worker:
         return max(LEAST_PATIENCE, PATIENCE_IN_MEDIANS * statistics.median(self._seconds))
 
     def _seconds_to_wait(self) -> float | None:
-        """Return the time to the next deadline, or to the end of patience; None: no call runs."""
+        """Return the time to the next deadline, to the end of patience, or to the next reading of the clock.
+
+        None: no call runs.
+        """
         left = math.inf
         for lane in self._lanes():
             if lane.call is not None:
@@ -269,7 +273,7 @@ class Worker:
                     left = min(left, self._seconds_left_of_turn(lane))
                 if lane is self._front and self._others_wait:
                     left = min(left, lane.seconds_until(self._patience()))
-        return None if left == math.inf else max(left, 0.0)
+        return None if left == math.inf else min(max(left, 0.0), BEAT_SECONDS)
 
     # ---- lanes
 

@@ -7,22 +7,23 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import msgspec
 
-from arl.launch.frames import FrameReader, frame
+from arl.errors import printable
+from arl.launch.frames import FrameError, FrameReader, decode
+from arl.launch.process_state import describe_state, state_letter
 from arl.launch.spawn import kill_session, spawn
-from arl.reward.messages import READY, Answer, RewardCall, Settings
+from arl.launch.watched_process import describe_exit
+from arl.reward.messages import LONGEST_ANSWER, READY, Answer, RewardCall, Settings, fault_in
 
 # Unreleased calls of a worker. Each answer makes room for one more, so that a burst of finished episodes waits for no
 # answers in between. Each call that is left behind halves the room, so that few wait behind answers that hang.
 FIRST_ROOM = 16
 LEAST_ROOM = 2
 MOST_ROOM = 128
+LONGEST_FAULT = 300  # characters
 END_SECONDS = 10.0  # for a worker to kill its lanes and exit
-
-_answers = msgspec.msgpack.Decoder(Answer)
 
 
 class WorkerLink(asyncio.Protocol):
@@ -40,7 +41,7 @@ class WorkerLink(asyncio.Protocol):
     ) -> None:
         self._on_answer = on_answer
         self._on_lost = on_lost
-        self._frames = FrameReader()
+        self._frames = FrameReader(LONGEST_ANSWER)
         self._transport: asyncio.WriteTransport | None = None
         self._process: asyncio.subprocess.Process | None = None
         self.is_ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()  # False: it died first
@@ -48,6 +49,7 @@ class WorkerLink(asyncio.Protocol):
         self.unreleased: set[int] = set()  # those of them that keep its front lane from the next call
         self._has_single = False  # the last call was sent alone
         self._room = FIRST_ROOM  # unreleased calls, at most
+        self.fault = ""  # what came from it that no worker sends; nothing more is read then
         self.last_heard = 0.0  # clock seconds: its last answer, or the call that was sent when it owed none
 
     @classmethod
@@ -55,11 +57,14 @@ class WorkerLink(asyncio.Protocol):
         cls,
         settings: Settings,
         environment: Mapping[str, str],
-        log: Path,
+        output: int,
         on_answer: Callable[["WorkerLink", Answer], None],
         on_lost: Callable[["WorkerLink"], None],
     ) -> "WorkerLink":
-        """Start a worker; its output is added to `log`. It is ready when it has imported its functions.
+        """Start a worker. It is ready when it has imported its functions.
+
+        Args:
+            output: file descriptor of its standard output and error.
 
         Raises:
             OSError: the process cannot be started.
@@ -69,17 +74,29 @@ class WorkerLink(asyncio.Protocol):
             loop = asyncio.get_running_loop()
             _, link = await loop.create_connection(lambda: cls(on_answer, on_lost), sock=ours)
             try:
-                with log.open("ab") as output:
-                    link._process = await spawn(
-                        (sys.executable, "-m", "arl.reward.worker", msgspec.json.encode(settings).decode()),
-                        environment,
-                        stdin=theirs.fileno(),
-                        output=output.fileno(),
-                    )
+                link._process = await spawn(
+                    (sys.executable, "-m", "arl.reward.worker", msgspec.json.encode(settings).decode()),
+                    environment,
+                    stdin=theirs.fileno(),
+                    output=output,
+                )
             except BaseException:
                 link._close()
                 raise
         return link
+
+    def __str__(self) -> str:
+        return f"reward worker (pid {self.pid})"
+
+    def state(self) -> str:
+        """Say what the kernel has it do."""
+        return describe_state(state_letter(self.pid or 0))
+
+    def how_it_ended(self) -> str:
+        """Say how it has ended, as in `was killed by SIGTERM`."""
+        assert self._process is not None
+        assert self._process.returncode is not None
+        return describe_exit(self._process.returncode)
 
     @property
     def pid(self) -> int | None:
@@ -92,15 +109,19 @@ class WorkerLink(asyncio.Protocol):
             return not self.unreleased
         return len(self.unreleased) < self._room
 
-    def send(self, call: RewardCall) -> None:
-        """Send a call, which it then owes an answer. Until it is released, one that is sent alone leaves no room."""
+    def send(self, call: RewardCall, framed: bytes) -> None:
+        """Send a call, which it then owes an answer. Until it is released, one that is sent alone leaves no room.
+
+        Args:
+            framed: the call as it is sent.
+        """
         assert self._transport is not None
         if not self.owed:
             self.last_heard = asyncio.get_running_loop().time()
         self._has_single = call.is_alone
         self.owed.add(call.id)
         self.unreleased.add(call.id)
-        self._transport.write(frame(call))
+        self._transport.write(framed)
 
     async def end(self, at_once: bool = False) -> None:
         """End the process with everything that it started, and reap it.
@@ -132,19 +153,38 @@ class WorkerLink(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        if self.fault:
+            return
         self.last_heard = asyncio.get_running_loop().time()
-        for body in self._frames.feed(data):
-            answer = _answers.decode(body)
-            if answer.id == READY:
-                self.is_ready.set_result(True)
-                continue
-            self.unreleased.discard(answer.id)
-            if answer.verdict is None:
-                self._room = max(LEAST_ROOM, self._room // 2)
-            else:
-                self._room = min(MOST_ROOM, self._room + 1)
-                self.owed.discard(answer.id)
-            self._on_answer(self, answer)
+        try:
+            for body in self._frames.feed(data):
+                self._take(decode(body, Answer))
+        except FrameError as error:  # somebody else writes here, so nothing that comes can be believed
+            self.fault = printable(str(error))[:LONGEST_FAULT]
+            assert self._transport is not None
+            self._transport.abort()
+
+    def _take(self, answer: Answer) -> None:
+        """Use an answer.
+
+        Raises:
+            FrameError: a worker gives no such answer.
+        """
+        if answer.id == READY and not self.is_ready.done():
+            self.is_ready.set_result(True)
+            return
+        if answer.id not in self.owed:
+            raise FrameError(f"an answer to call {answer.id}, which was not made")
+        fault = "" if answer.verdict is None else fault_in(answer.verdict)
+        if fault:
+            raise FrameError(fault)
+        self.unreleased.discard(answer.id)
+        if answer.verdict is None:
+            self._room = max(LEAST_ROOM, self._room // 2)
+        else:
+            self._room = min(MOST_ROOM, self._room + 1)
+            self.owed.discard(answer.id)
+        self._on_answer(self, answer)
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.is_ready.done():

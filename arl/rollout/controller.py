@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
-from arl.clock import deadline, now
+from arl.clock import now, outer_deadline
 from arl.errors import Lost, Rejected, ends_the_run, leaves
 from arl.rollout.buffer import GroupBuffer
 from arl.rollout.controller_state import ControllerState
@@ -40,7 +40,6 @@ from arl.rollout.tail_rounds import TailRounds
 from arl.rollout.wait_timer import WaitTimer
 from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, REJECTED, SET_ASIDE, Batch, Trajectory
 
-GRACE = 5.0  # seconds that a trainer's own deadline has to fire first, because it names rank, pid and version
 PASSES_UNTIL_RECALLED = 3  # of the event loop: a restored group's task, its episodes' tasks, and their recorded turns
 
 
@@ -143,7 +142,7 @@ class Controller:
                 self._start(waiting_long or self._problems.next(), tasks)
             self._gate_meter.hold(self._needs_more())
             self._loadable.set()  # a load that was put off is due, if the gate has closed
-            async with deadline(patience, "admission", self._describe_room):
+            async with outer_deadline(patience, "admission", self._describe_room):
                 await self._room.wait()
 
     def _describe_room(self) -> str:
@@ -260,7 +259,7 @@ class Controller:
             if self.is_stopping:
                 return
             batch = self._consume(version, chosen)
-            async with deadline(self._deadlines.step + GRACE, "controller", f"training step {version}"):
+            async with outer_deadline(self._deadlines.step, "controller", f"training step {version}"):
                 result = await self._trainer.step(batch)
             self.version = result.version
             self._loadable.set()
@@ -308,7 +307,7 @@ class Controller:
     async def _take_turn(self) -> None:
         """Wait for the device, where engines and trainer share one; without interruptions also for open episodes."""
         patience = self._deadlines.swap_and_restart + (0 if self._interrupts else self._deadlines.step)
-        async with deadline(patience, "controller", "the device lease"):
+        async with outer_deadline(patience, "controller", "the device lease"):
             await self._lease.acquire()
 
     # ---- state
@@ -325,7 +324,7 @@ class Controller:
 
     async def _copy_for_checkpoint(self) -> Coroutine[Any, Any, None]:
         """Copy the trainer's state while the trainer waits, and return the coroutine that writes the checkpoint."""
-        async with deadline(self._deadlines.step + GRACE, "controller", f"a copy of version {self.version}"):
+        async with outer_deadline(self._deadlines.step, "controller", f"a copy of version {self.version}"):
             await self._checkpoints.copy(self.version)
         self._saved = self.version
         return self._checkpoints.write(self.state())

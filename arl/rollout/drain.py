@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from arl.clock import deadline
+from arl.clock import outer_deadline
 
 
 class Drain:
@@ -42,7 +42,11 @@ class Drain:
             DeadlineError: that took longer than `seconds`.
         """
         self._open.clear()
-        async with deadline(seconds, "publisher", lambda: f"{self._running} episodes to end before weights are loaded"):
+
+        def what() -> str:
+            return f"{self._running} episodes to end before weights are loaded"
+
+        async with outer_deadline(seconds, "publisher", what):
             await self._empty.wait()
 
     def reopen(self) -> None:

@@ -5,7 +5,6 @@ Problem ─► open: prompt ids ─► G sessions ─► run: an env drives each
 
 import asyncio
 import hashlib
-import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -18,6 +17,7 @@ from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.errors import RewardError
 from arl.metrics.spans import span
+from arl.reward.grading import NoRewardError, read_number
 from arl.reward.shaping import UNSHAPED, Shaping
 from arl.rollout.drain import Drain
 from arl.rollout.env import Env, Session
@@ -167,9 +167,9 @@ class Episodes:
             async with self.drain.episode():
                 own = await self._env(problem, session)
             session.end()
-            if own is not None and not math.isfinite(own):
-                raise RewardError(f"the env gave problem {problem.id} the reward {own}: return a finite number or None")
-            return own
+            return None if own is None else read_number(own, "the reward that the env gave")
+        except NoRewardError as error:
+            raise RewardError(f"problem {problem.id}: {error}, or None") from error
         finally:
             session.has_ended = True
             self.num_diverged += session.diverged

@@ -15,10 +15,13 @@ import yaml
 
 from arl.config.recipe import LagFile, Recipe
 from arl.config.recipe_file import differences, load_recipe
-from arl.errors import InputError, RecipeError
+from arl.errors import DataError, InputError, RecipeError
+from arl.files import read_regular
 
 COLUMNS = ["trained_at", "group_id", "policy_versions", "loss_mask"]
-ROWS = 1024  # trajectories held in memory at a time
+MOST_BYTES = 1 << 16  # of a distribution
+MOST_DIGITS = 9  # of a lag
+MOST_GROUPS = 10**7  # of a run
 
 
 def load_lags(recipe: Recipe) -> np.ndarray | None:
@@ -34,6 +37,12 @@ def load_lags(recipe: Recipe) -> np.ndarray | None:
     steps = recipe.train.steps
     if lag is None:
         return None
+    groups = steps * recipe.rollout.problems_per_step
+    if groups > MOST_GROUPS:
+        raise InputError(
+            f"train.steps {steps}: with rollout.lag a run has at most {MOST_GROUPS} groups, whose lags are computed "
+            f"before it starts, and this one has {groups}; give fewer steps"
+        )
     if isinstance(lag, int):
         _refuse_unreachable(lag, f"rollout.lag {lag}", steps)
         draws = np.full((steps, recipe.rollout.problems_per_step), lag, np.int32)
@@ -74,8 +83,9 @@ def _read_weights(path: Path) -> dict[int, float]:
     remedy = "give a JSON or YAML mapping of lag to weight, like {0: 0.5, 2: 0.5}"
     try:
         # Nodes, not values: JSON's keys are strings, and a doubled key would be lost. JSON may be indented by tabs.
-        node = yaml.compose(path.read_text().expandtabs(), Loader=yaml.SafeLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        text = read_regular(path, MOST_BYTES).decode()
+        node = yaml.compose(text.expandtabs(), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise InputError(f"rollout.lag.dist {path}: cannot be read ({error}); {remedy}") from error
     if not isinstance(node, yaml.MappingNode) or not node.value:
         raise InputError(f"rollout.lag.dist {path}: is no mapping, or an empty one; {remedy}")
@@ -94,8 +104,11 @@ def _read_weights(path: Path) -> dict[int, float]:
 
 
 def _lag(text: Any, place: str) -> int:
-    if not (isinstance(text, str) and text.isascii() and text.isdecimal()):
-        raise InputError(f"{place}: the lag {text!r} is no whole number of versions from 0; lags are ages")
+    if not (isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS):
+        raise InputError(
+            f"{place}: the lag {text!r} is no whole number of versions from 0 with at most "
+            f"{MOST_DIGITS} digits; lags are ages"
+        )
     return int(text)
 
 
@@ -162,26 +175,21 @@ def _identity(recipe: Recipe) -> dict[str, Any]:
 
 def _recorded_staleness(directory: Path, place: str) -> dict[int, dict[int, int]]:
     """Map step -> group -> age of its oldest loss token, groups in the order of the recording."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from arl.metrics.trajectory_reading import read_batches, trajectory_files  # imports pyarrow
 
     staleness: dict[int, dict[int, int]] = {}
     try:
-        for file in sorted((directory / "trajectories").glob("*.parquet")):
-            for rows in pq.ParquetFile(file).iter_batches(ROWS, columns=COLUMNS):
-                columns = zip(
-                    rows["trained_at"].to_pylist(),
-                    rows["group_id"].to_pylist(),
-                    rows["policy_versions"],
-                    rows["loss_mask"],
-                    strict=True,
-                )
+        for file in trajectory_files(directory):
+            for rows in read_batches(file, COLUMNS):
+                columns = zip(*(rows[name] for name in COLUMNS), strict=True)
                 for step, group, versions, mask in columns:
-                    if step is None:
+                    if not step.is_valid:
                         continue  # a group that was lost
+                    version = step.as_py()
                     sampled = versions.values.to_numpy()[mask.values.to_numpy(zero_copy_only=False)]
-                    ages = staleness.setdefault(step, {})
-                    ages[group] = max(ages.get(group, 0), step - int(sampled.min(initial=step)))
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise InputError(f"{place}: its trajectories cannot be read ({error}); give an intact run") from error
+                    ages = staleness.setdefault(version, {})
+                    age = version - int(sampled.min(initial=version))
+                    ages[group.as_py()] = max(ages.get(group.as_py(), 0), age)
+    except DataError as error:
+        raise InputError(f"{place}: {error}") from error
     return staleness

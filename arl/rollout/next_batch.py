@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from arl.clock import deadline, now
+from arl.clock import now, outer_deadline
 from arl.rollout.buffer import GroupBuffer
 from arl.rollout.segment import Segment
 from arl.rollout.wait_timer import WaitTimer
@@ -51,7 +51,7 @@ class NextBatch:
             How many groups of each deadline it consumes; None: a recording has no more groups.
         """
         what = f"{self._rollout.problems_per_step} groups for step {version}"
-        async with deadline(self._patience, "trainer", lambda: f"{what}; {self._describe()}") as scope:
+        async with outer_deadline(self._patience, "trainer", lambda: f"{what}; {self._describe()}") as scope:
             while True:
                 self.finished.clear()
                 chosen = self._choose(version)

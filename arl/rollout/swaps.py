@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 
-from arl.clock import deadline, now
+from arl.clock import now, outer_deadline
 from arl.rollout.horizon import Horizon
 from arl.rollout.segment import Segment
 
@@ -64,14 +64,14 @@ class Swaps:
             if self._drain is not None:
                 await self._drain.close(self._deadlines.step)
             patience = self._deadlines.swap_and_restart
-            async with deadline(patience, "publisher", f"weights of version {version} in engines"):
+            async with outer_deadline(patience, "publisher", f"weights of version {version} in engines"):
                 update = await self._trainer.weights(version)
                 report = await self._engine.update_weights(update)
             self._paced_until = now() + self._pace.min_seconds
             self._observer.swapped(report)
             if self._drain is not None:
                 self._drain.reopen()  # before the next turn of the trainer, which closes it again
-            async with deadline(patience, "publisher", "engines to go on after the swap"):
+            async with outer_deadline(patience, "publisher", "engines to go on after the swap"):
                 await self._lease.release()
             for event in self._on_swap:
                 event.set()
@@ -80,7 +80,7 @@ class Swaps:
         """Wait for the version to load after `loaded`; the deadline counts from the last step or end of a group."""
         patience = 3 * self._deadlines.step  # a checkpoint, a batch, a step
         what = f"a version after {loaded} to load"
-        async with deadline(patience, "publisher", lambda: f"{what}; {self._describe()}") as scope:
+        async with outer_deadline(patience, "publisher", lambda: f"{what}; {self._describe()}") as scope:
             while True:
                 self.loadable.clear()
                 version = self._choose(loaded)

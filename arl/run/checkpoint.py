@@ -5,57 +5,43 @@
                                                                        one file of each: arl.train.training_copy
                           weights/vM                                   versions that engines serve, or still need
                           run.msgpack                                  controller, metrics, clock: a RunState
-                          manifest.json                                bytes and sha256 of every other file
+                          manifest.json                                bytes and sha256 of every other file, and of
+                                                                       the run's files so far: see arl.run.file_manifest
     checkpoints/best      a link to the best one by eval.best, which is never removed: see arl.run.evaluation.scoreboard
 
 copy (the trainer waits) ─► cut, one instant of the controller ─► in the background: write, checksum, sync, rename,
                                                                    remove the oldest
 
-A checkpoint is complete or not there, because its name comes last. It is used only if its checksums hold.
+A checkpoint is complete or not there, because its name comes last. It is used only if its checksums hold, see
+arl.run.intact.
 """
 
 import asyncio
-import hashlib
+import os
 import shutil
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol
 
-import msgspec
-from msgspec import Struct
-
-from arl.clock import deadline, in_thread
+from arl.clock import in_thread, outer_deadline
 from arl.config.recipe import Recipe
 from arl.data import msgpack_arrays
 from arl.engine.base import Engine
-from arl.errors import DataError
-from arl.launch.durable import sync_to_disk
-from arl.metrics.recorder_state import RecorderState
-from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
+from arl.launch.disk import writing
+from arl.launch.durable import remove_any, sync_to_disk
+from arl.metrics.run_files import TRAJECTORIES
 from arl.metrics.spans import span
 from arl.rollout.controller_state import ControllerState
+from arl.run.checkpoint_state import OLDER, STATE, STEP, RunState, checkpoints_in, complete_files, growing_files
 from arl.run.evaluation.during import Evaluations, NoEvaluations
 from arl.run.evaluation.scoreboard import BEST
+from arl.run.file_manifest import FileSum, GrowingSums, read_manifest, write_manifest
 from arl.train.base import Trainer
-from arl.types import Accuracy, WeightUpdate
+from arl.types import WeightUpdate
 
 P = ParamSpec("P")
 
-MANIFEST = "manifest.json"
-STATE = "run.msgpack"
-OLDER = "weights"  # directory of the versions before the checkpoint's
 STEPS_BETWEEN = 20  # checkpoints, unless the recipe says otherwise
-
-
-class RunState(Struct, frozen=True):
-    """Hold everything that a run is at one instant, except the trainer's tensors."""
-
-    recipe: dict[str, Any]  # as JSON
-    inputs: str  # sha256 of problems and lags: see Plan.sha256
-    time: float  # clock seconds
-    before: Accuracy | None  # the evaluation before training
-    controller: ControllerState
-    recorder: RecorderState
 
 
 class Cut(Protocol):
@@ -66,11 +52,6 @@ class Cut(Protocol):
 
     def settle(self) -> None:
         """Wait until the files that the last state counts on are complete. Called in a thread."""
-
-
-class _File(Struct, frozen=True):
-    bytes: int
-    sha256: str
 
 
 class RunCheckpoints:
@@ -100,6 +81,7 @@ class RunCheckpoints:
         self._cut = cut
         self._in_use = in_use
         self._evaluations = evaluations or NoEvaluations()
+        self._sums: GrowingSums | None = None  # of the run's files; made when they are needed
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -143,7 +125,7 @@ class RunCheckpoints:
         version = state.controller.version
         what = f"writing the checkpoint of version {version}"
         with span("checkpoints", what):
-            async with deadline(self._recipe.deadlines.step, "controller", what):
+            async with outer_deadline(self._recipe.deadlines.step, "controller", what):
                 await self._write_files(state)
         self._idle.set()
 
@@ -151,11 +133,33 @@ class RunCheckpoints:
         version = state.controller.version
         await self._trainer.saved()
         await self._off_the_loop(self._cut.settle)
-        final = self._directory / f"step_{version}"
-        await self._off_the_loop(_write_state, self._partial(version), final, state)
+        await self._off_the_loop(self._seal, state)
         is_last = self._recipe.train.is_done(version, state.controller.tokens_trained)
         self._evaluations.saved(version, is_last)
         await self.prune()
+
+    def _seal(self, state: RunState) -> None:
+        """Write `state` beside the trainer's files, and let both become a checkpoint."""
+        version = state.controller.version
+        partial = self._partial(version)
+        final = self._directory / f"{STEP}{version}"
+        run = self._directory.parent
+        with writing(partial / STATE):
+            (partial / STATE).write_bytes(msgpack_arrays.encoder().encode(state))
+            for path in _unsynced(run, state):
+                sync_to_disk(path)
+            seal(partial, final, self._sum_counted_on(run, state))
+
+    def _sum_counted_on(self, run: Path, state: RunState) -> dict[str, FileSum]:
+        """Sum the files of the run that a state counts on, as far as it does."""
+        if self._sums is None:
+            known = {} if self._in_use is None else read_manifest(self._in_use).counted_on
+            complete = {name: known[name] for name in complete_files(state.recorder) if name in known}
+            self._sums = GrowingSums(run, complete)
+        sums = {name: self._sums.beginning(name, size) for name, size in growing_files(state.recorder).items()}
+        for name in complete_files(state.recorder):
+            sums[name] = self._sums.complete(name)
+        return sums
 
     async def prune(self) -> None:
         """See Checkpoints."""
@@ -165,14 +169,13 @@ class RunCheckpoints:
     def _remove_old(self, needed: Collection[str] = ()) -> None:
         """Remove all but the newest, the best, the one in use, and those whose names are `needed`."""
         kept = self._recipe.output.keep_checkpoints
-        by_age = sorted(_checkpoints(self._directory), key=_step)
-        best = (self._directory / BEST).resolve()
-        for checkpoint in by_age[:-kept]:
-            is_needed = checkpoint.name in needed or checkpoint == self._in_use or checkpoint.resolve() == best
-            if not is_needed:
+        best = os.path.realpath(self._directory / BEST)  # a loop of links is no error to it
+        for checkpoint in checkpoints_in(self._directory)[:-kept]:
+            is_best = os.path.realpath(checkpoint) == best
+            if not (is_best or checkpoint.name in needed or checkpoint == self._in_use):
                 removed = checkpoint.with_name(f".{checkpoint.name}.removed")
                 checkpoint.rename(removed)  # first, so that a kill in between leaves no checkpoint with a part missing
-                shutil.rmtree(removed)
+                remove_any(removed)
 
     async def _off_the_loop(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run `work` in a thread; in virtual time at once, because threads have no place there."""
@@ -182,7 +185,7 @@ class RunCheckpoints:
             await in_thread(work, *args, **kwargs)
 
     def _partial(self, version: int) -> Path:
-        return self._directory / f".step_{version}.partial"
+        return self._directory / f".{STEP}{version}.partial"
 
 
 def next_checkpoint(recipe: Recipe, version: int) -> int:
@@ -203,16 +206,6 @@ def steps_between_checkpoints(recipe: Recipe) -> int:
     return STEPS_BETWEEN
 
 
-def older_versions(checkpoint: Path, served: int) -> dict[int, str]:
-    """Map each version that was saved beside `checkpoint`, from `served` on, to the directory of its weights."""
-    older = {}
-    for path in (checkpoint / OLDER).glob("v*"):
-        version = int(path.name.removeprefix("v"))
-        if version >= served:
-            older[version] = str(path)
-    return older
-
-
 def _copy_model(update: WeightUpdate, target: Path) -> None:
     """Copy what an engine loads to `target`, and nothing else that a checkpoint holds."""
     target.mkdir(parents=True)
@@ -225,142 +218,23 @@ def _copy_model(update: WeightUpdate, target: Path) -> None:
         write_state(target, update.state)
 
 
-def _write_state(partial: Path, final: Path, state: RunState) -> None:
-    (partial / STATE).write_bytes(msgpack_arrays.encoder().encode(state))
-    run = final.parent.parent
-    counted_on = [
-        run / METRICS_FILE,
-        run / TRACE_FILE,
-        *_files(run / TRAJECTORIES),
-        run / TRAJECTORIES,
-    ]
-    for path in counted_on:  # what the state counts on must be as durable as itself
-        if path.exists():
-            sync_to_disk(path)
-    seal(partial, final)
+def _unsynced(run: Path, state: RunState) -> list[Path]:
+    """List the files of the run that a state counts on, and their folder: they must be as durable as the state."""
+    files = [run / name for name in (*growing_files(state.recorder), *complete_files(state.recorder))]
+    if (run / TRAJECTORIES).is_dir():
+        files.append(run / TRAJECTORIES)
+    return files
 
 
-def seal(partial: Path, final: Path) -> None:
-    """Turn `partial` into the checkpoint `final`: write checksums, sync everything to disk, then rename."""
-    files = {str(file.relative_to(partial)): _sum(file) for file in _files(partial)}
-    manifest = msgspec.json.format(msgspec.json.encode(files))
-    (partial / MANIFEST).write_bytes(manifest)
+def seal(partial: Path, final: Path, counted_on: Mapping[str, FileSum] | None = None) -> None:
+    """Turn `partial` into the checkpoint `final`: write checksums, sync everything to disk, then rename.
+
+    Args:
+        counted_on: sums of files of the run.
+    """
+    write_manifest(partial, counted_on)
     for path in [*partial.rglob("*"), partial]:
         sync_to_disk(path)
     partial.rename(final)
     for path in (final.parent, final.parent.parent):
         sync_to_disk(path)
-
-
-def verify(checkpoint: Path) -> None:
-    """Check the size and the sha256 of every file of `checkpoint`.
-
-    Raises:
-        DataError: a file is missing, torn or altered; names it.
-    """
-    try:
-        files = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=dict[str, _File])
-    except (OSError, msgspec.DecodeError) as error:
-        raise DataError(f"checkpoint {checkpoint}: no {MANIFEST} that can be read ({error})") from error
-    has_tensors = all(_has_tensors(files, stem) for stem in ("model", "optimizer"))
-    if not has_tensors or not {STATE, "config.json"} <= files.keys():
-        raise DataError(f"checkpoint {checkpoint}: {MANIFEST} does not name all of its files")
-    for name, expected in files.items():
-        try:
-            found = _sum(checkpoint / name)
-        except OSError as error:
-            raise DataError(f"checkpoint {checkpoint}: {name} cannot be read ({error.strerror})") from error
-        if found.bytes != expected.bytes:
-            raise DataError(f"checkpoint {checkpoint}: {name} is torn: {found.bytes} of {expected.bytes} bytes")
-        if found.sha256 != expected.sha256:
-            raise DataError(f"checkpoint {checkpoint}: {name} is corrupt: its sha256 is not that of {MANIFEST}")
-
-
-def _has_tensors(files: Collection[str], stem: str) -> bool:
-    """Return whether `files` has STEM.safetensors, or one of the many files of a large model or of several ranks."""
-    return any(name.startswith(stem) and name.endswith(".safetensors") for name in files)
-
-
-def newest_intact(directory: Path, note: Callable[[str], None]) -> tuple[Path, RunState]:
-    """Find the newest intact checkpoint in `directory` and read its state; `note` is called for each damaged one.
-
-    Raises:
-        DataError: there is none.
-    """
-    for checkpoint in sorted(_checkpoints(directory), key=_step, reverse=True):
-        try:
-            verify(checkpoint)
-            state = load_state(checkpoint)
-            _refuse_lost_files(directory.parent, state, checkpoint)
-        except DataError as error:
-            note(f"{error}: using the one before")
-        else:
-            return checkpoint, state
-    raise DataError(f"{directory}: no intact checkpoint to resume from; start the run anew, without --resume")
-
-
-def clear_after(checkpoint: Path) -> None:
-    """Remove what was half written or half removed; rename what is newer than `checkpoint` to refused_step_N."""
-    for pattern in (".step_*.partial", ".step_*.removed"):
-        for rest in checkpoint.parent.glob(pattern):
-            shutil.rmtree(rest)
-    for refused in _checkpoints(checkpoint.parent):
-        if _step(refused) > _step(checkpoint):
-            aside = refused.with_name(f"refused_{refused.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            refused.rename(aside)
-    best = checkpoint.parent / BEST
-    if best.is_symlink() and not best.exists():
-        best.unlink()
-
-
-def _refuse_lost_files(run: Path, state: RunState, checkpoint: Path) -> None:
-    """Check that the files of the run reach as far as the checkpoint.
-
-    Raises:
-        DataError: one is shorter.
-    """
-    recorder = state.recorder
-    least_bytes = {
-        run / METRICS_FILE: recorder.metrics_bytes,
-        run / TRACE_FILE: recorder.trace.overview_bytes,
-    }
-    for number in range(recorder.num_files):
-        file = run / TRAJECTORIES / f"{number:06d}.parquet"
-        least_bytes[file] = 1
-    for file, least in least_bytes.items():
-        found = file.stat().st_size if file.exists() else 0
-        if found < least:
-            raise DataError(f"checkpoint {checkpoint}: {file} has {found} bytes, and it counts on {least}")
-
-
-def load_state(checkpoint: Path) -> RunState:
-    """Read the state of `checkpoint`.
-
-    Raises:
-        DataError: another version of arl wrote it.
-    """
-    encoded = (checkpoint / STATE).read_bytes()
-    try:
-        state: RunState = msgpack_arrays.decoder(RunState).decode(encoded)
-    except msgspec.MsgspecError as error:
-        raise DataError(f"checkpoint {checkpoint}: {STATE} is not of this version of arl ({error})") from error
-    return state
-
-
-def _checkpoints(directory: Path) -> list[Path]:
-    return [path for path in directory.glob("step_*") if path.name.removeprefix("step_").isdecimal()]
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("step_"))
-
-
-def _files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if path.is_file())
-
-
-def _sum(file: Path) -> _File:
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256")
-        return _File(bytes=stream.tell(), sha256=digest.hexdigest())

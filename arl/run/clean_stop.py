@@ -19,7 +19,7 @@ from types import FrameType
 from arl.clock import now
 from arl.errors import RunError, RunStopped
 from arl.metrics.run_files import RECIPE
-from arl.run.checkpoint import STATE
+from arl.run.checkpoint_state import STATE
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 
 RESUME_WITH = "resume with: "  # begins the last line of a run that can be resumed

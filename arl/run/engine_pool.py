@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NoReturn
 
-from arl.clock import deadline, now
+from arl.clock import now, outer_deadline
 from arl.engine.replica_seats import Replica
 from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
@@ -195,6 +195,7 @@ class EnginePool:
             connect=lambda url: self._starts.servers.connect(url, self._sender, member.seat),
             startup_seconds=self._recipe.deadlines.startup,
             max_restarts=self._recipe.engine.max_restarts,
+            restart_window=self._recipe.engine.restart_window,
             note=self._note,
             has_served=member.serves,
         )
@@ -219,7 +220,7 @@ class EnginePool:
         try:
             startup = self._recipe.deadlines.startup
             async with self._starts.servers.connect(url, self._sender, member.seat) as engine:
-                async with deadline(startup, "controller", f"{member} to load the newest weights"):
+                async with outer_deadline(startup, "controller", f"{member} to load the newest weights"):
                     replica = await self.router.fill(member.seat, engine, guest=member.name)
                 member.serves.set()
                 await _watch(replica)

@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from arl.clock import deadline
+from arl.clock import outer_deadline
 from arl.errors import DeadlineError, InputError, ProcessDied
 from arl.launch.base import Process, Resources
 from arl.launch.replacement import another_place
@@ -102,7 +102,7 @@ class EngineStarts:
         """Start the server of a member. A full disk is the end of this engine, and not of the run."""
         seconds = self._deadlines.startup
         try:
-            async with deadline(seconds, "controller", f"{member.name} to be started"):
+            async with outer_deadline(seconds, "controller", f"{member.name} to be started"):
                 return await self.servers.start(member.seat)
         except (OSError, DeadlineError) as error:
             raise ProcessDied(f"{member.name} cannot be started: {error}") from error

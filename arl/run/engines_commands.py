@@ -58,7 +58,7 @@ def add(run: Run, replicas: Replicas = 1) -> None:
 
     async def ask() -> None:
         control = await _reach(run)
-        seconds = _deadlines(run).swap_and_restart
+        seconds = _deadlines(run).engine_added
         for _ in range(replicas):
             added = await control.ask(AddEngine(), seconds)
             typer.echo(f"{added} serves")
@@ -99,9 +99,8 @@ def remove(run: Run, engine: Engine) -> None:
     async def ask() -> str:
         control = await _reach(run)
         deadlines = _deadlines(run)
-        seconds = deadlines.swap + deadlines.shutdown + deadlines.swap
         request = RemoveEngine(engine)
-        return await control.ask(request, seconds)
+        return await control.ask(request, deadlines.engine_removed)
 
     done = clock.run(ask)
     typer.echo(done)

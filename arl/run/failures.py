@@ -5,15 +5,19 @@ exceptions of many tasks ─► explain_deaths: which process died, or hangs ─
 
 import asyncio
 import contextlib
+import os
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
 
 from safetensors import SafetensorError
 
+from arl.clock import pauses_noticed
 from arl.engine.router import DEATH_SECONDS
-from arl.errors import ArlError, DeadlineError, EngineError, ProcessDied, RunError, TrainerError, leaves
+from arl.errors import ArlError, DeadlineError, DiskError, EngineError, ProcessDied, RunError, TrainerError, leaves
 from arl.launch.base import Launcher, Process
 from arl.launch.deaths import first_death, log_ends
+from arl.launch.disk import explain_disk
 from arl.launch.process_state import RUNS, UNREACHABLE
 
 SHOWN = 4  # processes whose logs an error shows, at most
@@ -30,6 +34,8 @@ async def explain_deaths(launcher: Launcher) -> AsyncIterator[None]:
         yield
     except Exception as error:
         causes = list(leaves(error))
+        if any(isinstance(cause, DiskError) for cause in causes):  # it is the cause of the others
+            raise
         if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
             raise await _death_or_logs(causes, launcher) or error from error
         for cause in causes:
@@ -93,19 +99,41 @@ def _describe_isolation(phrases: Mapping[Process, str], launcher: Launcher) -> s
 
 
 @contextlib.asynccontextmanager
+async def pauses_told(note: Callable[[str], None]) -> AsyncIterator[None]:
+    """Say on the terminal that this process could not run for a while, and that its deadlines were moved."""
+
+    def tell(seconds: float) -> None:
+        note(
+            f"the controller (pid {os.getpid()}) could not run for {seconds:.0f} s, because it was stopped (Ctrl-Z?), "
+            "this machine slept, or it had too much to do: its deadlines are moved by as much"
+        )
+
+    with pauses_noticed(tell):
+        yield
+
+
+@contextlib.asynccontextmanager
 async def reported_failures() -> AsyncIterator[None]:
-    """Raise one exception of a group: the first that says what happened. A full disk becomes a RunError."""
+    """Raise one exception of a group: the first that says what happened.
+
+    What the system or a file of weights refused becomes a RunError, where nobody knew better.
+    """
     try:
         yield
     except Exception as error:
         cause = cause_to_show(error)
-        if isinstance(cause, OSError | SafetensorError):
-            raise RunError(f"{cause}: is the disk full, or not writable?") from error
+        if isinstance(cause, OSError) and isinstance(cause.filename, str):
+            raise DiskError(explain_disk(Path(cause.filename), cause.errno)) from error
+        if isinstance(cause, OSError):
+            raise RunError(f"the system refused an operation of this run: {cause}") from error
+        if isinstance(cause, SafetensorError):
+            raise RunError(f"a file of weights is damaged, or was changed during the run: {cause}") from error
         raise cause from error
 
 
 def cause_to_show(error: BaseException) -> BaseException:
-    """Return the exception of a group that says what happened: the first that arl has raised, or the first."""
+    """Return the exception of a group that says what happened: of the disk, or the first of arl's own, or the first."""
     causes = list(leaves(error))
     known = [cause for cause in causes if isinstance(cause, ArlError)]
-    return (known or causes)[0]
+    of_disk = [cause for cause in known if isinstance(cause, DiskError)]
+    return (of_disk or known or causes)[0]

@@ -6,9 +6,12 @@ from pathlib import Path
 import msgspec
 
 from arl.config.recipe import Recipe
+from arl.launch.disk import writing
+from arl.launch.durable import replace_file
 from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder
+from arl.metrics.run_files import SUMMARY
 from arl.metrics.summary import Summary, TrainerMemory, mean_idle, mean_pause
 from arl.rollout.ledger import Ledger
 from arl.run.preflight import Plan
@@ -41,7 +44,7 @@ def summarize(recipe: Recipe, directory: Path, plan: Plan, outcome: Outcome, sec
     after = outcome.after
     recorder = outcome.recorder
     ledger = outcome.ledger
-    steps = [record for record in recorder.records if "tokens/trained" in record]
+    steps = [record for record in recorder.read_records() if "tokens/trained" in record]
     summary = Summary(
         directory=str(directory),
         accuracy_before=before.mean_reward if before else None,
@@ -64,9 +67,9 @@ def summarize(recipe: Recipe, directory: Path, plan: Plan, outcome: Outcome, sec
         weights_sha256=weights_sha256(directory / "checkpoints" / f"step_{outcome.version}"),
         trainer_memory=_trainer_memory(recipe, plan, steps),
     )
-    partial = directory / ".summary.json"
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
-    partial.rename(directory / "summary.json")  # last, because a run that has it is finished
+    file = directory / SUMMARY
+    with writing(file):  # last, because a run that has it is finished
+        replace_file(file, msgspec.json.format(msgspec.json.encode(summary)))
     return summary
 
 

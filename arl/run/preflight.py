@@ -24,7 +24,6 @@ from arl.launch.nccl_settings import nccl_settings
 from arl.launch.placement import NO_MIG_GROUP, Placement, place
 from arl.launch.port_needs import refuse_too_few_ports
 from arl.metrics.trackers import check_trackers
-from arl.models.model_files import stored_files
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
 from arl.run.auto import resolve_auto
@@ -45,6 +44,7 @@ from arl.tasks.registry import env_name, task_class
 from arl.train.algorithms.trial import try_algorithms
 from arl.types import Problem, Transport
 
+SHORTEST_PROMPTS = 4  # by characters, one of which may have no token at all
 LONGEST_PROMPTS = 16  # by characters; the longest by tokens is among them in practice
 EXAMPLE_CHARACTERS = 120  # of a prompt, in the plan
 
@@ -298,8 +298,6 @@ def _plan_memory(recipe: Recipe, site: _Site, longest: int, kept: int) -> Memory
         return None
     from arl.run.memory.plan_recipe import plan_recipe  # and every model class of transformers, seconds of them
 
-    if Path(recipe.model.path).is_dir():  # otherwise it is downloaded when the run begins
-        stored_files(recipe.model.path)
     return plan_recipe(recipe, site.nodes, site.place, longest, kept, site.is_here)
 
 
@@ -314,8 +312,12 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
     """
     vocab_size, context = limits
     capacity = recipe.train.capacity
-    by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
-    encoded = {codec.encode_problem(problem): problem for problem in by_length[-LONGEST_PROMPTS:]}
+    encoded = {codec.encode_problem(problem): problem for problem in _telling(problems)}
+    if () in encoded:
+        raise InputError(
+            f"problem {encoded[()].id}, {_beginning(encoded[()])!r}, has no token under the tokenizer of the model: "
+            "leave it out, or give a tokenizer that knows its characters"
+        )
     longest = max(encoded, key=len)
     prompt = len(longest)
     largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids[:1]])
@@ -340,6 +342,17 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
     if recipe.train.packing == "fixed":
         _check_packing_count(recipe.train, prompt + sampled, what)
     return prompt + sampled
+
+
+def _telling(problems: list[Problem]) -> list[Problem]:
+    """Return the longest and the shortest problems, and one of each sequence of roles, which a template may refuse."""
+    by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
+    by_roles = {
+        tuple(message["role"] for message in problem.prompt): problem
+        for problem in problems
+        if isinstance(problem.prompt, list)
+    }
+    return [*by_length[:SHORTEST_PROMPTS], *by_roles.values(), *by_length[-LONGEST_PROMPTS:]]
 
 
 def _check_packing_count(train: Train, longest: int, what: str) -> None:

@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from arl.config.recipe import Recipe, Train
-from arl.config.recipe_file import differences, dump_recipe
+from arl.config.recipe_file import differences, dump_recipe, load_recipe
 from arl.errors import DataError, InputError
-from arl.launch.file_lock import try_lock
+from arl.launch.disk import writing
+from arl.launch.durable import replace_file
+from arl.launch.file_lock import open_lock, try_lock
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import LOCK as LOCK
 from arl.metrics.run_files import RECIPE as RECIPE
 from arl.metrics.run_files import SUMMARY as SUMMARY
 from arl.metrics.run_status import shown_as_resuming
-from arl.run.checkpoint import RunState, clear_after, newest_intact, older_versions
+from arl.run.checkpoint_state import RunState, older_versions
+from arl.run.intact import clear_after, newest_intact
 from arl.run.preflight import Plan, preflight
 from arl.types import StartingVersions
 
@@ -33,6 +36,7 @@ FREE = (
     "engine.max_restarts",
     "engine.min_replicas",
     "engine.python",
+    "engine.restart_window",
     "engine.threads",
     "eval.best",
     "eval.every",
@@ -124,7 +128,7 @@ def _new_run(recipe: Recipe, display: ConsoleDisplay) -> Iterator[Origin]:
     unfinished = _unfinished(recipe)
     directory = new_run_directory(recipe)
     with _locked(directory):
-        (directory / RECIPE).write_text(dump_recipe(recipe))
+        _write_recipe(recipe, directory)
         display.note(f"run directory {directory}; weights travel by {plan.transport}")
         for note in plan.notes:
             display.note(note)
@@ -184,6 +188,15 @@ def run_to_resume(recipe: Recipe, file: Path) -> Path:
     return runs[-1]
 
 
+def recorded_recipe(recipe: Recipe, file: Path) -> Recipe:
+    """Return the recipe of the run that would be resumed, as it was recorded.
+
+    Raises:
+        InputError: there is no such run.
+    """
+    return load_recipe(run_to_resume(recipe, file) / RECIPE)
+
+
 def _runs(recipe: Recipe) -> list[Path]:
     """Return the runs of the recipe's name, oldest first."""
     first = recipe.run_directory
@@ -212,10 +225,21 @@ def _resumed(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDispla
     _refuse_other_run(recipe, plan, state, checkpoint)
     if (directory / SUMMARY).exists():
         _extend(recipe, directory, state)
-    clear_after(checkpoint)
-    (directory / RECIPE).write_text(dump_recipe(recipe))
+    clear_after(checkpoint, display.note)
+    _write_recipe(recipe, directory)
     display.note(f"resuming {directory} from {checkpoint.name}; what its files hold past that is removed")
     return Origin(plan, directory, checkpoint, state)
+
+
+def _write_recipe(recipe: Recipe, directory: Path) -> None:
+    """Write or replace the recipe of a run.
+
+    Raises:
+        DiskError: it cannot be written; an older one stays.
+    """
+    file = directory / RECIPE
+    with writing(file):
+        replace_file(file, dump_recipe(recipe).encode())
 
 
 def _extend(recipe: Recipe, directory: Path, state: RunState) -> None:
@@ -239,7 +263,8 @@ def _extend(recipe: Recipe, directory: Path, state: RunState) -> None:
             f"train.tokens {recipe.train.tokens}: {directory} has ended, and with rollout.lag the groups that it had "
             "begun are of versions that no engine serves any more; start a new run"
         )
-    (directory / SUMMARY).rename(directory / f"summary-step_{version}.json")
+    with writing(directory / SUMMARY):
+        (directory / SUMMARY).rename(directory / f"summary-step_{version}.json")
 
 
 def _refuse_other_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> None:
@@ -273,9 +298,14 @@ def _locked(directory: Path) -> Iterator[None]:
     """Hold the lock of `directory`.
 
     Raises:
-        InputError: another process runs in it.
+        InputError: another process runs in it, or the lock is no regular file.
     """
-    with (directory / LOCK).open("w") as file:
+    path = directory / LOCK
+    try:
+        lock = open_lock(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened ({error.strerror}); remove what has its name") from error
+    with lock as file:
         if not try_lock(file):
             raise InputError(f"--resume: {directory} is still running; wait for it, or end it")
         yield

@@ -6,19 +6,20 @@ A trajectory file has its name only when it is complete, so a living run is read
 trained since its last file is not there yet.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from msgspec import Struct
 
-from arl.errors import DataError, InputError
+from arl.errors import InputError
+from arl.files import open_regular
 from arl.launch.file_lock import try_lock
-from arl.metrics.run_files import METRICS_FILE, TRAJECTORIES
+from arl.metrics.record_file import read_records, step_of
+from arl.metrics.run_files import METRICS_FILE
 from arl.metrics.sampled_episode import SampledEpisode
+from arl.metrics.trajectory_reading import read_batches, read_trajectories, trajectory_files
 from arl.run.resume import LOCK, RECIPE, SUMMARY
 from arl.types import TRAINED
 
@@ -79,23 +80,18 @@ def read_samples(run: Path, wanted: Wanted) -> Shown:
 def _files(run: Path) -> list[Path]:
     if not (run / RECIPE).exists():
         raise InputError(f"{run}: no {RECIPE}, so no run; give the directory of one, like runs/quickstart")
-    files = sorted((run / TRAJECTORIES).glob("*.parquet"))
+    files = trajectory_files(run)
     if not files:
         raise InputError(
             f"{run}: no complete trajectory file yet, or output.trajectories=false; a file ends every 20 steps, at a "
             "checkpoint and at the end of the run"
         )
-    for file in files:
-        missing = set(COLUMNS) - set(pq.read_schema(file).names)
-        if missing:
-            raise DataError(f"{file}: lacks {', '.join(sorted(missing))}; an older arl wrote it: record the run again")
     return files
 
 
 def _steps(file: Path) -> tuple[int, int]:
     """Return the first and the last step in a file; (0, 0) if it has lost episodes only."""
-    versions = pq.read_table(file, columns=["trained_at"])["trained_at"]
-    extremes = pc.min_max(versions).as_py()
+    extremes = pc.min_max(read_trajectories(file, ["trained_at"])["trained_at"]).as_py()
     if extremes["max"] is None:
         return 0, 0
     return extremes["min"] + 1, extremes["max"] + 1
@@ -103,25 +99,25 @@ def _steps(file: Path) -> tuple[int, int]:
 
 def _rows_of_step(files: Sequence[Path], step: int) -> list[dict[str, Any]]:
     """Return the trained episodes of one step, one of each problem before a second one of any."""
-    chosen = [("trained_at", "=", step - 1), ("fate", "=", TRAINED)]
+    chosen = (pc.field("trained_at") == step - 1) & (pc.field("fate") == TRAINED)
     rows = [row for file in files for row in _read(file, chosen)]
     return sorted(rows, key=lambda row: row["sample"])
 
 
 def _rows_of_problem(files: Sequence[Path], wanted: Wanted) -> list[dict[str, Any]]:
     """Return all episodes of one problem, the newest first."""
-    chosen = [("problem_id", "=", wanted.problem)]
+    chosen = pc.field("problem_id") == wanted.problem
     if wanted.step is not None:
-        chosen.append(("trained_at", "=", wanted.step - 1))  # type: ignore[arg-type]
-    return [row for file in reversed(files) for row in reversed(list(_read(file, chosen)))]
+        chosen &= pc.field("trained_at") == wanted.step - 1
+    return [row for file in reversed(files) for row in reversed(_read(file, chosen))]
 
 
-def _read(file: Path, chosen: Sequence[tuple[str, str, Any]]) -> Iterator[dict[str, Any]]:
-    try:
-        table = pq.read_table(file, columns=COLUMNS, filters=list(chosen))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read ({error})") from error
-    yield from table.to_pylist()
+def _read(file: Path, chosen: pc.Expression) -> list[dict[str, Any]]:
+    """Read the chosen rows of a file, of which few are in memory at once."""
+    rows: list[dict[str, Any]] = []
+    for batch in read_batches(file, COLUMNS):
+        rows += batch.filter(chosen).to_pylist()
+    return rows
 
 
 def _sample(row: dict[str, Any]) -> SampledEpisode:
@@ -170,15 +166,16 @@ def _coverage(run: Path, newest: int) -> str:
 def _last_step(run: Path) -> int:
     """Return the last step in metrics.jsonl, whose last line may be half written; 0: none."""
     last = 0
-    for line in (run / METRICS_FILE).read_text().splitlines():
-        if line.endswith("}"):
-            record = json.loads(line)
-            if "tokens/trained" in record:
-                last = int(record["step"])
+    for record in read_records(run / METRICS_FILE).rows:
+        if "tokens/trained" in record:
+            last = step_of(record)
     return last
 
 
 def _is_running(run: Path) -> bool:
     """Return whether a process holds the lock of the run."""
-    with (run / LOCK).open() as file:
-        return not try_lock(file, shared=True)
+    try:
+        with open_regular(run / LOCK) as file:
+            return not try_lock(file, shared=True)
+    except OSError:  # a copy of a run has no lock
+        return False

@@ -24,15 +24,17 @@ from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits, model_limits
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
-from arl.errors import RecipeError
+from arl.errors import DataError, RecipeError
 from arl.files import decode_json
 from arl.launch.base import Command, Launcher, Resources
 from arl.launch.devices import visible_cores
-from arl.launch.durable import sync_to_disk
-from arl.launch.file_lock import try_lock
+from arl.launch.disk import writing
+from arl.launch.durable import remove_any, sync_to_disk
+from arl.launch.file_lock import open_lock, try_lock
 from arl.metrics.console import ConsoleDisplay
 from arl.models.characters import character_tokenizer
 from arl.models.model_files import local_copy
+from arl.run.file_manifest import check_files, read_manifest, write_manifest
 from arl.tasks.base import WarmupStage
 from arl.tasks.registry import open_task, task_class
 
@@ -148,13 +150,14 @@ def share_with_nodes(model: Path, directory: Path, display: ConsoleDisplay) -> P
     if model == shared:
         return shared
     partial = directory / ".model"
-    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
-    partial.mkdir()
     num_bytes = 0
-    for file in model.iterdir():
-        if file.is_file():
-            num_bytes += _link_or_copy(file.resolve(), partial / file.name)
-    partial.rename(shared)
+    with writing(shared):
+        remove_any(partial)  # of a run that was killed
+        partial.mkdir()
+        for file in model.iterdir():
+            if file.is_file():
+                num_bytes += _link_or_copy(file.resolve(), partial / file.name)
+        partial.rename(shared)
     if num_bytes:
         display.note(f"model: {num_bytes / 1e9:.2f} GB copied from {model} to {shared}, which all nodes see")
     return shared
@@ -178,23 +181,48 @@ async def _find_or_make(recipe: Recipe, directory: Path, launcher: Launcher, dis
     if recipe.warmup is None:
         from arl.models.tiny import make_tiny_model
 
-        make_tiny_model(recipe.model.tiny, task_characters(recipe), recipe.seed, directory / "model")
+        with writing(directory / "model"):
+            make_tiny_model(recipe.model.tiny, task_characters(recipe), recipe.seed, directory / "model")
         return directory / "model"
     job = _job(recipe)
     cached = cache_directory() / "warmup" / _digest(job, warmup_stages(recipe))
     async with _alone_with(cached):
-        if cached.exists():
+        if is_intact(cached, display):
             display.note(f"warm-up: cached in {cached}")
         else:
-            await _warm_up(recipe, job | {"output": str(cached)}, directory, launcher, display)
+            await _warm_up(recipe, job, cached, directory, launcher, display)
     return cached
+
+
+def is_intact(cached: Path, display: ConsoleDisplay) -> bool:
+    """Return whether a warm-up is in the cache, byte for byte as it was written. A damaged one is named and removed.
+
+    Raises:
+        DiskError: it cannot be removed.
+    """
+    if not os.path.lexists(cached):
+        return False
+    try:
+        check_files(cached, read_manifest(cached))
+    except DataError as error:
+        display.note(f"warm-up: the cache is damaged, so it is made anew ({error})")
+        with writing(cached):
+            remove_any(cached)
+        return False
+    return True
 
 
 @contextlib.asynccontextmanager
 async def _alone_with(cached: Path) -> AsyncIterator[None]:
-    """Hold the lock of a warm-up. Of several runs that need it, one makes it; the others look for it every second."""
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    with cached.with_suffix(".lock").open("w") as lock:
+    """Hold the lock of a warm-up. Of several runs that need it, one makes it; the others look for it every second.
+
+    Raises:
+        DiskError: the cache cannot be written; ARL_CACHE may name another place.
+    """
+    with writing(cached):
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        opened = open_lock(cached.with_suffix(".lock"))
+    with opened as lock:
         async with deadline(WARMUP_SECONDS, "run", f"another run's warm-up of {cached}"):
             while not try_lock(lock):  # noqa: ASYNC110 - the lock of another process has no event
                 await asyncio.sleep(1.0)
@@ -204,13 +232,17 @@ async def _alone_with(cached: Path) -> AsyncIterator[None]:
 async def _warm_up(
     recipe: Recipe,
     job: dict[str, Any],
+    cached: Path,
     directory: Path,
     launcher: Launcher,
     display: ConsoleDisplay,
 ) -> None:
-    """Run the job in a process of its own, and show its progress."""
+    """Run the job in a process of its own, show its progress, and put the model into the cache."""
+    made = cached.with_name(f".{cached.name}.made")
     file = directory / "warmup.json"
-    file.write_text(json.dumps(job))
+    with writing(file):
+        remove_any(made)  # of a run that was killed
+        file.write_text(json.dumps(job | {"output": str(made)}))
     stages = warmup_stages(recipe)
     steps_before = _steps_before(stages)
     display.begin("warm-up", sum(stage.steps for stage in stages))
@@ -228,6 +260,9 @@ async def _warm_up(
     resources = Resources(job["threads"], launcher.nodes[0].devices)
     process = await launcher.start("warmup", command, resources, show)
     await process.finished(WARMUP_SECONDS)
+    with writing(cached):
+        write_manifest(made)
+        made.rename(cached)
 
 
 def _steps_before(stages: Sequence[WarmupStage]) -> dict[str, int]:

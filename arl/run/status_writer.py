@@ -21,8 +21,9 @@ from arl.config.recipe import Recipe
 from arl.errors import RunStopped
 from arl.launch.resident_memory import own_resident_bytes, resident_bytes
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.names import OF_EVALUATION, Record, number
+from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder
+from arl.metrics.run_records import RunRecords
 from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, WaitStatus, write_status
 from arl.rollout.controller import Controller
 from arl.run.failures import cause_to_show
@@ -63,8 +64,6 @@ class StatusWriter:
         self._parts: Parts | None = None
         self._controller: Controller | None = None
         self._recorder: Recorder | None = None
-        self._evaluations = NewestEvaluations()
-        self._tokens = TrainedTokenSum()
         self._has_failed = False
         self._writing = threading.Lock()
         self._load = LoopLoad()
@@ -119,11 +118,11 @@ class StatusWriter:
 
     def status(self) -> RunStatus:
         """Return what the run does now."""
-        records = [] if self._recorder is None else self._recorder.records
+        records = RunRecords() if self._recorder is None else self._recorder.records
         version = self._version if self._controller is None else self._controller.version
-        speed = recent_speed(records)
+        speed = recent_speed(records.newest)
         train = self._recipe.train
-        tokens = self._tokens.read(records)
+        tokens = records.tokens_trained
         left = None if speed is None else seconds_left(train, version, tokens, speed)
         is_stopping = self._controller is not None and self._controller.is_stopping
         return RunStatus(
@@ -142,9 +141,9 @@ class StatusWriter:
             has_exact_lag=self._recipe.rollout.lag is not None,
             groups=self._groups(),
             waits=telling_waits(current_waits()),
-            last_step=_last_step(records),
+            last_step=_last_step(records.newest),
             speed=speed,
-            evaluations=self._evaluations.read(records),
+            evaluations=dict(records.evaluations),
             seconds_left=left,
             controller_busy=self._load.read(),
             processes=self._processes(),
@@ -200,41 +199,6 @@ def _describe_end(cause: BaseException) -> str:
     if isinstance(cause, RunStopped):
         return first_line
     return f"failed: {first_line}"
-
-
-class TrainedTokenSum:
-    """Add up the loss tokens of all steps. Each record is read once."""
-
-    def __init__(self) -> None:
-        self._num_read = 0
-        self._tokens = 0
-
-    def read(self, records: Sequence[Record]) -> int:
-        """Read the records that have come since, and return the sum of all."""
-        for record in records[self._num_read :]:
-            if "tokens/trained" in record:
-                self._tokens += int(number(record, "tokens/trained"))
-        self._num_read = len(records)
-        return self._tokens
-
-
-class NewestEvaluations:
-    """Map each suite to its newest version and that version's accuracy. Each record is read once."""
-
-    def __init__(self) -> None:
-        self._num_read = 0
-        self._newest: dict[str, tuple[int, float]] = {}
-
-    def read(self, records: Sequence[Record]) -> dict[str, tuple[int, float]]:
-        """Read the records that have come since, and return the newest of all."""
-        for record in records[self._num_read :]:
-            for name in record:
-                if name.startswith(OF_EVALUATION) and name.endswith("/accuracy"):
-                    suite = name.removeprefix(OF_EVALUATION).removesuffix("/accuracy")
-                    found = (int(number(record, "policy_version")), number(record, name))
-                    self._newest[suite] = max(found, self._newest.get(suite, found))
-        self._num_read = len(records)
-        return dict(self._newest)
 
 
 def _last_step(records: Sequence[Record]) -> dict[str, float]:

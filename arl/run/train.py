@@ -37,13 +37,15 @@ from arl.rollout.controller_state import ControllerState
 from arl.rollout.segment import Segment
 from arl.rollout.tail_rounds import TailGate
 from arl.run.auto import fit_to_what_is_left, resolve_auto
-from arl.run.checkpoint import RunState, load_state, next_checkpoint
+from arl.run.checkpoint import next_checkpoint
+from arl.run.checkpoint_state import RunState, load_state
 from arl.run.clean_stop import failures_with_resume_command, not_saved, stopped, stopped_by_signals
 from arl.run.evaluation.during import NoEvaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
-from arl.run.failures import explain_deaths, reported_failures
+from arl.run.failures import explain_deaths, pauses_told, reported_failures
 from arl.run.outcome import Outcome, summarize
-from arl.run.resume import Origin, begin
+from arl.run.pinned_sources import pin_sources
+from arl.run.resume import Origin, begin, recorded_recipe
 from arl.run.starting_model import starting_model
 from arl.run.status_writer import StatusWriter, written_status
 from arl.run.world import Cut, Parts, Start, World, make_world, open_world
@@ -69,10 +71,14 @@ def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path
     began = perf_counter()
     if resume is not None:
         recipe = fit_to_what_is_left(recipe, display.note)
-    recipe = resolve_auto(recipe)
-    with world.process_settings(), begin(recipe, display, resume) as origin:
-        with failures_with_resume_command(origin.directory):
-            outcome, end = _run_segments(world, recipe, origin, display, began)
+    recorded = None if resume is None else recorded_recipe(recipe, resume)
+    recipe = pin_sources(resolve_auto(recipe), recorded)
+    with (
+        world.process_settings(),
+        begin(recipe, display, resume) as origin,
+        failures_with_resume_command(origin.directory),
+    ):
+        outcome, end = _run_segments(world, recipe, origin, display, began)
         if outcome.is_stopped:
             raise stopped(origin.directory, outcome.version)
         summary = summarize(recipe, origin.directory, origin.plan, outcome, end - world.traits.start_time)
@@ -106,6 +112,7 @@ async def _make_starting_model(recipe: Recipe, origin: Origin, display: ConsoleD
     directory = origin.directory
     async with (
         reported_failures(),
+        pauses_told(display.note),
         written_status(recipe, origin, display, "making the starting model"),
         make_launcher(recipe, directory / "logs") as launcher,
         explain_deaths(launcher),
@@ -125,7 +132,12 @@ def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Ou
 
     async def run() -> tuple[Outcome, float]:
         with recorded_spans():
-            async with reported_failures(), opening as status, open_world(world, start) as parts:
+            async with (
+                reported_failures(),
+                pauses_told(start.display.note),
+                opening as status,
+                open_world(world, start) as parts,
+            ):
                 outcome = await segment.run(parts, known, status)
         return outcome, clock.now()
 
@@ -247,7 +259,7 @@ class SegmentRun:
             )
         await controller.save()
         display.note(f"the recording had no batch left after {controller.version} of {self.until} steps")
-        return number(recorder.records[-1], "time_s")
+        return number(recorder.records.newest[-1], "time_s")
 
     async def _run_until_stopped(self, controller: Controller) -> None:
         """Run the controller to its end, or until the user has stopped it.

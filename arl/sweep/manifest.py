@@ -11,9 +11,11 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import DataError
+from arl.files import decode_json, read_regular
 from arl.metrics.run_files import SWEEP_MANIFEST
 
 FORMAT = 1
+MOST_BYTES = 1 << 28
 
 
 class ManifestArm(Struct, frozen=True, kw_only=True):
@@ -55,7 +57,7 @@ def read_manifest(directory: Path) -> SweepManifest:
     """
     file = directory / SWEEP_MANIFEST
     try:
-        manifest = msgspec.json.decode(file.read_bytes(), type=SweepManifest)
+        manifest: SweepManifest = decode_json(read_regular(file, MOST_BYTES), SweepManifest)
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror}); give the directory of a sweep") from error
     except msgspec.MsgspecError as error:

@@ -1,11 +1,10 @@
 """Follow a run from its metrics.jsonl while it grows. It only reads, so the run never waits for it."""
 
-import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from arl.metrics.names import OF_EVALUATION, Record, number
+from arl.metrics.record_file import decode_record
 
 TRAINED = "tokens/trained_total"
 PIECE = 1 << 20  # bytes that are read at once
@@ -21,7 +20,7 @@ class MetricsTail:
         self.was_cut = False  # when it was last read: it is read from its beginning again
 
     def read(self) -> Iterator[Record]:
-        """Yield the records of lines that are complete.
+        """Yield the numbers of each record whose line is complete.
 
         A file that was cut back is read from its beginning. If it has grown past the old place since the last look, the
         first line found is the end of one, which is left out.
@@ -41,8 +40,9 @@ class MetricsTail:
                 self._offset += len(piece)
                 *lines, self._unfinished = (self._unfinished + piece).split(b"\n")
                 for line in lines:
-                    with contextlib.suppress(ValueError):
-                        yield json.loads(line)
+                    record = decode_record(line)
+                    if record is not None:
+                        yield {name: value for name, value in record.items() if isinstance(value, float)}
 
 
 class RunProgress:

@@ -13,14 +13,13 @@ Only what is under logs/ depends on the clock of the machine.
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
-from arl.config.recipe_file import differences, dump_recipe
-from arl.errors import InputError
+from arl.config.recipe_file import differences, dump_recipe, read_with_places
+from arl.errors import InputError, RecipeError
 from arl.launch.file_lock import try_lock
 from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.run.resume import FREE, FREE_ON_THE_WALL, SUMMARY
@@ -32,6 +31,7 @@ SWEEP_LOCK = "sweep.lock"
 RECIPES = "recipes"
 LOGS = "logs"
 NOT_COMPUTED = ("name", "seed", *FREE)  # fields in which an arm may differ from what it was
+MOST_RECIPE = 1 << 18  # bytes
 State = Literal["finished", "begun", "new"]
 
 
@@ -154,9 +154,9 @@ def _changes_of_arm(directory: Path, arm: CheckedArm) -> Iterator[tuple[str, str
     """Yield each field in which the arm would compute something else, and the difference in words."""
     file = directory / RECIPES / f"{arm.name}.yaml"
     try:
-        recorded: dict[str, Any] = yaml.safe_load(file.read_text())
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); restore it, or start another sweep") from error
+        recorded, _ = read_with_places(file)
+    except RecipeError as error:
+        raise InputError(f"{error}; restore it, or start another sweep") from error
     for field, before, now in differences(recorded, arm.recipe.model_dump(mode="json")):
         if not field.startswith(_free(arm.recipe)):
             yield field, f"arm {arm.name}: {field} = {now!r}: the sweep has {before!r}"

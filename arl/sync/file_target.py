@@ -16,6 +16,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
+from arl.launch.disk import writing
 from arl.launch.durable import sync_to_disk
 from arl.sync.publication_target import State
 from arl.types import WeightUpdate
@@ -36,16 +37,21 @@ class FileTarget:
         self._for_nodes = for_nodes
 
     def write(self, version: int, state: State) -> WeightUpdate:
-        """See PublicationTarget."""
+        """See PublicationTarget.
+
+        Raises:
+            DiskError: it cannot be written.
+        """
         final = self._directory / f"v{version}"
         temporary = self._directory / f".v{version}"
-        temporary.mkdir()
-        (temporary / "config.json").write_text(self._config_json)
-        write_state(temporary, state)
-        if self._for_nodes:
-            for path in [*temporary.iterdir(), temporary]:
-                sync_to_disk(path)
-        temporary.rename(final)
+        with writing(final):
+            temporary.mkdir()
+            (temporary / "config.json").write_text(self._config_json)
+            write_state(temporary, state)
+            if self._for_nodes:
+                for path in [*temporary.iterdir(), temporary]:
+                    sync_to_disk(path)
+            temporary.rename(final)
         return WeightUpdate(version, str(final))
 
     def discard(self, update: WeightUpdate) -> None:

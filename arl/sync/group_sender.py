@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
-from arl.clock import deadline
+from arl.clock import outer_deadline
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.sync.buckets import TensorSpec
 from arl.sync.common_swap import CommonSwap, Failures, Work
@@ -146,7 +146,7 @@ class GroupSender:
         """Have one engine receive. If it cannot, it leaves the group, so that others stop waiting for it."""
         seconds = 2 * self._seconds  # each of its commands has a deadline of its own
         try:
-            async with deadline(seconds, "engine client", f"{engine.url} to receive version {update.version}"):
+            async with outer_deadline(seconds, "engine client", f"{engine.url} to receive version {update.version}"):
                 await engine.receive(group, update, sent)
         except (EngineLost, DeadlineError):
             raise

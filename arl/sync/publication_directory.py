@@ -20,6 +20,7 @@ from safetensors import safe_open
 from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.launch.host_memory import free_memory
+from arl.launch.private_directory import removed_with_us
 from arl.sync.node_copy import PREFIX, SHARED_MEMORY, open_locked, remove_abandoned
 from arl.sync.published_versions import held_versions, kept_versions, published_bytes
 from arl.types import Transport
@@ -37,7 +38,8 @@ def publication_directory(
 ) -> Iterator[Path]:
     """Yield a new directory: in memory if every kept version fits there and all processes see it, else on disk.
 
-    The directory is removed at the end. A run that was killed leaves its directory behind; the next run removes it.
+    The directory is removed at the end, and by its guard if this process is killed. If the guard is killed as well, the
+    next run removes it.
     Transports that send from the trainer's own memory put next to nothing into it.
 
     Args:
@@ -66,9 +68,9 @@ def publication_directory(
         )
     directory, lock = make_locked_directory(place)
     try:
-        yield directory
+        with removed_with_us(directory):
+            yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
         os.close(lock)
 
 

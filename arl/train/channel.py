@@ -15,12 +15,14 @@ controller (ROUTER, one port)                        rank r (DEALER, and one for
                Left ◄──                              ends every connection
 """
 
+import traceback
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
+from arl.errors import ArlError, DiskError
 from arl.files import decode_with
 from arl.sync.buckets import TensorSpec
 from arl.sync.published_versions import BufferPlace
@@ -30,7 +32,7 @@ from arl.train.trained_tokens import TokenLogprobs
 from arl.types import MetricValue, Transport, WeightUpdate
 
 ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank: where the controller listens
-STARTUP_SECONDS = "ARL_STARTUP_SECONDS"  # environment of a rank: deadlines.startup
+STARTUP_SECONDS = "ARL_STARTUP_SECONDS"  # environment of a rank: seconds until its first message
 SENDERS = "senders"  # role of the thread that waits for Join
 CLAIMS = "claims"  # role of the thread that waits for Claim
 LONGEST_NAME = 256  # characters
@@ -74,6 +76,7 @@ class Init(_Message, frozen=True):
     publish_directory: str
     kept_versions: int  # published versions that are not discarded
     collective_seconds: float  # deadline of every collective
+    buffer_seconds: float  # deadline of a wait for memory of older versions
     shutdown_seconds: float  # deadline of what is still being published when Stop arrives
     evidence: str  # directory for what could not be trained
     every_version: bool = False  # publish each version, rather than the newest
@@ -171,6 +174,18 @@ class Stopped(_Message, frozen=True):
 class Failed(_Message, frozen=True):
     version: int
     trace: str
+    said: str = ""  # message of an error that arl raises on purpose; empty: any other
+    is_of_disk: bool = False  # it was a DiskError
+
+
+def failed(version: int, error: Exception) -> Failed:
+    """Make the message of a failure."""
+    return Failed(
+        version,
+        "".join(traceback.format_exception(error)),
+        said=str(error) if isinstance(error, ArlError) else "",
+        is_of_disk=isinstance(error, DiskError),
+    )
 
 
 class Left(_Message, frozen=True):

@@ -4,11 +4,10 @@ Claim(version) ─► BroadcastTarget.claim ─► Claimed(the newest version)
 """
 
 import threading
-import traceback
 
 from arl.sync.broadcast_target import BroadcastTarget
 from arl.train import channel
-from arl.train.channel import Claim, Claimed, Failed
+from arl.train.channel import Claim, Claimed
 from arl.train.link import Link
 from arl.train.sender_link import CONTEXT
 
@@ -29,7 +28,7 @@ def _serve(target: BroadcastTarget, seconds: float) -> None:
     while isinstance(message := link.receive(), Claim):
         try:
             version = target.claim(message.version, seconds)
-        except Exception:
-            link.send(Failed(message.version, traceback.format_exc()))
+        except Exception as error:
+            link.send(channel.failed(message.version, error))
             raise
         link.send(Claimed(version))

@@ -58,7 +58,7 @@ class Publication:
         """Take a snapshot of the present weights and hand it to the publisher. Collective.
 
         Raises:
-            TrainerError: the memory of older versions was needed for longer than the deadline of a collective.
+            TrainerError: the memory of older versions was needed for longer than deadlines.blocked_buffer.
         """
         version = self._learner.version
         flats = self._reserve(version)
@@ -84,7 +84,7 @@ class Publication:
 
     def _reserve(self, version: int) -> list[Tensor] | None:
         """Return the memory that this rank keeps `version` in; None: it keeps nothing."""
-        seconds = self._init.collective_seconds  # engines may be restarting meanwhile
+        seconds = self._init.buffer_seconds  # engines may be restarting meanwhile
         if isinstance(self._target, BroadcastTarget | IpcTarget):
             return self._target.reserve(version, self._specs, seconds)
         if self._file_buffers is not None:

@@ -11,7 +11,6 @@ Standard output goes to the rank's log: one line for each message that it receiv
 import os
 import sys
 import time
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -23,7 +22,6 @@ from arl.launch.child import leave
 from arl.train import channel
 from arl.train.channel import (
     Copied,
-    Failed,
     Init,
     Published,
     Ready,
@@ -149,7 +147,7 @@ class _Announcer:
         if self._link is None:
             self._link = Link(self._role)
         if isinstance(outcome, Exception):
-            self._link.send(Failed(self._version, "".join(traceback.format_exception(outcome))))
+            self._link.send(channel.failed(self._version, outcome))
             return
         self._version = outcome.version
         self._link.send(Published(outcome) if isinstance(outcome, WeightUpdate) else outcome)
@@ -178,10 +176,10 @@ def _serve(link: Link) -> int:
             os.environ["MASTER_PORT"] = str(init.master_port)
         rank = Rank(link, init)
         rank.serve()
-    except Exception:
-        trace = traceback.format_exc()
-        print(trace, file=sys.stderr)
-        link.send(Failed(-1 if rank is None else rank.learner.version, trace))
+    except Exception as error:
+        failure = channel.failed(-1 if rank is None else rank.learner.version, error)
+        print(failure.trace, file=sys.stderr)
+        link.send(failure)
         code = 1
     return code
 

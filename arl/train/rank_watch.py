@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 import msgspec
 
 from arl.clock import deadline
-from arl.errors import DeadlineError, RunError, TrainerError
+from arl.errors import DeadlineError, DiskError, RunError, TrainerError, short_message
 from arl.launch.base import Process
 from arl.train.channel import Failed, Hello, Init
 
@@ -28,7 +28,7 @@ class RankWatch:
         self._hellos: dict[int, Hello] = {}
         self._endings: list[asyncio.Task[None]] = []
         self._dead: list[Process] = []
-        self._raised: TrainerError | None = None
+        self._raised: RunError | None = None
         self._changed = asyncio.Event()  # a process ended, or a rank raised
 
     def add(self, rank: int, process: Process) -> None:
@@ -45,8 +45,8 @@ class RankWatch:
         first = self._hellos[0]
         return msgspec.structs.replace(init, master_address=first.address, master_port=first.port)
 
-    def raised(self, error: TrainerError) -> None:
-        """Note the traceback that a rank has sent before it exits."""
+    def raised(self, error: RunError) -> None:
+        """Note the failure that a rank has sent before it exits."""
         self._raised = self._raised or error
         self._changed.set()
 
@@ -141,9 +141,12 @@ class RankWatch:
             raise DeadlineError(f"{error}{logs}") from error
 
 
-def describe_failure(sender: Hello, failed: Failed) -> TrainerError:
+def describe_failure(sender: Hello, failed: Failed) -> TrainerError | DiskError:
     """Return the error of a rank that has raised. It shows the end of the traceback, which says what happened."""
+    who = f"{sender.role} rank {sender.rank} (pid {sender.pid} on {sender.host}) at version {failed.version}"
+    if failed.said:
+        kind = DiskError if failed.is_of_disk else TrainerError
+        return kind(f"{who}: {short_message(failed.said)}")
     cut = "…" if len(failed.trace) > LONGEST_TRACE else ""
     trace = f"{cut}{failed.trace[-LONGEST_TRACE:]}"
-    who = f"{sender.role} rank {sender.rank} (pid {sender.pid} on {sender.host}) at version {failed.version}"
     return TrainerError(f"{who} raised:\n{trace}")

@@ -21,8 +21,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from arl.config.recipe import Train
 from arl.config.section import NonNegative, Positive, PositiveFloat, Section
-from arl.data.jsonl import read_jsonl
 from arl.data.model_source import check_model_source
+from arl.data.row_problems import MalformedRow, prompt_of
+from arl.data.table_rows import Row, read_rows
 from arl.data.tokenizer import load_codec
 from arl.errors import ArlError, DataError, InputError
 from arl.train.memory_check import check_memory
@@ -71,7 +72,7 @@ def tune_pairs(job: PairsJob) -> None:
     """
     check_model_source(job.model)
     codec = load_codec(job.model)
-    pairs = [encode(codec, prompt, response) for prompt, response in _read(Path(job.data))]
+    pairs = [encode(codec, prompt, response) for prompt, response in read_pairs(Path(job.data))]
     if not pairs:
         raise DataError(f"data {job.data}: there is no pair in it; give one JSON object a line")
     longest = max(len(prompt) + len(response) for prompt, response in pairs)
@@ -127,23 +128,32 @@ def _batches(pairs: list[Pair], job: PairsJob) -> Iterator[list[Pair]]:
         del waiting[: job.batch_size]
 
 
-def _read(path: Path) -> Iterator[tuple[Any, str]]:
-    """Yield prompt and response of each line.
+def read_pairs(path: Path) -> Iterator[tuple[str | list[dict[str, str]], str]]:
+    """Yield prompt and response of each line of a jsonl file.
 
     Raises:
-        DataError: a line is not a pair.
+        DataError: the file cannot be read, or a line is not a pair.
     """
-    for place, pair in read_jsonl(path, field="data"):
+    for row in read_rows(path, field="data"):
         try:
-            prompt = pair["prompt"]
-            response = pair["response"]
-        except (KeyError, TypeError) as error:
-            raise DataError(f"{place}: a line is {{'prompt': …, 'response': …}}; {error!r}") from error
-        if not prompt or not isinstance(prompt, str | list) or not isinstance(response, str):
-            raise DataError(
-                f"{place}: needs a prompt that is text or chat messages and not empty, and a response that is text"
-            )
-        yield prompt, response
+            yield _pair(row)
+        except MalformedRow as error:
+            raise DataError(f"{row.place}: {error}") from error
+
+
+def _pair(row: Row) -> tuple[str | list[dict[str, str]], str]:
+    if row.malformed:
+        raise MalformedRow(row.malformed)
+    missing = {"prompt", "response"} - row.values.keys()
+    if missing:
+        raise MalformedRow(
+            f"a line is {{'prompt': …, 'response': …}}, and this one lacks {' and '.join(sorted(missing))}"
+        )
+    prompt = prompt_of(row.values["prompt"], "prompt")
+    response = row.values["response"]
+    if not isinstance(response, str):
+        raise MalformedRow(f"column response is {type(response).__name__}, and must be text")
+    return prompt, response
 
 
 def run(job: WarmupJob | PairsJob) -> None:

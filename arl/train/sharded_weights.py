@@ -9,7 +9,6 @@ elementwise, so the result is the same, and DTensor's dispatch, which costs more
 is not paid.
 """
 
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
 from arl.config.recipe import Train
+from arl.launch.disk import writing
+from arl.launch.durable import remove_any
 from arl.models.load import empty_model, save_description
 from arl.models.model_files import file_of_part, write_index
 from arl.models.weights import fill_model, own_rows
@@ -128,19 +129,21 @@ class ShardedWeights:
         """Write float32 master weights, config and tokenizer to `path`, all or nothing. Collective.
 
         Raises:
-            OSError: `path` exists and is not empty.
+            DiskError: it cannot be written, or `path` exists and is not empty.
         """
         weights = self._copy.copy_weights(self._local_weights())
         self._wait_for_copies()
         temporary = path.with_name(f".{path.name}.partial")
         if dist.get_rank() == 0 and temporary.exists():
             # What a killed save has left there may be the files of another number of ranks, with an index of them.
-            shutil.rmtree(temporary)
+            with writing(temporary):
+                remove_any(temporary)
         self._wait_for_ranks()
         self.write(TrainingState(weights, optimizer={}), temporary, tokenizer_path)
         self._wait_for_ranks()
         if dist.get_rank() == 0:
-            temporary.rename(path)
+            with writing(path):
+                temporary.rename(path)
 
     def training_state(self) -> TrainingState:
         """Copy this rank's share of weights and optimizer. Collective.
@@ -166,10 +169,17 @@ class ShardedWeights:
         return found
 
     def write(self, state: TrainingState, path: Path, tokenizer_path: str | Path) -> None:
-        """Write this rank's `state` to `path`, as `from_pretrained` and `load_optimizer` read it. Not collective."""
+        """Write this rank's `state` to `path`, as `from_pretrained` and `load_optimizer` read it. Not collective.
+
+        Raises:
+            DiskError: it cannot be written.
+        """
+        if self._copy.group.has_rank_0:
+            with writing(path):
+                self._write_files(state, path, tokenizer_path)
+
+    def _write_files(self, state: TrainingState, path: Path, tokenizer_path: str | Path) -> None:
         group = self._copy.group
-        if not group.has_rank_0:
-            return
         path.mkdir(parents=True, exist_ok=True)
         if group.part == 0:
             tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)

@@ -125,7 +125,7 @@ class TrainerClient:
         self._tasks = WatchedTasks(self._waits)
         self.environment = {  # of every rank
             **self._connections.environment,
-            channel.STARTUP_SECONDS: str(deadlines.startup),
+            channel.STARTUP_SECONDS: str(deadlines.first_message),
         }
         self.secrets = self._connections.secrets  # further variables of every rank
         self.tensors: tuple[TensorSpec, ...] = ()  # of every version that is published; known when `ready`
@@ -183,7 +183,7 @@ class TrainerClient:
             InputError: a trajectory is longer than train.capacity.
             ProcessDied, TrainerError: a rank died or raised.
             DeadlineError: `deadlines.step` passed; names the ranks with pid and version. The controller's own deadline
-                for a step is a few seconds longer (arl.rollout.controller.GRACE), so that this message comes first.
+                for a step is an outer one, so that this message comes first.
         """
         assert batch.version == self._version, f"a batch for version {batch.version} at version {self._version}"
         began = now()
@@ -191,7 +191,7 @@ class TrainerClient:
         steps = [Step(shard) for shard in shards]
         answers = await self._ask(steps, Stepped, self._deadlines.step)
         longest_busy = max(answer.busy_seconds for answer in answers)
-        packing["time/pack_s"] = now() - began - longest_busy
+        packing["time/pack_s"] = max(now() - began - longest_busy, 0.0)  # our clock may have stood still meanwhile
         sizes = [answer.sizes for answer in answers]
         packing |= packing_report(batch, sizes, self._packing)
         self._version += 1
@@ -261,12 +261,12 @@ class TrainerClient:
         """Let the ranks finish what they publish, and exit.
 
         Raises:
-            TrainerError, DeadlineError: a rank raised, or took longer than `deadlines.shutdown`.
+            TrainerError, DeadlineError: a rank raised, or took longer than `deadlines.shutdown` and a margin.
         """
         self._ranks.close()  # because the end of a rank is no failure from here on
         self._tasks.cancel(NETWORK)  # nor is that of its connection
         self._tasks.begin("trainer ends of connections", self._connections.ignore_ends())
-        await self._ask([Stop()] * self._num_ranks, Stopped, self._deadlines.shutdown)
+        await self._ask([Stop()] * self._num_ranks, Stopped, self._deadlines.ranks_stop)
 
     # ---- WeightSender
 

@@ -7,15 +7,18 @@ in front. Lines of one log keep their order; between two logs only the time of r
 by the place in each file, never by a time, because the clocks of two hosts differ.
 """
 
+import contextlib
 import io
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from arl.errors import InputError
+from arl.files import open_regular
+from arl.launch.rotating_log import parts_of
 from arl.metrics.run_status import STATUS_FILE, require_run
 from arl.watch.liveness import StatusWatch, is_locked
 
@@ -28,24 +31,38 @@ Show = Callable[[str], object]
 
 @dataclass
 class RoleLog:
-    """Read one log from where it was read to."""
+    """Read one log from where it was read to, over the ends of its parts: see arl.launch.rotating_log."""
 
     role: str
     path: Path
-    at: int = 0  # bytes that were read
+    at: int = 0  # bytes that were read of the part that was read last
+    part: int | None = None  # inode of that part; None: nothing was read yet
     unfinished: bytes = b""  # the beginning of a line
 
     def new_lines(self) -> list[str]:
         """Return the whole lines that have been added. A log that was cut back is read from its begin."""
-        with self.path.open("rb") as file:
-            if file.seek(0, os.SEEK_END) < self.at:
-                self.at = 0
-                self.unfinished = b""
-            file.seek(self.at)
-            added = file.read()
-            self.at = file.tell()
-        *lines, self.unfinished = (self.unfinished + added).split(b"\n")
+        with _open_parts(self.path) as parts:
+            added = [self._read_part(part) for part in self._unread(parts)]
+        *lines, self.unfinished = b"".join([self.unfinished, *added]).split(b"\n")
         return [line.decode(errors="replace") for line in lines]
+
+    def _unread(self, parts: Sequence[BinaryIO]) -> Sequence[BinaryIO]:
+        """Return the part that was read last and those after it, the oldest first; every part if it is gone."""
+        inodes = [_inode(part) for part in parts]
+        known = inodes.index(self.part) if self.part in inodes else len(parts)
+        return parts[: known + 1][::-1]
+
+    def _read_part(self, part: BinaryIO) -> bytes:
+        if _inode(part) != self.part:
+            self.part = _inode(part)
+            self.at = 0
+        elif part.seek(0, os.SEEK_END) < self.at:
+            self.at = 0
+            self.unfinished = b""
+        part.seek(self.at)
+        added = part.read()
+        self.at = part.tell()
+        return added
 
     def rest(self) -> list[str]:
         """Return the line that has no end, if there is one. Called when nothing more will come."""
@@ -54,17 +71,43 @@ class RoleLog:
         return [rest] if rest else []
 
     def seek_last(self, count: int) -> None:
-        """Go to where the last `count` lines begin."""
-        with self.path.open("rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            size = min(PIECE, end)
-            tail = _bytes_before(file, end, size)
-            while size < end and tail.count(b"\n") <= count:
-                size = min(2 * size, end)
-                tail = _bytes_before(file, end, size)
-        lines = io.BytesIO(tail).readlines()  # ends at \n alone: a progress bar of a thousand \r is one line
-        last = lines[-count:] if count else []
-        self.at = end - sum(len(line) for line in last)
+        """Go to where the last `count` lines begin, which may be in an older part."""
+        with _open_parts(self.path) as parts:
+            for part in parts:
+                last = _last_lines(part, count)
+                self.part = _inode(part)
+                self.at = part.seek(0, os.SEEK_END) - sum(len(line) for line in last)
+                count -= len(last)
+                if count <= 0:
+                    break
+
+
+@contextlib.contextmanager
+def _open_parts(log: Path) -> Iterator[list[BinaryIO]]:
+    """Open the parts of a log, the newest first, each once: one may get its next name meanwhile."""
+    with contextlib.ExitStack() as files:
+        parts: dict[int, BinaryIO] = {}
+        for path in parts_of(log):
+            with contextlib.suppress(FileNotFoundError):  # it was the oldest, and is removed
+                part = files.enter_context(open_regular(path))
+                parts.setdefault(_inode(part), part)
+        yield list(parts.values())
+
+
+def _inode(part: BinaryIO) -> int:
+    return os.fstat(part.fileno()).st_ino
+
+
+def _last_lines(file: BinaryIO, count: int) -> list[bytes]:
+    """Return the last lines of a file, `count` at most."""
+    end = file.seek(0, os.SEEK_END)
+    size = min(PIECE, end)
+    tail = _bytes_before(file, end, size)
+    while size < end and tail.count(b"\n") <= count:
+        size = min(2 * size, end)
+        tail = _bytes_before(file, end, size)
+    lines = io.BytesIO(tail).readlines()  # ends at \n alone: a progress bar of a thousand \r is one line
+    return lines[-count:] if count else []
 
 
 def _bytes_before(file: BinaryIO, end: int, size: int) -> bytes:
@@ -91,7 +134,9 @@ def find_logs(run: Path, role: str | None) -> list[RoleLog]:
 def _logs(run: Path, role: str | None) -> list[RoleLog]:
     directory = run / LOGS
     logs = [
-        RoleLog(str(path.relative_to(directory).with_suffix("")), path) for path in sorted(directory.rglob("*.log"))
+        RoleLog(str(path.relative_to(directory).with_suffix("")), path)
+        for path in sorted(directory.rglob("*.log"))
+        if path.is_file()
     ]
     if role is None:
         return logs
@@ -99,10 +144,11 @@ def _logs(run: Path, role: str | None) -> list[RoleLog]:
 
 
 def list_logs(logs: Sequence[RoleLog], show: Show) -> None:
-    """Show role, size and path of each log."""
+    """Show role, size of all parts and path of each log."""
     width = max(len(log.role) for log in logs)
     for log in logs:
-        show(f"{log.role:{width}}  {log.path.stat().st_size:>12,} bytes  {log.path}")
+        size = sum(part.stat().st_size for part in parts_of(log.path))
+        show(f"{log.role:{width}}  {size:>12,} bytes  {log.path}")
 
 
 def print_ends(logs: Sequence[RoleLog], count: int, show: Show, is_followed: bool = False) -> list[RoleLog]:

@@ -1,6 +1,9 @@
 """Columns of jsonl and parquet files become problems, as the recipe maps them."""
 
+import gzip
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from pydantic import ValidationError
 
 from arl.config.prompt_template import fill_template, template_fields
 from arl.config.recipe import Data
+from arl.data.jsonl import LONGEST_LINE
 from arl.data.problems import load_problems
 from arl.errors import DataError
 from arl.types import Problem
@@ -159,6 +163,64 @@ def test_files_that_are_not_there_are_named(tmp_path: Path, spec: str, complaint
         files = {"path": f"{tmp_path}/here.jsonl"} | {field: f"{tmp_path}/{spec}"}
         with pytest.raises(DataError, match=f"data.{field} .*{complaint}"):
             load_problems(Data.model_validate({"columns": {"prompt": "question"}, **files}), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (os.mkfifo, "is no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+        (lambda path: path.mkdir(), "is a directory"),
+        (lambda path: path.symlink_to(path), "cannot be looked up"),
+        (lambda path: path.symlink_to("absent"), "there is no file"),
+        (lambda path: path.touch(), "is empty"),
+        (lambda path: path.write_bytes(gzip.compress(b"{}")), "it is compressed: unpack it"),
+        (lambda path: path.write_bytes(b'{"prompt": "' + b"x" * LONGEST_LINE), "p.jsonl:1: is longer than 16,000,000"),
+    ],
+)
+def test_what_is_no_file_of_lines_is_refused_at_once(
+    tmp_path: Path, make: Callable[[Path], object], complaint: str
+) -> None:
+    make(tmp_path / "p.jsonl")
+    for malformed in ("fail", "skip"):
+        with pytest.raises(DataError, match=complaint):
+            training(path=str(tmp_path / "p.jsonl"), malformed=malformed)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\ud800", "~nobody-of-this-name/x", "p.jsonl/x", "[", "**\0"])
+def test_a_name_that_no_file_has_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "p.jsonl").touch()
+    for path in (name, f"{tmp_path}/{name}"):
+        with pytest.raises(DataError, match=r"data\.path"):
+            training(path=path)
+
+
+def test_a_parquet_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    table = pa.table([pa.array(["a"]), pa.array(["b"])], names=["prompt", "prompt"])
+    pq.write_table(table, tmp_path / "p.parquet")
+    with pytest.raises(DataError, match="has 2 columns 'prompt', and a row can hold one"):
+        training(path=str(tmp_path / "p.parquet"))
+
+
+def test_text_in_parquet_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    of_bytes = pa.array([b"\xff"])
+    column = pa.Array.from_buffers(pa.string(), 1, of_bytes.buffers())
+    pq.write_table(pa.table({"prompt": column}), tmp_path / "p.parquet")
+    with pytest.raises(DataError, match="cannot be read as parquet"):
+        training(path=str(tmp_path / "p.parquet"))
+
+
+@pytest.mark.parametrize("answer", [float("nan"), float("inf"), b"\xff", [b"x"]])
+def test_an_answer_that_json_cannot_hold_is_malformed(tmp_path: Path, answer: Any) -> None:
+    path = parquet(tmp_path / "p.parquet", [{"prompt": "x", "answer": answer}])
+    with pytest.raises(DataError, match=r"row 1: column answer is .* must be what JSON can hold"):
+        training(path=path)
+
+
+def test_an_answer_that_is_no_text_is_the_text_that_json_has_for_it(tmp_path: Path) -> None:
+    answers = [2, 0.5, True, ["é", None], {"a": 1}]
+    path = jsonl(tmp_path / "p.jsonl", [{"prompt": f"{answer}", "answer": answer} for answer in answers])
+    assert [problem.answer for problem in training(path=path)] == ["2", "0.5", "true", '["é", null]', '{"a": 1}']
 
 
 def test_an_empty_evaluation_file_is_refused(tmp_path: Path) -> None:

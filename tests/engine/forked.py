@@ -17,6 +17,7 @@ from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.errors import ProcessDied
 from arl.launch.child import PARENT, RUN_KEY, die_with_parent
+from arl.launch.process_state import describe_state, state_letter
 from tests.engine.conftest import KEY
 from tests.forks import forks
 
@@ -110,6 +111,9 @@ class ForkedServer:
             return False
         return True
 
+    async def state(self) -> str:
+        return describe_state(state_letter(self.pid))
+
     def last_words(self) -> str:
         return "It has no log."
 
@@ -156,7 +160,7 @@ class Servers:
                 for seat in range(self.count):
                     start = partial(self.start, seat)
                     supervisor = EngineSupervisor(
-                        router, seat, start, self.connect, 300, self.max_restarts, self.notes.append
+                        router, seat, start, self.connect, 300, self.max_restarts, 3600, self.notes.append
                     )
                     supervisors.append((supervisor, tasks.create_task(supervisor.supervise(await start()))))
                 for supervisor, _ in supervisors:

@@ -16,6 +16,6 @@ def test_the_secrets_of_a_run_that_was_killed_are_gone_when_the_next_one_begins(
     with run_trust(tmp_path, [address]) as trust:
         assert trust.certificate is None or "CERTIFICATE" in Path(trust.certificate).read_text()
         assert (trust.certificate is None) == (address == "127.0.0.1")
-        assert folder.exists() == (trust.certificate is not None)
+        assert (folder / "certificate.pem").exists() == (trust.certificate is not None)
         assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in folder.glob("*"))
     assert not folder.exists()

@@ -273,11 +273,11 @@ def test_every_admitted_group_is_trained_lost_by_its_fate_or_in_flight(events: l
                     running.append(group(number % 9, 0.5, admitted))
                     admitted += 1
                 elif event == "step" and buffer:
-                    batch = Batch(len(recorder.records), tuple(buffer))
+                    batch = Batch(len(recorder.read_records()), tuple(buffer))
                     trained.extend(buffer)
                     buffer.clear()
                     recorder.step_finished(batch, StepResult(batch.version + 1, {}), StepWaits())
-                    record = recorder.records[-1]
+                    record = recorder.records.newest[-1]
                     assert record["audit/groups_in_flight"] == len(running) + len(buffer)
                     for loss, fates in LOSSES.items():
                         assert record[f"groups/{loss}"] == sum(lost[fate] for fate in fates)

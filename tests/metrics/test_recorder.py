@@ -220,7 +220,7 @@ def test_a_batch_in_which_few_or_no_episodes_speak_is_recorded(tmp_path: Path, v
     async def main() -> Record:
         with idle_recorder(tmp_path, admitted=lambda: 2) as recorder:
             recorder.step_finished(Batch(3, (silent(versions), silent([]))), StepResult(4, {}), StepWaits())
-            return recorder.records[0]
+            return recorder.records.newest[0]
 
     record = clock.run(main)
     assert record["tokens/trained"] == len(versions)
@@ -241,7 +241,7 @@ def test_the_generated_reward_is_of_the_step_and_before_the_filter(tmp_path: Pat
             recorder.step_finished(Batch(3, (trained,)), StepResult(4, {}), StepWaits())
             recorder.group_finished(trained)
             recorder.step_finished(Batch(4, (trained,)), StepResult(5, {}), StepWaits())
-            return recorder.records
+            return recorder.read_records()
 
     records = clock.run(main)
     assert [record["reward/generated_mean"] for record in records] == [0.75, 0.5]
@@ -272,7 +272,7 @@ def test_right_and_wrong_groups_are_shares_of_those_that_were_scored(tmp_path: P
             recorder.group_lost(FAILED_GROUP, FAILED, None)  # one episode of it was not scored
             recorder.step_finished(Batch(3, (mixed,)), StepResult(4, {}), StepWaits())
             recorder.step_finished(Batch(4, (wrong,)), StepResult(5, {}), StepWaits())
-            return recorder.records
+            return recorder.read_records()
 
     first, second = clock.run(main)
     shares = [first[f"groups/{name}"] for name in ("all_right", "all_wrong", "mixed", "equal_rewards")]
@@ -291,7 +291,7 @@ def test_parts_of_the_reward_are_logged_by_name_and_take_no_name_of_arls_own(tmp
     async def main() -> Record:
         with idle_recorder(tmp_path, admitted=lambda: 9) as recorder:
             recorder.step_finished(batch, StepResult(4, {}), StepWaits())
-            return recorder.records[0]
+            return recorder.records.newest[0]
 
     record = clock.run(main)
     assert (record["reward/correct"], record["reward/format"]) == (0.5, 1.0)
@@ -304,7 +304,7 @@ def test_without_a_part_correct_the_reward_itself_says_what_is_right(tmp_path: P
             for group in BATCH.groups:
                 recorder.group_finished(group)
             recorder.step_finished(BATCH, StepResult(4, {}), StepWaits())
-            return recorder.records[0]
+            return recorder.records.newest[0]
 
     record = clock.run(main)
     assert (record["groups/mixed"], record["groups/pass_at_g"], record["groups/equal_rewards"]) == (1.0, 1.0, 0.0)

@@ -130,18 +130,18 @@ def test_what_a_killed_process_did_after_the_cut_leaves_no_trace(tmp_path: Path,
     one, two = go_on(killed, state), go_on(rebuilt, state)
     assert contents(killed) == contents(rebuilt)
     written = [json.loads(line) for line in (killed / "metrics.jsonl").read_text().splitlines()]
-    assert one.records == two.records == written
+    assert one.read_records() == two.read_records() == written
     assert (one.token_ages, one.num_spanning) == (two.token_ages, two.num_spanning)
     assert pq.read_table(killed / "trajectories").num_rows == 6 * (steps + 2)
     assert len(json.loads((killed / "trace.json").read_text())) == 4 * (steps + 2)
     assert len(json.loads((killed / "spans" / "000001.json").read_text())) == 5 * (steps + 2)
-    assert [r["step"] for r in one.records] == [5, 6, 7, 8][2 - steps :]
-    assert alive.records[-1]["step"] == 10  # and nothing has closed its files
+    assert [r["step"] for r in one.read_records()] == [5, 6, 7, 8][2 - steps :]
+    assert alive.records.newest[-1]["step"] == 10  # and nothing has closed its files
 
 
 def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     _, state = until_cut(tmp_path, 2)
-    records = go_on(tmp_path, state).records
+    records = go_on(tmp_path, state).read_records()
     assert [r["groups/failed"] for r in records] == [1, 2, 3, 4]
     assert {r["reward/generated_mean"] for r in records} == {(1.0 + 0.0 + 0.5) / 3}
     assert [r["audit/groups_in_flight"] for r in records] == [97, 94, 91, 88]
@@ -179,11 +179,11 @@ def test_what_ended_between_the_last_step_and_the_cut_counts_in_the_resumed_run(
         async def resume() -> list[Record]:
             process = Process(directory, state)
             await process.step(5)
-            return process.recorder.records
+            return process.recorder.read_records()
 
         recorder, state = clock.run(begin, virtual=True)
         if not is_cut:
-            return recorder.records
+            return recorder.read_records()
         return clock.run(resume, virtual=True, start=state.rates.last_step + AFTER_STEP)
 
     whole, resumed = records(tmp_path / "whole", is_cut=False), records(tmp_path / "resumed", is_cut=True)

@@ -1,5 +1,7 @@
 """Reward functions for tests, some honest; `obey` does what the response says, among it the worst things."""
 
+import decimal
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -9,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from arl.launch.frames import frame
+from arl.reward.messages import Answer, Verdict
 from arl.types import Problem, Response
 
 HANG = 613.0  # seconds, longer than any test
@@ -32,7 +36,8 @@ def _tries(problem: Problem) -> Path:
 
 
 def _honest(problem: Problem, response: Response) -> float:
-    return 1.0
+    """Return the number in the response, 1 if there is none."""
+    return float(response.text.partition(" ")[2] or 1)
 
 
 def _raise(problem: Problem, response: Response) -> float:
@@ -162,6 +167,131 @@ def _descriptors(problem: Problem, response: Response) -> float:
     return float(done.stdout)
 
 
+FORGERY = b"".join(frame(Answer(number, Verdict(777.0))) for number in range(200))  # answers to calls of everybody
+FORGE = f"""
+import os
+for descriptor in [0, *range(3, 64)]:
+    try:
+        os.write(descriptor, {FORGERY!r})
+    except OSError:
+        continue
+"""
+
+
+def _forge(problem: Problem, response: Response) -> float:
+    """Run a program that writes verdicts to all that it inherits, as subprocess.run starts it."""
+    subprocess.run([sys.executable, "-S", "-c", FORGE], check=False)
+    return 0.5
+
+
+def _forge_by_spawn(problem: Problem, response: Response) -> float:
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-S", "-c", FORGE], os.environ)
+    os.waitpid(pid, 0)
+    return 0.5
+
+
+def _forge_by_fork(problem: Problem, response: Response) -> float:
+    """Run what the policy wrote in a process of multiprocessing, as graders of code do."""
+    process = multiprocessing.get_context("fork").Process(target=exec, args=(FORGE, {}))
+    process.start()
+    process.join()
+    return 0.5
+
+
+def _forge_from_a_daemon(problem: Problem, response: Response) -> float:
+    """Leave a process in a session of its own, which writes verdicts, and goes on."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            exec(FORGE, {})
+            time.sleep(HANG)
+        os._exit(0)
+    return 0.5
+
+
+def _ask(problem: Problem, response: Response) -> float:
+    """Run a program that reads its input, as an answer that calls input() does."""
+    done = subprocess.run([sys.executable, "-S", "-c", "input()"], stderr=subprocess.DEVNULL, check=False)
+    return 0.5 if done.returncode else 0.0
+
+
+def _kill_group(problem: Problem, response: Response) -> float:
+    os.killpg(0, signal.SIGKILL)
+    return 1.0
+
+
+class Mute(Exception):
+    """An exception that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("not a word")
+
+
+class Unlike(BaseException):
+    """An exception that `except Exception` does not catch."""
+
+
+class Stubborn:
+    """An object that is no number, and cannot be shown either."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("no number")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("nothing to show")
+
+
+def _raising(error: Callable[[], BaseException]) -> Callable[[Problem, Response], float]:
+    def deed(problem: Problem, response: Response) -> float:
+        raise error()
+
+    return deed
+
+
+def _circular() -> BaseException:
+    first = ValueError("first")
+    second = ValueError("second")
+    first.__cause__ = second
+    second.__cause__ = first
+    return first
+
+
+def _overflow(problem: Problem, response: Response) -> float:
+    return _overflow(problem, response)
+
+
+QUICK_ERRORS: dict[str, Callable[[Problem, Response], Any]] = {  # no grade, at once
+    "kill-group": _kill_group,
+    "mute": _raising(Mute),
+    "unlike": _raising(Unlike),
+    "interrupt": _raising(KeyboardInterrupt),
+    "circular": _raising(_circular),
+    "long-message": _raising(lambda: ValueError("x" * 50_000_000)),
+    "long-type": _raising(type("E" * 100_000, (Exception,), {})),
+    "no-characters": _raising(lambda: ValueError("\ud800 \x1b[2J\0")),
+    "many-causes": _raising(lambda: ExceptionGroup("x" * 10_000, [ValueError("y" * 10_000)] * 100)),
+    "overflow": _overflow,
+    "stubborn": lambda problem, response: Stubborn(),
+    "stubborn-part": lambda problem, response: {"correct": Stubborn()},
+    "text-number": lambda problem, response: "0.5",
+    "infinite": lambda problem, response: float("-inf"),
+    "too-large": lambda problem, response: 1e300,
+    "no-decimal": lambda problem, response: decimal.Decimal("sNaN"),
+    "nan-part": lambda problem, response: {"correct": 1.0, "format": float("nan")},
+    "number-name": lambda problem, response: {1: 1.0},
+    "half-a-name": lambda problem, response: {"\ud800": 1.0},
+    "long-name": lambda problem, response: {"x" * 10_000: 1.0},
+    "large-sum": lambda problem, response: {str(number): 1e9 for number in range(3)},
+}
+HALVES: dict[str, Callable[[Problem, Response], Any]] = {  # strange, and graded 0.5
+    "forge": _forge,
+    "forge-by-spawn": _forge_by_spawn,
+    "forge-by-fork": _forge_by_fork,
+    "forge-from-a-daemon": _forge_from_a_daemon,
+    "ask": _ask,
+    "decimal": lambda problem, response: decimal.Decimal("0.5"),
+    "two-parts": lambda problem, response: {"correct": True, "format": -0.5},
+}
 DEEDS: dict[str, Callable[[Problem, Response], Any]] = {
     "honest": _honest,
     "raise": _raise,
@@ -182,6 +312,8 @@ DEEDS: dict[str, Callable[[Problem, Response], Any]] = {
     "write-everywhere": _write_everywhere,
     "kill-worker": _kill_worker,
     "descriptors": _descriptors,
+    **QUICK_ERRORS,
+    **HALVES,
     "nan": lambda problem, response: float("nan"),
     "text": lambda problem, response: "very good",
     "nothing": lambda problem, response: None,

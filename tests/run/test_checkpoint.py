@@ -7,11 +7,14 @@ import pytest
 
 from arl import clock
 from arl.config.recipe import Recipe
-from arl.errors import DataError, DeadlineError
+from arl.data import msgpack_arrays
+from arl.errors import DataError, DeadlineError, DiskError
 from arl.metrics.rates import RatesState
 from arl.metrics.recorder_state import RecorderState
 from arl.rollout.controller_state import ControllerState
-from arl.run.checkpoint import RunCheckpoints, RunState, next_checkpoint, seal, verify
+from arl.run.checkpoint import RunCheckpoints, next_checkpoint, seal
+from arl.run.checkpoint_state import RunState
+from arl.run.intact import verify
 from tests.fakes import NullEngine, NullTrainer
 
 RECIPE = {"model": {"path": "m"}, "data": {"task": "running_checksum"}, "train": {"steps": 9}}
@@ -47,7 +50,7 @@ def written_by(trainer: NullTrainer, directory: Path, seconds: float) -> None:
 
 def test_a_write_that_fails_in_its_thread_is_raised_and_leaves_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / ".step_2.partial").write_text("in the way")
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(DiskError, match=r"step_2.partial.*Not a directory"):
         written_by(NullTrainer(), tmp_path, seconds=60.0)
     assert not (tmp_path / "step_2").exists()
 
@@ -65,13 +68,14 @@ def test_a_checkpoint_is_complete_with_weights_in_one_file_or_in_many(
 ) -> None:
     partial = tmp_path / ".step_2.partial"
     partial.mkdir()
-    for name in ("run.msgpack", "config.json", "optimizer.safetensors", *weights):
+    (partial / "run.msgpack").write_bytes(msgpack_arrays.encoder().encode(cut(STATE)))
+    for name in ("config.json", "optimizer.safetensors", *weights):
         (partial / name).write_text(name)
     seal(partial, tmp_path / "step_2")
     if complete:
         verify(tmp_path / "step_2")
     else:
-        with pytest.raises(DataError, match=r"manifest.json does not name all of its files"):
+        with pytest.raises(DataError, match=r"manifest does not name all files of a checkpoint"):
             verify(tmp_path / "step_2")
 
 

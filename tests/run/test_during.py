@@ -119,7 +119,7 @@ def in_run(
     async def main() -> list[dict[str, Any]]:
         with idle_recorder(directory, admitted=lambda: 0) as recorder:
             await body(recorder)
-            return list(recorder.records)
+            return recorder.read_records()
 
     return clock.run(main, virtual=virtual)
 

@@ -116,7 +116,7 @@ def test_directories_without_a_run_its_files_or_their_text_are_refused(run: Path
     (file,) = (run / "trajectories").iterdir()
     table = pq.read_table(file)
     pq.write_table(table.drop_columns("response"), file)
-    with pytest.raises(DataError, match="lacks response; an older arl wrote it"):
+    with pytest.raises(DataError, match="lacks response, as if an older arl had written it"):
         read_samples(run, Wanted())
     file.unlink()
     with pytest.raises(InputError, match="no complete trajectory file yet"):

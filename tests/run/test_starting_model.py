@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from arl.metrics.console import ConsoleDisplay
-from arl.run.starting_model import share_with_nodes
+from arl.run.file_manifest import write_manifest
+from arl.run.starting_model import is_intact, share_with_nodes
 
 
 def cached_model(directory: Path) -> Path:
@@ -63,3 +64,23 @@ def test_it_is_copied_from_another_file_system_and_the_user_reads_so(
 def test_a_model_that_was_made_in_the_run_directory_stays_there(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     assert shared(tmp_path / "model", tmp_path)[0] == tmp_path / "model"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "manifest.json"])
+def test_a_damaged_warm_up_in_the_cache_is_named_and_removed_so_that_it_is_made_anew(tmp_path: Path, name: str) -> None:
+    cached = tmp_path / "0123456789abcdef"
+    cached.mkdir()
+    for file in ("config.json", "model.safetensors"):
+        (cached / file).write_text(f"content of {file}")
+    write_manifest(cached)
+    output = io.StringIO()
+    display = ConsoleDisplay(Console(file=output, width=1000))
+    assert is_intact(cached, display)
+    assert not output.getvalue()
+    with (cached / name).open("r+b") as damaged:
+        damaged.write(b"!")
+    assert not is_intact(cached, display)
+    assert "warm-up: the cache is damaged, so it is made anew" in output.getvalue()
+    assert name in output.getvalue()
+    assert not cached.exists()
+    assert not is_intact(cached, display)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from arl.config.train_section import Train
 from arl.metrics.names import Record
+from arl.metrics.run_records import RunRecords
 from arl.metrics.run_status import read_status
 from arl.run.loop_load import SHORTEST_SECONDS, LoopLoad
 from arl.run.recent_speed import recent_speed, seconds_left
-from arl.run.status_writer import NewestEvaluations, StatusWriter, TrainedTokenSum, telling_waits
+from arl.run.status_writer import StatusWriter, telling_waits
 from tests.watch.statuses import a_run, a_status
 
 
@@ -82,21 +83,13 @@ def test_the_time_left_is_that_of_the_steps_until_the_first_limit(
     records = [{**step(version, step_seconds, 0.0), "tokens/trained": tokens_of_step} for version in versions]
     assume(records)
     version = len(records)
-    so_far = TrainedTokenSum().read(records)
+    so_far = RunRecords(records).tokens_trained
     speed = recent_speed(records)
     assert speed is not None
     left = 0
     while not train.is_done(version + left, so_far + left * tokens_of_step):
         left += 1
     assert seconds_left(train, version, so_far, speed) == pytest.approx(left * step_seconds)
-
-
-def test_trained_tokens_are_added_up_though_evaluations_have_records_too() -> None:
-    tokens = TrainedTokenSum()
-    records = [measured(0, 0.5), step(1, 1.0, 0.0)]
-    assert tokens.read(records) == 80
-    records.append(step(2, 1.0, 0.0))
-    assert tokens.read(records) == 160
 
 
 def test_the_load_of_the_event_loop_is_the_cpu_time_of_its_thread_over_the_time_that_has_passed() -> None:
@@ -112,15 +105,6 @@ def test_the_load_of_the_event_loop_is_the_cpu_time_of_its_thread_over_the_time_
 
 def test_before_the_first_step_there_is_no_speed() -> None:
     assert recent_speed([measured(0, 0.5)]) is None
-
-
-def test_the_newest_evaluation_is_that_of_the_newest_version_in_whatever_order_they_come() -> None:
-    newest = NewestEvaluations()
-    records = [measured(0, 0.25)]
-    assert newest.read(records) == {"held_out": (0, 0.25)}
-    records += [measured(20, 0.75), measured(10, 0.5)]
-    assert newest.read(records) == {"held_out": (20, 0.75)}
-    assert newest.read(records) == {"held_out": (20, 0.75)}
 
 
 def test_a_status_that_is_written_late_does_not_replace_the_one_that_says_how_the_run_has_ended(tmp_path: Path) -> None:

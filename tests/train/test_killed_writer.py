@@ -15,7 +15,9 @@ from arl.errors import ProcessDied
 from arl.metrics.rates import RatesState
 from arl.metrics.recorder_state import RecorderState
 from arl.rollout.controller_state import ControllerState
-from arl.run.checkpoint import RunCheckpoints, RunState, clear_after, newest_intact
+from arl.run.checkpoint import RunCheckpoints
+from arl.run.checkpoint_state import RunState
+from arl.run.intact import clear_after, newest_intact
 from arl.train.trainer_client import TrainerClient
 from tests.fakes import NullEngine
 from tests.train.synthetic import batch
@@ -90,6 +92,6 @@ def test_a_rank_killed_while_it_writes_leaves_the_older_checkpoint_to_resume_fro
     assert checkpoint.name == "step_5"
     assert state.controller.version == 5
     assert not notes
-    clear_after(checkpoint)
+    clear_after(checkpoint, notes.append)
     asyncio.run(resumed(checkpoint))
     assert sorted(path.name for path in directory.iterdir()) == ["step_5", "step_6"]

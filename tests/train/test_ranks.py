@@ -210,7 +210,7 @@ def test_a_rank_that_the_network_cuts_off_ends_the_run_and_is_named(
 def test_a_rank_that_gets_no_init_gives_up_after_the_deadline_of_a_start(tiny: Path, tmp_path: Path) -> None:
     async def scene() -> None:
         async with TrainerClient(init(tiny, tmp_path), GRPO(), 2, RunTrust(KEY), DEADLINES, host=LOOPBACK) as trainer:
-            assert float(trainer.environment[channel.STARTUP_SECONDS]) == DEADLINES.startup
+            assert float(trainer.environment[channel.STARTUP_SECONDS]) == DEADLINES.first_message
             environment = {**trainer.environment, **trainer.secrets} | {channel.STARTUP_SECONDS: "0.5"}
             message = r"the controller at tcp://127\.0\.0\.1:\d+ sent nothing for 0\.5 s"
             with started(environment, 1), pytest.raises(TrainerError, match=message):  # the other one never starts

@@ -102,9 +102,15 @@ def test_a_line_that_is_no_pair_is_named(tiny: Path, tmp_path: Path) -> None:
     data = tmp_path / "bad.jsonl"
     fields = {"model": str(tiny), "data": str(data), "steps": 1, "output": str(tmp_path / "out")}
     good = '{"prompt": "0=", "response": "0#0"}'
-    for bad in ('{"prompt": "1="}', '{"prompt": 1, "response": "0#0"}', '{"prompt": "1=", "response": 1}'):
+    for bad, complaint in (
+        ('{"prompt": "1="}', "lacks response"),
+        ('{"prompt": 1, "response": "0#0"}', "column prompt is 1"),
+        ('{"prompt": [{"role": "user"}], "response": "0#0"}', "column prompt is"),
+        ('{"prompt": "1=", "response": 1}', "column response is int"),
+        ('{"prompt": "1=", "response": "\\ud800"}', "half of a surrogate pair"),
+    ):
         data.write_text(f"{good}\n{bad}")
-        with pytest.raises(DataError, match=r"bad.jsonl:2.*response"):
+        with pytest.raises(DataError, match=f"bad.jsonl:2: .*{complaint}"):
             run_job(PairsJob, fields)
     data.write_text("\n")
     with pytest.raises(DataError, match=r"bad.jsonl: there is no pair in it"):

@@ -35,6 +35,7 @@ def init(model: Path, published: Path, every_version: bool = False, **train: obj
         publish_directory=str(published),
         kept_versions=3,
         collective_seconds=300.0,
+        buffer_seconds=300.0,
         shutdown_seconds=60.0,
         evidence=str(published.parent / "logs"),
         every_version=every_version,

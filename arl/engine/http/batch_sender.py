@@ -245,6 +245,8 @@ class BatchSender:
             self._extend(silence)
 
     def _extend(self, silence: asyncio.Timeout) -> None:
-        """Move one silence deadline; while paused there is none."""
+        """Move one silence deadline; while paused there is none. One that has passed just now stays so."""
+        if silence.expired():
+            return
         deadline_at = None if self._is_paused else now() + self._silence_seconds
         silence.reschedule(deadline_at)

@@ -174,7 +174,7 @@ async def _joined(
                 model=model,
             )
             joined.append(guest.name)  # the controller may take it although its answer does not arrive
-            await control.ask(guest, recipe.deadlines.startup)
+            await control.ask(guest, recipe.deadlines.engine_joined)
             note(f"{process} serves {control.run}; Ctrl-C takes it out of the run")
         yield
     finally:

@@ -18,8 +18,9 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
-from arl.clock import deadline
+from arl.clock import budget, now
 from arl.config.recipe import Recipe
+from arl.engine.recent_losses import RecentLosses
 from arl.errors import DeadlineError, leaves
 from arl.metrics.spans import span
 from arl.rollout.base import Observer
@@ -27,7 +28,7 @@ from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.types import Accuracy, Batch, StepResult, StepWaits
 
 MAX_WAITING = 2  # beside the one that is measured; each holds the disk of one checkpoint
-MAX_RESTARTS = 1  # of the replica in a run
+MAX_RESTARTS = 1  # of the replica in engine.restart_window
 
 
 def is_measured(recipe: Recipe, version: int, is_last: bool) -> bool:
@@ -163,7 +164,7 @@ class BackgroundEvaluations:
         self._changed = asyncio.Event()  # the queue has grown, or has ended
         self._finishing = False
         self._interrupt: Callable[[], object] | None = None  # set while what is measured makes way for training
-        self._restarts = 0
+        self._losses = RecentLosses(MAX_RESTARTS, recipe.engine.restart_window)
         self._gave_up = False
         self.num_left_out = 0
         for version in range(1, begins + 1):
@@ -252,7 +253,7 @@ class BackgroundEvaluations:
         """Measure one version; return nothing if `finish` has interrupted it, so that it is repeated in a hurry."""
         seconds = self._recipe.deadlines.evaluation
         async with (
-            deadline(seconds, "evaluation", f"the scores of version {version}"),
+            budget(seconds, "evaluation", f"the scores of version {version}"),
             asyncio.TaskGroup() as tasks,
         ):
             work = tasks.create_task(replica.measure(version, self._model(version)), name=f"evaluation of {version}")
@@ -264,8 +265,8 @@ class BackgroundEvaluations:
     async def _recover(self, replica: Measure, version: int, cause: BaseException) -> None:
         """Have the engine started again, or give up: then no version is evaluated any more."""
         await replica.restart()
-        self._restarts += 1
-        if self._restarts <= MAX_RESTARTS:
+        self._losses.add(now(), had_served=True)
+        if not self._losses.are_too_many:
             self._note(f"the engine of the evaluation failed at version {version} and is started again: {cause}")
             return
         self._gave_up = True

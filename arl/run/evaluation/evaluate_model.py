@@ -185,7 +185,8 @@ class _Runner:
         if not files.is_finished:
             return False
         files.remove_parts()
-        score = score_samples(suite.name, files.read(), suite.sampling.samples, self._evaluation.ks, suite.recipe.seed)
+        samples = files.read(suite.keys(), suite.sampling.samples)
+        score = score_samples(suite.name, samples, suite.sampling.samples, self._evaluation.ks, suite.recipe.seed)
         self._scored[suite.name] = assignment.output.finish(score)
         self._display.note(f"{suite.name}: finished already, in {assignment.output.directory}")
         return True
@@ -201,7 +202,7 @@ class _Runner:
         suite = assignment.suite
         evaluation = self._evaluation
         files = assignment.output.begin()
-        done = files.read()
+        done = files.read(suite.keys(), suite.sampling.samples)
         progress = EvalProgress(self._display, suite, done)
         note = self._display.note
         async with open_rewards(suite.recipe, served.logs, note) as rewards, _flushed(files, progress):

@@ -6,7 +6,6 @@ The run's loop stands still meanwhile. Its clock, its tasks and its weights do n
 eval.every equals the run without it to the last bit, but for the records of the evaluations.
 """
 
-import shutil
 import threading
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future
@@ -15,6 +14,8 @@ from pathlib import Path
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.errors import leaves
+from arl.launch.disk import writing
+from arl.launch.durable import remove_any
 from arl.run.evaluation.during import is_measured
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.types import Accuracy
@@ -62,9 +63,10 @@ class InPlaceEvaluations:
         """See Evaluations."""
         if self._board.measured(version) or not is_measured(self._recipe, version, is_last):
             return
-        self._checkpoints.mkdir(exist_ok=True)
         model = self._checkpoints / f"{PREFIX}{version}"
-        self._save(model)
+        with writing(model):
+            self._checkpoints.mkdir(exist_ok=True)
+            self._save(model)
         try:
             accuracies = in_own_loop(lambda: self._measure(model, version))
         except Exception as error:  # whatever it is, an evaluation does not end a run
@@ -89,7 +91,7 @@ class InPlaceEvaluations:
         best = self._board.best
         for model in [*self._checkpoints.glob(f"{PREFIX}*"), *self._checkpoints.glob(f".{PREFIX}*")]:
             if best is None or model.name != best.model:
-                shutil.rmtree(model)
+                remove_any(model)
 
 
 def in_own_loop(main: Callable[[], Awaitable[Sequence[Accuracy]]]) -> Sequence[Accuracy]:

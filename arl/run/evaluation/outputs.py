@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import DataError, InputError
+from arl.files import decode_json, read_regular
 from arl.launch.file_lock import try_lock
 from arl.run.evaluation.model_identity import ModelIdentity
 from arl.run.evaluation.protocol import Protocol, differing_fields
@@ -26,6 +27,7 @@ from arl.run.evaluation.sample_files import SampleFiles
 T = TypeVar("T")
 SCORES = "scores.json"
 LOCK = ".lock"
+MOST_BYTES = 1 << 26  # of a JSON file
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -136,7 +138,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 def _decode(file: Path, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=kind)
+        return decode_json(read_regular(file, MOST_BYTES), kind)
     except (OSError, msgspec.MsgspecError) as error:
         raise DataError(
             f"{file}: is not what `arl eval` writes ({error}); remove it, or name another directory"

@@ -6,7 +6,9 @@ A part appears under its name when it is complete. A process that is killed lose
 few seconds of samples.
 """
 
+import math
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +18,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from arl.data.parquet_files import read_parquet
 from arl.errors import DataError
 from arl.run.evaluation.sample import Sample
+from arl.types import NOT_SAMPLED
 
 ROWS_PER_PART = 1024  # at most; texts of more would fill the memory
+REMEDY = "remove it, and its samples are drawn again"
 TEXTS = ("prompt", "response")  # not needed for scores
 
 COLUMNS = pa.schema(
@@ -59,19 +64,35 @@ class SampleFiles:
         """Return whether all samples are in the one file."""
         return self.whole.exists()
 
-    def read(self) -> list[Sample]:
+    def read(self, keys: Sequence[str], num_samples: int) -> list[Sample]:
         """Return every sample that was kept, without its texts.
 
+        Args:
+            keys: of the problems of the suite.
+            num_samples: n, of each problem.
+
         Raises:
-            DataError: a file cannot be read.
+            DataError: a file cannot be read, or holds what no evaluation of the suite writes.
         """
+        known = set(keys)
+        seen: set[tuple[str, int]] = set()
         files = [self.whole] if self.is_finished else self._finished_parts()
         columns = [name for name in COLUMNS.names if name not in TEXTS]
         samples = []
         for file in files:
-            for row in _read(file, columns).to_pylist():
-                row["parts"] = dict(row["parts"])
-                samples.append(Sample(**row, prompt="", response=""))
+            for number, row in enumerate(_read(file, columns).to_pylist(), start=1):
+                sample = _sample(row)
+                if sample is None or sample.problem_id not in known or not 0 <= sample.sample < num_samples:
+                    raise DataError(f"{file} row {number}: is no sample of this suite; {REMEDY}")
+                if sample.key in seen:
+                    raise DataError(f"{file} row {number}: sample {sample.sample} of {sample.key[0]} again; {REMEDY}")
+                seen.add(sample.key)
+                samples.append(sample)
+        if self.is_finished and len(samples) != len(keys) * num_samples:
+            raise DataError(f"{self.whole}: {len(samples)} of {len(keys) * num_samples} samples; {REMEDY}")
+        versions = sorted({sample.policy_version for sample in samples} - {NOT_SAMPLED})
+        if len(versions) > 1:
+            raise DataError(f"{self.whole.parent}: samples of the versions {versions[0]} and {versions[1]}; {REMEDY}")
         return samples
 
     def add(self, sample: Sample) -> None:
@@ -96,7 +117,7 @@ class SampleFiles:
             keys: of the problems, in the order of the suite.
         """
         self.flush()
-        table = pa.concat_tables(_read(part, None) for part in self._finished_parts())
+        table = pa.concat_tables(_read(part, COLUMNS.names) for part in self._finished_parts())
         position = {key: i for i, key in enumerate(keys)}
         positions = [position[key] for key in table["problem_id"].to_pylist()]
         rank = list(zip(positions, table["sample"].to_pylist(), strict=True))
@@ -109,18 +130,28 @@ class SampleFiles:
         shutil.rmtree(self._parts, ignore_errors=True)
 
     def _finished_parts(self) -> list[Path]:
-        return sorted(self._parts.glob("[0-9]*.parquet"))
+        return sorted(part for part in self._parts.glob("*.parquet") if re.fullmatch("[0-9]{6,15}", part.stem))
 
 
-def _read(file: Path, columns: list[str] | None) -> pa.Table:
-    try:
-        return pq.read_table(file, columns=columns, schema=COLUMNS)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{file}: cannot be read ({error}); remove it, and its samples are drawn again") from error
+def _sample(row: dict[str, Any]) -> Sample | None:
+    """Make a sample of a row; None if it cannot be one."""
+    if any(value is None for value in row.values()):
+        return None
+    parts = dict(row.pop("parts"))
+    sample = Sample(**row, parts=parts, prompt="", response="")
+    if sample.num_tokens < 0 or sample.policy_version < NOT_SAMPLED:
+        return None
+    is_finite = all(value is not None and math.isfinite(value) for value in (sample.correct, *parts.values()))
+    return sample if is_finite else None
+
+
+def _read(file: Path, columns: Sequence[str]) -> pa.Table:
+    schema = pa.schema([COLUMNS.field(name) for name in columns])
+    return read_parquet(file, schema, REMEDY)
 
 
 def _write(path: Path, table: pa.Table) -> None:
     """Write a file that appears under its name when it is complete."""
     partial = path.with_name(f".{path.name}")
-    pq.write_table(table, partial)
+    pq.write_table(table, partial, write_page_checksum=True)
     os.replace(partial, path)

@@ -10,18 +10,25 @@ trained again; each has one record in metrics.jsonl.
     checkpoints/best            a link to its checkpoint, a directory that `arl eval` and `model.path` take
 """
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from arl.files import decode_json, read_regular
+from arl.launch.disk import writing
+from arl.launch.durable import remove_any, replace_file
 from arl.metrics.recorder import Recorder
+from arl.run.checkpoint_state import STEP, number_after
 from arl.types import Accuracy
 
 EVALUATIONS = "evaluations"  # directory in that of the run
 CHECKPOINTS = "checkpoints"
 BEST = "best"
+SCORES_BYTES = 1 << 20
+MODEL_NAME = re.compile(r"(step|model)_[0-9]+")
 
 
 class Scores(Struct, frozen=True):
@@ -77,7 +84,7 @@ class Scoreboard:
         """Record the scores of a version, whose weights are in directory `model`.
 
         Raises:
-            OSError: a file cannot be written.
+            DiskError: a file cannot be written.
         """
         version = accuracies[0].version
         assert not self.measured(version), f"version {version} was measured before"
@@ -120,24 +127,51 @@ class Scoreboard:
             return
         self._write(BEST, self._best)
         new = link.with_name(f".{BEST}.new")
-        new.unlink(missing_ok=True)
-        new.symlink_to(self._best.model)
-        new.rename(link)
+        with writing(link):
+            remove_any(new)
+            new.symlink_to(self._best.model)
+            new.rename(link)
 
     def _read(self, version: int) -> dict[int, Scores]:
-        """Read the scores of versions up to `version`, in order, and remove later ones."""
+        """Read the scores of versions up to `version`, in order, and remove later ones.
+
+        A damaged file is kept under another name, and its version is measured again.
+        """
         found = {}
-        for file in self._directory.glob("step_*.json"):
-            number = int(file.stem.removeprefix("step_"))
+        for file in self._directory.glob(f"{STEP}*.json"):
+            number = number_after(STEP, file.stem)
+            if number is None:
+                continue
             if number > version:
-                file.unlink()
-            else:
-                found[number] = msgspec.json.decode(file.read_bytes(), type=Scores)
+                remove_any(file)
+                continue
+            try:
+                found[number] = _read_scores(file, number)
+            except (OSError, msgspec.DecodeError) as error:
+                aside = file.with_name(f"refused_{file.name}")
+                file.replace(aside)
+                self._note(f"{file} is damaged ({error}): kept as {aside.name}, and version {number} is measured again")
         return dict(sorted(found.items()))
 
     def _write(self, name: str, scores: Scores) -> None:
-        self._directory.mkdir(exist_ok=True)
-        self._checkpoints.mkdir(exist_ok=True)
-        partial = self._directory / f".{name}.partial"
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(scores)))
-        partial.rename(self._directory / f"{name}.json")
+        file = self._directory / f"{name}.json"
+        with writing(file):
+            self._directory.mkdir(exist_ok=True)
+            self._checkpoints.mkdir(exist_ok=True)
+            replace_file(file, msgspec.json.format(msgspec.json.encode(scores)))
+
+
+def _read_scores(file: Path, version: int) -> Scores:
+    """Read the scores of a version.
+
+    Raises:
+        OSError: the file cannot be read.
+        DecodeError: it holds something else.
+    """
+    scores: Scores = decode_json(read_regular(file, SCORES_BYTES), Scores)
+    are_of_version = all(accuracy.version == version for accuracy in scores.accuracies)
+    if scores.version != version or not scores.accuracies or not are_of_version:
+        raise msgspec.DecodeError("it does not hold the scores of this version")
+    if not MODEL_NAME.fullmatch(scores.model):
+        raise msgspec.DecodeError(f"{scores.model!r} is no checkpoint")
+    return scores

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from arl.clock import deadline
+from arl.clock import outer_deadline
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe, Sync
 from arl.data.model_limits import model_limits
@@ -121,7 +121,8 @@ async def evaluate_models(recipe: Recipe, models: Sequence[Path], note: Callable
         scorer = evaluation_scorer(recipe, rewards)
         for version, model in enumerate(models):
             if version > 0:
-                async with deadline(recipe.deadlines.swap_and_restart, "controller", f"the engines to load {model}"):
+                patience = recipe.deadlines.swap_and_restart
+                async with outer_deadline(patience, "controller", f"the engines to load {model}"):
                     await served.engine.update_weights(WeightUpdate(version, str(model)))
             accuracy = await measure_held_out(recipe, problems, version, served.engine, codec, scorer, context)
             accuracies.append(accuracy)

@@ -4,6 +4,7 @@ model's config and meta model ─► MemoryInputs ─► plan_memory ─► Memo
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_config
@@ -12,7 +13,7 @@ from arl.errors import InputError
 from arl.launch.base import Node
 from arl.launch.host_memory import free_memory
 from arl.launch.placement import Placement, merged
-from arl.models.load import empty_model
+from arl.models.load import check_weights, empty_model
 from arl.run.memory.budget import MemoryPlan
 from arl.run.memory.hardware import describe_gpus
 from arl.run.memory.planner import MemoryInputs, plan_memory
@@ -42,7 +43,10 @@ def plan_recipe(
         DataError: there is no model, or not one that arl supports.
     """
     path = str(recipe.model.path)
-    parameters = ParameterCounts.of(empty_model(path))
+    model = empty_model(path)
+    if Path(path).is_dir():  # otherwise it is downloaded when the run begins
+        check_weights(model, path)
+    parameters = ParameterCounts.of(model)
     config = model_config(path)
     shape = ModelShape.of(config)
     node = merged(nodes)

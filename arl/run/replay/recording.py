@@ -3,7 +3,6 @@
 trajectories/*.parquet ─► groups, with the times of their arrival        trace.json ─► times of steps and swaps
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -12,25 +11,21 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
 from arl.errors import DataError, InputError
+from arl.metrics.trajectory_reading import TOKENS
 from arl.run.problem_sets import run_problems, run_suites
-from arl.run.starting_model import starting_codec
+from arl.run.replay.run_records import Span, read_first_accuracy, read_limits, read_spans, step_spans, swap_spans
+from arl.run.replay.verify import read_verified
+from arl.run.starting_model import starting_codec, starting_limits
 from arl.types import FAILED, NOT_SAMPLED, Accuracy, Problem, Trajectory, TrajectoryGroup
 
-Span = tuple[float, float]  # clock seconds: (begin, end)
-_TOKENS = {
-    "token_ids": np.int32,
-    "behavior_logprobs": np.float32,
-    "policy_versions": np.int32,
-    "loss_mask": np.bool_,
-}
-_OF_GROUP = {"fate", "trained_at", "group_id", "problem_id", "dispatch_version", "dispatch_time"}
-_OF_REWARD = {"reward", "unshaped_reward", "reward_parts", "reward_error"}
-NEEDED = {*_TOKENS, *_OF_GROUP, *_OF_REWARD, "arrival_version", "arrival_time", "prompt_length", "truncated"}
+_OF_GROUP = ("fate", "trained_at", "group_id", "sample", "problem_id", "dispatch_version", "dispatch_time")
+_OF_REWARD = ("reward", "unshaped_reward", "reward_parts", "reward_error")
+NEEDED = (*TOKENS, *_OF_GROUP, *_OF_REWARD, "arrival_version", "arrival_time", "prompt_length", "truncated")
 _NO_PROBLEM = Problem("")  # of a group that was lost before its first token, because that leaves no trajectory
 
 
@@ -54,6 +49,8 @@ class RecordedGroup(Struct, frozen=True):
         """Return the oldest and the newest version that sampled a token of it, in the loss or not."""
         versions = np.concatenate([t.policy_versions for t in self.group.trajectories])
         sampled = versions[versions != NOT_SAMPLED]
+        if not len(sampled):  # its env has returned without asking the policy
+            return self.group.dispatch_version, self.group.dispatch_version
         return int(sampled.min()), int(sampled.max())
 
 
@@ -87,10 +84,10 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
         raise InputError(f"{run}: recorded with output.trajectories=false; a replay needs a run with true")
     groups = _groups(run, recipe)
     begun = [recorded.group for recorded in groups if recorded.group.trajectories]
-    spans = _spans(run)
-    num_steps = _num_steps(groups, run, recipe, spans)
-    steps = [spans[f"step {version}"] for version in range(num_steps)]
-    swaps = _swaps(spans)
+    num_steps = sum(recorded.place is not None for recorded in groups) // recipe.rollout.problems_per_step
+    spans = read_spans(run, num_steps)
+    steps = step_spans(spans, num_steps, run)
+    swaps = swap_spans(spans, num_steps, run)
     loaded = {version: end for version, (_, end) in swaps.items()}
     for group in begun:  # the engines of a resumed run begin with its checkpoint, which is no swap
         loaded.setdefault(group.dispatch_version, group.dispatch_time)
@@ -101,23 +98,16 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
         loaded=loaded,
         publish_seconds=_median(_publish_seconds(steps, swaps)),
         load_seconds=_median([end - begin for begin, end in swaps.values()]),
-        before=_before(run),
+        before=read_first_accuracy(run),
     )
-
-
-def _swaps(spans: dict[str, Span]) -> dict[int, Span]:
-    """Map each version that engines loaded to the span of its swap."""
-    prefix = "swap to "
-    return {int(name.removeprefix(prefix)): span for name, span in spans.items() if name.startswith(prefix)}
 
 
 def _publish_seconds(steps: list[Span], swaps: dict[int, Span]) -> list[float]:
     """List the seconds from the end of each step until engines began to load what it made."""
     seconds = []
     for version, (begin_of_load, _) in swaps.items():
-        if version <= len(steps):
-            _, end_of_step = steps[version - 1]
-            seconds.append(max(begin_of_load - end_of_step, 0.0))
+        _, end_of_step = steps[version - 1]
+        seconds.append(max(begin_of_load - end_of_step, 0.0))
     return seconds
 
 
@@ -126,54 +116,51 @@ def _median(seconds: list[float]) -> float:
 
 
 def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
-    sets = run_problems(recipe, run_suites(recipe), starting_codec(recipe))
+    codec = starting_codec(recipe)
+    sets = run_problems(recipe, run_suites(recipe), codec)
     problems = {problem.id: problem for problem in sets.training}
+    table = read_verified(run, NEEDED, read_limits(run, recipe, starting_limits(recipe, codec).vocab_size))
+    _refuse_other_problems(table, problems, run, recipe)
     rows: dict[int, list[dict[str, Any]]] = {}
-    for path in sorted((run / "trajectories").glob("*.parquet")):
-        for row in _rows(path):
-            rows.setdefault(row["group_id"], []).append(row)
-    if not rows:
-        raise DataError(f"{run}/trajectories: holds no trajectory; give the directory of a run as it was written")
+    for row in _rows(table):
+        rows.setdefault(row["group_id"], []).append(row)
     taken: Counter[int] = Counter()
-    groups = {group_id: _group(own, problems, taken, run, recipe) for group_id, own in rows.items()}
+    groups = {group_id: _group(own, problems, taken, recipe) for group_id, own in rows.items()}
     return [groups.get(group_id) or lost_at_once(group_id) for group_id in range(max(groups) + 1)]
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    known = set(pq.read_schema(path).names)
-    if missing := NEEDED - known:
-        raise DataError(f"{path}: lacks {', '.join(sorted(missing))}; an older arl wrote it: record the run again")
-    table = pq.read_table(path, columns=sorted(NEEDED))
-    tokens = {name: _arrays(table.column(name).combine_chunks(), dtype) for name, dtype in _TOKENS.items()}
-    rest = table.drop_columns(list(_TOKENS))
+def _refuse_other_problems(table: pa.Table, problems: dict[str, Problem], run: Path, recipe: Recipe) -> None:
+    for problem_id in table["problem_id"].unique().to_pylist():
+        if problem_id not in problems:
+            raise DataError(
+                f"{run}: problem_id {problem_id!r} is not in {recipe.data.path or recipe.data.task}; replay with the "
+                "problems it was recorded with"
+            )
+
+
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    tokens = {name: _arrays(table.column(name).combine_chunks()) for name in TOKENS}
+    rest = table.drop_columns(list(TOKENS))
     for i, row in enumerate(rest.to_pylist()):
         arrays = {name: column[i] for name, column in tokens.items()}
         yield row | arrays
 
 
-def _arrays(column: Any, dtype: type) -> list[np.ndarray]:
+def _arrays(column: pa.ListArray) -> list[np.ndarray]:
     """Return one array for each row of a column of lists."""
-    lengths = column.value_lengths().to_numpy(zero_copy_only=False)
-    ends = np.cumsum(lengths)
+    ends = np.cumsum(column.value_lengths().to_numpy())
     values = column.flatten().to_numpy(zero_copy_only=False)
-    return np.split(values.astype(dtype), ends[:-1])
+    return np.split(values, ends[:-1])
 
 
 def _group(
     rows: list[dict[str, Any]],
     problems: dict[str, Problem],
     taken: Counter[int],
-    run: Path,
     recipe: Recipe,
 ) -> RecordedGroup:
     """Make a group of its rows, in the order of training; `taken` counts the groups of each step so far."""
     first = rows[0]
-    problem = problems.get(first["problem_id"])
-    if problem is None:
-        raise DataError(
-            f"{run}: problem {first['problem_id']} of group {first['group_id']} is not in "
-            f"{recipe.data.path or recipe.data.task}; replay with the problems it was recorded with"
-        )
     version = first["trained_at"]
     place = None
     if version is not None:
@@ -181,7 +168,7 @@ def _group(
         taken[version] += 1
     group = TrajectoryGroup(
         group_id=first["group_id"],
-        problem=problem,
+        problem=problems[first["problem_id"]],
         trajectories=tuple(map(_trajectory, rows)),
         dispatch_version=first["dispatch_version"],
         dispatch_time=first["dispatch_time"],
@@ -192,7 +179,7 @@ def _group(
 
 
 def _trajectory(row: dict[str, Any]) -> Trajectory:
-    tokens = {name: row[name] for name in _TOKENS}
+    tokens = {name: row[name] for name in TOKENS}
     return Trajectory(
         prompt_length=row["prompt_length"],
         reward=_nan_if_null(row["reward"]),
@@ -220,51 +207,3 @@ def lost_at_once(group_id: int) -> RecordedGroup:
         arrival_time=-math.inf,
     )
     return RecordedGroup(group, FAILED, None)
-
-
-def _num_steps(
-    groups: list[RecordedGroup],
-    run: Path,
-    recipe: Recipe,
-    spans: dict[str, Span],
-) -> int:
-    """Return the number of steps, each with its P groups and its span."""
-    places = sorted(recorded.place for recorded in groups if recorded.place is not None)
-    steps, left_over = divmod(len(places), recipe.rollout.problems_per_step)
-    are_whole = places == list(range(len(places))) and not left_over
-    are_timed = all(f"step {version}" in spans for version in range(steps))
-    if not steps or not are_whole or not are_timed:
-        raise DataError(
-            f"{run}: {len(places)} trained groups are not whole steps of {recipe.rollout.problems_per_step} that "
-            "trace.json has; a file of the run is missing or damaged"
-        )
-    return steps
-
-
-def _spans(run: Path) -> dict[str, Span]:
-    """Read the spans of trace.json, by name."""
-    try:
-        events = json.loads((run / "trace.json").read_text())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{run}/trace.json: cannot be read ({error}); replay a run directory as written") from error
-    spans = {}
-    for event in events:
-        if event["ph"] == "X":
-            begin = event["ts"]
-            end = begin + event["dur"]
-            spans[event["name"]] = (begin / 1e6, end / 1e6)
-    return spans
-
-
-def _before(run: Path) -> Accuracy | None:
-    """Read the evaluation before training; None: there was none."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    first = json.loads(lines[0])
-    accuracy = first.get("eval/held_out/accuracy")
-    if accuracy is None:
-        return None
-    return Accuracy(
-        mean_reward=accuracy,
-        problems=int(first["eval/held_out/problems"]),
-        version=int(first["step"]),
-    )

@@ -1,0 +1,84 @@
+"""Read metrics.jsonl of a run that may live, be dead, or be somebody else's: what is no record is counted, not used.
+
+{"step": 1, "loss": 0.3, …} ─► Row         a line that holds none ─► its number         a last line without end ─► torn
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from arl.errors import DataError
+from arl.files import decode_json, read_regular
+
+Value = float | list[float | None] | None
+Row = dict[str, Value]  # one line, as read; every number is finite
+MOST_BYTES = 1 << 30
+MOST_STEP = 10**15
+MOST_ENTRIES = 1 << 14  # of a list, which has one for each age
+STEPS = ("step", "policy_version")
+
+
+class Records(Struct, frozen=True):
+    """Hold the records of a file, and what was left out."""
+
+    rows: list[Row]
+    damaged: list[int]  # numbers of lines that hold no record
+    is_torn: bool  # the last line is half written
+
+
+def read_records(path: Path) -> Records:
+    """Read the records of a file; none if there is no file.
+
+    Raises:
+        DataError: it cannot be read at all.
+    """
+    try:
+        content = read_regular(path, MOST_BYTES)
+    except FileNotFoundError:
+        return Records([], [], is_torn=False)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    *lines, torn = content.split(b"\n")
+    rows = []
+    damaged = []
+    for number, line in enumerate(lines, start=1):
+        row = decode_record(line)
+        if row is None:
+            damaged.append(number)
+        else:
+            rows.append(row)
+    return Records(rows, damaged, is_torn=bool(torn))
+
+
+def decode_record(line: bytes) -> Row | None:
+    """Read one record; None if the line holds none. Python writes NaN, which JSON does not know: it is absent."""
+    if b"NaN" in line or b"Infinity" in line:
+        line = line.replace(b"-Infinity", b"null").replace(b"Infinity", b"null").replace(b"NaN", b"null")
+    try:
+        row: Row = decode_json(line, Row)
+    except msgspec.DecodeError:
+        return None
+    if "step" not in row or not all(_is_step(row[name]) for name in STEPS if name in row):
+        return None
+    if any(isinstance(value, list) and len(value) > MOST_ENTRIES for value in row.values()):
+        return None
+    return {name: _finite(value) for name, value in row.items()}
+
+
+def step_of(row: Row) -> int:
+    """Return the step of a record."""
+    step: Any = row["step"]
+    return int(step)
+
+
+def _is_step(value: Value) -> bool:
+    return isinstance(value, float) and 0 <= value <= MOST_STEP and value.is_integer()
+
+
+def _finite(value: Value) -> Value:
+    """Return None in the place of a number too large for a float, which is read as infinite."""
+    if isinstance(value, list):
+        return [None if entry is None or abs(entry) == float("inf") else entry for entry in value]
+    return None if value is None or abs(value) == float("inf") else value

@@ -1,0 +1,59 @@
+"""Of two deadlines in two processes, the one of the process that knows more comes first."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.config.run_section import Deadlines
+
+ROOT = Path(__file__).parent.parent.parent
+SECONDS = st.floats(0.01, 1e6)
+DEADLINES = st.builds(Deadlines, **dict.fromkeys(Deadlines.model_fields, SECONDS))
+
+Pair = tuple[Callable[[Deadlines], float], Callable[[Deadlines], float]]
+PAIRS: dict[str, Pair] = {
+    "a rank gives up a broadcast, then an engine its command": (lambda d: d.blocked_broadcast, lambda d: d.swap),
+    "a rank gives up its wait for memory, then the controller the step": (lambda d: d.blocked_buffer, lambda d: d.step),
+    "the controller gives up a step, then a rank a collective": (lambda d: d.step, lambda d: d.collective),
+    "the controller gives up a start, then a rank its first message": (lambda d: d.startup, lambda d: d.first_message),
+    "a rank gives up its last publication, then the controller the rank": (
+        lambda d: d.shutdown,
+        lambda d: d.ranks_stop,
+    ),
+    "an engine is silent at a swap and replaced, then the swap": (
+        lambda d: d.swap + d.startup,
+        lambda d: d.swap_and_restart,
+    ),
+    "the controller gives up a new engine, then who asked for it": (
+        lambda d: d.startup + d.startup + d.swap,
+        lambda d: d.engine_added,
+    ),
+    "the controller gives up a guest, then the guest": (lambda d: d.startup + d.swap, lambda d: d.engine_joined),
+    "the controller ends an engine, then who asked for it gives up": (
+        lambda d: d.swap + d.shutdown,
+        lambda d: d.engine_removed,
+    ),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+@given(deadlines=DEADLINES)
+def test_the_inner_deadline_comes_first(pair: Pair, deadlines: Deadlines) -> None:
+    inner, outer = pair
+    assert inner(deadlines) < outer(deadlines)
+
+
+def test_every_deadline_that_follows_from_others_is_in_a_pair() -> None:
+    derived = {name for name, value in vars(Deadlines).items() if isinstance(value, property)}
+    here = Path(__file__).read_text()
+    assert {name for name in derived if f"d.{name}" not in here} == set()
+
+
+def test_the_controllers_rules_have_outer_deadlines_alone_because_they_wait_for_what_others_do() -> None:
+    for path in (ROOT / "arl" / "rollout").glob("*.py"):
+        for line in path.read_text().splitlines():
+            if line.startswith("from arl.clock import"):
+                assert "deadline" not in line.replace("outer_deadline", ""), path

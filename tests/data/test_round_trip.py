@@ -1,0 +1,126 @@
+"""What a data file holds reaches a reward worker and a trajectory file, and comes back as it was; or it is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from arl.config.recipe import Data
+from arl.data.jsonl import LARGEST_INTEGER, LEAST_INTEGER
+from arl.data.problems import load_problems
+from arl.launch.frames import FrameReader, frame
+from arl.metrics.episode_table import episode_table, group_rows
+from arl.reward.messages import RewardCall
+from arl.types import Problem, Response, Trajectory, TrajectoryGroup
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+NUMBERS = st.one_of(
+    st.integers(LEAST_INTEGER, LARGEST_INTEGER),
+    st.sampled_from([LEAST_INTEGER, LARGEST_INTEGER, 2**63, -1]),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=8,
+)
+ROWS = st.lists(
+    st.tuples(TEXTS.filter(str.strip), TEXTS, st.dictionaries(TEXTS, VALUES, max_size=4)), min_size=1, max_size=4
+)
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def loaded(path: Path) -> list[Problem]:
+    return load_problems(Data(path=str(path), eval_fraction=1e-9, deduplicate=False), seed=0).training
+
+
+def as_rows(drawn: list[tuple[str, str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    return [{**more, "prompt": prompt, "answer": answer} for prompt, answer, more in drawn]
+
+
+@QUICK
+@given(ROWS, st.booleans(), st.sampled_from(["\n", "\r\n", "\n \r\n\n"]))
+def test_a_line_of_json_comes_to_the_reward_function_as_it_was(
+    tmp_path: Path, drawn: list[tuple[str, str, dict[str, Any]]], ascii_only: bool, separator: str
+) -> None:
+    rows = as_rows(drawn)
+    lines = [json.dumps(row, ensure_ascii=ascii_only) for row in rows]
+    (tmp_path / "p.jsonl").write_bytes(separator.join(lines).encode())
+    problems = loaded(tmp_path / "p.jsonl")
+    assert [sent(problem) for problem in problems] == problems
+    for row, problem in zip(rows, problems, strict=True):
+        assert {**problem.metadata, "prompt": problem.prompt, "answer": problem.answer} == row
+
+
+@settings(QUICK, max_examples=25)
+@given(ROWS)
+def test_an_answer_comes_back_from_the_trajectory_file_as_it_was(
+    tmp_path: Path, drawn: list[tuple[str, str, dict[str, Any]]]
+) -> None:
+    (tmp_path / "p.jsonl").write_text("\n".join(json.dumps(row) for row in as_rows(drawn)))
+    for problem in loaded(tmp_path / "p.jsonl"):
+        table = episode_table(group_rows(group_of(problem), "trained", 0), codec=None)
+        pq.write_table(table, tmp_path / "t.parquet")
+        (row,) = pq.read_table(tmp_path / "t.parquet").to_pylist()
+        assert (row["problem_id"], row["answer"]) == (problem.id, problem.answer)
+
+
+def test_values_that_json_lacks_come_from_parquet_as_text_and_maps_as_lists(tmp_path: Path) -> None:
+    columns = {
+        "prompt": pa.array(["a\u2028b"]),
+        "answer": pa.array([2**64 - 1], pa.uint64()),
+        "time": pa.array([0], pa.timestamp("ns", tz="UTC")),
+        "late": pa.array([2**50], pa.timestamp("ms")),
+        "exact": pa.array([None], pa.decimal128(5, 2)),
+        "days": pa.array([[1]], pa.list_(pa.date32())),
+        "map": pa.array([[("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int64())),
+        "kind": pa.array(["x"]).dictionary_encode(),
+        "image": pa.array([b"\xff"]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "p.parquet")
+    (problem,) = loaded(tmp_path / "p.parquet")
+    assert sent(problem) == problem
+    assert problem.answer == "18446744073709551615"
+    assert isinstance(problem.metadata.pop("late"), str)  # no date of Python's is so late
+    assert problem.metadata == {
+        "time": "1970-01-01 00:00:00.000000000Z",
+        "exact": None,
+        "days": ["1970-01-02"],
+        "map": [{"key": "k", "value": 1}, {"key": "k", "value": 2}],
+        "kind": "x",
+        "image": b"\xff",
+    }
+
+
+def sent(problem: Problem) -> Problem:
+    """Return a problem as the reward function gets it."""
+    (body,) = FrameReader().feed(frame(RewardCall(1, 0, problem, Response("x"))))
+    return msgspec.msgpack.decode(body, type=RewardCall).problem
+
+
+def group_of(problem: Problem) -> TrajectoryGroup:
+    trajectory = Trajectory(
+        token_ids=np.array([1, 2], np.int32),
+        behavior_logprobs=np.zeros(2, np.float32),
+        policy_versions=np.array([-1, 0], np.int32),
+        loss_mask=np.array([False, True]),
+        prompt_length=1,
+        reward=1.0,
+        unshaped_reward=1.0,
+        truncated=False,
+    )
+    return TrajectoryGroup(
+        group_id=0,
+        problem=problem,
+        trajectories=(trajectory,),
+        dispatch_version=0,
+        dispatch_time=0.0,
+        arrival_version=0,
+        arrival_time=0.0,
+    )

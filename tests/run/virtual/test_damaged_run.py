@@ -1,0 +1,93 @@
+"""`arl train --resume` of a damaged run goes on from a whole checkpoint, or says what is damaged; it deletes none."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.forks import arl
+from tests.fuzz.checkpoint_damage import damage
+from tests.fuzz.checkpoint_run import RUN, WholeRun, make_run
+
+CHECKPOINTS = ("step_2", "step_4", "step_6")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    make_run(folder)
+    return folder
+
+
+def resumed(folder: Path) -> tuple[int, str]:
+    """Return the exit code, and all that was said."""
+    recipe = str(folder / RUN / "recipe.yaml")
+    done = arl("train", recipe, "--resume", "--set", f"output.directory={folder}")
+    return done.returncode, done.stdout + done.stderr
+
+
+def every_checkpoint(run: Path) -> None:
+    for name in CHECKPOINTS:
+        (run / "checkpoints" / name / "model.safetensors").write_bytes(b"")
+
+
+def first_trajectories(run: Path) -> None:
+    file = run / "trajectories" / "000000.parquet"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def fifo_as_lock(run: Path) -> None:
+    (run / "run.lock").unlink()
+    os.mkfifo(run / "run.lock")
+
+
+REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "every checkpoint": (every_checkpoint, "step_2: model.safetensors is torn: it has 0 bytes"),
+    "trajectories that all count on": (first_trajectories, "trajectories/000000.parquet is torn"),
+    "a lock that would wait for ever": (fifo_as_lock, "run.lock: cannot be opened (it is no regular file)"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_run_that_cannot_be_resumed_is_refused_and_stays_as_it_is(whole: Path, tmp_path: Path, what: str) -> None:
+    do, message = REFUSED[what]
+    shutil.copytree(whole / RUN, tmp_path / RUN)
+    do(tmp_path / RUN)
+    code, said = resumed(tmp_path)
+    assert code == 2, said
+    assert message in said
+    assert "Traceback" not in said
+    assert sorted(path.name for path in (tmp_path / RUN / "checkpoints").iterdir()) == list(CHECKPOINTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_damaged_the_command_goes_on_or_says_why(whole: Path, tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    shutil.copytree(whole / RUN, tmp_path / RUN)
+    done = [damage(random, tmp_path / RUN) for _ in range(3)]
+    untouched = WholeRun(whole / RUN).untouched(tmp_path / RUN)
+    code, said = resumed(tmp_path)
+    assert "Traceback" not in said, done
+    assert code == (0 if untouched else 2), f"{done}: {said}"
+    if untouched:
+        assert f"from step_{untouched[-1]}" in said
+
+
+def test_what_lies_in_the_way_of_a_partial_checkpoint_is_removed_and_a_second_refused_one_is_kept(
+    whole: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(whole / RUN, tmp_path / RUN)
+    directory = tmp_path / RUN / "checkpoints"
+    (directory / ".step_8.partial").write_text("a file")
+    (directory / "refused_step_6").mkdir()
+    (directory / "step_6" / "run.msgpack").write_bytes(b"\x93")
+    code, said = resumed(tmp_path)
+    assert code == 0, said
+    assert "step_6: run.msgpack is torn" in said
+    assert "is kept as refused_step_6-2" in said
+    names = sorted(path.name for path in directory.iterdir())
+    assert names == ["refused_step_6", "refused_step_6-2", "step_2", "step_4", "step_6"]

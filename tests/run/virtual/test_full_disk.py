@@ -1,0 +1,79 @@
+"""A run on a disk that becomes full says so, and how to resume; with room it goes on as if nothing had happened."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from arl.config.recipe_file import load_recipe
+from arl.errors import DiskError
+from arl.metrics.console import ConsoleDisplay
+from arl.run.train import train
+from tests.fuzz.checkpoint_run import RECIPE, RUN
+
+KILOBYTE = 1024
+HAS_CHECKPOINT = 0.7  # share of a run's bytes with which its first checkpoint is complete
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, kilobytes: int) -> Iterator[None]:
+    """Mount a file system of its own in memory; skip the test where that is forbidden."""
+    place.mkdir()
+    options = ("-t", "tmpfs", "-o", f"size={kilobytes}k")
+    if subprocess.run(["mount", *options, "tmpfs", place], capture_output=True, check=False).returncode:
+        pytest.skip("only root may mount a small disk")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def with_room(place: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=100m", place], check=True)
+
+
+def run(recipe: Path, directory: Path, resume: bool = False) -> None:
+    with open(os.devnull, "w") as nowhere:
+        display = ConsoleDisplay(Console(file=nowhere))
+        loaded = load_recipe(recipe, [f"output.directory={directory}"])
+        train(loaded, display, resume=recipe if resume else None)
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """Return what an interrupted run must have in common with one that nothing interrupted."""
+    files = [run / "metrics.jsonl", run / "trace.json", *run.glob("trajectories/*"), *run.rglob("*.safetensors")]
+    return {str(file.relative_to(run)): file.read_bytes() for file in files}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe's folder, in which it has run where there was room."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "recipe.yaml").write_text(RECIPE)
+    run(folder / "recipe.yaml", folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "share",
+    [0.1, 0.75, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.3, 0.5, 0.6, 0.7, 0.8, 0.95))],
+)
+def test_a_run_whose_disk_is_full_says_what_helps_and_resumes_with_room(
+    whole: Path, tmp_path: Path, share: float
+) -> None:
+    size = sum(file.stat().st_size for file in (whole / RUN).rglob("*") if file.is_file())
+    disk = tmp_path / "disk"
+    with small_disk(disk, int(size * share) // KILOBYTE):
+        with pytest.raises(DiskError, match=r"No space left on device.*make room there") as failed:
+            run(whole / "recipe.yaml", disk)
+        resumes = any((disk / RUN).glob("checkpoints/step_*"))
+        assert resumes or share < HAS_CHECKPOINT
+        assert ("\nresume with: arl train" in str(failed.value)) == resumes
+        with_room(disk)
+        if resumes:
+            run(whole / "recipe.yaml", disk, resume=True)
+            assert contents(disk / RUN) == contents(whole / RUN)

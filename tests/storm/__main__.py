@@ -1,0 +1,133 @@
+"""Send signals to processes of real runs, and write down how each ended.
+
+    python -m tests.storm --trials 200 --seed 1 --out signals.json
+    python -m tests.storm --trials 200 --seed 1 --only 7 --out one.json         run 7 of them again
+
+seed ─► runs and their shots ─► StormRun ─► audit ─► records ─► summary ─► JSON
+
+Several of these may run at once, each with some of the runs: each writes its own file, and `--join` makes one of them.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.storm.attempt import Attempt
+from tests.storm.audit import violations
+from tests.storm.run_processes import with_own_shared_memory
+from tests.storm.shots import Shot, Variant, draw_runs
+from tests.storm.storm_run import StormRun
+
+
+def main() -> None:
+    """Run the runs that the command line asks for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--trials", type=int, default=200, help="signals")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kinds", nargs="*", default=["embedded"], help="engine.kind: embedded, sglang")
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of the runs, from 0")
+    parser.add_argument(
+        "--join", type=Path, nargs="*", help="files, of which --out gets every run; the last one counts"
+    )
+    parser.add_argument("--patience", type=float, default=1.0, help="factor of every deadline, for a busy machine")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    if options.join is not None:
+        files = [json.loads(file.read_text()) for file in options.join]
+        records = list({record["run"]: record for file in files for record in file["runs"]}.values())
+        write(options.out, options.seed, records)
+    else:
+        with_own_shared_memory()
+        records = run_all(options)
+    sys.exit(any(record["violations"] for record in records))
+
+
+def run_all(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run the runs that are asked for, and write the records after each."""
+    drawn = draw_runs(options.seed, options.trials, options.kinds)
+    records: list[dict[str, Any]] = []
+    for number in range(len(drawn)) if options.only is None else options.only:
+        variant, shots = drawn[number]
+        records.append(run_one(number, variant, shots, options.seed, options.patience))
+        write(options.out, options.seed, records)
+    return records
+
+
+def run_one(number: int, variant: Variant, shots: Sequence[Shot], seed: int, patience: float) -> dict[str, Any]:
+    """Run one run to its end and audit it. Its files are kept if something is wrong."""
+    print(f"run {number}: {variant}", flush=True)
+    directory = Path(tempfile.mkdtemp(prefix=f"arl-storm-{number}-"))
+    run = StormRun(directory / "run", variant, shots, patience, random.Random(f"{seed} {number}"))
+    began = time.monotonic()
+    found: list[str] = []
+    try:
+        run.to_the_end()
+        found = violations(run)
+    except Exception:
+        found = [traceback.format_exc()]
+    seconds = round(time.monotonic() - began, 1)
+    attempts = [record_of(attempt) for attempt in run.attempts]
+    for attempt in attempts:
+        print(f"    {json.dumps(attempt)}", flush=True)
+    if found:
+        print(f"run {number}: see {directory}: {found}", flush=True)
+    else:
+        shutil.rmtree(directory)
+    return {"run": number, "variant": str(variant), "seconds": seconds, "attempts": attempts, "violations": found}
+
+
+def record_of(attempt: Attempt) -> dict[str, Any]:
+    """Return what is kept of one attempt."""
+    return {
+        "shot": None if attempt.shot is None else str(attempt.shot),
+        "signal": None if attempt.shot is None else f"{attempt.shot.action} {attempt.shot.role}",
+        "victim": None if attempt.victim is None else str(attempt.victim),
+        "was_training": attempt.was_training,
+        "code": attempt.code,
+        "seconds_after_signal": attempt.seconds,
+        "seconds": attempt.whole_seconds,
+        "steps": attempt.steps,
+        "seconds_until_nothing_was_left": attempt.seconds_left,
+        "diagnosis": "" if attempt.has_finished else attempt.diagnosis[:600],
+    }
+
+
+def write(out: Path, seed: int, unsorted: Sequence[dict[str, Any]]) -> None:
+    """Write the records and their summary."""
+    records = sorted(unsorted, key=lambda record: record["run"])
+    out.write_text(json.dumps({"seed": seed, **summary(records), "runs": records}, indent=1) + "\n")
+
+
+def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Count signals, ends and violations."""
+    attempts = [attempt for record in records for attempt in record["attempts"]]
+    hit = [attempt for attempt in attempts if attempt["victim"] is not None]
+    ended = [attempt for attempt in hit if attempt["code"] != 0]
+    return {
+        "runs": len(records),
+        "signals": len(hit),
+        "signals_by_kind": dict(sorted(Counter(attempt["signal"] for attempt in hit).items())),
+        "recovered": len(hit) - len(ended),
+        "ended": dict(Counter(str(attempt["code"]) for attempt in ended)),
+        "seconds": sum(record["seconds"] for record in records),
+        "longest_seconds_to_an_end": max((attempt["seconds_after_signal"] for attempt in ended), default=0.0),
+        "longest_seconds_until_nothing_was_left": max(
+            (attempt["seconds_until_nothing_was_left"] for attempt in attempts), default=0.0
+        ),
+        "runs_with_violations": [record["run"] for record in records if record["violations"]],
+        "cores": os.cpu_count(),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""A few signals to real runs, and the parts of the storm that need no run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.cluster.machines import missing_for_machines
+from tests.processes import MARK
+from tests.storm.growth import growth
+from tests.storm.samples import FileSample, ProcessSample, Sample
+from tests.storm.shots import ACTIONS, ROLES, draw_runs
+
+SEED = 39  # draws: SIGKILL of the controller after 10 steps; two ranks, an engine, broadcast
+
+
+def test_every_role_gets_every_signal_and_every_variant_has_its_turn() -> None:
+    runs = draw_runs(seed=1, num_shots=200, kinds=["embedded"])
+    shots = [shot for _, shots in runs for shot in shots]
+    assert len(shots) == 200
+    assert {(shot.action, shot.role) for shot in shots} == {(action, role) for action in ACTIONS for role in ROLES}
+    assert len({variant for variant, _ in runs}) == 16
+    assert {shot.phase for shot in shots} == {"start-up", "training"}
+
+
+def test_growth_is_told_from_processes_that_are_only_older(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    with path.open("wb") as file:
+        for number in range(256):
+            file.write(msgspec.json.encode(_sample(number)) + b"\n")
+    found = {(row["role"], row["measure"]) for row in growth(path)["not_flat"]}
+    assert found == {("trainer", "descriptors")}
+
+
+def _sample(number: int) -> Sample:
+    """Return a sample in which engines grow old and large, and each new trainer has more descriptors."""
+    age = 160.0 + 10.0 * (number % 8)
+    engine = ProcessSample("engine", 1, age, 100.0 + age, 50.0 + age, 10, 5, 3)
+    trainer = ProcessSample("trainer", 2, age, 100.0, 50.0, 10 + number, 5, 3)
+    return Sample(10.0 * number, number, 0, [engine, trainer], {"logs": FileSample(1, 100)})
+
+
+@pytest.mark.slow
+def test_a_run_that_is_hit_at_a_drawn_moment_ends_or_recovers_and_has_trained_every_problem_once(
+    tmp_path: Path,
+) -> None:
+    missing = missing_for_machines()
+    if missing is not None:
+        pytest.skip(missing)
+    out = tmp_path / "signals.json"
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    command = [sys.executable, "-m", "tests.storm", "--trials=1", "--patience=3", f"--seed={SEED}", f"--out={out}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(out.read_text())["signals"] == 1

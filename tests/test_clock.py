@@ -1,0 +1,101 @@
+"""An outer deadline never fires before one that knows more, and never much later."""
+
+import asyncio
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arl import clock
+from arl.clock import MARGIN
+from arl.errors import DeadlineError
+
+SPANS = st.floats(0.1, 1000.0)
+INNER = st.tuples(SPANS, SPANS, st.booleans())  # when it begins, its seconds, whether it belongs to a budget
+
+
+async def wait_forever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+async def fired(inner: list[tuple[float, float, bool]], seconds: float) -> list[tuple[float, str]]:
+    """Return when and which waits fire: each of `inner`, and the outer one, which does not contain them."""
+    order: list[tuple[float, str]] = []
+
+    async def wait_inside(name: str, begin: float, length: float, is_aside: bool) -> None:
+        await asyncio.sleep(begin)
+        try:
+            if is_aside:
+                async with clock.budget(length, "aside", name):
+                    await wait_forever()
+            async with clock.deadline(length, "inner", name):
+                await wait_forever()
+        except DeadlineError:
+            order.append((clock.now(), name))
+
+    async def wait_outside() -> None:
+        try:
+            async with clock.outer_deadline(seconds, "outer", "outer"):
+                await wait_forever()
+        except DeadlineError:
+            order.append((clock.now(), "outer"))
+
+    async with asyncio.TaskGroup() as tasks:
+        for number, given_inner in enumerate(inner):
+            tasks.create_task(wait_inside(f"inner-{number}", *given_inner))
+        tasks.create_task(wait_outside())
+    return order
+
+
+@settings(deadline=None)
+@given(st.lists(INNER, max_size=6), SPANS)
+def test_an_outer_deadline_fires_after_those_that_run_when_its_time_is_over_and_a_margin_later_at_most(
+    inner: list[tuple[float, float, bool]], seconds: float
+) -> None:
+    order = clock.run(lambda: fired(inner, seconds), virtual=True)
+    times = {name: at for at, name in order}
+    running = [
+        begin + length
+        for begin, length, is_aside in inner
+        if not is_aside and begin < seconds - 1e-6 < begin + length - 2e-6
+    ]
+    for end in running:
+        assert times["outer"] >= end + MARGIN - 1e-6
+    latest = max(
+        [begin + length for begin, length, is_aside in inner if not is_aside and begin <= seconds], default=0.0
+    )
+    assert seconds - 1e-6 <= times["outer"] <= max(seconds, latest + MARGIN) + 1e-6
+
+
+def test_an_outer_deadline_that_is_moved_forgets_what_it_has_waited_for() -> None:
+    async def main() -> float:
+        async def inner() -> None:
+            async with clock.deadline(100, "inner", "inner"):
+                await asyncio.sleep(15)
+
+        task = asyncio.create_task(inner())
+        try:
+            async with clock.outer_deadline(10, "outer", "outer") as bound:
+                await task
+                bound.reschedule(clock.now() + 10)
+                await wait_forever()
+        except DeadlineError:
+            return clock.now()
+        raise AssertionError("it did not fire")
+
+    assert clock.run(main, virtual=True) == 25
+
+
+def test_a_message_shows_the_counts_of_the_moment_at_which_it_is_written() -> None:
+    async def main() -> str:
+        numbers = itertools.count()
+        for bound in (clock.deadline, clock.outer_deadline):
+            try:
+                async with bound(1.0, "somebody", lambda: f"count {next(numbers)}"):
+                    assert next(numbers) in (0, 3)
+                    await wait_forever()
+            except DeadlineError as error:
+                last = str(error)
+        return last
+
+    assert "somebody waited 1 s for count 4" in clock.run(main, virtual=True)

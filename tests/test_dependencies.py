@@ -1,0 +1,82 @@
+"""Whatever arl imports is declared, and the locks of CI hold what is declared."""
+
+import ast
+import importlib.metadata
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_architecture import sources
+
+ROOT = Path(__file__).parent.parent
+LOCKS = [".ci/constraints.txt", ".ci/constraints-sglang.txt"]
+NOT_FROM_PYPI = {"arl", "tests", "kernels", "arl_node_copy", "arl_store_tunnel", "arl_tls"}
+OF_OTHER_ENVIRONMENTS = {"sglang", "liger_kernel", "cut_cross_entropy"}  # SGLang's own, and rivals of a benchmark
+PINNED = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*==[0-9][A-Za-z0-9.]*")  # no local version, no address
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def declared() -> set[str]:
+    """Return the names of the distributions that pyproject.toml declares."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    requirements = [*project["dependencies"], *(each for extra in extras for each in extra)]
+    names = set()
+    for requirement in requirements:
+        name = re.match(r"[\w.-]+", requirement)
+        assert name is not None
+        names.add(canonical(name[0]))
+    return names
+
+
+def imported() -> Iterator[tuple[str, Path]]:
+    """Yield the first part of each module that is imported anywhere, and where."""
+    for path in [*sources(), *(ROOT / "tests").rglob("*.py"), ROOT / "cli.py"]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                yield from ((alias.name.split(".")[0], path) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module.split(".")[0], path
+
+
+def locked(lock: str) -> dict[str, str]:
+    lines = (ROOT / lock).read_text().splitlines()
+    pinned = [line for line in lines if line and not line.startswith("#")]
+    return dict(line.split("==") for line in pinned)
+
+
+def test_every_import_is_of_a_declared_package() -> None:
+    distributions = importlib.metadata.packages_distributions()
+    names = declared()
+    known = sys.stdlib_module_names | NOT_FROM_PYPI | OF_OTHER_ENVIRONMENTS
+    for module, path in imported():
+        if module in known:
+            continue
+        found = {canonical(name) for name in distributions.get(module, [module])}  # an extra may not be installed
+        assert found & names, f"{path} imports {module}, of {sorted(found)}: declare it in pyproject.toml"
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_pins_versions_that_every_index_has(lock: str) -> None:
+    first, *lines = (ROOT / lock).read_text().splitlines()
+    assert re.match(r"# .*Python 3\.\d+", first)
+    for line in lines:
+        assert line.startswith("#") or PINNED.fullmatch(line), line
+
+
+def test_the_lock_has_every_declared_package() -> None:
+    own = {"arl"}
+    assert declared() - own <= locked(".ci/constraints.txt").keys()
+
+
+def test_the_lock_has_the_triton_that_torch_of_pypi_demands() -> None:
+    """torch for CUDA needs one version of it, and torch for the CPU none, so a lock made on a CPU may break others."""
+    torch_and_triton = [(locked(lock)["torch"], locked(lock)["triton"]) for lock in LOCKS]
+    assert set(torch_and_triton) == {("2.13.0", "3.7.1")}
