@@ -128,8 +128,13 @@ def _wrap(random: Random, holder: Any, key: Any, places: list[Place]) -> None:
 
 
 def _text_of(value: Any) -> str:
-    """Return a value as text. Python refuses to print integers of more than 4,300 digits."""
-    return hex(value) if isinstance(value, int) else ascii(value)
+    """Return a value as text, or the name of its type where it holds an integer of more digits than Python prints."""
+    if isinstance(value, int):
+        return hex(value)
+    try:
+        return ascii(value)
+    except ValueError:
+        return type(value).__name__
 
 
 def _step_aside(random: Random, holder: Any, key: Any, places: list[Place]) -> None:
