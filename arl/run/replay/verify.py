@@ -26,7 +26,7 @@ MOST_WITHOUT_ROWS = 1_000_000  # groups
 NO_STEP = -1  # in the place of a null
 
 
-class RowLimits(Struct, frozen=True):
+class Limits(Struct, frozen=True):
     """Hold what the rows of a run cannot exceed."""
 
     admitted: int  # groups, by its summary
@@ -42,7 +42,7 @@ class RowLimits(Struct, frozen=True):
         return self.trained // self.problems_per_step
 
 
-def read_verified(run: Path, columns: Sequence[str], limits: RowLimits) -> pa.Table:
+def read_verified(run: Path, columns: Sequence[str], limits: Limits) -> pa.Table:
     """Read `columns` of all trajectory files of a run, in the order in which they were written.
 
     Raises:
@@ -75,7 +75,7 @@ class _Rows:
         lengths: rows of each file.
     """
 
-    def __init__(self, files: Sequence[Path], lengths: Sequence[int], table: pa.Table, limits: RowLimits) -> None:
+    def __init__(self, files: Sequence[Path], lengths: Sequence[int], table: pa.Table, limits: Limits) -> None:
         self._files = files
         self._ends = np.cumsum(lengths)
         self._table = table
