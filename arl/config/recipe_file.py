@@ -28,7 +28,7 @@ from arl.config.yaml_loader import (
 from arl.errors import RecipeError
 from arl.files import read_regular
 
-MOST_EXPLAINED = 15  # mistakes of a recipe
+MOST_EXPLAINED = 10  # mistakes of a recipe
 
 ALTERNATIVES: list[tuple[Key, ...]] = [
     (("rollout", "staleness"), ("rollout", "lag")),

@@ -38,8 +38,8 @@ Recipes, sweep files, `--set`, `--axis` and `--seeds` are read by the core schem
 | what | how |
 |---|---|
 | size | {MOST_BYTES // 1024} KiB; {MOST_DEPTH} levels, {MOST_VALUES:,} keys and values, \
-{MOST_CHARACTERS:,} characters in them; what an alias stands for counts each time it is used; all `--set` \
-together have at most {MOST_CHARACTERS:,} characters |
+{MOST_CHARACTERS:,} characters in them; what an alias stands for \
+counts each time it is used; all `--set` together: {MOST_CHARACTERS:,} characters |
 | file | a regular file in UTF-8, of one document |
 | null | `null`, `~` or nothing |
 | true, false | `true`, `false`; `yes`, `no`, `on` and `off` are text, which fields of true or false take as well |

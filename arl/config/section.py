@@ -34,20 +34,27 @@ Seconds = Annotated[float, Field(gt=0, le=MOST_SECONDS, allow_inf_nan=False), Un
 Cost = Annotated[float, Field(ge=0, le=MOST_SECONDS, allow_inf_nan=False), Unit("virtual seconds")]
 
 
-def _name_of_a_file(text: str) -> str:
-    """Refuse what no file can be called, and what would break the line of a log or of a message."""
+LONGEST_PATH = 2_000  # bytes; Linux takes 4,095, with the current directory before and names of files behind
+LONGEST_PART = 255  # bytes
+
+
+def usable_path(text: str) -> str:
+    """Return a path that a file can have, and that does not break the line of a log or of a message.
+
+    Raises:
+        ValueError: it is none.
+    """
     if not text:
         raise ValueError("must not be empty")
     if not text.isprintable():
         raise ValueError("must not hold line ends, tabs or other characters that are not printed")
-    if len(text.encode()) > LONGEST_PATH or any(len(part.encode()) > LONGEST_PART for part in text.split("/")):
+    parts = text.encode().split(b"/")
+    if len(text.encode()) > LONGEST_PATH or max(map(len, parts)) > LONGEST_PART:
         raise ValueError(f"must have at most {LONGEST_PART} bytes between two slashes, and {LONGEST_PATH} in all")
     return text
 
 
-LONGEST_PATH = 4_000  # bytes; Linux takes 4,095 with what a run adds
-LONGEST_PART = 255  # bytes
-FilePath = Annotated[str, AfterValidator(_name_of_a_file)]
+FilePath = Annotated[str, AfterValidator(usable_path)]
 
 
 class Section(BaseModel):
