@@ -7,18 +7,18 @@ from pydantic import Field, field_validator, model_validator
 from arl.config.environment import Environment
 from arl.config.ports import port_range
 from arl.config.sbatch_flags import check_sbatch_flags
-from arl.config.section import Positive, Section
+from arl.config.section import FilePath, Processes, Section
 from arl.errors import InputError
 
 
 class Cluster(Section):
     """Say on how many machines a run takes place, and how they are reached. Its launcher is named by `launcher`."""
 
-    nodes: Positive = 1
+    nodes: Processes = 1
     """Machines, the controller's included. More than one needs a launcher that starts processes on them: slurm, ray."""
-    min_nodes: Positive | None = None
+    min_nodes: Processes | None = None
     """The run also starts, or goes on, with fewer machines than `nodes`, but at least so many. null: `nodes`."""
-    interface: str | None = None
+    interface: FilePath | None = None
     """Network interface on which processes listen on every machine, as in eth0. null: the one to which the machine's
     own name resolves; with launcher local, loopback."""
     ports: str | None = None

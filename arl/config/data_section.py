@@ -7,7 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from arl.config.imports import import_attribute
 from arl.config.prompt_template import template_fields
-from arl.config.section import Fraction, OpenFraction, Positive, Section, Tokens
+from arl.config.section import FilePath, Fraction, OpenFraction, Positive, Section, Tokens
 from arl.errors import RecipeError
 
 TASKS: Mapping[str, str] = {
@@ -42,7 +42,7 @@ class Columns(Section):
 class PassRate(Section):
     """Keep the training problems that a model solved at a measured rate."""
 
-    file: str
+    file: FilePath
     """Parquet of `arl eval`, with the columns problem_id and correct; a problem has one row for each sample."""
     min: Fraction = 0.0
     """Smallest rate to keep."""
@@ -65,10 +65,10 @@ class Data(Section):
     """A task that brings its own problems and reward: see `arl tasks`, or yours as `module:attribute`."""
     options: dict[str, Any] = Field(default={}, validate_default=True)
     """The task's own settings; each task declares them in its Options."""
-    path: str | None = None
+    path: FilePath | None = None
     """Or files: jsonl or parquet, as a path, a glob, or hf://datasets/OWNER/REPO/FILE on the Hugging Face hub.
     REPO@REVISION pins a branch, a tag or a commit; a run records the commit in its recipe.yaml."""
-    eval_path: str | None = None
+    eval_path: FilePath | None = None
     """path: files with the problems of the evaluation, instead of a share of `path`."""
     eval_fraction: OpenFraction | None = Field(default=None, validate_default=True)
     """path: share of the problems that is held out for evaluation, chosen by a hash of each problem's content; 0.1
@@ -168,7 +168,9 @@ def task_options(task: str) -> type[Section]:
     Raises:
         ValueError: nothing has this name.
     """
-    options: type[Section] = getattr(_imported(task), "Options", Section)
+    options = getattr(_imported(task), "Options", Section)
+    if not isinstance(options, type) or not issubclass(options, Section):
+        raise ValueError(f"data.task {task!r}: its Options must be a subclass of arl.config.section:Section")
     return options
 
 
@@ -178,16 +180,21 @@ def task_evaluation(task: str) -> Mapping[str, Any]:
     Raises:
         ValueError: nothing has this name.
     """
-    declared: Mapping[str, Any] = getattr(_imported(task), "evaluation", {})
-    return declared
+    return _declared(task, "evaluation")
 
 
 def task_data(task: str) -> Mapping[str, Any]:
     """Import what a task declares for the section `data`, such as its suffix; nothing where there is no such task."""
     try:
-        declared: Mapping[str, Any] = getattr(_imported(task), "prompting", {})
+        return _declared(task, "prompting")
     except ValueError:  # the validator of the options says that there is no such task
         return {}
+
+
+def _declared(task: str, name: str) -> Mapping[str, Any]:
+    declared = getattr(_imported(task), name, {})
+    if not isinstance(declared, Mapping):
+        raise ValueError(f"data.task {task!r}: its attribute {name} must be a mapping of fields to values")
     return declared
 
 

@@ -7,6 +7,9 @@ A seam is a Protocol, or a base class to inherit from. Its public methods and at
 User code is looked for among installed packages and in the current directory. An attribute may be dotted, as in
 `my_tasks:Sums.reward`. Everything is refused before a run starts: a name without an object, an object that lacks a
 part of its seam, a part with another signature or with a value that the seam does not allow.
+
+Importing a module runs its code, with the rights of the user. Whoever starts a recipe of somebody else, or plans it by
+`--dry-run`, trusts the modules that it names.
 """
 
 import difflib
@@ -19,6 +22,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
 from arl.errors import RecipeError
 
+LONGEST_NAME = 250  # characters of a module's or an attribute's dotted name; a file's has at most 255 bytes
 NO_BUILT_INS: Mapping[str, str] = {}
 LIBRARIES = ("builtins", "typing", "pydantic")  # whose classes add no parts to a seam that inherits from them
 
@@ -57,12 +61,12 @@ def import_attribute(name: str, field: str, built_in: Mapping[str, str] = NO_BUI
     """
     path = built_in.get(name, name)
     module_name, _, attribute = path.partition(":")
-    if not module_name or not attribute:
+    if not _is_dotted_name(module_name) or not _is_dotted_name(attribute):
         raise RecipeError(_no_path(name, field, built_in))
     _look_in_current_directory()
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may fail at its import in any way
+    except (Exception, SystemExit) as error:  # a user's module may fail at its import in any way, or end as a script
         raise RecipeError(
             f"{field} {name!r}: cannot import {module_name} ({error}); is it installed, or in {Path.cwd()}?"
         ) from error
@@ -258,6 +262,10 @@ def _complaint(actual: Any, part: _Part, title: str, takes_self: bool) -> str:
 def _is_async(function: Any) -> bool:
     call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is async as well
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _is_dotted_name(text: str) -> bool:
+    return len(text) <= LONGEST_NAME and all(part.isidentifier() for part in text.split("."))
 
 
 def _no_path(name: str, field: str, built_in: Mapping[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 from pydantic import model_validator
 
-from arl.config.section import Positive, PositiveFloat, Section, Tokens
+from arl.config.section import FilePath, Positive, PositiveFloat, Section, Tokens
 
 
 class TinyModel(Section):
@@ -33,7 +33,7 @@ class TinyModel(Section):
 class Model(Section):
     """Say where the weights come from: give exactly one of `path` and `tiny`."""
 
-    path: str | None = None
+    path: FilePath | None = None
     """Directory or Hugging Face name of a causal language model with its tokenizer. NAME@REVISION pins a branch, a tag
     or a commit; a run records the commit in its recipe.yaml."""
     tiny: TinyModel | None = None

@@ -29,19 +29,22 @@ from arl.config.rollout_section import Rollout as Rollout
 from arl.config.run_section import Deadlines as Deadlines
 from arl.config.run_section import Output as Output
 from arl.config.run_section import VirtualCosts as VirtualCosts
-from arl.config.section import NonNegative, Section
+from arl.config.section import Section, Seed
 from arl.config.sync_section import Sync as Sync
 from arl.config.train_section import Train as Train
 from arl.config.worlds import WorldTraits, world_traits
 from arl.errors import RecipeError
 
+MOST_EPISODES = 10**7  # of one step
+LONGEST_NAME = 200  # characters of a run; its directory may get a number, and names of files have at most 255 bytes
+
 
 class Recipe(Section):
     """Describe one complete run."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME)] = "run"
     """Names the run directory."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Everything but timing repeats with it."""
     mode: Literal["disaggregated", "collocated"] = "disaggregated"
     """Engines and trainer run at once on their own devices, or take turns on the same."""
@@ -116,6 +119,12 @@ class Recipe(Section):
         minibatches = self.train.minibatches
         if per_step % minibatches:
             raise ValueError(f"train.minibatches {minibatches} must divide rollout.problems_per_step {per_step}")
+        episodes = per_step * self.rollout.group_size
+        if episodes > MOST_EPISODES:
+            raise ValueError(
+                f"rollout.group_size {self.rollout.group_size}: a step would have {episodes} episodes, and has at most "
+                f"{MOST_EPISODES}; lower it, or rollout.problems_per_step {per_step}"
+            )
         self._possible_to_learn()
         self._possible_to_start_from()
         if self.mode == "collocated" and self.engine.kv_policy == "keep":

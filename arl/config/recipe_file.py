@@ -1,27 +1,34 @@
 """Read recipe files: YAML in, a validated Recipe out, and errors that point at the line.
 
-text ─► nodes (line of every key) ─► values ─► `--set` overrides ─► Recipe, or every mistake at once
+bytes ─► values, and the line of every key ─► `--set` overrides ─► Recipe, or every mistake at once
 """
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from arl.config.chosen_section import ChosenSection
-from arl.config.data_section import OF_FILES, task_options
+from arl.config.data_section import OF_FILES
+from arl.config.explain import explain
 from arl.config.leaves import leaves
-from arl.config.mistakes import Key, Mistake, find_mistakes
+from arl.config.mistakes import Key, find_mistakes
 from arl.config.recipe import Recipe
-from arl.config.section import inner_sections
-from arl.config.yaml_loader import RecipeLoader, load_yaml
+from arl.config.yaml_loader import (
+    MOST_BYTES,
+    MOST_CHARACTERS,
+    MOST_DEPTH,
+    YamlError,
+    dump_yaml,
+    load_yaml,
+    read_document,
+)
 from arl.errors import RecipeError
+from arl.files import read_regular
 
-ALIKE = 0.8  # of 1: how much a field of another section must be written alike to be suggested
+MOST_EXPLAINED = 10  # mistakes of a recipe
 
 ALTERNATIVES: list[tuple[Key, ...]] = [
     (("rollout", "staleness"), ("rollout", "lag")),
@@ -50,12 +57,20 @@ def read_with_places(path: Path) -> tuple[dict[str, Any], dict[Key, str]]:
     """Read a YAML file of sections: its values, and file and line of every key.
 
     Raises:
-        RecipeError: it cannot be read, is not a mapping, or gives a key twice.
+        RecipeError: it cannot be read, is no YAML that arl.config.yaml_loader reads, or is not a mapping.
     """
-    node, values = _read(path)
-    lines = _lines(node, (), path)
-    places = {key: f"{path}:{line}" for key, line in lines.items()}
-    return values, places
+    try:
+        document = read_document(read_regular(path, MOST_BYTES))
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read ({error.strerror}); give the path of a recipe YAML") from error
+    except YamlError as error:
+        place = path if error.line is None else f"{path}:{error.line}"
+        raise RecipeError(f"{place}: {error.rule}") from error
+    if not isinstance(document.values, dict):
+        kind = type(document.values).__name__
+        raise RecipeError(f"{path}: a recipe is a mapping of sections; this is {kind}")
+    places = {key: f"{path}:{line}" for key, line in document.lines.items()}
+    return document.values, places
 
 
 def make_recipe(
@@ -74,7 +89,7 @@ def make_recipe(
         RecipeError: see `load_recipe`.
     """
     places = dict(places)
-    parsed = [_parse_override(override) for override in overrides]
+    parsed = _parse_overrides(overrides)
     _make_room(values, parsed)
     for override, (key, value) in zip(overrides, parsed, strict=True):
         _set(values, key, value, override)
@@ -82,13 +97,17 @@ def make_recipe(
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        lines = [_explain(mistake, values, places, path) for mistake in find_mistakes(error, values)]
+        mistakes = find_mistakes(error, values)
+        lines = [explain(mistake, values, places, path) for mistake in mistakes[:MOST_EXPLAINED]]
+        more = len(mistakes) - len(lines)
+        if more:
+            lines.append(f"… and {more} more mistakes")
         raise RecipeError("\n".join(lines)) from error
 
 
 def dump_recipe(recipe: Recipe) -> str:
     """Write the fully resolved recipe as YAML; `load_recipe` of it gives the same recipe."""
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+    return dump_yaml(recipe.model_dump(mode="json"))
 
 
 def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -107,51 +126,25 @@ def _fields(recipe: dict[str, Any]) -> dict[str, Any]:
     return {field: value for field, value in leaves(recipe) if value != {}}
 
 
-def _read(path: Path) -> tuple[yaml.MappingNode, dict[str, Any]]:
-    """Parse the file twice: once for the line of every key, once for the values."""
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise RecipeError(f"{path}: cannot be read ({error.strerror}); give the path of a recipe YAML") from error
-    try:
-        node = yaml.compose(text, Loader=RecipeLoader)
-        values = load_yaml(text)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"{path}: not valid YAML: {error}") from error
-    if not isinstance(node, yaml.MappingNode) or not isinstance(values, dict):
-        raise RecipeError(f"{path}: a recipe is a mapping of sections; this is {type(values).__name__}")
-    return node, values
-
-
-def _lines(node: yaml.Node, key: Key, path: Path) -> dict[Key, int]:
-    """Return the line of every key below `node`.
-
-    Raises:
-        RecipeError: a key is given twice.
-    """
-    lines: dict[Key, int] = {}
-    if not isinstance(node, yaml.MappingNode):
-        return lines
-    for name, value in node.value:
-        child = (*key, name.value)
-        line = name.start_mark.line + 1
-        if child in lines:
-            raise RecipeError(f"{path}:{line}: {_dotted(child)} is given twice; keep one")
-        lines[child] = line
-        lines |= _lines(value, child, path)
-    return lines
+def _parse_overrides(overrides: Sequence[str]) -> list[tuple[Key, Any]]:
+    """Split each `a.b=x` into the key (a, b) and the YAML value x."""
+    characters = sum(map(len, overrides))
+    if characters > MOST_CHARACTERS:
+        raise RecipeError(f"--set: {characters} characters in all, and may be {MOST_CHARACTERS}; write a recipe file")
+    return [_parse_override(override) for override in overrides]
 
 
 def _parse_override(override: str) -> tuple[Key, Any]:
-    """Split `a.b=x` into the key (a, b) and the YAML value x."""
     dotted, equals, text = override.partition("=")
     key = tuple(dotted.strip().split("."))
     if not equals or not all(key):
         raise RecipeError(f"--set {override}: write it as section.field=value")
+    if len(key) > MOST_DEPTH:
+        raise RecipeError(f"--set {override}: no field lies {len(key)} deep; write it as section.field=value")
     try:
         return key, load_yaml(text)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"--set {override}: the value is not valid YAML: {error}") from error
+    except YamlError as error:
+        raise RecipeError(f"--set {override}: the value is not read: {error.rule}") from error
 
 
 def _make_room(values: dict[str, Any], overrides: Iterable[tuple[Key, Any]]) -> None:
@@ -206,79 +199,3 @@ def _set(values: dict[str, Any], key: Key, value: Any, override: str) -> None:
         if not isinstance(section, dict):
             raise RecipeError(f"--set {override}: {part} is a value, not a section")
     section[key[-1]] = value
-
-
-def _explain(mistake: Mistake, values: dict[str, Any], places: dict[Key, str], path: Path) -> str:
-    """Write a mistake as place, field, value, rule and remedy."""
-    key, kind, value, rule = mistake
-    if kind == "value_error":  # a rule between fields: its message begins with the field at fault
-        field = rule.split(maxsplit=1)[0].rstrip(":")
-        named = tuple(field.split("."))
-        return f"{place_of(named, places, path)}: {rule}"
-    place = place_of(key, places, path)
-    if kind == "extra_forbidden":
-        return f"{place}: {_dotted(key)}: unknown key{_nearest(key, values)}"
-    if kind == "missing":
-        return f"{place}: {_dotted(key)}: required, and missing"
-    return f"{place}: {_dotted(key)} = {value!r}: {rule}"
-
-
-def place_of(key: Key, places: Mapping[Key, str], path: Path) -> str:
-    """Return the place of the key, or of the innermost section around it that the file or an override names."""
-    for length in range(len(key), 0, -1):
-        around = key[:length]
-        if around in places:
-            return places[around]
-    return str(path)
-
-
-def _nearest(key: Key, values: dict[str, Any]) -> str:
-    """Suggest the valid name that is nearest to the last part of `key`, or all of them."""
-    *section, last = key
-    unknown = str(last)
-    names = _valid_names(tuple(section), values)
-    close = difflib.get_close_matches(unknown, names, n=1)
-    if not close:
-        close = _alike_elsewhere(unknown)
-    if close:
-        alternatives = " or ".join(close)
-        return f"; did you mean {alternatives}?"
-    valid = ", ".join(names) or "none"
-    return f"; valid: {valid}"
-
-
-def _alike_elsewhere(name: str) -> list[str]:
-    """List the fields of other sections with this name, or else with the name that is nearest to it."""
-    fields: dict[str, list[str]] = {}
-    for field in _all_fields(Recipe):
-        last = field.rpartition(".")[2]
-        namesakes = fields.setdefault(last, [])
-        namesakes.append(field)
-    nearest = difflib.get_close_matches(name, fields, n=1, cutoff=ALIKE)
-    if not nearest:
-        return []
-    return fields[nearest[0]]
-
-
-def _all_fields(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    for name, field in section.model_fields.items():
-        yield f"{prefix}{name}"
-        for inner in inner_sections(field.annotation):
-            yield from _all_fields(inner, f"{prefix}{name}.")
-
-
-def _valid_names(section: Key, values: dict[str, Any]) -> list[str]:
-    if section == ("data", "options"):
-        options = task_options(values["data"]["task"])
-        return list(options.model_fields)
-    model: type[BaseModel] = Recipe
-    for part in section:
-        field = model.model_fields[str(part)]
-        (model,) = inner_sections(field.annotation)
-        if issubclass(model, ChosenSection):
-            model = model.implementation(values[str(part)])
-    return list(model.model_fields)
-
-
-def _dotted(key: Key) -> str:
-    return ".".join(map(str, key))

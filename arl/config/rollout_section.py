@@ -4,7 +4,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from arl.config.section import FractionBelowOne, NonNegative, Positive, PositiveFloat, Section, Tokens
+from arl.config.section import (
+    LEAST_TEMPERATURE,
+    MOST_TEMPERATURE,
+    FilePath,
+    FractionBelowOne,
+    NonNegative,
+    Positive,
+    Section,
+    Tokens,
+)
 
 UNREACHED_AGE = 10**9  # versions: more than any run makes, so it bounds nothing
 VERSIONS_AHEAD = 4  # of the engines, at the start of a step; only where no bound says how many
@@ -14,9 +23,9 @@ TRUNCATING = ("top_p", "top_k", "min_p")  # what other systems let a recipe set 
 class LagFile(Section):
     """Read lags from a file: give one of the two fields."""
 
-    dist: str | None = None
+    dist: FilePath | None = None
     """JSON or YAML file that maps lag to weight, like {0: 0.5, 2: 0.5}; each group draws its own, by the seed."""
-    trace: str | None = None
+    trace: FilePath | None = None
     """Directory of a finished run of the same model, data and batch: each group is as stale as its own was."""
 
 
@@ -51,7 +60,7 @@ class Rollout(Section):
     age of a group is up to max_groups / P + 1 versions."""
     max_new_tokens: Tokens = 1024
     """Token budget of one episode, all turns together."""
-    temperature: PositiveFloat = 1.0
+    temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)] = 1.0
     """Sampling temperature; behavior_logprobs are log_softmax(logits / temperature)."""
     stop: tuple[str, ...] = ()
     """Strings that end a turn, beside the model's own end tokens. The record ends with the token that completes one,

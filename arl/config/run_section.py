@@ -1,11 +1,11 @@
 """Define the recipe's sections about a run as a whole: its deadlines, virtual costs and output."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from arl.config.eval_section import HELD_OUT
-from arl.config.section import Cost, FiniteFloat, NonNegative, Positive, Seconds, Section
+from arl.config.section import Cost, FilePath, FiniteFloat, NonNegative, Positive, Seconds, Section
 
 MARGIN = 10.0  # seconds between the deadline of a process that knows more and the one around it
 LONGEST_PAUSE = 3600.0  # seconds for which all processes of a run may be stopped at any moment, and go on
@@ -138,7 +138,7 @@ class Target(Section):
 class Output(Section):
     """Say what a run leaves behind."""
 
-    directory: str = "runs"
+    directory: FilePath = "runs"
     """The run directory is <directory>/<name>; a run of that name is never overwritten: the next is <name>-2."""
     checkpoint_every: NonNegative | None = None
     """Steps between checkpoints, from which a killed run resumes; the last step always has one. 0: only the last.
@@ -166,9 +166,3 @@ class Output(Section):
     """Steps between tables of a few episodes that trackers are shown, wandb too; 0: none. `arl samples` needs none."""
     samples: Positive = 4
     """Episodes in such a table."""
-
-    @field_validator("wandb", mode="before")
-    @classmethod
-    def _off_is_a_word(cls, wandb: Any) -> Any:
-        """Accept false for off, because YAML 1.1 reads the word off as false."""
-        return "off" if wandb is False else wandb

@@ -48,6 +48,7 @@ class RotatingLog:
         Raises:
             OSError: it cannot be written.
         """
+        self._follow_newest()
         room = self._part_bytes - self._file.seek(0, os.SEEK_END)
         if len(piece) > room:
             whole_lines = piece.rfind(b"\n", 0, max(0, room)) + 1
@@ -72,8 +73,13 @@ class RotatingLog:
                 newer = old_part(self._path, number - 1)
                 if newer.exists():
                     newer.replace(old_part(self._path, number))
-        self._file.close()
-        self._file = self._path.open("ab", buffering=0)
+        self._follow_newest()
+
+    def _follow_newest(self) -> None:
+        """Open the newest part if another one is open, because this or another writer has renamed it."""
+        if not _is_at(self._path, self._file.fileno()):
+            self._file.close()
+            self._file = self._path.open("ab", buffering=0)
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -2,7 +2,7 @@
 
     000000.parquet ─► columns of these types ─► each row by itself: what is null, what is out of range ─► pa.Table
 
-What rows must have in common, such as those of a group, is the reader's business: see arl.run.replay.verify.
+What rows must have in common, such as those of a group, is the reader's business: see arl.run.replay.verify_rows.
 """
 
 from collections.abc import Iterator, Sequence

@@ -21,6 +21,7 @@ from arl.files import read_regular
 COLUMNS = ["trained_at", "group_id", "policy_versions", "loss_mask"]
 MOST_BYTES = 1 << 16  # of a distribution
 MOST_DIGITS = 9  # of a lag
+MOST_GROUPS = 10**7  # of a run
 
 
 def load_lags(recipe: Recipe) -> np.ndarray | None:
@@ -36,6 +37,12 @@ def load_lags(recipe: Recipe) -> np.ndarray | None:
     steps = recipe.train.steps
     if lag is None:
         return None
+    groups = steps * recipe.rollout.problems_per_step
+    if groups > MOST_GROUPS:
+        raise InputError(
+            f"train.steps {steps}: with rollout.lag a run has at most {MOST_GROUPS} groups, whose lags are computed "
+            f"before it starts, and this one has {groups}; give fewer steps"
+        )
     if isinstance(lag, int):
         _refuse_unreachable(lag, f"rollout.lag {lag}", steps)
         draws = np.full((steps, recipe.rollout.problems_per_step), lag, np.int32)

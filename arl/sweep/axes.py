@@ -3,10 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
 from msgspec import Struct
 
+from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml
 from arl.errors import InputError
+
+MOST_POINTS = 500  # of an axis
+LONGEST_VALUE = 1_000  # characters of one value
 
 
 class SweepAxis(Struct, frozen=True):
@@ -43,10 +46,12 @@ def parse_axis(text: str, option: str = "--axis") -> tuple[str, list[Any]]:
     if not equals or not field:
         raise InputError(f"{option} {text}: write it as section.field=value,value")
     try:
-        values = yaml.safe_load(f"[{listed}]")  # where commas separate, unless brackets, braces or quotes hold them
-    except yaml.YAMLError as error:
-        raise InputError(f"{option} {text}: the values are not valid YAML: {error}") from error
-    return field, list(values)
+        values = load_yaml(f"[{listed}]")  # where commas separate, unless brackets, braces or quotes hold them
+    except YamlError as error:
+        raise InputError(f"{option} {text}: the values are not read: {error.rule}") from error
+    if not isinstance(values, list):
+        raise InputError(f"{option} {text}: write it as section.field=value,value")
+    return field, values
 
 
 def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> SweepAxis:
@@ -58,6 +63,8 @@ def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> SweepAxis:
     lengths = {field: len(listed) for field, listed in values.items()}
     if not lengths or 0 in lengths.values():
         raise InputError(f"{place}: an axis has at least one field and one value")
+    if max(lengths.values()) > MOST_POINTS:
+        raise InputError(f"{place}: an axis has at most {MOST_POINTS} values; give fewer")
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{field} has {count}" for field, count in lengths.items())
         raise InputError(f"{place}: fields that change together need equally many values: {counts}")
@@ -70,12 +77,13 @@ def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> SweepAxis:
 
 
 def write_override(field: str, value: Any) -> str:
-    """Write a setting as `--set` reads it."""
-    text = yaml.safe_dump(
-        value,
-        default_flow_style=True,
-        width=float("inf"),
-        sort_keys=False,
-    )
-    value_alone = text.removesuffix("...\n").strip()  # YAML ends a document of one scalar by dots
-    return f"{field}={value_alone}"
+    """Write a setting as `--set` reads it. Every arm reads its own, so a setting is small.
+
+    Raises:
+        InputError: it is not.
+    """
+    if len(repr(value)) > LONGEST_VALUE:
+        raise InputError(
+            f"{field}: a setting of a sweep has at most {LONGEST_VALUE} characters; write it in the recipe"
+        )
+    return f"{field}={dump_yaml(value, flow=True)}"

@@ -5,6 +5,7 @@ axes, named arms ─► every combination ─► those that exclude and only lea
 
 import hashlib
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from arl.errors import InputError
 from arl.sweep.axes import SweepAxis
 
 ARM = "arm"  # stands for the name of a named arm, in exclude and only
+MOST_ARMS = 500  # each is checked as a run of its own before the first one starts
 LONGEST_NAME = 150  # characters of a directory's name; file systems take 255 bytes
 Settings = Mapping[str, Any]  # field -> value
 Rule = Mapping[str, Any]  # field -> value, or a list of values
@@ -88,6 +90,7 @@ def combine(
     Raises:
         InputError: a field is set twice, a rule matches nothing, or no combination is left.
     """
+    _refuse_too_many(axes, named)
     _refuse_fields_set_twice(axes, named)
     combinations = list(_combinations(axes, named))
     _refuse_idle_rules("exclude", exclude, combinations)
@@ -105,6 +108,13 @@ def _combinations(axes: Sequence[SweepAxis], named: Mapping[str, Settings]) -> I
         for points in itertools.product(*(axis.points for axis in axes)):
             point = {field: value for part in points for field, value in part.items()}
             yield _Combination(name, settings, point)
+
+
+def _refuse_too_many(axes: Sequence[SweepAxis], named: Mapping[str, Settings]) -> None:
+    """Refuse more combinations than can be checked, before they are made."""
+    count = math.prod([len(axis.points) for axis in axes], start=max(len(named), 1))
+    if count > MOST_ARMS:
+        raise InputError(f"the sweep has {count} combinations, and may have {MOST_ARMS}: give fewer values or axes")
 
 
 def _refuse_fields_set_twice(axes: Sequence[SweepAxis], named: Mapping[str, Settings]) -> None:

@@ -7,11 +7,11 @@ import json
 import statistics
 from pathlib import Path
 
-import yaml
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
-from arl.config.recipe_file import differences
+from arl.config.recipe_file import differences, read_with_places
+from arl.errors import RecipeError
 from arl.run.resume import RECIPE, SUMMARY
 from arl.sweep.sweep_directory import LOGS, SweepRun
 
@@ -67,7 +67,7 @@ def _like_a_run_beside(directory: Path, base: Recipe) -> TimeEstimate | None:
     wanted = base.model_dump(mode="json")
     for summary in summaries[:NEWEST]:
         file = summary.with_name(RECIPE)
-        if not file.exists() or _was_resumed(file) or not _is_same(yaml.safe_load(file.read_text()), wanted):
+        if not file.exists() or _was_resumed(file) or not _is_same(file, wanted):
             continue
         seconds = summary.stat().st_mtime - file.stat().st_mtime  # written at its end, and at its beginning
         return TimeEstimate(seconds, f"the run {summary.parent}")
@@ -81,9 +81,11 @@ def _was_resumed(recipe: Path) -> bool:
     return any(file.stat().st_mtime < written for file in added)
 
 
-def _is_same(recorded: object, wanted: dict[str, object]) -> bool:
-    """Return whether a run was made with this recipe, whatever its name, seed and output."""
-    if not isinstance(recorded, dict):
+def _is_same(file: Path, wanted: dict[str, object]) -> bool:
+    """Return whether a run was made with this recipe, whatever its name, seed and output; not if it cannot be read."""
+    try:
+        recorded, _ = read_with_places(file)
+    except RecipeError:
         return False
     ignored = ("name", "seed", "output.", "train.dtype", "engine.dtype")  # a run's recipe has no `auto`
     return all(field.startswith(ignored) for field, _, _ in differences(recorded, wanted))

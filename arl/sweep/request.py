@@ -15,27 +15,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from msgspec import Struct
 from pydantic import Field, ValidationError
 
+from arl.config.explain import place_of
 from arl.config.mistakes import Key, rule_of
-from arl.config.recipe_file import place_of, read_with_places
-from arl.config.section import NonNegative, Positive, Section
+from arl.config.recipe_file import read_with_places
+from arl.config.section import FilePath, Positive, Section, Seed, TotalTokens
+from arl.config.yaml_loader import YamlError, load_yaml
 from arl.errors import InputError
 from arl.sweep.axes import SweepAxis, make_axis, parse_axis, write_override
 from arl.sweep.combinations import flatten
 from arl.sweep.reserved_fields import field_of, fields_of_arms, refuse_other_budgets, refuse_reserved_fields
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]*$"
-NAME_RULE = "a name consists of letters, digits and ._=+,- and begins with a letter or a digit"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,149}$"
+NAME_RULE = "a name consists of letters, digits and ._=+,-, at most 150, and begins with a letter or a digit"
+MOST_SEEDS = 1_000
+MOST_RULES = 100
+MOST_EXPLAINED = 15  # mistakes of a sweep file
 Name = Annotated[str, Field(pattern=NAME)]
 
 
 class MatchedBudget(Section):
     """Give every arm the same budget, which nothing else may set. Give one of the two fields."""
 
-    tokens: Positive | None = None
+    tokens: TotalTokens | None = None
     """Sets train.tokens."""
     steps: Positive | None = None
     """Sets train.steps."""
@@ -51,7 +55,7 @@ class SweepFile(Section):
 
     name: Name | None = None
     """Names the sweep's directory; left out: the name of the file does."""
-    recipe: str
+    recipe: FilePath
     """Path of the recipe, relative to this file."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Field -> value in every arm."""
@@ -59,11 +63,11 @@ class SweepFile(Section):
     """Each entry is one axis: field -> values. Fields of one entry change together."""
     arms: dict[Name, dict[str, Any]] = Field(default_factory=dict)
     """Name -> settings. Each named arm is combined with every point of the axes."""
-    exclude: tuple[dict[str, Any], ...] = ()
+    exclude: Annotated[tuple[dict[str, Any], ...], Field(max_length=MOST_RULES)] = ()
     """Combinations to leave out: field -> value or list of values. `arm` stands for the name of a named arm."""
-    only: tuple[dict[str, Any], ...] = ()
+    only: Annotated[tuple[dict[str, Any], ...], Field(max_length=MOST_RULES)] = ()
     """Combinations to keep, likewise; none: all."""
-    seeds: Positive | tuple[NonNegative, ...] | None = None
+    seeds: Positive | tuple[Seed, ...] | None = None
     """A number of seeds, from 0 on, or a list of them; left out: the recipe's own seed."""
     match: MatchedBudget = MatchedBudget()
     """A budget that all arms have in common."""
@@ -162,7 +166,7 @@ def _check_file(values: dict[str, Any], places: Mapping[Key, str], path: Path) -
     try:
         file = SweepFile.model_validate(values)
     except ValidationError as error:
-        lines = [_explain(mistake, places, path) for mistake in error.errors()]
+        lines = [_explain(mistake, places, path) for mistake in error.errors()[:MOST_EXPLAINED]]
         raise InputError("\n".join(lines)) from error
     if len(file.match.overrides()) > 1:
         raise InputError(f"{path}: match: give tokens or steps, not both")
@@ -224,10 +228,13 @@ def _seeds(file: SweepFile, options: SweepOptions, place: str) -> list[int] | No
     if options.seeds is not None:
         place = "--seeds"
         try:
-            listed = yaml.safe_load(f"[{options.seeds}]")
-        except yaml.YAMLError as error:
+            listed = load_yaml(f"[{options.seeds}]")
+        except YamlError as error:
             raise InputError(f"--seeds {options.seeds}: give a number of seeds, or a list like 0,3,5") from error
-        seeds = listed[0] if len(listed) == 1 else listed
+        seeds = listed[0] if isinstance(listed, list) and len(listed) == 1 else listed
+    count = len(seeds) if isinstance(seeds, list) else seeds
+    if type(count) is int and count > MOST_SEEDS:
+        raise InputError(f"{place} a sweep has at most {MOST_SEEDS} seeds, and these are {count}")
     if type(seeds) is int and seeds > 0:
         return list(range(seeds))
     are_seeds = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)

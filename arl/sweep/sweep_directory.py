@@ -13,15 +13,13 @@ Only what is under logs/ depends on the clock of the machine.
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
-from arl.config.recipe_file import differences, dump_recipe
-from arl.errors import InputError
-from arl.files import read_regular
+from arl.config.recipe_file import differences, dump_recipe, read_with_places
+from arl.errors import InputError, RecipeError
 from arl.launch.file_lock import try_lock
 from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.run.resume import FREE, FREE_ON_THE_WALL, SUMMARY
@@ -156,11 +154,9 @@ def _changes_of_arm(directory: Path, arm: CheckedArm) -> Iterator[tuple[str, str
     """Yield each field in which the arm would compute something else, and the difference in words."""
     file = directory / RECIPES / f"{arm.name}.yaml"
     try:
-        recorded: Any = yaml.safe_load(read_regular(file, MOST_RECIPE))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise InputError(f"{file}: cannot be read ({error}); restore it, or start another sweep") from error
-    if not isinstance(recorded, dict):
-        raise InputError(f"{file}: holds no recipe; restore it, or start another sweep")
+        recorded, _ = read_with_places(file)
+    except RecipeError as error:
+        raise InputError(f"{error}; restore it, or start another sweep") from error
     for field, before, now in differences(recorded, arm.recipe.model_dump(mode="json")):
         if not field.startswith(_free(arm.recipe)):
             yield field, f"arm {arm.name}: {field} = {now!r}: the sweep has {before!r}"

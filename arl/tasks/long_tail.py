@@ -4,8 +4,11 @@ The problem states a digit and carries the length of its answer, drawn lognormal
 The env lets the policy speak for exactly so many tokens. The reward is the share of the answer that is that digit.
 """
 
+import functools
 import random
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from arl.config.section import OpenFraction, Positive, Section
 from arl.tasks.base import Split, Task, is_held_out
@@ -20,7 +23,7 @@ PROMPT_LENGTH = 16  # characters
 class LongTailOptions(Section):
     """Set the size of the problem set."""
 
-    size: Positive = 20_000
+    size: Annotated[Positive, Field(le=50_000)] = 20_000
     """Problems to draw, both sides together."""
     eval_fraction: OpenFraction = 0.1
     """Share held out for evaluation."""
@@ -36,8 +39,7 @@ class LongTail(Task):
         self._options = options
 
     def problems(self, split: Split, seed: int) -> list[Problem]:
-        rng = random.Random(f"problems {seed}")
-        drawn = [draw_problem(rng) for _ in range(self._options.size)]
+        drawn = _draw_problems(self._options.size, seed)
         fraction = self._options.eval_fraction
         wants_held_out = split == "evaluation"
         return [problem for problem in drawn if is_held_out(problem, fraction) == wants_held_out]
@@ -51,6 +53,13 @@ class LongTail(Task):
     async def env(problem: Problem, session: Any) -> None:
         """Take one turn of exactly the stated length."""
         await session.generate(limit=problem.metadata["length"], stop=False)
+
+
+@functools.lru_cache(maxsize=1)
+def _draw_problems(size: int, seed: int) -> tuple[Problem, ...]:
+    """Draw the problems of both splits, which are asked for one after the other, and by every arm of a sweep."""
+    rng = random.Random(f"problems {seed}")
+    return tuple(draw_problem(rng) for _ in range(size))
 
 
 def draw_problem(rng: random.Random) -> Problem:

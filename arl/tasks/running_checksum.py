@@ -10,8 +10,12 @@ The warm-up (arl.tasks.two_stage_warmup) first shows worked answers, of all leng
 then installs bad habits for RL to remove: most answers are blurted, and working steps slip.
 """
 
+import functools
 import random
 from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
 
 from arl.config.section import OpenFraction, Positive
 from arl.tasks.base import Demonstration, Split, Task, WarmupStage, is_held_out
@@ -29,7 +33,7 @@ _ZIPF = [1 / k for k in _LENGTHS]
 class ChecksumOptions(TwoStageOptions):
     """Set the size of the problem set, and the two stages of the warm-up."""
 
-    size: Positive = 20_000
+    size: Annotated[Positive, Field(le=50_000)] = 20_000
     """Problems to draw, both sides together."""
     eval_fraction: OpenFraction = 0.1
     """Share held out for evaluation."""
@@ -45,8 +49,7 @@ class RunningChecksum(Task):
         self._options = options
 
     def problems(self, split: Split, seed: int) -> list[Problem]:
-        rng = random.Random(f"problems {seed}")
-        drawn = [draw_problem(rng) for _ in range(self._options.size)]
+        drawn = _draw_problems(self._options.size, seed)
         wants_held_out = split == "evaluation"
         return [problem for problem in drawn if self._is_held_out(problem) == wants_held_out]
 
@@ -81,6 +84,13 @@ class RunningChecksum(Task):
 
     def _is_held_out(self, problem: Problem) -> bool:
         return is_held_out(problem, self._options.eval_fraction)
+
+
+@functools.lru_cache(maxsize=1)
+def _draw_problems(size: int, seed: int) -> tuple[Problem, ...]:
+    """Draw the problems of both splits, which are asked for one after the other, and by every arm of a sweep."""
+    rng = random.Random(f"problems {seed}")
+    return tuple(draw_problem(rng) for _ in range(size))
 
 
 def draw_problem(rng: random.Random, uniform_lengths: bool = False) -> Problem:

@@ -44,7 +44,8 @@ class Peer(NamedTuple):
 class RankConnections:
     """Holds one listening socket for all ranks and for their threads. Construct it inside a running loop.
 
-    Somebody must run `admit`, without which nobody is admitted.
+    Somebody must run `admit`, without which nobody is admitted, and `cut` or `ignore_ends`, without which thousands of
+    strangers stop all traffic.
 
     Args:
         num_ranks: ranks from 0 to num_ranks - 1 are admitted.
@@ -190,6 +191,11 @@ class RankConnections:
             for identity, hello in suspects:
                 if identity in self._peers and not await self._reaches(identity):
                     return self._cut_off(hello)
+
+    async def ignore_ends(self) -> NoReturn:
+        """Read ends of connections that are no failure any more. Waits for them; ends only by a cancellation."""
+        while True:
+            await self._ends_within(LEFT_SECONDS)
 
     async def _ends_within(self, seconds: float) -> set[int]:
         """Read ends of connections for so long, and return their sockets.

@@ -265,6 +265,7 @@ class TrainerClient:
         """
         self._ranks.close()  # because the end of a rank is no failure from here on
         self._tasks.cancel(NETWORK)  # nor is that of its connection
+        self._tasks.begin("trainer ends of connections", self._connections.ignore_ends())
         await self._ask([Stop()] * self._num_ranks, Stopped, self._deadlines.ranks_stop)
 
     # ---- WeightSender

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.run_section import Deadlines
+from arl.config.section import MOST_SECONDS
 
 ROOT = Path(__file__).parent.parent.parent
-SECONDS = st.floats(0.01, 1e6)
+SECONDS = st.floats(0.01, MOST_SECONDS)
 DEADLINES = st.builds(Deadlines, **dict.fromkeys(Deadlines.model_fields, SECONDS))
 
 Pair = tuple[Callable[[Deadlines], float], Callable[[Deadlines], float]]

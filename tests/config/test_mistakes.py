@@ -23,7 +23,7 @@ GOOD = "model: {tiny: {}}\ndata: {task: running_checksum}\n"
         ("train.ranks=two", "train.ranks = 'two': must be a whole number"),
         ("train.ranks=1.5", "train.ranks = 1.5: must be a whole number"),
         ("rollout.staleness=-1", "rollout.staleness = -1: must be 0 or more"),
-        ("train.learning_rate=0", "train.learning_rate = 0: must be more than 0"),
+        ("train.learning_rate=0", "train.learning_rate = 0: must be 1e-20 or more"),
         ("train.betas=[0.9, 1]", "train.betas.1 = 1: must be less than 1"),
         ("train.decay_to=2", "train.decay_to = 2: must be 1 or less"),
         ("train.compile=maybe", "train.compile = 'maybe': must be true or false"),

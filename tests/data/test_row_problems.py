@@ -187,12 +187,19 @@ def test_what_is_no_file_of_lines_is_refused_at_once(
             training(path=str(tmp_path / "p.jsonl"), malformed=malformed)
 
 
-@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\ud800", "~nobody-of-this-name/x", "p.jsonl/x", "[", "**\0"])
-def test_a_name_that_no_file_has_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/x", "p.jsonl/x", "["])
+def test_a_name_under_which_there_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "p.jsonl").touch()
     for path in (name, f"{tmp_path}/{name}"):
         with pytest.raises(DataError, match=r"data\.path"):
             training(path=path)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\ud800", "**\0"])
+def test_a_name_that_no_file_can_have_is_refused_by_the_recipe(tmp_path: Path, name: str) -> None:
+    for path in (name, f"{tmp_path}/{name}"):
+        with pytest.raises(ValidationError, match="path"):
+            Data(path=path)
 
 
 def test_a_parquet_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ from tests.fuzz.trials import Draw, Edge, Trial
 TRUST = RunTrust("0123456789abcdef" * 3)
 HONEST = Hello("trainer", 0, "here", 17)
 LONGEST_ANSWER = 200  # bytes: a greeting, and an error
-GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01"
+SIGNATURE = b"\xff\0\0\0\0\0\0\0\x01\x7f"  # with which ZeroMQ begins
+GREETING = SIGNATURE + b"\x03\x01"
 
 
 class Listening:
@@ -46,7 +47,7 @@ class Listening:
         self._is_network = is_network
         self._number = 0
         self._connections = loop.call(self._open())
-        self._admission = loop.begin(self._connections.admit())
+        self._tasks = [loop.begin(self._connections.admit()), loop.begin(self._connections.ignore_ends())]
         self._address = self._connections.environment[channel.ADDRESS]
         self.port = int(self._address.rpartition(":")[2])
         self._honest = self.connected()
@@ -82,7 +83,7 @@ class Listening:
                 errors.append(error)
                 continue
             if received == (HONEST, Saved(self._number)):
-                assert not self._admission.done(), "nobody is admitted any more"
+                assert not any(task.done() for task in self._tasks), "nobody is admitted any more"
                 return errors
 
     def arrived(self, sender: Hello) -> TrainerError | None:
@@ -99,7 +100,8 @@ class Listening:
         self._honest.close()
 
         async def close() -> None:
-            self._admission.cancel()
+            for task in self._tasks:
+                task.cancel()
             self._connections.close()
 
         self._loop.call(close())
@@ -142,14 +144,15 @@ def without_key(folder: Path) -> Iterator[Draw]:
 
 
 def _handshakes(random: Random) -> list[bytes]:
-    """Return handshakes of PLAIN with wrong passwords, and a whole conversation after each."""
+    """Return handshakes of PLAIN with wrong passwords, and whole conversations, also of older versions of ZMTP."""
     user = random.choice((b"rank", b"\xff\xfe", b"r" * 255, b"", b"a\0b"))
     guess = random.choice((b"", b"x" * 64, random.randbytes(255)))
     command = b"\x05HELLO" + bytes([len(user)]) + user + bytes([len(guess)]) + guess
     whole = GREETING[:12] + b"PLAIN".ljust(20, b"\0") + b"\0" * 32 + _command(command)
     initiate = _command(b"\x08INITIATE\x0bSocket-Type\0\0\0\x06DEALER")
     frame = _frame(b"k" * 48, more=True) + _frame(channel.encode(HONEST), more=False)
-    return [whole, whole + initiate + frame, whole + initiate + frame * 50]
+    first, second = b"\x01\0", SIGNATURE + b"\x01\x05\0\0"  # of the protocol's versions 1 and 2, which know no keys
+    return [whole, whole + initiate + frame, whole + initiate + frame * 50, first + frame, second + frame]
 
 
 def _command(body: bytes) -> bytes:
@@ -162,7 +165,7 @@ def _frame(body: bytes, more: bool) -> bytes:
 
 def _try_stranger(target: Listening, pieces: list[bytes], silent: SilentCrowd, stays: bool) -> None:
     answer = say(target.port, pieces, silent, stays)
-    assert GREETING.startswith(answer[: len(GREETING)]), answer
+    assert SIGNATURE.startswith(answer[: len(SIGNATURE)]), answer
     assert len(answer) < LONGEST_ANSWER, answer
     assert b"WELCOME" not in answer, answer
     assert target.exchange() == []

@@ -80,4 +80,4 @@ def _check_refusal(directory: Path) -> None:
         assert path.name in str(refused.value), f"{path.name} is not named: {refused.value}"
 
 
-EDGE = Edge(prepare)
+EDGE = Edge(prepare, trials=100)  # each copies a run

@@ -10,155 +10,39 @@ from random import Random
 from typing import Any
 
 MOST_DAMAGES = 3  # of one input
-TEXTS = (
-    *(
-        "",
-        " ",
-        "\n",
-        "\t",
-        "\0",
-        "a\0b",
-        "\r\n",
-        "\u2028",
-        "\u0085",
-        "\x1c",
-        "\x7f",
-        "\ufeff",
-        "\ud800",
-        "\udcff",
-        "𝔘",
-        "é",
-    ),
-    *(
-        "null",
-        "~",
-        "true",
-        "yes",
-        "off",
-        "NaN",
-        ".inf",
-        "-.INF",
-        "Infinity",
-        "1_000",
-        "0x1F",
-        "0o17",
-        "1e3",
-        "1e400",
-        "٣",
-    ),
-    *(
-        "2001-12-32",
-        "2001-01-01",
-        "12:30:45",
-        "!!int ''",
-        "!!python/object/apply:os.getcwd []",
-        "*a",
-        "&a",
-        "<<",
-        "=",
-        "---",
-    ),
-    *(
-        "../..",
-        "/",
-        "/dev/zero",
-        "/dev/stdin",
-        "/proc/self/mem",
-        "~root",
-        "$HOME",
-        "${a}",
-        "%s%n",
-        "{0.__class__}",
-        "a" * 300,
-    ),
-    *(
-        "http://127.0.0.1:1",
-        "file:///etc/passwd",
-        "; true",
-        "-rf",
-        "--help",
-        "a/b@c",
-        "a" * 5_000,
-        "[" * 3_000,
-        "{" * 3_000,
-    ),
+CHARACTERS = "\n\t\0\u2028\u0085\x1c\x7f\ufeff\ud800\udcff𝔘é"
+WORDS = (
+    "null ~ true yes off NaN .inf -.INF Infinity 1_000 0x1F 0o17 1e3 1e400 ٣ 2001-12-32 2001-01-01 12:30:45 *a &a << = "
+    "--- ../.. / /dev/zero /dev/stdin /proc/self/mem ~root $HOME ${a} %s%n {0.__class__} http://127.0.0.1:1 "
+    "file:///etc/passwd -rf --help a/b@c"
 )
+PHRASES = ["", "a\0b", "\r\n", " ", "!!int ''", "!!python/object/apply:os.getcwd []", "; true"]
+LONG = ["a" * 300, "a" * 5_000, "[" * 3_000, "{" * 3_000]
+TEXTS = (*CHARACTERS, *WORDS.split(), *PHRASES, *LONG)
+
+POWERS = [2**exponent for exponent in (7, 8, 16, 31, 32, 40, 53, 63, 64)]
+AROUND_POWERS = [power + step for power in POWERS for step in (-1, 0, 1)]
 INTEGERS = (
-    *(
-        0,
-        1,
-        -1,
-        2,
-        7,
-        127,
-        128,
-        255,
-        256,
-        65_535,
-        65_536,
-        2**31 - 1,
-        2**31,
-        -(2**31),
-        -(2**31) - 1,
-        2**32 - 1,
-        2**32,
-        2**40,
-    ),
-    *(
-        2**53,
-        2**53 + 1,
-        2**63 - 1,
-        2**63,
-        -(2**63),
-        -(2**63) - 1,
-        2**64 - 1,
-        2**64,
-        10**9,
-        10**12,
-        10**30,
-        10**400,
-        10**4_400,
-    ),
+    0,
+    1,
+    -1,
+    2,
+    7,
+    *AROUND_POWERS,
+    *(-number for number in AROUND_POWERS),
+    10**9,
+    10**12,
+    10**30,
+    10**400,
+    10**4_400,
 )
-FLOATS = (
-    *(0.0, -0.0, 0.1, -0.1, 0.5, 1.0, 1.0000001, 1e-5, 1e-38, 1e-45, 5e-324, 1e30, 3.4e38, 3.5e38, 1e308),
-    *(float("nan"), float("inf"), float("-inf")),
-)
-BYTES = (
-    *(
-        b"\0",
-        b"\xff",
-        b"\xfe\xff",
-        b"\xc3\x28",
-        b"\xed\xa0\x80",
-        b"\xf0\x9f",
-        b"\x1f\x8b",
-        b"PK\3\4",
-        b"PAR1",
-        b"\x80\x04.",
-    ),
-    *(
-        b"\n",
-        b"\r\n",
-        b"\r",
-        b":",
-        b"- ",
-        b"\t",
-        b"#",
-        b'"',
-        b"'",
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b",",
-        b"&a ",
-        b"*a",
-        b"|",
-        b">",
-        b"!",
-    ),
-)
+FINITE = (0.0, -0.0, 0.1, -0.1, 0.5, 1.0, 1.0000001, 1e-5, 1e-38, 1e-45, 5e-324, 1e30, 3.4e38, 3.5e38, 1e308)
+FLOATS = (*FINITE, float("nan"), float("inf"), float("-inf"))
+
+BAD_UTF8 = [b"\xff", b"\xfe\xff", b"\xc3\x28", b"\xed\xa0\x80", b"\xf0\x9f"]
+MAGIC = [b"\0", b"\x1f\x8b", b"PK\3\4", b"PAR1", b"\x80\x04."]
+MARKS = b"\n|\r\n|\r|:|- |\t|#|\"|'|{|}|[|]|,|&a |*a|>|!".split(b"|")
+BYTES = (*BAD_UTF8, *MAGIC, *MARKS, b"|")
 
 
 def damage_bytes(random: Random, data: bytes) -> bytes:
@@ -244,8 +128,13 @@ def _wrap(random: Random, holder: Any, key: Any, places: list[Place]) -> None:
 
 
 def _text_of(value: Any) -> str:
-    """Return a value as text. Python refuses to print integers of more than 4,300 digits."""
-    return hex(value) if isinstance(value, int) else ascii(value)
+    """Return a value as text, or the name of its type where it holds an integer of more digits than Python prints."""
+    if isinstance(value, int):
+        return hex(value)
+    try:
+        return ascii(value)
+    except ValueError:
+        return type(value).__name__
 
 
 def _step_aside(random: Random, holder: Any, key: Any, places: list[Place]) -> None:

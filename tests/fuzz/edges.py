@@ -6,6 +6,7 @@ from tests.fuzz.control_edge import CONTROL, CONTROL_STATE
 from tests.fuzz.data_edge import DATA
 from tests.fuzz.frames_edge import FRAMES, LINES
 from tests.fuzz.gate_edge import GATE
+from tests.fuzz.recipes_edge import RECIPE_EDGE, SETTINGS_EDGE, SWEEP_EDGE
 from tests.fuzz.recordings_edge import RECORDINGS
 from tests.fuzz.rewards_edge import REWARDS
 from tests.fuzz.run_directories_edge import RUN_DIRECTORIES
@@ -22,7 +23,10 @@ EDGES: dict[str, Edge] = {
     "gate": GATE,
     "lines": LINES,
     "model_files": model_files_edge.EDGE,
+    "recipes": RECIPE_EDGE,
     "recordings": RECORDINGS,
     "rewards": REWARDS,
     "run_directories": RUN_DIRECTORIES,
+    "settings": SETTINGS_EDGE,
+    "sweeps": SWEEP_EDGE,
 }

@@ -40,7 +40,7 @@ from tests.examples import examples
 from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
 
 NEVER_ENDED_BY_FAILURES: dict[str, Any] = {"failure_window": 10_000, "reject_window": 10_000}
-PATIENT = Deadlines(step=1e6, swap=1e5, generate=1e6)
+PATIENT = Deadlines(step=6e5, swap=1e5, generate=6e5)
 
 
 class CheckedGate(StalenessGate):

@@ -3,19 +3,13 @@
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arl.config.yaml_loader import load_yaml
 from arl.errors import InputError
 from arl.sweep.axes import make_axis, parse_axis, write_override
-
-scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
-values = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=6,
-)
+from tests.config.test_yaml_loader import values
 
 
 @given(st.lists(values, min_size=1, max_size=5))
@@ -27,7 +21,7 @@ def test_values_are_read_as_they_were_written(listed: list[Any]) -> None:
 @given(values)
 def test_a_setting_is_read_by_set_as_it_was_given(value: Any) -> None:
     _, _, text = write_override("a.b", value).partition("=")
-    assert yaml.safe_load(text) == value
+    assert load_yaml(text) == value
 
 
 @pytest.mark.parametrize(

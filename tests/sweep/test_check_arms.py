@@ -115,7 +115,7 @@ def test_each_arm_has_the_recipe_of_its_settings(recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("axis", "twins"),
     [
-        ("train.learning_rate=1e-4,1.0e-4", "learning_rate=1e-4 and learning_rate=0.0001"),
+        ("train.learning_rate='1e-4',1.0e-4", "learning_rate=1e-4 and learning_rate=0.0001"),
         ("objective=ppo,{kind: ppo}", "objective=ppo and kind=ppo"),
     ],
 )

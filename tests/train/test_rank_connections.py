@@ -204,10 +204,11 @@ def test_a_connection_that_the_network_resets_is_named_and_one_that_is_left_is_n
     asyncio.run(scene())
 
 
-def test_thousands_of_strangers_who_come_and_go_do_not_hold_up_a_rank() -> None:
+@pytest.mark.parametrize("is_stopping", [False, True])
+def test_thousands_of_strangers_who_come_and_go_do_not_hold_up_a_rank(is_stopping: bool) -> None:
     async def main() -> None:
         async with listening() as (connections, peers):
-            watching = asyncio.create_task(connections.cut())
+            watching = asyncio.create_task(connections.ignore_ends() if is_stopping else connections.cut())
             await asyncio.to_thread(lambda: [send(connections, [b"x"], waits=False) for _ in range(STRANGERS)])
             await admitted(connections, peer(connections, peers))
             assert not watching.done()

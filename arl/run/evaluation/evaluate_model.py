@@ -15,6 +15,7 @@ from arl import clock
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe, make_recipe
+from arl.config.section import usable_path
 from arl.data.model_limits import model_limits
 from arl.data.model_source import check_model_source
 from arl.data.prompt_format import recipe_format
@@ -95,6 +96,10 @@ def prepare(request: Request) -> Evaluation:
         InputError: unknown suites, impossible settings, a model that is nowhere, prompts that do not fit, an engine
             that is not installed, or a directory with another evaluation.
     """
+    try:
+        usable_path(request.model)
+    except ValueError as error:
+        raise InputError(f"MODEL {request.model}: {error}") from error
     request = replace(request, model=follow_link(request.model))
     recipe = for_evaluation(_base_recipe(request))
     check_model_source(request.model)

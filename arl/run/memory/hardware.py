@@ -25,8 +25,9 @@ KNOWN = {
     "RTX4090": 24,
     "RTX5090": 32,
 }
-SIZE = r"(\d+)GB"
-PATTERN = re.compile(r"(\d+)\s*[xX]\s*(.+)")
+MOST_GPUS = 64  # of one machine
+SIZE = r"([0-9]{1,6})GB"
+PATTERN = re.compile(r"([0-9]{1,6})\s*[xX]\s*(.+)")
 
 
 def named_node(text: str) -> Node:
@@ -43,8 +44,8 @@ def named_node(text: str) -> Node:
     if match is None:
         raise InputError(f"--gpus {text}: give a number and a kind, as in 8xH100 or 8x80GB")
     count = int(match[1])
-    if count == 0:
-        raise InputError(f"--gpus {text}: the number must be 1 or more, as in 8xH100 or 8x80GB")
+    if not 1 <= count <= MOST_GPUS:
+        raise InputError(f"--gpus {text}: the number must be from 1 to {MOST_GPUS}, as in 8xH100 or 8x80GB")
     name = match[2].strip()
     num_bytes = _bytes_of(name, text, count)
     is_size = re.fullmatch(SIZE, _plain(name)) is not None

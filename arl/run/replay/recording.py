@@ -18,8 +18,8 @@ from arl.config.recipe import Recipe
 from arl.errors import DataError, InputError
 from arl.metrics.trajectory_reading import TOKENS
 from arl.run.problem_sets import run_problems, run_suites
-from arl.run.replay.run_records import Span, read_first_accuracy, read_limits, read_spans, step_spans, swap_spans
-from arl.run.replay.verify import read_verified
+from arl.run.replay.run_records import Span, read_bounds, read_first_accuracy, read_spans, step_spans, swap_spans
+from arl.run.replay.verify_rows import read_verified
 from arl.run.starting_model import starting_codec, starting_limits
 from arl.types import FAILED, NOT_SAMPLED, Accuracy, Problem, Trajectory, TrajectoryGroup
 
@@ -119,7 +119,7 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
     codec = starting_codec(recipe)
     sets = run_problems(recipe, run_suites(recipe), codec)
     problems = {problem.id: problem for problem in sets.training}
-    table = read_verified(run, NEEDED, read_limits(run, recipe, starting_limits(recipe, codec).vocab_size))
+    table = read_verified(run, NEEDED, read_bounds(run, recipe, starting_limits(recipe, codec).vocab_size))
     _refuse_other_problems(table, problems, run, recipe)
     rows: dict[int, list[dict[str, Any]]] = {}
     for row in _rows(table):

@@ -1,6 +1,6 @@
 """Read what a finished run has written beside its trajectories, as far as a replay needs it.
 
-summary.json ─► Limits of the rows        trace.json ─► spans of steps and swaps        metrics.jsonl ─► first accuracy
+summary.json ─► RunBounds of the rows        trace.json ─► spans of steps and swaps        metrics.jsonl ─► first accuracy
 """
 
 import json
@@ -16,7 +16,7 @@ from arl.errors import DataError
 from arl.files import decode_json, open_regular, read_regular
 from arl.metrics.run_files import METRICS_FILE, SUMMARY, TRACE_FILE
 from arl.metrics.trajectory_reading import LONGEST_TIME, REMEDY
-from arl.run.replay.verify import Limits
+from arl.run.replay.verify_rows import RunBounds
 from arl.types import TRAINED, Accuracy
 
 Value = TypeVar("Value")
@@ -50,7 +50,7 @@ class _FirstRecord(Struct, frozen=True):
     problems: Count = field(name="eval/held_out/problems", default=0)
 
 
-def read_limits(run: Path, recipe: Recipe, vocab_size: int) -> Limits:
+def read_bounds(run: Path, recipe: Recipe, vocab_size: int) -> RunBounds:
     """Return what the rows of a run cannot exceed, by its summary and its recipe."""
     counts = _read_json(run / SUMMARY, _Counts).groups
     trained = counts.get(TRAINED, 0)
@@ -60,7 +60,7 @@ def read_limits(run: Path, recipe: Recipe, vocab_size: int) -> Limits:
             f"{run / SUMMARY}: groups = {counts!r}: {trained} trained groups are not whole steps of "
             f"rollout.problems_per_step {problems_per_step}; {REMEDY}"
         )
-    return Limits(
+    return RunBounds(
         admitted=sum(counts.values()),
         trained=trained,
         problems_per_step=problems_per_step,

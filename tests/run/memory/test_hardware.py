@@ -31,7 +31,7 @@ def test_what_is_no_number_of_gpus_is_refused_with_an_example(text: str) -> None
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("0xH100", "--gpus 0xH100: the number must be 1 or more"),
+        ("0xH100", "--gpus 0xH100: the number must be from 1 to 64"),
         ("8x80", "--gpus 8x80: 80 is no kind of GPU; did you mean 8x80GB?"),
         ("8x0GB", "8x0GB: 0GB is not known"),
     ],

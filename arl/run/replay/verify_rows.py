@@ -26,7 +26,7 @@ MOST_WITHOUT_ROWS = 1_000_000  # groups
 NO_STEP = -1  # in the place of a null
 
 
-class Limits(Struct, frozen=True):
+class RunBounds(Struct, frozen=True):
     """Hold what the rows of a run cannot exceed."""
 
     admitted: int  # groups, by its summary
@@ -42,7 +42,7 @@ class Limits(Struct, frozen=True):
         return self.trained // self.problems_per_step
 
 
-def read_verified(run: Path, columns: Sequence[str], limits: Limits) -> pa.Table:
+def read_verified(run: Path, columns: Sequence[str], bounds: RunBounds) -> pa.Table:
     """Read `columns` of all trajectory files of a run, in the order in which they were written.
 
     Raises:
@@ -53,7 +53,7 @@ def read_verified(run: Path, columns: Sequence[str], limits: Limits) -> pa.Table
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     if not table.num_rows:
         raise DataError(f"{run / TRAJECTORIES}: holds no trajectory; {REMEDY}")
-    _Rows(files, [len(own) for own in tables], table, limits).check()
+    _Rows(files, [len(own) for own in tables], table, bounds).check()
     return table
 
 
@@ -69,17 +69,17 @@ def _numbered_files(run: Path) -> list[Path]:
 
 
 class _Rows:
-    """Check the rows of a run against each other and against its limits.
+    """Check the rows of a run against each other and against its bounds.
 
     Args:
         lengths: rows of each file.
     """
 
-    def __init__(self, files: Sequence[Path], lengths: Sequence[int], table: pa.Table, limits: Limits) -> None:
+    def __init__(self, files: Sequence[Path], lengths: Sequence[int], table: pa.Table, bounds: RunBounds) -> None:
         self._files = files
         self._ends = np.cumsum(lengths)
         self._table = table
-        self._limits = limits
+        self._limits = bounds
         group_ids = self._column("group_id")
         begins = np.append(True, group_ids[1:] != group_ids[:-1])
         self._starts = np.flatnonzero(begins)  # the first row of each group
@@ -99,9 +99,9 @@ class _Rows:
 
     def _check_groups(self) -> None:
         group_ids = self._column("group_id")
-        limits = self._limits
-        rule = f"summary.json counts {limits.admitted} groups, which are numbered from 0"
-        self._refuse("group_id", group_ids >= limits.admitted, rule)
+        bounds = self._limits
+        rule = f"summary.json counts {bounds.admitted} groups, which are numbered from 0"
+        self._refuse("group_id", group_ids >= bounds.admitted, rule)
         _, once = np.unique(group_ids[self._starts], return_index=True)
         again = np.ones(len(group_ids), bool)
         again[self._starts[once]] = False
@@ -111,8 +111,8 @@ class _Rows:
         rule = "the rows of a group are its samples 0, 1, 2 …: one is missing, doubled or moved"
         self._refuse("sample", self._column("sample") != places, rule)
         sizes = np.repeat(self._sizes, self._sizes)
-        rule = f"it has another number of rows than rollout.group_size {limits.group_size}"
-        self._refuse("group_id", sizes != limits.group_size, rule)
+        rule = f"it has another number of rows than rollout.group_size {bounds.group_size}"
+        self._refuse("group_id", sizes != bounds.group_size, rule)
         for name in OF_A_GROUP:
             column = self._column(name)
             self._refuse(name, column != column[self._first], "all rows of a group have the same")
@@ -134,32 +134,32 @@ class _Rows:
         self._refuse_tokens("token_ids", unlike, "all rows of a group have the same prompt")
 
     def _check_steps(self) -> None:
-        limits = self._limits
+        bounds = self._limits
         trained_at = self._column("trained_at")
-        rule = f"summary.json counts {limits.trained} trained groups, which are {limits.steps} steps, from 0"
-        self._refuse("trained_at", trained_at >= limits.steps, rule)
+        rule = f"summary.json counts {bounds.trained} trained groups, which are {bounds.steps} steps, from 0"
+        self._refuse("trained_at", trained_at >= bounds.steps, rule)
         is_trained = trained_at != NO_STEP
-        per_step = np.bincount(trained_at[self._starts][is_trained[self._starts]], minlength=limits.steps)
-        wrong = np.flatnonzero(per_step != limits.problems_per_step)
+        per_step = np.bincount(trained_at[self._starts][is_trained[self._starts]], minlength=bounds.steps)
+        wrong = np.flatnonzero(per_step != bounds.problems_per_step)
         if len(wrong):
             step = int(wrong[0])
             raise DataError(
                 f"{self._files[0].parent}: step {step} trained {per_step[step]} groups, and every step trains "
-                f"rollout.problems_per_step {limits.problems_per_step}: a group is missing or doubled; {REMEDY}"
+                f"rollout.problems_per_step {bounds.problems_per_step}: a group is missing or doubled; {REMEDY}"
             )
 
     def _check_versions(self) -> None:
-        limits = self._limits
+        bounds = self._limits
         trained_at = self._column("trained_at")
-        newest = np.where(trained_at == NO_STEP, limits.steps, trained_at)  # when the group ended
+        newest = np.where(trained_at == NO_STEP, bounds.steps, trained_at)  # when the group ended
         rule = "no version is newer than the step that trained the group, or than the run's last one"
         self._refuse("arrival_version", self._column("arrival_version") > newest, rule)
         versions = self._tokens("policy_versions")
         self._refuse_tokens("policy_versions", versions > newest[self._row_of_token], rule)
-        if limits.max_age is not None:
-            too_old = versions < trained_at[self._row_of_token] - limits.max_age
+        if bounds.max_age is not None:
+            too_old = versions < trained_at[self._row_of_token] - bounds.max_age
             too_old &= self._tokens("loss_mask")
-            rule = f"a trained token is at most rollout.staleness {limits.max_age} versions old"
+            rule = f"a trained token is at most rollout.staleness {bounds.max_age} versions old"
             self._refuse_tokens("policy_versions", too_old, rule)
 
     # ---- columns
