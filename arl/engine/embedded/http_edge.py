@@ -67,6 +67,8 @@ class HttpEdge(web.Server):
             return error_answer(*error.refusal)
         except (EngineError, msgspec.DecodeError) as error:
             return error_answer(400, str(error))
+        except ConnectionError:  # the caller has gone, and whatever is answered is dropped
+            return Response()
 
     def _route(self, request: BaseRequest) -> Handler:
         found = self._routes.get(request.path)
