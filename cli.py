@@ -268,7 +268,7 @@ def sft(
 def serve(
     model: Model,
     host: Annotated[
-        str | None, typer.Option(help="Default: loopback. Beyond it, a key in ARL_RUN_KEY is required.")
+        str | None, typer.Option(help="Default: loopback. Beyond it, the key must be given in ARL_RUN_KEY.")
     ] = None,
     port: Annotated[int, typer.Option(help="0: any free one.")] = 30000,
     slots: Annotated[int, typer.Option(help="Requests decoded together.")] = 32,
@@ -276,14 +276,14 @@ def serve(
 ) -> None:
     """Serve a model with the embedded engine.
 
-    It speaks SGLang's HTTP protocol.
+    It speaks SGLang's HTTP protocol, to those who show its key: the one in ARL_RUN_KEY, or a new one, which it prints.
     """
-    from arl.engine.embedded.server import main
+    from arl.engine.embedded.server import serve_model
 
     arguments = ["--model", model, "--port", str(port), "--slots", str(slots), "--dtype", dtype]
     if host is not None:
         arguments += ["--host", host]
-    main(arguments)
+    serve_model(arguments)
 
 
 for function in (*EVALUATION_COMMANDS, *SWEEP_COMMANDS, *REPORT_COMMANDS, *WATCH_COMMANDS):

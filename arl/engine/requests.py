@@ -3,6 +3,10 @@
 from arl.errors import EngineError
 from arl.types import GenerateRequest
 
+LOWEST_TEMPERATURE = 1e-6  # logits are divided by it in float32; SGLang takes lower ones for greedy
+HIGHEST_TEMPERATURE = 1e6
+MOST_ID = 2**31 - 1  # ids and top_k are kept as int32
+
 
 def refuse_impossible(request: GenerateRequest, vocab_size: int, context: int) -> None:
     """Check a request against a model of `vocab_size` tokens and a context of `context` tokens.
@@ -26,9 +30,13 @@ def refuse_impossible(request: GenerateRequest, vocab_size: int, context: int) -
             f"{name}: {len(ids)} input tokens + max_new_tokens {sampling.max_new_tokens} = {total} exceed "
             f"the model's context of {context}: shorten the prompt or the budget"
         )
-    if not 0 < sampling.temperature < float("inf"):
-        raise EngineError(f"{name}: temperature {sampling.temperature} must be positive; top_k 1 is greedy")
+    if not LOWEST_TEMPERATURE <= sampling.temperature <= HIGHEST_TEMPERATURE:
+        limits = f"from {LOWEST_TEMPERATURE:g} to {HIGHEST_TEMPERATURE:g}"
+        raise EngineError(f"{name}: temperature {sampling.temperature} must lie {limits}; top_k 1 is greedy")
     if not 0 < sampling.top_p <= 1:
         raise EngineError(f"{name}: top_p {sampling.top_p} must lie in (0, 1]")
-    if sampling.top_k != -1 and sampling.top_k < 1:
-        raise EngineError(f"{name}: top_k {sampling.top_k} must be −1 (all) or at least 1")
+    if sampling.top_k != -1 and not 1 <= sampling.top_k <= MOST_ID:
+        raise EngineError(f"{name}: top_k {sampling.top_k} must be −1 (all) or from 1 to {MOST_ID}")
+    stops = sampling.stop_token_ids
+    if stops and (min(stops) < 0 or max(stops) > MOST_ID):
+        raise EngineError(f"{name}: stop_token_ids must be from 0 to {MOST_ID}; leave out what is no id")

@@ -41,7 +41,7 @@ def load_state(model: PreTrainedModel, state: Mapping[str, Tensor], source: str)
         source: where the weights come from, for the messages of errors.
 
     Raises:
-        EngineError: names or shapes differ from the model's. The model is unchanged then.
+        EngineError: names or shapes differ from the model's, or these are no floats. The model is unchanged then.
     """
     own = dict(model.named_parameters())  # a tied weight appears once, under the name by which it is saved
     missing = own.keys() - state.keys()
@@ -49,6 +49,9 @@ def load_state(model: PreTrainedModel, state: Mapping[str, Tensor], source: str)
         raise EngineError(f"{source}: {min(missing)} is missing: these are not weights of this model")
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     refuse_foreign_tensors(model, shapes, source)
+    for name, tensor in state.items():
+        if not tensor.is_floating_point():
+            raise EngineError(f"{source}: {name} is of {tensor.dtype}: these are not weights of this model")
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(state[name])

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,13 +26,15 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 SHARED_MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
 PREFIX = "arl-weights"  # of the names of folders with weights, there and on disk
 PUBLISHED = "ARL_PUBLISHED"  # environment of engines on several nodes: the publication directory
-NODE_COPY = "node_copy"  # load format of a request that asks for the copy alone, while the engine generates
+NODE_COPY: Final = "node_copy"  # load format of a request that asks for the copy alone, while the engine generates
 COPYING = "copying"  # file whose lock the process has that copies
 POLL_SECONDS = 0.02  # a lock of another process has no event
+VERSION = re.compile("v[0-9]{1,10}")  # name of a published version
 RESERVE = 32 << 20  # bytes of shared memory that are left to others
 
 
@@ -105,7 +108,8 @@ class NodeCopies:
             OSError: the published version cannot be read.
         """
         version = Path(path)
-        if version.parent != self._published or version.name in self._not_copied:
+        is_published = version.parent == self._published and VERSION.fullmatch(version.name) is not None
+        if not is_published or version.name in self._not_copied:
             return HeldVersion(path)
         try:
             return self._hold_copy(version)

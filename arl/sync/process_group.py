@@ -129,8 +129,11 @@ class Receiver:
         """Join the group that the trainer has opened.
 
         Raises:
-            EngineError: nobody answers there.
+            EngineError: nobody answers there, or this process cannot be that rank.
         """
+        _refuse_impossible(body)
+        if body.group_name in self._groups:
+            raise EngineError(f"group {body.group_name}: it is joined already: leave it first")
         end: StoreEnd | None = None
         try:
             end = reach_store(body.master_address, body.master_port, self._seconds)
@@ -142,7 +145,7 @@ class Receiver:
                 backend=body.backend,
                 seconds=self._seconds,
             )
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             if end is not None:
                 end.close()
             raise EngineError(f"group {body.group_name}: it cannot be joined ({error})") from error
@@ -179,12 +182,12 @@ class Receiver:
         num_bytes = bucket_bytes_of(bucket)
         flat = torch.empty(num_bytes, dtype=torch.uint8, device=group.device)
         try:
-            received = group.broadcast(flat)
+            tensors = unflatten(group.broadcast(flat), bucket)
         except RuntimeError as error:
             raise EngineError(f"group {body.group_name}: the broadcast broke off ({error})") from error
         staged = self._staged.get(body.group_name)
         if staged is not None:  # it was not left meanwhile
-            staged |= unflatten(received, bucket)
+            staged |= tensors
 
     def take(self, name: str) -> dict[str, Tensor]:
         """Return all tensors that were received in a group since the last call; none if there is no such group."""
@@ -195,15 +198,30 @@ class Receiver:
         return staged
 
 
+def _refuse_impossible(body: InitGroup) -> None:
+    """Check what torch would not answer with an error of its own.
+
+    Raises:
+        EngineError: there is no such rank, or nobody here speaks NCCL.
+    """
+    if not 0 < body.rank_offset < body.world_size:
+        ranks = f"rank_offset {body.rank_offset} of world_size {body.world_size}"
+        raise EngineError(f"group {body.group_name}: {ranks}: an engine's rank is at least 1, and below the size")
+    if body.backend == "nccl" and not torch.cuda.is_available():
+        raise EngineError(f"group {body.group_name}: backend nccl needs a GPU, which this process lacks: use gloo")
+
+
 def bucket_of(body: UpdateFromDistributed) -> Sequence[TensorSpec]:
     """Return the tensors that a bucket holds.
 
     Raises:
-        EngineError: the lists do not belong together, or a dtype is unknown.
+        EngineError: the lists do not belong together, a name comes twice, or a dtype is unknown.
     """
     counts = {len(body.names), len(body.dtypes), len(body.shapes)}
     if len(counts) > 1:
         raise EngineError(f"{len(body.names)} names, {len(body.dtypes)} dtypes and {len(body.shapes)} shapes")
+    if len(set(body.names)) < len(body.names):
+        raise EngineError("a name comes twice in this bucket: name each tensor once")
     unknown = set(body.dtypes) - ITEM_BYTES.keys()
     if unknown:
         raise EngineError(f"dtype {min(unknown)}: choose one of {', '.join(ITEM_BYTES)}")

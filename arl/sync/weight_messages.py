@@ -10,9 +10,12 @@
 /resume_memory_occupation          Memory
 """
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+MOST_VERSION = 2**31 - 1  # engines and trajectories keep the version of each token in an int32
 
 # ipc: suffix of the file that a bucket's handles lie in; the names are in the order of the buckets
 HANDLES = ".handles"
@@ -21,32 +24,54 @@ BUCKETS = "flattened_bucket"  # SGLang's load format for tensors that lie one af
 STAGES = "stages buckets"  # in the answer to InitGroup: see UpdateFromDistributed
 
 MemoryTag = Literal["weights", "kv_cache"]
+GroupName = Annotated[str, Meta(min_length=1, max_length=200)]
+Port = Annotated[int, Meta(ge=1, le=65_535)]
+Rank = Annotated[int, Meta(ge=0, lt=65_536)]
+Dimension = Annotated[int, Meta(ge=0, le=2**40)]
+
+DEFAULT_GROUP = "weight_update_group"  # SGLang's
+
+
+def version_number(text: str) -> int:
+    """Return the number of a version, which SGLang's protocol carries as text.
+
+    Raises:
+        ValueError: it is none that fits.
+    """
+    if not re.fullmatch("[0-9]{1,10}", text) or int(text) > MOST_VERSION:
+        raise ValueError(f"version {text[:40]!r} must be an integer from 0 to {MOST_VERSION}, as a string")
+    return int(text)
 
 
 class Memory(Struct, forbid_unknown_fields=True):
     """Name the memory that a server releases, or takes again."""
 
-    tags: list[MemoryTag]
+    tags: Annotated[list[MemoryTag], Meta(max_length=8)] | None = None  # all of it
+
+    @property
+    def kinds(self) -> set[MemoryTag]:
+        """Return what is named; every kind, if nothing is."""
+        return {"weights", "kv_cache"} if self.tags is None else set(self.tags)
 
 
 class UpdateFromDisk(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Load the weights of a directory, or with the load format `node_copy` only copy it to the memory of the node."""
 
-    model_path: str
-    weight_version: str
+    model_path: Annotated[str, Meta(min_length=1, max_length=4096)]
+    weight_version: str | None = None  # the server keeps the one it has
     flush_cache: bool = True
-    load_format: str | None = None
+    load_format: Literal["auto", "safetensors", "node_copy"] | None = None
 
 
 class InitGroup(Struct, forbid_unknown_fields=True):
     """Join a process group whose rank 0 is the trainer's."""
 
-    master_address: str
-    master_port: int
-    rank_offset: int  # of the server's first worker
-    world_size: int
-    group_name: str
-    backend: Literal["gloo", "nccl"]
+    master_address: Annotated[str, Meta(min_length=1, max_length=255)]
+    master_port: Port
+    rank_offset: Rank  # of the server's first worker
+    world_size: Rank
+    group_name: GroupName = DEFAULT_GROUP
+    backend: Literal["gloo", "nccl"] = "nccl"
 
 
 class GroupJoined(Struct):
@@ -64,7 +89,7 @@ class GroupJoined(Struct):
 class LeaveGroup(Struct, forbid_unknown_fields=True):
     """Leave a process group, and drop what was received in it without its version."""
 
-    group_name: str
+    group_name: GroupName = DEFAULT_GROUP
 
 
 class UpdateFromDistributed(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -76,9 +101,9 @@ class UpdateFromDistributed(Struct, forbid_unknown_fields=True, omit_defaults=Tr
 
     names: list[str]
     dtypes: list[str]
-    shapes: list[list[int]]
-    group_name: str
-    load_format: str
+    shapes: list[Annotated[list[Dimension], Meta(max_length=8)]]
+    group_name: GroupName = DEFAULT_GROUP
+    load_format: str | None = None
     weight_version: str | None = None
     flush_cache: bool = True
 

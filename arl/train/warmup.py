@@ -23,7 +23,7 @@ from arl.config.recipe import Data, TinyModel, Train, Warmup
 from arl.config.section import NonNegative, Positive, Section
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.errors import InputError, TrainerError
+from arl.errors import EngineError, InputError, TrainerError
 from arl.launch.private_directory import private_directory
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
@@ -103,6 +103,8 @@ async def sampled_accuracy(
         stream = engine.submit(requests)
         while len(rewards) < len(problems):
             for i, increment in await stream.take():
+                if isinstance(increment, EngineError):
+                    raise increment
                 responses[i] += increment.token_ids
                 if increment.finish_reason is not None:
                     text = codec.decode(tuple(responses[i]))

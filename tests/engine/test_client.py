@@ -22,7 +22,7 @@ Answer = Callable[[dict[str, Any], web.StreamResponse], Awaitable[None]]
 
 @asynccontextmanager
 async def talking_to(
-    answer: Answer, aborted: asyncio.Event | None = None, broken: str = "", **options: Any
+    answer: Answer, aborted: asyncio.Event | None = None, broken: str = "", version: int = 1, **options: Any
 ) -> AsyncIterator[tuple[HttpEngine, list[Any]]]:
     """Yield a client of a server that accepts every command but the `broken` one and streams what `answer` writes."""
     seen: list[Any] = []
@@ -42,7 +42,9 @@ async def talking_to(
         return web.json_response({}, status=500 if request.path == broken else 200)
 
     async def info(_: web.Request) -> web.Response:
-        return web.json_response({"model_path": "m", "weight_version": "0", "vocab_size": 16, "context_length": 64})
+        return web.json_response(
+            {"model_path": "m", "weight_version": str(version), "vocab_size": 16, "context_length": 64}
+        )
 
     app = web.Application()
     app.add_routes(
@@ -258,7 +260,7 @@ def swapped_in_place(spans: dict[str, Any]) -> list[tuple[tuple[int, ...], tuple
             await swapped.wait()
             await response.write(streamed(SGLANG[1]) + streamed(SGLANG[2], **spans) + DONE)
 
-        async with talking_to(write, kv_policy="keep") as (engine, seen):
+        async with talking_to(write, version=0, kv_policy="keep") as (engine, seen):
             async for increment in engine.generate(ask("kept", tokens=5)):
                 heard.append((increment.token_ids, increment.policy_versions))
                 if not swapped.is_set():

@@ -152,6 +152,11 @@ def test_the_key_is_required(server: ServerProcess) -> None:
     assert within(lambda: post(server, "/generate", body, {"Authorization": "Bearer wrong"}))[0] == 401
 
 
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARL_RUN_KEY", KEY)
+
+
 def refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--threads", "1"])

@@ -6,6 +6,7 @@ from tests.fuzz.control_edge import CONTROL, CONTROL_STATE
 from tests.fuzz.data_edge import DATA
 from tests.fuzz.frames_edge import FRAMES, LINES
 from tests.fuzz.gate_edge import GATE
+from tests.fuzz.http_edge import HTTP, HTTP_STRANGERS
 from tests.fuzz.recipes_edge import RECIPE_EDGE, SETTINGS_EDGE, SWEEP_EDGE
 from tests.fuzz.recordings_edge import RECORDINGS
 from tests.fuzz.rewards_edge import REWARDS
@@ -21,6 +22,8 @@ EDGES: dict[str, Edge] = {
     "data": DATA,
     "frames": FRAMES,
     "gate": GATE,
+    "http": HTTP,
+    "http_strangers": HTTP_STRANGERS,
     "lines": LINES,
     "model_files": model_files_edge.EDGE,
     "recipes": RECIPE_EDGE,

@@ -8,7 +8,6 @@ from typing import cast
 
 import pytest
 import torch
-from aiohttp.test_utils import TestClient, TestServer
 
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.embedded.routes import EngineRoutes
@@ -20,6 +19,7 @@ from arl.sync.loading import specs_of
 from arl.sync.process_group import Group, Receiver
 from arl.sync.weight_messages import BUCKETS, InitGroup, UpdateFromDistributed
 from arl.sync.weight_sender import Rendezvous
+from tests.engine.served import served
 
 HOST = "127.0.0.1"
 BUCKET_BYTES = 100
@@ -166,10 +166,11 @@ def test_a_group_that_does_not_close_is_answered_by_an_error_and_the_engine_answ
             let_go.wait()
 
     async def ask() -> None:
-        routes = EngineRoutes(cast(EmbeddedEngine, None), "model", (), None, broadcast_seconds=0.5)
-        routes._receiver._groups["stuck"] = HangingGroup()
-        routes._receiver._staged["stuck"] = {}
-        async with TestClient(TestServer(routes.app())) as client:
+        routes = EngineRoutes(cast(EmbeddedEngine, None), "model", (), broadcast_seconds=0.5)
+        receiver = routes.weights._receiver
+        receiver._groups["stuck"] = HangingGroup()
+        receiver._staged["stuck"] = {}
+        async with served(routes) as client:
             leaving = asyncio.create_task(client.post("/destroy_weights_update_group", json={"group_name": "stuck"}))
             assert (await client.get("/health")).status == 200
             answer = await leaving

@@ -29,9 +29,11 @@ from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
 from arl.sync.buckets import TensorSpec
 from arl.sync.loading import load_state, read_weights, refuse_foreign_tensors
 from arl.sync.verify import checksums, refuse_difference
-from arl.types import FinishReason, GenerateRequest, Increment, SwapReport, WeightUpdate
+from arl.sync.weight_messages import MOST_VERSION
+from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 PauseMode = Literal["abort", "in_place", "retract"]
+MOST_OPEN = 1 << 16  # requests
 PREFILL_TOKENS = 8192  # of new prompts in one pass, beside the decoding slots; a shared token counts once
 
 
@@ -113,9 +115,11 @@ class EmbeddedEngine:
         stream = self.submit([request])
         try:
             while True:
-                for _, increment in await stream.take():
-                    yield increment
-                    if increment.finish_reason is not None:
+                for _, event in await stream.take():
+                    if isinstance(event, EngineError):
+                        raise event
+                    yield event
+                    if event.finish_reason is not None:
                         return
         finally:
             self.abort([request.request_id])
@@ -128,6 +132,10 @@ class EmbeddedEngine:
         """
         if self._ended is not None:
             raise self._ended
+        if len(self._open) + len(requests) > MOST_OPEN:
+            raise EngineError(
+                f"{len(self._open)} requests are open, and {MOST_OPEN} may be: wait until some have ended"
+            )
         names: set[str] = set()
         for request in requests:
             name = request.request_id
@@ -220,6 +228,8 @@ class EmbeddedEngine:
         Raises:
             EngineError: `update` is older than the loaded weights, incomplete, or of another shape.
         """
+        if update.version > MOST_VERSION:
+            raise EngineError(f"version {update.version} does not fit: versions go up to {MOST_VERSION}")
         async with self._boundary:
             if update.version < self._version:
                 raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
@@ -319,12 +329,15 @@ class EmbeddedEngine:
         """Append one token to each of the n rows, and stream what is due. ids (n,) int64, logprobs (n,) float32."""
         rows = self._rows
         n = rows.count
-        stopped, spent = rows.record(ids, logprobs, self._version)
-        gone = stopped | spent
+        ends = rows.record(ids, logprobs, self._version)
+        gone = ends.any
         unsent = rows.length[:n] - rows.sent[:n]
         due = gone | (unsent >= self._interval)
         for row in np.flatnonzero(due).tolist():
-            rows.emit(row, _finish_reason(stopped[row], spent[row]))
+            if ends.failed[row]:
+                rows.fail(row)
+            else:
+                rows.emit(row, ends.reason(row))
         self._remove(gone)
 
     def _remove(self, gone: np.ndarray) -> None:
@@ -352,12 +365,12 @@ class EmbeddedEngine:
         self._remove(gone)
 
     def _close_aborted_waiting(self) -> None:
-        waiting = [opened for opened in self._waiting if opened.aborted]
-        for opened in waiting:
-            self._waiting.remove(opened)
+        gone = [opened for opened in self._waiting if opened.aborted]
+        self._waiting = deque(opened for opened in self._waiting if not opened.aborted)
+        for opened in gone:
             opened.stream.put(opened.index, Increment((), (), (), "abort"))
             del self._open[opened.request.request_id]
-        self._meter.opened(-len(waiting))
+        self._meter.opened(-len(gone))
 
     def _retract(self) -> None:
         """Put every row back at the head of the line, as a longer prompt.
@@ -371,10 +384,3 @@ class EmbeddedEngine:
         ordered = sorted(rows.opened, key=lambda opened: opened.sequence.tobytes())
         self._waiting.extendleft(ordered)
         rows.remove(np.ones(rows.count, bool))
-
-
-def _finish_reason(stopped: bool, spent: bool) -> FinishReason | None:
-    """Return why a row has ended; a stop token wins over a spent budget."""
-    if stopped:
-        return "stop"
-    return "length" if spent else None

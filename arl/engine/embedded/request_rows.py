@@ -3,24 +3,27 @@
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from arl.errors import EngineError
 from arl.types import FinishReason, GenerateRequest, Increment
 
+Event = tuple[int, Increment | EngineError]  # index of the request in its stream; an error ends this request alone
+
 
 class Stream:
-    """Hand on the increments of requests that were submitted together, as (index of the request, increment)."""
+    """Hand on the increments of requests that were submitted together."""
 
     def __init__(self) -> None:
-        self._events: deque[tuple[int, Increment]] = deque()
+        self._events: deque[Event] = deque()
         self._error: EngineError | None = None
         self._arrived = asyncio.Event()
 
-    def put(self, index: int, increment: Increment) -> None:
-        """Add an increment of request `index`."""
-        self._events.append((index, increment))
+    def put(self, index: int, event: Increment | EngineError) -> None:
+        """Add an increment of request `index`, or the error that ends it."""
+        self._events.append((index, event))
         self._arrived.set()
 
     def fail(self, error: EngineError) -> None:
@@ -28,8 +31,8 @@ class Stream:
         self._error = error
         self._arrived.set()
 
-    async def take(self) -> list[tuple[int, Increment]]:
-        """Wait for increments, and return all that have arrived.
+    async def take(self) -> list[Event]:
+        """Wait for events, and return all that have arrived.
 
         It needs no deadline, because an engine that ends fails its streams.
 
@@ -66,6 +69,24 @@ class OpenRequest:
         """Return whether it asks for top-k or top-p."""
         sampling = self.request.sampling
         return sampling.top_k >= 0 or sampling.top_p < 1
+
+
+class RowEnds(NamedTuple):
+    """Hold masks of the n rows that end with the token just sampled, each (n,) bool."""
+
+    stopped: np.ndarray  # by a stop token
+    spent: np.ndarray  # their budget
+    failed: np.ndarray  # their logits are not finite: the weights are broken
+
+    @property
+    def any(self) -> np.ndarray:
+        return np.asarray(self.stopped | self.spent | self.failed)
+
+    def reason(self, row: int) -> FinishReason | None:
+        """Return why a row has ended; a stop token wins over a spent budget."""
+        if self.stopped[row]:
+            return "stop"
+        return "length" if self.spent[row] else None
 
 
 class Rows:
@@ -114,11 +135,11 @@ class Rows:
         self.stops[row] = -1
         self.stops[row, :width] = token_ids
 
-    def record(self, tokens: np.ndarray, logprobs: np.ndarray, version: int) -> tuple[np.ndarray, np.ndarray]:
+    def record(self, tokens: np.ndarray, logprobs: np.ndarray, version: int) -> "RowEnds":
         """Append one token to each row; tokens (n,) int64, logprobs (n,) float32.
 
         Returns:
-            masks (n,) bool of the rows that stopped, and of those whose budget is spent
+            which rows end now, and why
         """
         n = self.count
         rows = np.arange(n)
@@ -129,20 +150,21 @@ class Rows:
         ends += 1
         stopped = (self.stops[:n] == tokens[:, None]).any(axis=1)
         spent = ends >= self.limit[:n]
-        return stopped, spent
+        failed = ~np.isfinite(logprobs)
+        return RowEnds(stopped, spent, failed)
+
+    def fail(self, row: int) -> None:
+        """End `row` with an error. Its tokens that were not streamed yet are lost."""
+        opened = self.opened[row]
+        name = opened.request.request_id
+        opened.stream.put(opened.index, EngineError(f"request {name}: the model's logits are not finite numbers"))
 
     def emit(self, row: int, reason: FinishReason | None) -> None:
-        """Stream the tokens of `row` that were not streamed yet.
-
-        Raises:
-            EngineError: a logprob is not finite: the weights are broken.
-        """
+        """Stream the tokens of `row` that were not streamed yet."""
         start = int(self.sent[row])
         end = int(self.length[row])
         opened = self.opened[row]
         logprobs = self.logprobs[row, start:end]
-        if not np.isfinite(logprobs).all():
-            raise EngineError(f"request {opened.request.request_id}: the model's logits are not finite numbers")
         increment = Increment(
             token_ids=tuple(self.tokens[row, start:end].tolist()),
             logprobs=tuple(logprobs.tolist()),

@@ -1,88 +1,116 @@
 """Serve the embedded engine over SGLang's HTTP protocol: `python -m arl.engine.embedded.server`.
 
 command line ─► listening socket ─► model ─► EmbeddedEngine and its EngineRoutes ─► "ready <url>" ─► until SIGTERM
+
+Every request must show a key: that in ARL_RUN_KEY, or a new one, which is printed behind the url and nowhere else.
 """
 
-import argparse
 import asyncio
 import os
 import signal
 import socket
 import ssl
+import stat
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from aiohttp import web
 
 from arl.data.generation_config import end_token_ids
+from arl.engine.embedded.access import Access
 from arl.engine.embedded.batching import EmbeddedEngine
+from arl.engine.embedded.http_edge import HttpEdge
 from arl.engine.embedded.routes import EngineRoutes
-from arl.errors import ArlError, EngineError
-from arl.launch.address import free_listener, is_loopback, listening_address
+from arl.engine.embedded.server_options import ServerOptions, parse
+from arl.errors import ArlError, InputError
+from arl.launch.address import free_listener, is_loopback, new_key
 from arl.launch.child import RUN_KEY, leave
 from arl.launch.tls import TLS, server_context, tls_folder
-from arl.models.load import DTYPES, load_model
+from arl.models.load import load_model
 from arl.sync.node_copy import NodeCopies
 
 
+class Key(NamedTuple):
+    """Hold the key that requests must show."""
+
+    value: str
+    is_new: bool  # nobody knows it yet
+
+
+class Place(NamedTuple):
+    """Hold where and for whom a server listens."""
+
+    listener: socket.socket
+    host: str  # as it was given
+    key: Key
+    tls: ssl.SSLContext | None
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Serve the model that the command line names."""
-    parser = argparse.ArgumentParser("arl.engine.embedded.server", description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True, help="directory with config.json and model.safetensors")
-    parser.add_argument("--host", default=listening_address(), help="address to listen on")
-    parser.add_argument("--port", type=int, default=30000, help="0: any free one, printed when ready")
-    parser.add_argument("--slots", type=int, default=256, help="requests decoded together")
-    parser.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="auto: bfloat16 on a GPU")
-    parser.add_argument("--head", choices=("auto", "float32"), default="auto", help="precision of logits: train.head")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--stream-interval", type=int, default=16, help="tokens between two increments")
-    parser.add_argument("--version", type=int, default=0, help="policy version of these weights")
-    parser.add_argument(
-        "--broadcast-seconds", type=float, default=60, help="after which a broadcast that does not move is given up"
-    )
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    key = os.environ.get(RUN_KEY) or None
-    has_gpu = torch.cuda.is_available()
-    device = "cuda" if has_gpu else "cpu"
-    best = "bfloat16" if has_gpu else "float32"
-    dtype = best if options.dtype == "auto" else options.dtype
+    """Serve the model that the command line names; an error is one line, and exit code 2."""
     try:
-        listener = _listen(options.host, options.port, key)
-        tls = _tls(options.host)
-        model = load_model(options.model, dtype, device, options.head)
-        eos = end_token_ids(options.model)
+        serve_model(arguments)
     except ArlError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    asyncio.run(_main(options, model, eos, listener, key, tls))
 
 
-def _listen(host: str, port: int, key: str | None) -> socket.socket:
+def serve_model(arguments: list[str] | None) -> None:
+    """Serve the model that the command line names, until SIGTERM or SIGINT.
+
+    Raises:
+        InputError: it cannot be served: the model, an option, the address or the memory is wrong.
+    """
+    options = parse(arguments)
+    torch.set_num_threads(options.threads)
+    key = _key(options.host)
+    place = Place(_listen(options.host, options.port), options.host, key, _tls(options.host))
+    model = load_model(options.model, options.weight_dtype, options.device, options.head)
+    eos = end_token_ids(options.model)
+    asyncio.run(_main(options, model, eos, place))
+
+
+def _key(host: str) -> Key:
+    """Return the key of the environment, or a new one.
+
+    Raises:
+        InputError: without a key of yours it would be printed where others may read it, or could not be.
+    """
+    given = os.environ.get(RUN_KEY)
+    if given:
+        return Key(given, is_new=False)
+    if not is_loopback(host):
+        raise InputError(f"--host {host} is beyond loopback: set {RUN_KEY}, or leave --host out")
+    if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
+        raise InputError(f"a new key is not written to a file: set {RUN_KEY} to one of your own")
+    key = Key(new_key(), is_new=True)
+    os.environ[RUN_KEY] = key.value  # where process groups look for it
+    return key
+
+
+def _listen(host: str, port: int) -> socket.socket:
     """Open the listening socket.
 
     Raises:
-        EngineError: other machines could use it without a key, or the address is not free.
-        InputError: no port is free.
+        InputError: the address is not this machine's, or not free.
     """
-    if not is_loopback(host) and not key:
-        raise EngineError(f"--host {host} is beyond loopback: set ARL_RUN_KEY, or leave --host out")
-    if port == 0:
-        return free_listener(host)  # the server listens on it
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        if port == 0:
+            return free_listener(host)  # the server listens on it
         return socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
-        raise EngineError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
+    except (OSError, ValueError, UnicodeError) as error:  # ValueError, UnicodeError: no name of any host
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot listen on {host}:{port}: {why}; choose another --port, or --host") from error
 
 
 def _tls(host: str) -> ssl.SSLContext | None:
     """Return the context with the certificate that the environment names; None: it names none.
 
     Raises:
-        EngineError: it cannot be read.
+        InputError: it cannot be read.
     """
     folder = tls_folder(host)
     if folder is None:
@@ -90,17 +118,10 @@ def _tls(host: str) -> ssl.SSLContext | None:
     try:
         return server_context(folder)
     except OSError as error:
-        raise EngineError(f"{TLS} {folder}: no certificate.pem with its key.pem: {error}") from error
+        raise InputError(f"{TLS} {folder}: no certificate.pem with its key.pem: {error}") from error
 
 
-async def _main(
-    options: argparse.Namespace,
-    model: Any,
-    eos: tuple[int, ...],
-    listener: socket.socket,
-    key: str | None,
-    tls: ssl.SSLContext | None,
-) -> None:
+async def _main(options: ServerOptions, model: Any, eos: tuple[int, ...], place: Place) -> None:
     engine = EmbeddedEngine(
         model,
         slots=options.slots,
@@ -109,35 +130,27 @@ async def _main(
     )
     seconds = options.broadcast_seconds
     copies = NodeCopies.from_environment(seconds)
-    routes = EngineRoutes(engine, str(Path(options.model)), eos, key, seconds, copies)
+    routes = EngineRoutes(engine, str(Path(options.model)), eos, seconds, copies)
     try:
-        await serve(routes, engine, listener, tls)
+        await serve(routes, engine, place)
     finally:
         if copies is not None:
             copies.close()
 
 
-async def serve(
-    routes: EngineRoutes, engine: EmbeddedEngine, listener: socket.socket, tls: ssl.SSLContext | None = None
-) -> None:
-    """Serve on `listener` until SIGTERM or SIGINT, or until the engine fails."""
+async def serve(routes: EngineRoutes, engine: EmbeddedEngine, place: Place) -> None:
+    """Serve at `place` until SIGTERM or SIGINT, or until the engine fails."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    runner = web.AppRunner(
-        routes.app(),
-        handler_cancellation=True,
-        shutdown_timeout=1.0,
-        access_log=None,
-    )
+    address, port = place.listener.getsockname()[:2]
+    edge = HttpEdge(routes.routes(), Access(place.key.value, (place.host, address)))
+    runner = web.ServerRunner(edge, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.SockSite(runner, listener, ssl_context=tls).start()
-        host, port = listener.getsockname()[:2]
-        address = f"[{host}]" if ":" in host else host  # of IPv6
-        scheme = "http" if tls is None else "https"
-        print(f"ready {scheme}://{address}:{port}", flush=True)
+        await web.SockSite(runner, place.listener, ssl_context=place.tls).start()
+        print(_ready_line(address, port, place), flush=True)
         async with asyncio.TaskGroup() as group:
             running = group.create_task(engine.run())
             await ended.wait()
@@ -145,6 +158,14 @@ async def serve(
             running.cancel()
     finally:
         await runner.cleanup()
+
+
+def _ready_line(address: str, port: int, place: Place) -> str:
+    """Say where the server answers, and the key if nobody has it yet."""
+    host = f"[{address}]" if ":" in address else address  # of IPv6
+    scheme = "http" if place.tls is None else "https"
+    ready = f"ready {scheme}://{host}:{port}"
+    return f"{ready} with Authorization: Bearer {place.key.value}" if place.key.is_new else ready
 
 
 if __name__ == "__main__":

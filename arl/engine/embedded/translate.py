@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from arl.engine.http import wire
-from arl.errors import EngineError
+from arl.errors import EngineError, short_message
 from arl.types import GenerateRequest, Increment
 
 
@@ -19,6 +19,10 @@ def requests_of(body: wire.Generate, names: Iterator[str], eos: tuple[int, ...])
         EngineError: the parts of the batch do not belong together.
     """
     inputs = _inputs(body)
+    if len(inputs) > wire.MOST_REQUESTS:
+        raise EngineError(
+            f"{len(inputs)} requests in one POST: {wire.MOST_REQUESTS} may be, send the others in another"
+        )
     if body.rid is None:
         ids = [next(names) for _ in inputs]
     else:
@@ -74,6 +78,13 @@ def chunk_of(
         pairs = zip(new.logprobs, new.token_ids, strict=True)
         meta.output_token_logprobs = [(logprob, token, None) for logprob, token in pairs]
     return wire.Chunk(output_ids=list(new.token_ids), meta_info=meta, index=index)
+
+
+def failed_chunk(request: GenerateRequest, index: int, num_tokens: int, error: EngineError) -> wire.Chunk:
+    """Return the message for a request that failed alone after `num_tokens` tokens: SGLang calls that an abort."""
+    finish = wire.Finish("abort", message=short_message(str(error)))
+    meta = wire.MetaInfo(id=request.request_id, finish_reason=finish, completion_tokens=num_tokens)
+    return wire.Chunk(output_ids=[], meta_info=meta, index=index)
 
 
 def _finish(new: Increment, num_tokens: int) -> wire.Finish | None:

@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 import itertools
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 from arl.clock import deadline, now
 from arl.engine.continuation import Continuation
 from arl.engine.http import wire
-from arl.engine.http.calls import Call, decode
+from arl.engine.http.calls import Call, Known, decode
 from arl.engine.http.connection import Http
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.types import GenerateRequest
@@ -38,6 +38,7 @@ class BatchSender:
         self._silence_seconds = silence_seconds
         self._keys_cache = keys_cache
         self.version = 0  # that the server has loaded
+        self.known = Known()
         self.idle = asyncio.Event()  # no POST is in flight
         self.idle.set()
         self.recomputed_tokens = 0  # by the server, because pauses have cut calls short
@@ -55,7 +56,7 @@ class BatchSender:
 
     def open(self, request: GenerateRequest) -> Call:
         """Open a call, which is sent with the others of this event-loop iteration."""
-        call = Call(Continuation(request), next(self._serials))
+        call = Call(Continuation(request), next(self._serials), self.known)
         self._enqueue(call)
         return call
 
@@ -108,7 +109,8 @@ class BatchSender:
             # The server serves in order of arrival, and a pause hands back waiting calls before running ones.
             calls = sorted(self._pending, key=lambda call: call.serial)
             self._pending = []
-            self._spawn(self._post(calls, self._num_pauses))  # a pause may come before the task runs
+            for batch in _batches(calls):
+                self._spawn(self._post(batch, self._num_pauses))  # a pause may come before the task runs
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -208,6 +210,8 @@ class BatchSender:
             left: see `_bounded`
             num_pauses, version: when the batch was put together
         """
+        if chunk.index not in left:
+            raise EngineError(f"an increment is said to be of request {chunk.index}, which has ended or never was")
         call = left[chunk.index]
         was_paused = num_pauses != self._num_pauses
         was_swapped = version != self.version
@@ -250,3 +254,19 @@ class BatchSender:
             return
         deadline_at = None if self._is_paused else now() + self._silence_seconds
         silence.reschedule(deadline_at)
+
+
+def _batches(calls: Sequence[Call]) -> Iterator[list[Call]]:
+    """Cut calls, in their order, into batches that the embedded server takes; nearly always one."""
+    batch: list[Call] = []
+    tokens = 0
+    for call in calls:
+        request = call.continuation.request
+        size = len(request.input_ids) + call.continuation.num_sampled + len(request.sampling.stop_token_ids)
+        if batch and (len(batch) == wire.MOST_REQUESTS or tokens + size > wire.MOST_TOKENS):
+            yield batch
+            batch = []
+            tokens = 0
+        batch.append(call)
+        tokens += size
+    yield batch

@@ -1,18 +1,31 @@
 """Check the increments of one generate() call over HTTP, and hand them to its caller. Torch-free."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import Struct
 
 from arl.engine.continuation import Continuation
 from arl.engine.http import wire
-from arl.errors import EngineError, RunError
+from arl.errors import EngineError, RunError, short_message
+from arl.sync.weight_messages import version_number
 from arl.types import FinishReason, Increment
 
+MOST_EMPTY = 10_000  # increments of one call that bring no token: a server that sends more makes no progress
+ROUNDING = 1e-3  # by which a server's logprob may exceed 0: SGLang takes the log of rounded probabilities
+
 _chunks = msgspec.json.Decoder(wire.Chunk)
+
+
+class Known(Struct):
+    """Hold what a client knows of its server, by which answers are checked."""
+
+    vocab_size: int = 2**31 - 1
+    newest_version: int = 0  # that the server was given
 
 
 def decode(data: bytes) -> wire.Chunk:
@@ -23,7 +36,7 @@ def decode(data: bytes) -> wire.Chunk:
     """
     try:
         return _chunks.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:  # the last: it is nested too deeply
         raise EngineError(f"{error}: {data[:500]!r}") from error
 
 
@@ -33,6 +46,7 @@ class Call:
 
     continuation: Continuation
     serial: int  # in order of arrival
+    known: Known = field(default_factory=Known)
     rid: str = ""  # its id on the wire; new each time it is sent, because a server may still hold the last one
     received: int = 0  # tokens since it was last sent
     unsettled_ids: list[int] = field(default_factory=list)  # sampled by a version that is not known yet
@@ -41,6 +55,7 @@ class Call:
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     sent: asyncio.Event = field(default_factory=asyncio.Event)  # the server knows of it, or never will
     closed: bool = False  # by the caller
+    empty: int = 0  # increments without a token
 
     @property
     def request_id(self) -> str:
@@ -60,7 +75,7 @@ class Call:
 
     def fail(self, url: str, reason: object, kind: type[EngineError]) -> None:
         """End the call with an error of `kind` that names the server and the request."""
-        self.put(kind(f"{url}: request {self.request_id}: {reason}"))
+        self.put(kind(f"{url}: request {self.request_id}: {short_message(str(reason))}"))
 
     def take(self, chunk: wire.Chunk, paused: bool, swapped: bool) -> bool:
         """Take one increment; return whether a pause cut the call short, so that the rest is to be asked for.
@@ -77,9 +92,10 @@ class Call:
         meta = chunk.meta_info
         finish = meta.finish_reason
         ids, logprobs = self._new_tokens(chunk)
+        self._refuse_impossible(ids, logprobs)
         self.received += len(ids)
         self.unsettled_ids += ids
-        self.unsettled_logprobs += logprobs
+        self.unsettled_logprobs += [min(logprob, 0.0) for logprob in logprobs]
         self.continuation.add(ids)
         if finish is None:
             if meta.weight_versions or not swapped:
@@ -124,6 +140,46 @@ class Call:
             raise EngineError(f"{len(ids)} ids came with {len(triples)} logprobs of their own")
         return ids, logprobs
 
+    def _refuse_impossible(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Check the values of new tokens.
+
+        Raises:
+            EngineError: there are more than were asked for, or none for too long; an id is outside the vocabulary, or a
+                logprob is no logarithm of a probability.
+        """
+        if not ids:
+            self.empty += 1
+            if self.empty > MOST_EMPTY:
+                raise EngineError(f"{self.empty} increments brought no token")
+            return
+        budget = self.continuation.budget
+        if len(ids) > budget:
+            raise EngineError(f"{len(ids)} tokens came, and {max(budget, 0)} were left of the budget")
+        if min(ids) < 0 or max(ids) >= self.known.vocab_size:
+            wrong = next(i for i in ids if not 0 <= i < self.known.vocab_size)
+            raise EngineError(f"id {wrong} is outside the vocabulary of {self.known.vocab_size}")
+        if not all(-math.inf < logprob <= ROUNDING for logprob in logprobs):  # NaN fails, too
+            wrong_logprob = next(x for x in logprobs if not -math.inf < x <= ROUNDING)
+            raise EngineError(f"logprob {wrong_logprob} must be a finite number, at most 0")
+
+    def _versions(self, meta: wire.MetaInfo, count: int) -> tuple[int, ...]:
+        """Return which version sampled each of the last `count` tokens.
+
+        Raises:
+            EngineError: the server names none, or one that it was never given.
+        """
+        try:
+            if meta.weight_versions is not None:
+                versions = wire.versions_of(meta.weight_versions, count)
+            else:
+                versions = (version_number(meta.weight_version),) * count if count else ()
+        except ValueError as error:
+            raise EngineError(str(error)) from None
+        newest = self.known.newest_version
+        if versions and max(versions) > newest:
+            raise EngineError(f"version {max(versions)} is said to have sampled a token, and {newest} is the newest")
+        return versions
+
     def _settle(self, meta: wire.MetaInfo, swapped: bool, reason: FinishReason | None) -> None:
         """Hand on the unsettled tokens, with their versions.
 
@@ -141,14 +197,11 @@ class Call:
             return
         self.unsettled_ids = []
         self.unsettled_logprobs = []
-        if meta.weight_versions is not None:
-            versions = wire.versions_of(meta.weight_versions, len(ids))
-        elif swapped and ids:
+        if meta.weight_versions is None and swapped and ids:
             raise EngineError(
                 "it does not report which version sampled a token: engine.kv_policy keep needs SGLang 0.5.18"
             )
-        else:
-            versions = (int(meta.weight_version),) * len(ids)
+        versions = self._versions(meta, len(ids))
         self.put(Increment(tuple(ids), tuple(logprobs), versions, reason))
 
     def _finish(self, reason: FinishReason) -> FinishReason:

@@ -10,11 +10,13 @@ import aiohttp
 import msgspec
 
 from arl.clock import deadline
-from arl.errors import EngineError, EngineLost
+from arl.errors import EngineError, EngineLost, short_message
 from arl.launch.address import is_loopback
 from arl.launch.tls import client_context
 
 KEEPALIVE_SECONDS = 2.0  # below the server's (SGLang: 5), so that it never closes a connection about to be used
+MOST_BYTES = 64 << 20  # of an answer, and of an event
+QUOTED = 500  # bytes of an answer that an error shows
 PREFIX = b"data: "  # of an event
 SEPARATOR = b"\n\n"  # between events
 
@@ -23,7 +25,7 @@ def _explain(error: aiohttp.ClientError, where: str) -> EngineError:
     """Return the error of the seam that an error of aiohttp means."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return EngineError(f"{where}: who answers shows another certificate than the one of this run: {error}")
-    message = f"{where}: {type(error).__name__}: {error}"
+    message = f"{where}: {type(error).__name__}: {short_message(str(error))}"
     if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
         return EngineLost(message)
     return EngineError(message)
@@ -63,7 +65,7 @@ class Http:
         is_encrypted = urlsplit(self.url).scheme == "https"
         _refuse_open_key(self.url, key, is_encrypted, certificate)
         self._seconds = seconds
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self._session = aiohttp.ClientSession(
@@ -73,6 +75,8 @@ class Http:
                 ssl=_context(certificate) if is_encrypted else True,
             ),
             headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,  # a server that compresses nevertheless answers wrongly, and is bounded like others
             timeout=aiohttp.ClientTimeout(total=None),  # arl's deadlines instead, whose messages say who waits
         )
 
@@ -94,7 +98,7 @@ class Http:
         """
         status, answer = await self.ask(path, body)
         if status != 200:
-            raise EngineError(f"{self.url}{path} answered {status}: {answer[:500].decode(errors='replace')}")
+            raise EngineError(f"{self.url}{path} answered {status}: {_quote(answer)}")
         return answer
 
     async def ask(self, path: str, body: Any = None) -> tuple[int, bytes]:
@@ -107,10 +111,10 @@ class Http:
         address = self._address(path)
         async with deadline(self._seconds, "engine client", f"{self.url}{path}"):
             try:
-                async with self._session.request(method, address, data=data) as response:
-                    return response.status, await response.read()
+                async with self._session.request(method, address, data=data, allow_redirects=False) as response:
+                    return response.status, await _read(response, address)
             except aiohttp.ClientError as error:
-                raise _explain(error, f"{self.url}{path}") from error
+                raise _explain(error, address) from error
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[list[bytes]]]:
@@ -125,13 +129,34 @@ class Http:
         address = self._address(path)
         data = msgspec.json.encode(body)
         try:
-            async with self._session.post(address, data=data) as response:
+            async with self._session.post(address, data=data, allow_redirects=False) as response:
                 if response.status != 200:
-                    answer = await response.text()
-                    raise EngineError(f"{path} answered {response.status}: {answer[:500]}")
+                    answer = await _read(response, path)
+                    raise EngineError(f"{path} answered {response.status}: {_quote(answer)}")
                 yield _events(response.content)
         except aiohttp.ClientError as error:
             raise _explain(error, path) from error
+
+
+async def _read(response: aiohttp.ClientResponse, where: str) -> bytes:
+    """Read an answer.
+
+    Raises:
+        EngineError: it has no end.
+    """
+    pieces = []
+    left = MOST_BYTES
+    async for piece in response.content.iter_any():
+        pieces.append(piece)
+        left -= len(piece)
+        if left < 0:
+            raise EngineError(f"{where}: the answer is longer than {MOST_BYTES} bytes: {_quote(pieces[0])}")
+    return b"".join(pieces)
+
+
+def _quote(answer: bytes) -> str:
+    """Return the beginning of an answer, as an error shows it."""
+    return short_message(answer[:QUOTED].decode(errors="replace"))
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
@@ -142,4 +167,6 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
         for event in events:
             if not event.startswith(PREFIX):
                 raise EngineError(f"this is no server-sent event: {event[:200]!r}")
+        if len(rest) > MOST_BYTES:
+            raise EngineError(f"an event is longer than {MOST_BYTES} bytes: {rest[:200]!r}")
         yield [event[len(PREFIX) :] for event in events]

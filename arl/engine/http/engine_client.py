@@ -28,8 +28,10 @@ from arl.engine.http.connection import Http
 from arl.engine.pause_timer import PauseTimer
 from arl.engine.requests import refuse_impossible
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
+from arl.files import decode_json
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
+from arl.sync.weight_messages import version_number
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 ABORT_AGAIN_SECONDS = 0.05  # for a call that reached the server's line just behind the abort
@@ -215,6 +217,7 @@ class HttpEngine:
             raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
         async with self._lock:
             start = now()
+            self._batches.known.newest_version = update.version  # before the server answers that it is loaded
             pauses_itself = self._paused_since is None
             await self._loader.prepare(update)
             await self._pause()
@@ -247,7 +250,8 @@ class HttpEngine:
         if status == 404:
             return wire.Loads([]).total
         try:
-            return msgspec.json.decode(body, type=wire.Loads).total
+            loads: wire.Loads = decode_json(body, wire.Loads)
+            return loads.total
         except msgspec.DecodeError as error:
             raise EngineError(f"{self.url}/v1/loads answered {status}: {error}: {body[:200]!r}") from error
 
@@ -259,8 +263,8 @@ class HttpEngine:
         """
         body = await self._http.command("/model_info")
         try:
-            info = msgspec.json.decode(body, type=wire.ModelInfo)
-            self._set_version(int(info.weight_version))
+            info: wire.ModelInfo = decode_json(body, wire.ModelInfo)
+            self._set_version(version_number(info.weight_version))
             self._loader.loaded = WeightUpdate(self._version, info.model_path)
         except (msgspec.DecodeError, ValueError) as error:
             remedy = "start SGLang with --weight-version 0"
@@ -269,6 +273,7 @@ class HttpEngine:
         self._context = self._context or info.context_length or 0
         if not self._vocab_size or not self._context:
             raise EngineError(f"{self.url} does not report its vocabulary and context: give vocab_size and context")
+        self._batches.known.vocab_size = self._vocab_size
 
     def _take_recomputed(self) -> int:
         """Return the tokens that the server computes again because of pauses since the last load."""
@@ -280,6 +285,7 @@ class HttpEngine:
         """Remember the version that the server has loaded."""
         self._version = version
         self._batches.version = version
+        self._batches.known.newest_version = version
 
     async def _pause(self) -> None:
         if self._paused_since is not None:
@@ -331,4 +337,4 @@ class HttpEngine:
                 await asyncio.sleep(FLUSH_AGAIN_SECONDS)
                 status, body = await self._http.ask("/flush_cache", {})
         if status != 200:
-            raise EngineError(f"{self.url}/flush_cache answered {status}: {body[:500].decode(errors='replace')}")
+            raise EngineError(f"{self.url}/flush_cache answered {status}: {body[:500]!r}")

@@ -7,14 +7,23 @@
 """
 
 from itertools import groupby
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from arl.engine.base import IDLE, Load
+from arl.engine.requests import LOWEST_TEMPERATURE
+from arl.sync.weight_messages import version_number
 from arl.types import SamplingParams
 
 DONE = b"[DONE]"
+MOST_BYTES = 32 << 20  # of a request's body
+MOST_REQUESTS = 4096  # in one POST
+MOST_TOKENS = 1 << 21  # in one POST; even with eight digits each they fit MOST_BYTES
+
+Int32 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+RequestId = Annotated[str, Meta(max_length=1024)]
 
 
 class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -24,21 +33,24 @@ class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
     --enable-deterministic-inference SGLang then takes 42, and a whole group samples alike.
     """
 
-    max_new_tokens: int = 128
+    max_new_tokens: Int32 = 128
     temperature: float = 1.0
     top_p: float = 1.0
-    top_k: int = -1
-    stop_token_ids: list[int] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
+    stop_token_ids: Annotated[list[Int32], Meta(max_length=1024)] | None = None
     ignore_eos: bool = False
-    sampling_seed: int | None = None
+    sampling_seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
 
     def params(self, eos: tuple[int, ...]) -> SamplingParams:
-        """Return them as arl's own type, for a model whose stop tokens are `eos`. Temperature 0 is greedy, as there."""
+        """Return them as arl's own type, for a model whose stop tokens are `eos`.
+
+        A temperature of 0, or one so low that only the likeliest token is left, is greedy, as there.
+        """
         stops: tuple[int, ...] = ()
         if not self.ignore_eos:
             own = self.stop_token_ids or ()
             stops = (*own, *eos)
-        is_greedy = self.temperature == 0
+        is_greedy = 0 <= self.temperature < LOWEST_TEMPERATURE
         return SamplingParams(
             max_new_tokens=self.max_new_tokens,
             temperature=1.0 if is_greedy else self.temperature,
@@ -66,20 +78,20 @@ def sampling_of(params: SamplingParams) -> Sampling:
 class Generate(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Ask for one request, or for a batch when `input_ids` holds lists."""
 
-    input_ids: list[int | list[int]]
-    rid: str | list[str] | None = None
-    sampling_params: Sampling | list[Sampling] | None = None
+    input_ids: list[Int32 | list[Int32]]
+    rid: RequestId | Annotated[list[RequestId], Meta(max_length=MOST_REQUESTS)] | None = None
+    sampling_params: Sampling | Annotated[list[Sampling], Meta(max_length=MOST_REQUESTS)] | None = None
     stream: bool = False
-    return_logprob: bool = False
-    extra_key: list[str] | None = None  # separates prefixes in SGLang's cache; the embedded engine keeps none
+    return_logprob: bool | None = False
+    extra_key: str | list[str] | None = None  # separates prefixes in SGLang's cache; the embedded engine keeps none
 
 
 class Span(Struct):
     """Say which version sampled tokens `start` to `end`, the end excluded."""
 
     version: str
-    start: int
-    end: int
+    start: Count
+    end: Count
 
 
 class Finish(Struct, omit_defaults=True):
@@ -101,8 +113,8 @@ class MetaInfo(Struct, omit_defaults=True):
     finish_reason: Finish | None
     weight_versions: list[Span] | None = None
     output_token_logprobs: list[tuple[float, int, Any]] = []
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
     weight_version: str = ""
 
 
@@ -123,8 +135,12 @@ class Pause(Struct, forbid_unknown_fields=True):
 class Abort(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """End one request, or all. SGLang ends every request whose id begins with `rid`."""
 
-    rid: str = ""
+    rid: RequestId = ""
     abort_all: bool = False
+
+
+class Nothing(Struct):
+    """Send an object in which nothing counts."""
 
 
 class ModelInfo(Struct):
@@ -132,18 +148,18 @@ class ModelInfo(Struct):
 
     model_path: str
     weight_version: str
-    vocab_size: int | None = None
-    context_length: int | None = None
+    vocab_size: Int32 | None = None
+    context_length: Int32 | None = None
 
 
 class RankLoad(Struct):
     """Report the load of one scheduler. SGLang sends more fields, and has several schedulers with data parallelism."""
 
-    num_running_reqs: int
-    num_waiting_reqs: int
-    max_running_requests: int
-    num_total_tokens: int  # in the cache, or waiting for it
-    max_total_num_tokens: int
+    num_running_reqs: Count
+    num_waiting_reqs: Count
+    max_running_requests: Count
+    num_total_tokens: Count  # in the cache, or waiting for it
+    max_total_num_tokens: Count
 
 
 class Loads(Struct):
@@ -195,7 +211,7 @@ def versions_of(runs: list[Span], count: int) -> tuple[int, ...]:
     versions: list[int] = []
     for run in reversed(runs):
         take = min(count - len(versions), run.end - run.start)
-        versions += [int(run.version)] * take
+        versions += [version_number(run.version)] * take
     if len(versions) != count:
         raise ValueError(f"weight_versions cover {len(versions)} of {count} tokens")
     return tuple(reversed(versions))

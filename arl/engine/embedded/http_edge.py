@@ -1,0 +1,156 @@
+"""Read HTTP requests of anybody, and answer those that are wrong with a 4xx and a short JSON error.
+
+    connection ─► headers: who may ask ─► route ─► body: its size, its time, its type ─► a handler ─► its answer
+
+What a request holds decides how much memory and time it takes, so all of it is bounded before it is decoded.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web import BaseRequest, Response, StreamResponse
+
+from arl.engine.embedded.access import Access, Refusal
+from arl.engine.http import wire
+from arl.errors import EngineError, short_message
+from arl.files import decode_json
+
+BODY_SECONDS = 60.0  # in which a request's body must be here
+MOST_PARTS = 4 * wire.MOST_REQUESTS  # lists and objects in one body: 3 for each request, and some
+MOST_CHARACTERS = 1800  # of an error, which JSON may double
+
+Body = TypeVar("Body")
+Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
+Routes = Mapping[str, tuple[str, Handler]]  # path -> method, handler
+
+
+class Refused(Exception):
+    """End a request with a status of its own."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.refusal = Refusal(status, reason)
+
+
+class HttpEdge(web.Server):
+    """Accept connections, and hand the requests that may be answered to their handlers.
+
+    Args:
+        routes: whose handlers raise an EngineError, a Refused or a DecodeError for bad input
+        access: who may ask
+    """
+
+    def __init__(self, routes: Routes, access: Access) -> None:
+        super().__init__(self._answer, request_factory=_request, handler_cancellation=True)
+        self._routes = routes
+        self._access = access
+
+    def __call__(self) -> web.RequestHandler:
+        """Return what serves one connection."""
+        loop = asyncio.get_running_loop()
+        # A compressed body is refused by its header, and not inflated: a small one may hold gigabytes.
+        return _Connection(self, loop=loop, auto_decompress=False)
+
+    async def _answer(self, request: BaseRequest) -> StreamResponse:
+        refusal = self._access.refusal(request.headers) or _refusal_of_content(request)
+        if refusal is not None:
+            return error_answer(*refusal)
+        try:
+            handler = self._route(request)
+            await _continue_if_asked(request)
+            return await handler(request)
+        except Refused as error:
+            return error_answer(*error.refusal)
+        except (EngineError, msgspec.DecodeError) as error:
+            return error_answer(400, str(error))
+
+    def _route(self, request: BaseRequest) -> Handler:
+        found = self._routes.get(request.path)
+        if found is None:
+            raise Refused(404, "there is no such path; see https://docs.sglang.io for the protocol")
+        method, handler = found
+        if request.method != method:
+            raise Refused(405, f"this path takes {method}")
+        return handler
+
+
+class _Connection(web.RequestHandler):
+    """Serve one connection. What is no HTTP gets a JSON error, and no traceback in the log."""
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> StreamResponse:
+        if isinstance(exc, HttpProcessingError):
+            answer = error_answer(400, f"this is not HTTP as it should be: {exc.message}")
+            answer.force_close()
+            return answer
+        return super().handle_error(request, status, exc, message)  # a bug of ours, which the log shows
+
+
+async def _continue_if_asked(request: BaseRequest) -> None:
+    """Ask for the body of a client that waits to be asked, as curl does with a large one."""
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the answer itself has not begun
+
+
+def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> BaseRequest:
+    loop = asyncio.get_running_loop()
+    return BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=wire.MOST_BYTES)
+
+
+def _refusal_of_content(request: BaseRequest) -> Refusal | None:
+    """Return why the headers of a body are wrong; None: they are right. A POST without a body needs none."""
+    headers = request.headers
+    if headers.get("Content-Encoding", "identity").lower() != "identity":
+        return Refusal(415, "send the body as it is: Content-Encoding is not understood")
+    has_type = "Content-Type" in headers
+    if (request.can_read_body or has_type) and request.method == "POST" and not _is_json(request):
+        return Refusal(415, "the body must have Content-Type: application/json")
+    return None
+
+
+def _is_json(request: BaseRequest) -> bool:
+    given = request.headers.getall("Content-Type", [])
+    return len(given) == 1 and given[0].partition(";")[0].strip().lower() == "application/json"
+
+
+async def read_body(request: BaseRequest, kind: type[Body]) -> Body:
+    """Read and decode the body; one that is missing counts as {}.
+
+    Raises:
+        Refused: it is too large, too slow, or breaks off.
+        msgspec.DecodeError: it is not of this kind.
+    """
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            data = await request.read()
+    except TimeoutError:
+        raise Refused(408, f"the body was not complete after {BODY_SECONDS:g} s") from None
+    except web.HTTPRequestEntityTooLarge:
+        raise Refused(413, f"a body may have {wire.MOST_BYTES} bytes: send several") from None
+    except (web.RequestPayloadError, HttpProcessingError) as error:
+        raise Refused(400, f"the body breaks off: {error}") from None
+    if data.count(b"[") + data.count(b"{") > MOST_PARTS:
+        raise Refused(413, f"a body may hold {MOST_PARTS} lists and objects, and {wire.MOST_REQUESTS} requests")
+    return decode_json(data or b"{}", kind)
+
+
+def json_answer(value: Any) -> Response:
+    """Answer with `value` as JSON."""
+    return Response(body=msgspec.json.encode(value), content_type="application/json")
+
+
+def error_answer(status: int, reason: str) -> Response:
+    """Answer with an error as JSON, which names what is wrong in a few lines."""
+    message = short_message(reason)[:MOST_CHARACTERS]
+    body = msgspec.json.encode({"error": {"message": message, "code": status}})
+    return Response(status=status, body=body, content_type="application/json")
