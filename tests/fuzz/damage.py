@@ -128,8 +128,10 @@ def _wrap(random: Random, holder: Any, key: Any, places: list[Place]) -> None:
 
 
 def _text_of(value: Any) -> str:
-    """Return a value as text. Python refuses to print integers of more than 4,300 digits."""
-    return hex(value) if isinstance(value, int) else ascii(value)
+    """Return a value as text. Python refuses to print integers of more than 4,300 digits, also within lists."""
+    if isinstance(value, int):
+        return hex(value)
+    return type(value).__name__ if isinstance(value, list | dict) else ascii(value)
 
 
 def _step_aside(random: Random, holder: Any, key: Any, places: list[Place]) -> None:
