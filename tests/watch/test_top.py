@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from arl import files
 from arl.errors import InputError
 from arl.metrics import run_status
 from arl.metrics.run_status import RESUMING, GroupsStatus, ProcessStatus, WaitStatus, read_status
@@ -193,7 +194,7 @@ def test_a_status_that_another_host_replaces_while_it_is_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = a_run(tmp_path, a_status())
-    read = run_status.read_regular
+    read = files.read_regular
     failures = [OSError(errno.ESTALE, os.strerror(errno.ESTALE))]
 
     def read_from_nfs(path: Path, most_bytes: int) -> bytes:
