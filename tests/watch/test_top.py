@@ -15,7 +15,6 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from arl import files
 from arl.errors import InputError
 from arl.files import read_regular
 from arl.metrics import run_status
