@@ -4,6 +4,7 @@ from tests.fuzz import checkpoints_edge, model_files_edge
 from tests.fuzz.channel_edge import CHANNEL, CHANNEL_WITH_KEY
 from tests.fuzz.control_edge import CONTROL, CONTROL_STATE
 from tests.fuzz.data_edge import DATA
+from tests.fuzz.engine_answers_edge import ENGINE_ANSWERS
 from tests.fuzz.frames_edge import FRAMES, LINES
 from tests.fuzz.gate_edge import GATE
 from tests.fuzz.http_edge import HTTP, HTTP_STRANGERS
@@ -20,6 +21,7 @@ EDGES: dict[str, Edge] = {
     "control": CONTROL,
     "control-state": CONTROL_STATE,
     "data": DATA,
+    "engine_answers": ENGINE_ANSWERS,
     "frames": FRAMES,
     "gate": GATE,
     "http": HTTP,

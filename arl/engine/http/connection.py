@@ -15,7 +15,8 @@ from arl.launch.address import is_loopback
 from arl.launch.tls import client_context
 
 KEEPALIVE_SECONDS = 2.0  # below the server's (SGLang: 5), so that it never closes a connection about to be used
-MOST_BYTES = 64 << 20  # of an answer, and of an event
+MOST_BYTES = 64 << 20  # of an answer
+MOST_EVENT = 8 << 20  # bytes of an event
 QUOTED = 500  # bytes of an answer that an error shows
 PREFIX = b"data: "  # of an event
 SEPARATOR = b"\n\n"  # between events
@@ -167,6 +168,6 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
         for event in events:
             if not event.startswith(PREFIX):
                 raise EngineError(f"this is no server-sent event: {event[:200]!r}")
-        if len(rest) > MOST_BYTES:
-            raise EngineError(f"an event is longer than {MOST_BYTES} bytes: {rest[:200]!r}")
+        if len(rest) > MOST_EVENT:
+            raise EngineError(f"an event is longer than {MOST_EVENT} bytes: {rest[:200]!r}")
         yield [event[len(PREFIX) :] for event in events]
