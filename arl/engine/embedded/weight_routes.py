@@ -153,7 +153,7 @@ def _directory(path: str) -> str:
     """Return `path`, if it is a directory: a name would be looked for on the network."""
     try:
         is_directory = Path(path).is_dir()
-    except (OSError, ValueError) as error:  # ValueError: a NUL
+    except OSError as error:  # the name is too long
         raise EngineError(f"model_path {path}: {error}") from error
     if not is_directory:
         raise EngineError(f"model_path {path} is no directory on this machine: give one with model.safetensors")

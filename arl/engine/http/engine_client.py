@@ -166,7 +166,10 @@ class HttpEngine:
             EngineLost: the connection broke, or the client was closed.
             DeadlineError: the server sent nothing for generate_seconds.
         """
-        refuse_impossible(request, self._vocab_size, self._context)
+        try:
+            refuse_impossible(request, self._vocab_size, self._context)
+        except EngineError as error:
+            raise EngineError(f"{self.url}: {error}") from None
         if self._closed:
             raise EngineLost(f"{self.url}: request {request.request_id} came after the client was closed")
         if request.request_id in self._calls:

@@ -23,6 +23,7 @@ MOST_TOKENS = 1 << 21  # in one POST; even with eight digits each they fit MOST_
 
 Int32 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
+Limit = Annotated[int, Meta(ge=1, le=2**53)]
 RequestId = Annotated[str, Meta(max_length=1024)]
 
 
@@ -157,9 +158,9 @@ class RankLoad(Struct):
 
     num_running_reqs: Count
     num_waiting_reqs: Count
-    max_running_requests: Count
+    max_running_requests: Limit
     num_total_tokens: Count  # in the cache, or waiting for it
-    max_total_num_tokens: Count
+    max_total_num_tokens: Limit
 
 
 class Loads(Struct):

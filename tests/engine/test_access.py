@@ -1,0 +1,187 @@
+"""Check who may ask the embedded server: its key, its address, no web page; and what may be asked of it."""
+
+import asyncio
+import itertools
+import os
+import re
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from arl.engine.embedded.access import Access
+from arl.engine.embedded.batching import EmbeddedEngine
+from arl.engine.embedded.routes import EngineRoutes
+from arl.engine.embedded.server import serve_model
+from arl.engine.embedded.server_options import parse
+from arl.errors import InputError
+from arl.launch.child import RUN_KEY
+from arl.models.load import load_model
+from tests.engine.conftest import KEY, ServerProcess, Weights, start_server, within
+from tests.engine.served import served
+from tests.engine.test_server import SAMPLING, post
+from tests.forks import Fork, pipe
+
+OWN = ("localhost", "127.0.0.1", "127.0.0.1:80", "[::1]:30000", "LOCALHOST:1", "node-7:30000")
+FOREIGN = ("evil.example", "127.0.0.1.evil.example", "localhost:80@evil", "10.0.0.1", "", "[::1", "a b", "localhost.")
+
+
+def status(access: Access, **headers: str) -> int:
+    given = CIMultiDictProxy(CIMultiDict(headers))
+    refusal = access.refusal(given)
+    return 200 if refusal is None else refusal.status
+
+
+@pytest.mark.parametrize("host", OWN)
+def test_whoever_knows_the_key_may_ask_at_the_servers_own_address(host: str) -> None:
+    assert status(Access(KEY, ["node-7"]), Host=host, Authorization=f"Bearer {KEY}") == 200
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+def test_a_name_that_was_made_to_resolve_to_the_server_is_refused(host: str) -> None:
+    assert status(Access(KEY, ["node-7"]), Host=host, Authorization=f"Bearer {KEY}") == 403
+
+
+def test_a_server_on_every_address_answers_at_any_number_and_at_its_machines_name() -> None:
+    access = Access(KEY, ["0.0.0.0"])
+    names = ("10.0.0.1", os.uname().nodename, "evil.example")
+    assert [status(access, Host=name, Authorization=f"Bearer {KEY}") for name in names] == [200, 200, 403]
+
+
+@given(st.text() | st.sampled_from(("http://localhost:30000", "null")))
+def test_a_web_page_is_refused_even_if_it_knows_the_key(origin: str) -> None:
+    assert status(Access(KEY, []), Host="localhost", Authorization=f"Bearer {KEY}", Origin=origin) == 403
+
+
+@given(st.binary().map(lambda data: data.decode(errors="surrogateescape")))
+def test_no_other_key_is_taken(token: str) -> None:
+    assert status(Access(KEY, []), Host="localhost", Authorization=token) == 401
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "fits"),
+    [
+        ("--port", "99999", "from 0 to 65535"),
+        ("--port", "-1", "from 0 to 65535"),
+        ("--slots", "0", "from 1"),
+        ("--slots", "1000000000", "the free memory has room for"),
+        ("--threads", "0", "from 1"),
+        ("--version", str(2**31), f"to {2**31 - 1}"),
+        ("--stream-interval", "0", "from 1"),
+        ("--broadcast-seconds", "nan", "positive"),
+        ("--broadcast-seconds", "inf", "positive"),
+    ],
+)
+def test_an_option_that_cannot_be_served_is_refused_with_what_fits(
+    old: Weights, option: str, value: str, fits: str
+) -> None:
+    with pytest.raises(InputError, match=f"{option} {re.escape(value)}.*{fits}"):
+        parse(["--model", old.path, option, value])
+
+
+def test_a_model_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("file", "fifo"):
+        with pytest.raises(InputError, match=f"{name} is no directory"):
+            parse(["--model", str(tmp_path / name)])
+    for name in ("a\0b", "a/" + "b" * 300, "/nowhere"):
+        with pytest.raises(InputError, match="model"):
+            parse(["--model", name])
+
+
+def test_a_key_is_made_and_printed_behind_the_address(old: Weights) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != RUN_KEY}
+    output, its_output = pipe()
+    process = Fork("arl.cli", ["serve", old.path, "--port", "0", "--slots", "2"], environment, output=its_output)
+    ready = next(line for line in output if line.startswith("ready "))
+    found = re.fullmatch(r"ready (http://127\.0\.0\.1:\d+) with Authorization: (Bearer [0-9a-f]{48})\n", ready)
+    assert found is not None, ready
+    server = ServerProcess(found[1], process, 0.0, threading.current_thread())
+    body = {"input_ids": [1], "sampling_params": SAMPLING}
+    assert within(lambda: post(server, "/generate", body, {}))[0] == 401
+    assert within(lambda: post(server, "/generate", body, {"Authorization": found[2]}))[0] == 200
+    assert server.end() == 0
+
+
+def test_a_new_key_is_not_written_to_a_file(old: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RUN_KEY, raising=False)
+    with (tmp_path / "log").open("w") as log:
+        monkeypatch.setattr(sys, "stdout", log)
+        with pytest.raises(InputError, match="not written to a file: set ARL_RUN_KEY"):
+            serve_model(["--model", old.path, "--port", "0"])
+    assert (tmp_path / "log").read_text() == ""
+
+
+def irregular(folder: Path) -> list[Path]:
+    """Make directories whose weights cannot be read, and what is no directory."""
+    for name in ("fifo", "device", "directory", "broken", "nothing"):
+        (folder / name).mkdir()
+    os.mkfifo(folder / "fifo" / "model.safetensors")
+    (folder / "device" / "model.safetensors").symlink_to("/dev/zero")
+    (folder / "directory" / "model.safetensors").mkdir()
+    (folder / "broken" / "model.safetensors").write_bytes(b"\0" * 64)
+    return [*sorted(folder.iterdir()), Path("/dev/zero"), Path("gpt2"), Path("a\0b")]
+
+
+def test_weights_that_cannot_be_read_are_refused_and_hold_up_nobody(old: Weights, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with EmbeddedEngine(load_model(old.path, "float32"), slots=2) as engine:
+            async with served(EngineRoutes(engine, old.path, (), 1.0)) as client:
+                for path, version in itertools.product(irregular(tmp_path), (None, "7")):
+                    body = {"model_path": str(path), "weight_version": version}
+                    async with client.post("/update_weights_from_disk", json=body) as answer:
+                        assert answer.status == 400, path
+            assert engine.loaded_version == 0
+
+    within(scenario)
+
+
+@pytest.mark.parametrize("version", ["2147483648", "1099511627776", "9" * 5000, "-1", "1.0", "٣", "", " 1", "default"])
+def test_a_version_that_does_not_fit_is_refused(server: ServerProcess, old: Weights, version: str) -> None:
+    body = {"model_path": old.path, "weight_version": version, "flush_cache": False}
+    code, answer = within(lambda: post(server, "/update_weights_from_disk", body))
+    assert code == 400
+    assert "must be an integer from 0 to 2147483647" in answer["error"]["message"]
+
+
+def test_a_group_at_a_dead_address_is_given_up_and_holds_up_nobody(old: Weights, tmp_path: Path) -> None:
+    """SIGTERM ends the server within its deadline while it still tries."""
+    own = start_server(old.path, tmp_path / "log", broadcast_seconds=1.0)
+    group = {"master_address": "127.0.0.1", "master_port": 1, "rank_offset": 1, "world_size": 2, "backend": "gloo"}
+
+    async def scenario() -> None:
+        joining = [asyncio.create_task(post(own, "/init_weights_update_group", group)) for _ in range(9)]
+        assert (await post(own, "/generate", {"input_ids": [1], "sampling_params": SAMPLING}))[0] == 200
+        answers = await asyncio.gather(*joining)
+        assert {status for status, _ in answers} == {400}
+        asyncio.create_task(post(own, "/init_weights_update_group", group)).add_done_callback(lambda _: None)
+
+    within(scenario)
+    assert own.end() == 0
+
+
+def test_what_sglang_has_defaults_for_may_be_left_out(server: ServerProcess) -> None:
+    async def scenario() -> None:
+        code, answer = await post(server, "/generate", {"input_ids": [1], "return_logprob": None, "rid": None})
+        assert (code, answer["meta_info"]["prompt_tokens"]) == (200, 1)
+        assert (await post(server, "/pause_generation", {}))[0] == 200
+        assert (await post(server, "/release_memory_occupation", {}))[0] == 200
+        assert (await post(server, "/resume_memory_occupation", {}))[0] == 200
+        assert (await post(server, "/continue_generation", {}))[0] == 200
+
+    within(scenario)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-38, 1e-7])
+def test_a_temperature_too_low_to_divide_by_is_greedy(server: ServerProcess, temperature: float) -> None:
+    def asking(**sampling: float) -> dict[str, object]:
+        return {"input_ids": [1, 2], "sampling_params": {**SAMPLING, **sampling}}
+
+    _, greedy = within(lambda: post(server, "/generate", asking(top_k=1)))
+    _, cold = within(lambda: post(server, "/generate", asking(temperature=temperature)))
+    assert cold["output_ids"] == greedy["output_ids"]
