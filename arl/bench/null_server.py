@@ -111,7 +111,8 @@ class NullReplica:
 
     async def _update(self, request: web.Request) -> web.Response:
         body = await _read(request, UpdateFromDisk)
-        self.version = int(body.weight_version)
+        if body.weight_version is not None:
+            self.version = int(body.weight_version)
         return _json({"success": True, "message": f"serving version {self.version}"})
 
     async def _model_info(self, request: web.Request) -> web.Response:

@@ -6,7 +6,7 @@ from typing import cast
 
 from arl.config.imports import check_seam, import_attribute
 from arl.config.recipe import Recipe
-from arl.errors import RecipeError
+from arl.errors import ArlError, RecipeError
 from arl.launch.base import Launcher
 
 BUILT_IN = {
@@ -29,12 +29,17 @@ def make_launcher(recipe: Recipe, logs: Path) -> Launcher:
     patience = recipe.deadlines.shutdown
     try:
         inspect.signature(factory).bind(logs, patience, recipe.cluster)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # a class written in C may have no signature
         raise RecipeError(
             f"{what}: it is called with (logs: Path, patience: float, cluster: Cluster), which it does not take "
             f"({error}); see {EXAMPLE}"
         ) from error
-    launcher = factory(logs, patience, recipe.cluster)
+    try:
+        launcher = factory(logs, patience, recipe.cluster)
+    except ArlError:
+        raise
+    except Exception as error:  # user code may fail in any way
+        raise RecipeError(f"{what}: it raised {error!r} when it was called; see {EXAMPLE}") from error
     check_seam(launcher, what, Launcher, EXAMPLE)
     if not hasattr(launcher, "__aenter__") or not hasattr(launcher, "__aexit__"):
         raise RecipeError(f"{what}: it cannot be used in `async with`, by which its processes end; see {EXAMPLE}")

@@ -191,5 +191,5 @@ def _recorded_staleness(directory: Path, place: str) -> dict[int, dict[int, int]
                     age = version - int(sampled.min(initial=version))
                     ages[group.as_py()] = max(ages.get(group.as_py(), 0), age)
     except DataError as error:
-        raise InputError(f"{place}: {error}") from error
+        raise InputError(f"{place}: its trajectories cannot be read: {error}") from error
     return staleness

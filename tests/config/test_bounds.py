@@ -14,6 +14,7 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.config.section import inner_sections
 from arl.errors import MESSAGE_LENGTH, RecipeError
+from arl.launch.launchers import make_launcher
 
 GOOD = "model: {tiny: {}}\ndata: {task: running_checksum, options: {size: 300}}\n"
 
@@ -98,3 +99,10 @@ def test_the_command_ends_with_exit_code_2_and_no_traceback(recipe_file: Path, t
         assert ended.stderr.startswith("arl: ")
         assert "Traceback" not in ended.stderr
         assert len(ended.stderr) < 4_000
+
+
+@pytest.mark.parametrize("launcher", ["builtins:dict", "builtins:pow", "builtins:print", "json:loads", "os:path"])
+def test_an_object_that_makes_no_launcher_is_refused(recipe_file: Path, launcher: str) -> None:
+    recipe = load_recipe(recipe_file, [f"launcher={launcher}"])
+    with pytest.raises(RecipeError, match=f"launcher '{launcher}': "):
+        make_launcher(recipe, recipe_file.parent)

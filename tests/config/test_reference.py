@@ -16,5 +16,5 @@ def test_a_field_has_its_type_its_bounds_its_unit_its_default_and_its_docstring(
     assert any(
         line.startswith("| `model.tiny.context` | int > 0, ≤ 1,000,000,000 | tokens | `512` |") for line in lines
     )
-    assert any(line.startswith("| `engine.threads` | int or none > 0 |  | none |") for line in lines)
+    assert any(line.startswith("| `engine.threads` | int or none > 0, ≤ 2,000 |  | none |") for line in lines)
     assert not any(line.rstrip().endswith("|  |") for line in lines)  # every field has a meaning

@@ -18,7 +18,7 @@ from arl.config.recipe import Recipe
 from arl.errors import DataError, InputError
 from arl.metrics.trajectory_reading import TOKENS
 from arl.run.problem_sets import run_problems, run_suites
-from arl.run.replay.run_records import Span, read_bounds, read_first_accuracy, read_spans, step_spans, swap_spans
+from arl.run.replay.recorded_summary import Span, read_bounds, read_first_accuracy, read_spans, step_spans, swap_spans
 from arl.run.replay.verify_rows import read_verified
 from arl.run.starting_model import starting_codec, starting_limits
 from arl.types import FAILED, NOT_SAMPLED, Accuracy, Problem, Trajectory, TrajectoryGroup

@@ -79,7 +79,7 @@ class _Rows:
         self._files = files
         self._ends = np.cumsum(lengths)
         self._table = table
-        self._limits = bounds
+        self._bounds = bounds
         group_ids = self._column("group_id")
         begins = np.append(True, group_ids[1:] != group_ids[:-1])
         self._starts = np.flatnonzero(begins)  # the first row of each group
@@ -94,12 +94,12 @@ class _Rows:
         self._check_steps()
         self._check_versions()
         ids = self._tokens("token_ids")
-        size = self._limits.vocab_size
+        size = self._bounds.vocab_size
         self._refuse_tokens("token_ids", ids >= size, f"the model has the ids 0 to {size - 1}")
 
     def _check_groups(self) -> None:
         group_ids = self._column("group_id")
-        bounds = self._limits
+        bounds = self._bounds
         rule = f"summary.json counts {bounds.admitted} groups, which are numbered from 0"
         self._refuse("group_id", group_ids >= bounds.admitted, rule)
         _, once = np.unique(group_ids[self._starts], return_index=True)
@@ -134,7 +134,7 @@ class _Rows:
         self._refuse_tokens("token_ids", unlike, "all rows of a group have the same prompt")
 
     def _check_steps(self) -> None:
-        bounds = self._limits
+        bounds = self._bounds
         trained_at = self._column("trained_at")
         rule = f"summary.json counts {bounds.trained} trained groups, which are {bounds.steps} steps, from 0"
         self._refuse("trained_at", trained_at >= bounds.steps, rule)
@@ -149,7 +149,7 @@ class _Rows:
             )
 
     def _check_versions(self) -> None:
-        bounds = self._limits
+        bounds = self._bounds
         trained_at = self._column("trained_at")
         newest = np.where(trained_at == NO_STEP, bounds.steps, trained_at)  # when the group ended
         rule = "no version is newer than the step that trained the group, or than the run's last one"

@@ -1,6 +1,6 @@
 """Read what a finished run has written beside its trajectories, as far as a replay needs it.
 
-summary.json ─► RunBounds of the rows        trace.json ─► spans of steps and swaps        metrics.jsonl ─► first accuracy
+summary.json ─► RunBounds of the rows     trace.json ─► spans of steps and swaps     metrics.jsonl ─► first accuracy
 """
 
 import json
