@@ -1,6 +1,7 @@
 """Run the client against servers that misbehave, or that behave as SGLang does and ours does not."""
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -107,6 +108,41 @@ def test_garbage_is_an_error_that_names_server_and_request(answer: bytes, messag
         async with talking_to(write) as (engine, _):
             with pytest.raises(EngineError, match=f"{engine.url}: request odd: .*{message}"):
                 await complete(engine, ask("odd"))
+
+    within(scenario)
+
+
+IMPOSSIBLE = {
+    "future version": (event([1]).replace(b'"1"', b'"2"'), "version 2 is said to have sampled a token, and 1 is"),
+    "version too large": (event([1]).replace(b'"1"', b'"2147483648"'), "must be an integer from 0"),
+    "positive logprob": (event([1]).replace(b"-0.5", b"0.5"), "logprob 0.5 must be a finite number, at most 0"),
+    "infinite logprob": (event([1]).replace(b"-0.5", b"-1e400"), "out of range"),
+    "large id": (event([16]), "id 16 is outside the vocabulary"),
+    "negative id": (event([-1]), "id -1 is outside the vocabulary"),
+    "too many tokens": (event([1] * 21), "21 tokens came, and 20 were left"),
+    "another's index": (
+        event([1]).replace(b'"meta_info"', b'"index": 5, "meta_info"'),
+        "of request 5, which has ended",
+    ),
+    "no progress": (event([]) * 20_000, "increments brought no token"),
+    "endless event": (b"data: [" + b"1," * (5 << 20), "an event is longer than"),
+    "deep nesting": (b'data: {"a":' + b"[" * 100_000 + b"\n\n", "recursion|truncated"),
+}
+
+
+@pytest.mark.parametrize("kind", IMPOSSIBLE)
+def test_an_answer_that_cannot_be_is_an_error_that_names_server_and_request(kind: str) -> None:
+    answer, message = IMPOSSIBLE[kind]
+
+    async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+        with contextlib.suppress(ConnectionError):  # the client has seen enough
+            await response.write(answer)
+
+    async def scenario() -> None:
+        async with talking_to(write) as (engine, _):
+            with pytest.raises(EngineError, match=f"{engine.url}: request odd: .*({message})") as raised:
+                await complete(engine, ask("odd"))
+            assert len(str(raised.value)) < 4000
 
     within(scenario)
 
