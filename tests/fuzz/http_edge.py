@@ -137,9 +137,9 @@ def serving(folder: Path) -> Iterator[HttpServer]:
         assert after - before < MOST_GROWTH_MB
     finally:
         code = server.end()
-    said = log.read_text()
-    assert code == 0, f"the server ended with {code}: {said[-3000:]}"
-    assert "Traceback" not in said, said[-3000:]
+        said = log.read_text()
+        assert code == 0, f"the server ended with {code}: {said[-3000:]}"
+        assert "Traceback" not in said, said[-3000:]
 
 
 def make_irregular(folder: Path) -> list[Path]:

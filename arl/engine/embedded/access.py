@@ -18,7 +18,7 @@ from arl.launch.tls import is_loopback
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[^\s\[\]:/@?#\\]{1,255})(:\d{1,5})?")
 
 
-class Refusal(NamedTuple):
+class HttpRefusal(NamedTuple):
     """Say why a request is not answered."""
 
     status: int
@@ -40,16 +40,16 @@ class Access:
         if self._is_everywhere:
             self._names.add(socket.gethostname().lower())
 
-    def refusal(self, headers: CIMultiDictProxy[str]) -> Refusal | None:
+    def refusal(self, headers: CIMultiDictProxy[str]) -> HttpRefusal | None:
         """Return why a request with these headers is not answered; None: it is."""
-        if "Origin" in headers:
-            return Refusal(403, "requests of web pages (with the header Origin) are not answered")
-        hosts = headers.getall("Host", [])
-        if len(hosts) != 1 or not self._is_own(hosts[0]):
-            return Refusal(403, "the header Host must be this server's own address, as it was printed when ready")
         keys = headers.getall("Authorization", [])
         if len(keys) != 1 or not hmac.compare_digest(_bytes(keys[0]), self._token):
-            return Refusal(401, "this server needs its key: Authorization: Bearer <key>")
+            return HttpRefusal(401, "this server needs its run key: Authorization: Bearer <key>")
+        if "Origin" in headers:
+            return HttpRefusal(403, "requests of web pages (with the header Origin) are not answered")
+        hosts = headers.getall("Host", [])
+        if len(hosts) != 1 or not self._is_own(hosts[0]):
+            return HttpRefusal(403, "the header Host must be this server's own address, as it was printed when ready")
         return None
 
     def _is_own(self, host: str) -> bool:

@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web import BaseRequest, Response, StreamResponse
 
-from arl.engine.embedded.access import Access, Refusal
+from arl.engine.embedded.access import Access, HttpRefusal
 from arl.engine.http import wire
 from arl.errors import EngineError, short_message
 from arl.files import decode_json
@@ -28,19 +28,19 @@ Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
 Routes = Mapping[str, tuple[str, Handler]]  # path -> method, handler
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """End a request with a status of its own."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
-        self.refusal = Refusal(status, reason)
+        self.refusal = HttpRefusal(status, reason)
 
 
 class HttpEdge(web.Server):
     """Accept connections, and hand the requests that may be answered to their handlers.
 
     Args:
-        routes: whose handlers raise an EngineError, a Refused or a DecodeError for bad input
+        routes: whose handlers raise an EngineError, a RequestRefused or a DecodeError for bad input
         access: who may ask
     """
 
@@ -63,7 +63,7 @@ class HttpEdge(web.Server):
             handler = self._route(request)
             await _continue_if_asked(request)
             return await handler(request)
-        except Refused as error:
+        except RequestRefused as error:
             return error_answer(*error.refusal)
         except (EngineError, msgspec.DecodeError) as error:
             return error_answer(400, str(error))
@@ -73,10 +73,10 @@ class HttpEdge(web.Server):
     def _route(self, request: BaseRequest) -> Handler:
         found = self._routes.get(request.path)
         if found is None:
-            raise Refused(404, "there is no such path; see https://docs.sglang.io for the protocol")
+            raise RequestRefused(404, "there is no such path; see https://docs.sglang.io for the protocol")
         method, handler = found
         if request.method != method:
-            raise Refused(405, f"this path takes {method}")
+            raise RequestRefused(405, f"this path takes {method}")
         return handler
 
 
@@ -109,14 +109,14 @@ def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) 
     return BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=wire.MOST_BYTES)
 
 
-def _refusal_of_content(request: BaseRequest) -> Refusal | None:
+def _refusal_of_content(request: BaseRequest) -> HttpRefusal | None:
     """Return why the headers of a body are wrong; None: they are right. A POST without a body needs none."""
     headers = request.headers
     if headers.get("Content-Encoding", "identity").lower() != "identity":
-        return Refusal(415, "send the body as it is: Content-Encoding is not understood")
+        return HttpRefusal(415, "send the body as it is: Content-Encoding is not understood")
     has_type = "Content-Type" in headers
     if (request.can_read_body or has_type) and request.method == "POST" and not _is_json(request):
-        return Refusal(415, "the body must have Content-Type: application/json")
+        return HttpRefusal(415, "the body must have Content-Type: application/json")
     return None
 
 
@@ -129,20 +129,20 @@ async def read_body(request: BaseRequest, kind: type[Body]) -> Body:
     """Read and decode the body; one that is missing counts as {}.
 
     Raises:
-        Refused: it is too large, too slow, or breaks off.
+        RequestRefused: it is too large, too slow, or breaks off.
         msgspec.DecodeError: it is not of this kind.
     """
     try:
         async with asyncio.timeout(BODY_SECONDS):
             data = await request.read()
     except TimeoutError:
-        raise Refused(408, f"the body was not complete after {BODY_SECONDS:g} s") from None
+        raise RequestRefused(408, f"the body was not complete after {BODY_SECONDS:g} s") from None
     except web.HTTPRequestEntityTooLarge:
-        raise Refused(413, f"a body may have {wire.MOST_BYTES} bytes: send several") from None
+        raise RequestRefused(413, f"a body may have {wire.MOST_BYTES} bytes: send several") from None
     except (web.RequestPayloadError, HttpProcessingError) as error:
-        raise Refused(400, f"the body breaks off: {error}") from None
+        raise RequestRefused(400, f"the body breaks off: {error}") from None
     if data.count(b"[") + data.count(b"{") > MOST_PARTS:
-        raise Refused(413, f"a body may hold {MOST_PARTS} lists and objects, and {wire.MOST_REQUESTS} requests")
+        raise RequestRefused(413, f"a body may hold {MOST_PARTS} lists and objects, and {wire.MOST_REQUESTS} requests")
     return decode_json(data or b"{}", kind)
 
 

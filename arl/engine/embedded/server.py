@@ -39,7 +39,7 @@ class Key(NamedTuple):
     is_new: bool  # nobody knows it yet
 
 
-class Place(NamedTuple):
+class ListeningPlace(NamedTuple):
     """Hold where and for whom a server listens."""
 
     listener: socket.socket
@@ -66,7 +66,7 @@ def serve_model(arguments: list[str] | None) -> None:
     options = parse(arguments)
     torch.set_num_threads(options.threads)
     key = _key(options.host)
-    place = Place(_listen(options.host, options.port), options.host, key, _tls(options.host))
+    place = ListeningPlace(_listen(options.host, options.port), options.host, key, _tls(options.host))
     model = load_model(options.model, options.weight_dtype, options.device, options.head)
     eos = end_token_ids(options.model)
     asyncio.run(_main(options, model, eos, place))
@@ -121,7 +121,7 @@ def _tls(host: str) -> ssl.SSLContext | None:
         raise InputError(f"{TLS} {folder}: no certificate.pem with its key.pem: {error}") from error
 
 
-async def _main(options: ServerOptions, model: Any, eos: tuple[int, ...], place: Place) -> None:
+async def _main(options: ServerOptions, model: Any, eos: tuple[int, ...], place: ListeningPlace) -> None:
     engine = EmbeddedEngine(
         model,
         slots=options.slots,
@@ -138,7 +138,7 @@ async def _main(options: ServerOptions, model: Any, eos: tuple[int, ...], place:
             copies.close()
 
 
-async def serve(routes: EngineRoutes, engine: EmbeddedEngine, place: Place) -> None:
+async def serve(routes: EngineRoutes, engine: EmbeddedEngine, place: ListeningPlace) -> None:
     """Serve at `place` until SIGTERM or SIGINT, or until the engine fails."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -160,7 +160,7 @@ async def serve(routes: EngineRoutes, engine: EmbeddedEngine, place: Place) -> N
         await runner.cleanup()
 
 
-def _ready_line(address: str, port: int, place: Place) -> str:
+def _ready_line(address: str, port: int, place: ListeningPlace) -> str:
     """Say where the server answers, and the key if nobody has it yet."""
     host = f"[{address}]" if ":" in address else address  # of IPv6
     scheme = "http" if place.tls is None else "https"
