@@ -113,9 +113,11 @@ def test_buckets_take_effect_together_and_requests_are_served_while_they_come(
     """A request that begins and ends between two buckets is wholly of the old version."""
 
     async def scenario() -> None:
-        async with connect(server.url, sender=sender.shared) as engine, connect(server.url) as other:
+        async with contextlib.AsyncExitStack() as clients:
+            engine = await clients.enter_async_context(connect(server.url, sender=sender.shared))
             version = engine.loaded_version + 2
             await engine.update_weights(WeightUpdate(version - 1, old.path))
+            other = await clients.enter_async_context(connect(server.url))  # which knows of this version
             between, go_on = asyncio.Event(), asyncio.Event()
             deliver = sender.send
 
@@ -230,7 +232,7 @@ def test_a_bucket_that_cannot_be_taken_is_refused_before_it_is_waited_for(
 
 
 def test_a_version_without_its_buckets_changes_nothing(server: ServerProcess, sender: ThreadSender) -> None:
-    body: dict[str, object] = {"names": [], "dtypes": [], "shapes": [], "group_name": ""}
+    body: dict[str, object] = {"names": [], "dtypes": [], "shapes": [], "group_name": "nobody's"}
     body |= {"load_format": "flattened_bucket", "weight_version": "1000000", "flush_cache": False}
     status, answer = within(lambda: post(server, "/update_weights_from_distributed", body))
     assert status == 400

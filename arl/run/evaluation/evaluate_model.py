@@ -37,7 +37,7 @@ from arl.run.evaluation.suite_prompts import check_prompts
 from arl.run.rewards import evaluation_scorer, open_rewards
 from arl.tasks.registry import task_class
 
-ALL_PROBLEMS = 2**31  # more than any suite has
+ALL_PROBLEMS = 10**9  # more than any suite has, and the most that a recipe may name
 NEW_TOKENS = 1024  # of an answer, where neither recipe, task nor flag says otherwise
 FLUSH_SECONDS = 2.0  # samples of at most so long are lost with the process
 
