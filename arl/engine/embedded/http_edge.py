@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web import BaseRequest, Response, StreamResponse
 
@@ -45,7 +45,7 @@ class HttpEdge(web.Server):
     """
 
     def __init__(self, routes: Routes, access: Access) -> None:
-        super().__init__(self._answer, request_factory=_request, handler_cancellation=True)
+        super().__init__(self._answer, handler_cancellation=True)
         self._routes = routes
         self._access = access
 
@@ -104,11 +104,6 @@ async def _continue_if_asked(request: BaseRequest) -> None:
         request.writer.output_size = 0  # the answer itself has not begun
 
 
-def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> BaseRequest:
-    loop = asyncio.get_running_loop()
-    return BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=wire.MOST_BYTES)
-
-
 def _refusal_of_content(request: BaseRequest) -> HttpRefusal | None:
     """Return why the headers of a body are wrong; None: they are right. A POST without a body needs none."""
     headers = request.headers
@@ -134,16 +129,24 @@ async def read_body(request: BaseRequest, kind: type[Body]) -> Body:
     """
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            data = await request.read()
+            data = await _read(request.content)
     except TimeoutError:
         raise RequestRefused(408, f"the body was not complete after {BODY_SECONDS:g} s") from None
-    except web.HTTPRequestEntityTooLarge:
-        raise RequestRefused(413, f"a body may have {wire.MOST_BYTES} bytes: send several") from None
     except (web.RequestPayloadError, HttpProcessingError) as error:
         raise RequestRefused(400, f"the body breaks off: {error}") from None
     if data.count(b"[") + data.count(b"{") > MOST_PARTS:
         raise RequestRefused(413, f"a body may hold {MOST_PARTS} lists and objects, and {wire.MOST_REQUESTS} requests")
     return decode_json(data or b"{}", kind)
+
+
+async def _read(content: StreamReader) -> bytes:
+    """Read a body. Not by request.read(), which keeps it as long as its connection is open."""
+    data = bytearray()
+    while piece := await content.readany():
+        data += piece
+        if len(data) > wire.MOST_BYTES:
+            raise RequestRefused(413, f"a body may have {wire.MOST_BYTES} bytes: send several")
+    return bytes(data)
 
 
 def json_answer(value: Any) -> Response:
