@@ -143,7 +143,7 @@ class NullTrainer:
 
     async def weights(self, version: int) -> WeightUpdate:
         """See Trainer."""
-        return WeightUpdate(version)
+        return WeightUpdate(version, "null")
 
     async def save(self, path: Path) -> None:
         """See Trainer."""

@@ -127,7 +127,7 @@ class HeldTrainer(NullTrainer):
         """See Trainer."""
         await self.may_publish.wait()
         self.may_publish.clear()
-        return WeightUpdate(version)
+        return WeightUpdate(version, "null")
 
 
 class LongPromptCodec(NullCodec):

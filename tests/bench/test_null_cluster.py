@@ -45,7 +45,7 @@ async def swap_while_open(cluster: NullCluster, kv_policy: KvPolicy) -> list[lis
         begun: asyncio.Queue[int] = asyncio.Queue()
         requests = [asyncio.create_task(versions_of(router, number, begun)) for number in range(8)]
         await begun.get()
-        await router.update_weights(WeightUpdate(1))
+        await router.update_weights(WeightUpdate(1, "null"))
         assert router.loaded_version == 1
         return [await request for request in requests]
 
