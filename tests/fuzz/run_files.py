@@ -47,12 +47,14 @@ def record_run(folder: Path) -> Path:
 
 
 def damage_run(random: Random, run: Path, files: list[str]) -> str:
-    """Damage one to two of the files of a run, and say which and how."""
+    """Damage one to two of the files of a run, each once, and say which and how."""
     told = []
+    damaged = set()
     for _ in range(random.choice((1, 1, 1, 2))):
         file = run / random.choice(files)
-        if not os.path.lexists(file) or (file.is_file() and file.stat().st_size > LARGE):
-            continue  # it was damaged before
+        if file in damaged or not os.path.lexists(file) or (file.is_file() and file.stat().st_size > LARGE):
+            continue  # reading a damaged table without arl's bounds could take all memory
+        damaged.add(file)
         # What a recipe may say is tried by an edge of its own.
         damage = of_kind if file.name == "recipe.yaml" else random.choice(DAMAGES)
         if file.suffix == ".parquet" and random.random() < 0.7:
