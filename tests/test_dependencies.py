@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.test_architecture import sources
 
@@ -23,17 +24,17 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def declared() -> set[str]:
-    """Return the names of the distributions that pyproject.toml declares."""
+def requirements() -> list[Requirement]:
+    """Return what pyproject.toml declares, its extras included."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
-    requirements = [*project["dependencies"], *(each for extra in extras for each in extra)]
-    names = set()
-    for requirement in requirements:
-        name = re.match(r"[\w.-]+", requirement)
-        assert name is not None
-        names.add(canonical(name[0]))
-    return names
+    texts = [*project["dependencies"], *(each for extra in extras for each in extra)]
+    return [Requirement(text) for text in texts]
+
+
+def declared() -> set[str]:
+    """Return the names of the distributions that pyproject.toml declares."""
+    return {canonical(requirement.name) for requirement in requirements()}
 
 
 def imported() -> Iterator[tuple[str, Path]]:
@@ -71,9 +72,11 @@ def test_a_lock_pins_versions_that_every_index_has(lock: str) -> None:
         assert line.startswith("#") or PINNED.fullmatch(line), line
 
 
-def test_the_lock_has_every_declared_package() -> None:
-    own = {"arl"}
-    assert declared() - own <= locked(".ci/constraints.txt").keys()
+def test_the_lock_has_every_declared_package_in_a_version_of_its_range() -> None:
+    versions = locked(".ci/constraints.txt")
+    for requirement in requirements():
+        if requirement.name != "arl":
+            assert versions[canonical(requirement.name)] in requirement.specifier, requirement
 
 
 def test_the_lock_has_the_triton_that_torch_of_pypi_demands() -> None:
