@@ -221,5 +221,5 @@ def _strange_headers(random: Random, host: tuple[str, bytes]) -> Headers:
     )
 
 
-HTTP = Edge(prepare_http, trials=120)
+HTTP = Edge(prepare_http, trials=100)
 HTTP_STRANGERS = Edge(prepare_strangers, trials=80)

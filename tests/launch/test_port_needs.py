@@ -1,6 +1,7 @@
 """A range of ports of which too few are free is refused before anything starts; each node is named."""
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -25,8 +26,9 @@ QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 
 @contextlib.contextmanager
 def taken(count: int) -> Iterator[range]:
-    """Yield four neighbouring ports of which `count` are taken."""
-    for first in range(26000, 30000, 4):
+    """Yield four neighbouring ports of which `count` are taken. Each process of pytest has a range of its own."""
+    begin = 26_000 + 1_000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4)
+    for first in range(begin, begin + 1_000, 4):
         ports = range(first, first + 4)
         with contextlib.ExitStack() as listeners:
             try:

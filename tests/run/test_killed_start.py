@@ -22,7 +22,7 @@ SETTINGS = ("train.ranks=2", "engine.replicas=2", "eval.every=2", "eval.suites=[
 # has not yet asked the kernel to die with the controller: it looks for it first.
 CLEANERS = ("arl.reward.worker", "private_directory.py", "child.py")
 WARM = {"quickest": 0.0, "longest": 12.0}  # seconds of a start, on an idle machine
-KILLS = 3
+KILLS = 1
 
 
 @pytest.fixture
