@@ -25,6 +25,7 @@ from arl.watch.liveness import StatusWatch, is_locked
 LOGS = "logs"
 PERIOD = 0.25  # seconds between two looks
 PIECE = 1 << 16  # bytes at the end of a log that are read first; twice as many each time that they are too few
+MOST_BYTES = 1 << 25  # that are read of a log at once; the parts that arl writes are half as long
 
 Show = Callable[[str], object]
 
@@ -60,7 +61,7 @@ class RoleLog:
             self.at = 0
             self.unfinished = b""
         part.seek(self.at)
-        added = part.read()
+        added = part.read(MOST_BYTES)
         self.at = part.tell()
         return added
 
@@ -101,10 +102,11 @@ def _inode(part: BinaryIO) -> int:
 def _last_lines(file: BinaryIO, count: int) -> list[bytes]:
     """Return the last lines of a file, `count` at most."""
     end = file.seek(0, os.SEEK_END)
-    size = min(PIECE, end)
+    most = min(end, MOST_BYTES)
+    size = min(PIECE, most)
     tail = _bytes_before(file, end, size)
-    while size < end and tail.count(b"\n") <= count:
-        size = min(2 * size, end)
+    while size < most and tail.count(b"\n") <= count:
+        size = min(2 * size, most)
         tail = _bytes_before(file, end, size)
     lines = io.BytesIO(tail).readlines()  # ends at \n alone: a progress bar of a thousand \r is one line
     return lines[-count:] if count else []

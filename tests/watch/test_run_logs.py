@@ -3,6 +3,7 @@
 import itertools
 import os
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from arl.errors import InputError
 from arl.launch.rotating_log import RotatingLog
 from arl.metrics.run_status import RunStatus
 from arl.watch import liveness
-from arl.watch.run_logs import RoleLog, find_logs, follow_logs, list_logs, print_ends
+from arl.watch.run_logs import MOST_BYTES, RoleLog, find_logs, follow_logs, list_logs, print_ends
 from tests.watch.statuses import a_run, a_status, writing
 
 
@@ -190,3 +191,19 @@ def test_the_logs_of_engines_that_have_joined_are_those_of_engines(tmp_path: Pat
     (run / "logs" / "engine-n3-9ed7-0.log").touch()
     assert [log.role for log in find_logs(run, "engine")] == ["engine-0", "engine-1", "engine-n3-9ed7-0"]
     assert [log.role for log in find_logs(run, "engine-1")] == ["engine-1"]
+
+
+def test_a_log_without_line_ends_that_is_larger_than_the_memory_is_read_at_its_end_alone(tmp_path: Path) -> None:
+    run = with_logs(tmp_path)
+    with (run / "logs" / "engine-0.log").open("wb") as log:
+        log.truncate(1 << 36)  # it takes no room on the disk
+        log.seek(0, os.SEEK_END)
+        log.write(b"\nserves\n")
+    tracemalloc.start()
+    try:
+        *_, last = logs(run, "engine-0", count=10)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert last == "serves"
+    assert peak < 16 * MOST_BYTES
