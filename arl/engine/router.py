@@ -296,7 +296,8 @@ class Router:
                 for replica in asked:
                     group.create_task(ask_one(replica))
         except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+            failure = failures.exceptions[0]
+            raise failure from failure.__cause__  # which says whether a deadline has passed
         return answers
 
     # ---- placement of requests

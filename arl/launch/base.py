@@ -157,7 +157,7 @@ class Process(Protocol):
         """Send SIGTERM, and SIGKILL after `seconds`, to the process and to everything that it started."""
 
     def last_words(self) -> str:
-        """Return the last lines of its log, and where the log is."""
+        """Return the last lines that it has printed, and where its log is."""
 
 
 class Launcher(Protocol):

@@ -104,27 +104,6 @@ def parts_of(log: Path) -> list[Path]:
     return [part for number in range(OLD_PARTS + 1) if (part := old_part(log, number)).exists()]
 
 
-def read_end(log: Path, num_bytes: int) -> bytes:
-    """Return the last bytes of a log, also where they reach into older parts.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    end = _end_of(log, num_bytes)
-    for part in parts_of(log)[1:]:
-        if len(end) == num_bytes:
-            break
-        end = _end_of(part, num_bytes - len(end)) + end
-    return end
-
-
-def _end_of(path: Path, num_bytes: int) -> bytes:
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - num_bytes))
-        return file.read(num_bytes)
-
-
 class PipedLog(asyncio.Protocol):
     """Append to a log what processes write into a pipe, of which each of them has `writing_end`.
 

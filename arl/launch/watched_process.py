@@ -16,10 +16,8 @@ from typing import Any
 from arl.clock import deadline
 from arl.errors import ProcessDied
 from arl.launch.disk import explain_disk
-from arl.launch.rotating_log import OUTPUT_SECONDS, RotatingLog, read_end
-
-TAIL_LINES = 15
-TAIL_BYTES = 1 << 16  # of the log, in which its last lines are looked for
+from arl.launch.last_lines import LastLines
+from arl.launch.rotating_log import OUTPUT_SECONDS, RotatingLog
 
 
 class WatchedProcess(ABC):
@@ -36,6 +34,7 @@ class WatchedProcess(ABC):
         self._log = log
         self._on_line = on_line
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._last_lines = LastLines()
         self._log_failure: Exception | None = None
         self._copying = asyncio.create_task(self._copy_output(), name=f"output of {role}")
 
@@ -142,13 +141,7 @@ class WatchedProcess(ABC):
             self._copying.cancel()
 
     def last_words(self) -> str:
-        try:
-            end = read_end(self._log, TAIL_BYTES)
-        except OSError as error:  # what ended the process matters more
-            return f"Its log {self._log} cannot be read: {error.strerror}."
-        lines = end.decode(errors="replace").splitlines()[-TAIL_LINES:]
-        indented = "\n".join(f"    {line}" for line in lines)
-        return f"The end of {self._log}:\n{indented}"
+        return f"The end of {self._log}:\n{self._last_lines.text}"
 
     async def _copy_output(self) -> None:
         """Copy the output into the log.
@@ -156,14 +149,12 @@ class WatchedProcess(ABC):
         Consumes output; waits for more; unblocked by the process, or by its end. If the log cannot be written the
         process is killed, because it would block on a full pipe.
         """
-        unfinished = b""
         try:
             with RotatingLog(self._log) as log:
                 while piece := await self._read():
                     log.write(piece)
-                    *lines, unfinished = (unfinished + piece).split(b"\n")
-                    for line in lines:
-                        self._take_line(line.decode(errors="replace").strip())
+                    for line in self._last_lines.add(piece):
+                        self._take_line(line.strip())
         except Exception as error:
             self._log_failure = error
             self._signal(signal.SIGKILL)

@@ -143,7 +143,8 @@ async def outcomes_of(work: Sequence[Awaitable[None]]) -> list[Exception | None]
         async with asyncio.TaskGroup() as tasks:
             begun = [tasks.create_task(_outcome(one)) for one in work]
     except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
+        failure = failures.exceptions[0]
+        raise failure from failure.__cause__  # which says whether a deadline has passed
     return [task.result() for task in begun]
 
 

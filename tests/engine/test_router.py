@@ -14,7 +14,7 @@ from arl import clock
 from arl.engine.base import Load
 from arl.engine.replica_seats import Replica
 from arl.engine.router import Router
-from arl.errors import DeadlineError, EngineError, EngineLost, RunError
+from arl.errors import DeadlineError, EngineError, EngineLost, RunError, TrainerError
 from arl.types import Completion, GenerateRequest, Increment, SwapReport, WeightUpdate
 from tests.engine.conftest import ask, complete
 from tests.examples import examples
@@ -342,6 +342,22 @@ def test_a_strange_answer_is_a_loss_only_if_the_process_behind_it_turns_out_to_d
         else:
             with pytest.raises(EngineError, match="garbled"):
                 await task
+
+    clock.run(main, virtual=True)
+
+
+def test_a_swap_that_the_trainer_fails_raises_its_failure_with_the_deadline_behind_it() -> None:
+    """What it says of a trainer that hangs depends on that; see arl.run.failures."""
+
+    async def main() -> None:
+        engine = Mortal()
+        router, _ = await filled(engine, Mortal())
+        failed = TrainerError("rank 0 opens no group")
+        failed.__cause__ = DeadlineError("controller waited 15 s for rank 0")
+        engine.die(failed)
+        with pytest.raises(TrainerError) as raised:
+            await router.update_weights(WeightUpdate(1))
+        assert isinstance(raised.value.__cause__, DeadlineError)
 
     clock.run(main, virtual=True)
 

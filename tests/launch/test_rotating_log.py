@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from arl.errors import DiskError
 from arl.launch.base import Command
+from arl.launch.last_lines import SHOWN_LINES
 from arl.launch.process import start_process
-from arl.launch.rotating_log import OLD_PARTS, PipedLog, RotatingLog, parts_of, read_end
-from arl.launch.watched_process import TAIL_LINES
+from arl.launch.rotating_log import OLD_PARTS, PipedLog, RotatingLog, parts_of
 
 
 @given(st.lists(st.binary(max_size=300), max_size=30), st.integers(1, 200))
@@ -51,18 +51,6 @@ def test_two_writers_of_one_log_keep_its_parts_full(tmp_path_factory: pytest.Tem
     assert all(part.stat().st_size == 96 for part in older)
 
 
-@given(st.lists(st.binary(max_size=60), max_size=12), st.integers(1, 200))
-def test_the_end_of_a_log_reaches_into_older_parts(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], num_bytes: int
-) -> None:
-    path = tmp_path_factory.mktemp("log") / "a.log"
-    with RotatingLog(path, part_bytes=70) as log:
-        for piece in pieces:
-            log.write(piece)
-    kept = b"".join(part.read_bytes() for part in reversed(parts_of(path)))
-    assert read_end(path, num_bytes) == kept[-num_bytes:]
-
-
 def test_a_process_that_has_just_filled_its_log_still_has_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +64,7 @@ def test_a_process_that_has_just_filled_its_log_still_has_last_words(
 
     told = asyncio.run(run())
     assert "exited with code 3" in told
-    assert all(f"line {number}\n" in f"{told}\n" for number in range(100 - TAIL_LINES + 1, 101))
+    assert all(f"line {number}\n" in f"{told}\n" for number in range(100 - SHOWN_LINES + 1, 101))
 
 
 def fail(error: Exception) -> None:

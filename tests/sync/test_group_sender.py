@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.errors import EngineError, EngineLost, TrainerError
+from arl.errors import DeadlineError, EngineError, EngineLost, TrainerError
 from arl.sync.buckets import TensorSpec
 from arl.sync.common_swap import CommonSwap, Failures
 from arl.sync.group_sender import GroupSender
@@ -245,13 +245,16 @@ def test_the_failure_of_the_trainer_is_no_loss_of_an_engine_and_ends_every_wait(
         sender = GroupSender(trainer, SECONDS)
         loaders = [WeightLoader(FakeServer(network, number, stages=True), sender, 1) for number in range(2)]
 
+        late = DeadlineError("waited 5 s")
+
         async def fail(*_: object) -> Rendezvous:
-            raise TrainerError("rank 0 raised")
+            raise TrainerError("rank 0 does not answer") from late
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(trainer, call, fail)
             async with asyncio.timeout(SECONDS):
                 failures = await swap(sender, loaders, WeightUpdate(1, transport="broadcast"))
         assert [type(failure) for failure in failures] == [TrainerError, TrainerError]
+        assert all(failure is not None and failure.__cause__ is late for failure in failures)
 
     asyncio.run(scenario())
