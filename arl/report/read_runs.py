@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-import yaml
 from msgspec import Struct
 
 from arl.config.leaves import leaves
+from arl.config.yaml_loader import MOST_BYTES as MOST_RECIPE
+from arl.config.yaml_loader import YamlError, read_document
 from arl.errors import DataError, InputError
 from arl.files import decode_json, read_regular
 from arl.metrics.names import OF_EVALUATION, is_defined
@@ -26,7 +27,6 @@ LOCKS = Path("/proc/locks")  # every file lock of this machine, which can be rea
 OF_A_STEP = "tokens/trained"  # every record of a step has it; evaluations are records of their own
 NAMES_SHOWN = 4
 
-MOST_RECIPE = 1 << 18  # bytes
 MOST_BYTES = 1 << 26  # of a summary
 
 
@@ -109,26 +109,17 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
 def _read_recipe(name: str, directory: Path, notes: list[str]) -> dict[str, Any] | None:
     """Read the recipe as it was written; one of another version of arl is not refused."""
     try:
-        tree = _plain_tree(read_regular(directory / RECIPE, MOST_RECIPE))
+        tree = read_document(read_regular(directory / RECIPE, MOST_RECIPE)).values
     except OSError as error:
         notes.append(f"{name}: {RECIPE} cannot be read ({error.strerror}); it is left out")
         return None
-    except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError):
+    except YamlError:
         notes.append(f"{name}: {RECIPE} is no valid YAML, as if it were half written; it is left out")
         return None
     if not isinstance(tree, dict) or not isinstance(tree.get("seed", 0), int):
         notes.append(f"{name}: {RECIPE} holds no recipe; it is left out")
         return None
     return dict(leaves(tree))
-
-
-def _plain_tree(text: bytes) -> Any:
-    """Read YAML as JSON could say it. arl writes no alias, and a few of them can stand for gigabytes."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=loader)):
-        raise ValueError("it has an alias")
-    tree = yaml.load(text, Loader=loader)
-    return decode_json(msgspec.json.encode(tree))
 
 
 def _read_rows(name: str, directory: Path, notes: list[str]) -> list[Row]:

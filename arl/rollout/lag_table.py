@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from arl.config.recipe import LagFile, Recipe
 from arl.config.recipe_file import differences, load_recipe
+from arl.config.yaml_loader import YamlError, read_document
 from arl.errors import DataError, InputError, RecipeError
 from arl.files import read_regular
 
@@ -82,29 +82,27 @@ def _read_weights(path: Path) -> dict[int, float]:
     """Read a mapping of lag to weight > 0, in the order of lags; the largest weight becomes 1."""
     remedy = "give a JSON or YAML mapping of lag to weight, like {0: 0.5, 2: 0.5}"
     try:
-        # Nodes, not values: JSON's keys are strings, and a doubled key would be lost. JSON may be indented by tabs.
         text = read_regular(path, MOST_BYTES).decode()
-        node = yaml.compose(text.expandtabs(), Loader=yaml.SafeLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        document = read_document(text.expandtabs())  # JSON may be indented by tabs
+    except (OSError, UnicodeDecodeError, YamlError) as error:
         raise InputError(f"rollout.lag.dist {path}: cannot be read ({error}); {remedy}") from error
-    if not isinstance(node, yaml.MappingNode) or not node.value:
+    if not isinstance(document.values, dict) or not document.values:
         raise InputError(f"rollout.lag.dist {path}: is no mapping, or an empty one; {remedy}")
     weights: dict[int, float] = {}
-    for key, value in node.value:
-        place = f"rollout.lag.dist {path}:{key.start_mark.line + 1}"
-        lag = _lag(key.value, place)
-        weight = _weight(value.value, place)
-        if lag in weights:
+    for key, value in document.values.items():
+        place = f"rollout.lag.dist {path}:{document.lines[(key,)]}"
+        lag = _lag(key, place)
+        if lag in weights:  # "1" and "01" are two keys
             raise InputError(f"{place}: lag {lag} is given twice; keep one")
-        weights[lag] = weight
+        weights[lag] = _weight(value, place)
     if not any(weights.values()):
         raise InputError(f"rollout.lag.dist {path}: all weights are 0; give at least one lag a positive weight")
     largest = max(weights.values())
     return {lag: weights[lag] / largest for lag in sorted(weights) if weights[lag]}
 
 
-def _lag(text: Any, place: str) -> int:
-    if not (isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS):
+def _lag(text: str, place: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS):
         raise InputError(
             f"{place}: the lag {text!r} is no whole number of versions from 0 with at most "
             f"{MOST_DIGITS} digits; lags are ages"
@@ -112,14 +110,11 @@ def _lag(text: Any, place: str) -> int:
     return int(text)
 
 
-def _weight(text: Any, place: str) -> float:
-    try:
-        weight = float(text)
-    except (TypeError, ValueError):
-        weight = math.nan
-    if not 0 <= weight < math.inf:
-        raise InputError(f"{place}: the weight {text!r} is no finite number from 0; weights are relative frequencies")
-    return weight
+def _weight(value: Any, place: str) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf:
+        raise InputError(f"{place}: the weight {value!r} is no finite number from 0; weights are relative frequencies")
+    return float(value)
 
 
 # ---- a trace

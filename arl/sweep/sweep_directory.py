@@ -31,7 +31,6 @@ SWEEP_LOCK = "sweep.lock"
 RECIPES = "recipes"
 LOGS = "logs"
 NOT_COMPUTED = ("name", "seed", *FREE)  # fields in which an arm may differ from what it was
-MOST_RECIPE = 1 << 18  # bytes
 State = Literal["finished", "begun", "new"]
 
 
