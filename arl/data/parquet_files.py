@@ -1,4 +1,4 @@
-"""Read Parquet files that somebody else wrote. Every reader opens them here, so that a bad one is a DataError.
+"""Write Parquet files, and read what somebody else wrote. Every reader opens it here, so that a bad one is a DataError.
 
     open_parquet: regular file? ─► footer: columns, types, sizes ─► ParquetFile, whose pages are checked
 
@@ -57,6 +57,16 @@ def open_parquet(
             read_dictionary=[path for path in paths if path in dictionaries],
             page_checksum_verification=True,  # where the writer has put sums
         )
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    """Write a file whose pages have sums.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with pa.OSFile(str(path), "wb") as file:  # pyarrow takes a path that has a colon for the address of a store
+        pq.write_table(table, file, write_page_checksum=True)
 
 
 def read_parquet(path: Path, columns: pa.Schema, remedy: str, dictionaries: Sequence[str] = ()) -> pa.Table:

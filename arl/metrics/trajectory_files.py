@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import ParamSpec
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from arl.data.parquet_files import write_parquet
 from arl.data.text_codec import TextCodec
 from arl.errors import DeadlineError, RunError
 from arl.launch.disk import writing
@@ -175,7 +175,7 @@ class _OpenFile:
         table = pa.concat_tables(self._tables)
         self._tables = []
         with writing(path):
-            pq.write_table(table, self._partial, write_page_checksum=True)
+            write_parquet(table, self._partial)
             self._partial.rename(path)
 
 

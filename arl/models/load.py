@@ -51,6 +51,7 @@ def load_model(
             dtype=DTYPES[dtype],
             attn_implementation=ATTENTION,
             output_loading_info=True,
+            use_safetensors=True,
             trust_remote_code=False,
         )
     missing = sorted(report["missing_keys"])

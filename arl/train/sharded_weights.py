@@ -182,7 +182,7 @@ class ShardedWeights:
         group = self._copy.group
         path.mkdir(parents=True, exist_ok=True)
         if group.part == 0:
-            tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=False)
             save_description(self.model, tokenizer, path)
             self._write_index(path)
         if state.weights:

@@ -16,9 +16,8 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from arl.data.parquet_files import read_parquet
+from arl.data.parquet_files import read_parquet, write_parquet
 from arl.errors import DataError
 from arl.run.evaluation.sample import Sample
 from arl.types import NOT_SAMPLED
@@ -153,5 +152,5 @@ def _read(file: Path, columns: Sequence[str]) -> pa.Table:
 def _write(path: Path, table: pa.Table) -> None:
     """Write a file that appears under its name when it is complete."""
     partial = path.with_name(f".{path.name}")
-    pq.write_table(table, partial, write_page_checksum=True)
+    write_parquet(table, partial)
     os.replace(partial, path)
