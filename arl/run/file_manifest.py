@@ -132,6 +132,28 @@ def sum_file(file: Path, most_bytes: int | None = None) -> FileSum:
     return FileSum(done, digest.hexdigest())
 
 
+def refuse_links(place: str, directory: Path, name: str) -> None:
+    """Refuse a file below a directory that is a link, or lies behind one: what is written to it would be elsewhere.
+
+    Args:
+        place: begins the message.
+
+    Raises:
+        DataError: it is, or cannot be looked at; names the link.
+    """
+    parts = name.split("/")
+    for depth in range(1, len(parts) + 1):
+        path = directory.joinpath(*parts[:depth])
+        is_last = depth == len(parts)
+        try:
+            mode = path.lstat().st_mode
+        except OSError as error:
+            raise DataError(f"{place}: {path} cannot be read ({error.strerror})") from error
+        if not (stat.S_ISREG(mode) if is_last else stat.S_ISDIR(mode)):
+            kind = "regular file" if is_last else "folder"
+            raise DataError(f"{place}: {path} is a link, or no {kind}; put there what belongs there")
+
+
 class GrowingSums:
     """Sum files of one directory that only grow, or never change once they are complete. Each byte is read once.
 

@@ -20,7 +20,7 @@ from arl.run.checkpoint_state import (
     step_of,
 )
 from arl.run.evaluation.scoreboard import BEST
-from arl.run.file_manifest import Manifest, check_files, compare, read_manifest
+from arl.run.file_manifest import Manifest, check_files, compare, read_manifest, refuse_links
 
 
 def newest_intact(directory: Path, note: Callable[[str], None]) -> tuple[Path, RunState]:
@@ -55,6 +55,8 @@ def verify(checkpoint: Path) -> RunState:
     Raises:
         DataError: a file is missing, too many, torn or altered; names it.
     """
+    if checkpoint.is_symlink():
+        raise DataError(f"{checkpoint}: is a link; put there what belongs there")
     manifest = read_manifest(checkpoint)
     _refuse_incomplete(checkpoint, manifest)
     check_files(checkpoint, manifest)
@@ -92,6 +94,7 @@ def _check_counted_on(checkpoint: Path, manifest: Manifest, state: RunState) -> 
         expected = manifest.counted_on.get(name)
         if expected is None or growing.get(name, expected.bytes) != expected.bytes:
             raise DataError(f"{checkpoint}: its manifest and its {STATE} count on different parts of {name}")
+        refuse_links(str(checkpoint), run, name)
         compare(f"{checkpoint}: {run / name}", run / name, expected, whole=name not in growing)
 
 

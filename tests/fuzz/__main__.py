@@ -4,7 +4,6 @@ python -m tests.fuzz recipes --count 20000 --seed 1
 """
 
 import argparse
-import resource
 import sys
 import tempfile
 import time
@@ -15,9 +14,10 @@ from random import Random
 import msgspec
 
 from tests.fuzz.edges import EDGES
-from tests.fuzz.trials import Failed, done
+from tests.fuzz.trials import Failed, done, peak_memory
 
 MOST_SHOWN = 20  # failures
+LONGEST_SECONDS = 2.0  # that a trial may take
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def main() -> int:
         for number in range(asked.count):
             trial = draw(Random(f"{asked.seed}/{number}"))
             try:
-                ended = done(trial, edge.longest)
+                ended = done(trial, edge.refuses, LONGEST_SECONDS)
             except Failed as error:
                 endings["failed"] += 1
                 failures.append(f"trial {number}: {error}")
@@ -52,7 +52,7 @@ def main() -> int:
         **endings,
         "slowest_s": round(slowest, 3),
         "longest_message": longest,
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "peak_memory_mb": peak_memory() >> 20,
         "seconds": round(time.monotonic() - began),
         "failures": failures[:MOST_SHOWN],
     }

@@ -240,4 +240,4 @@ _MESSAGES: list[Struct] = [
     ),
 ]
 CHANNEL = Edge(without_key, trials=60)
-CHANNEL_WITH_KEY = Edge(with_key, trials=60)
+CHANNEL_WITH_KEY = Edge(with_key, trials=60, refuses=TrainerError)

@@ -136,10 +136,20 @@ def _forbid(random: Random, run: Path) -> None:
     random.choice((_file_of_checkpoint, _file_of_run))(random, run).chmod(0)
 
 
+def _link_aside(random: Random, run: Path) -> None:
+    """Move a file or a folder away, and put a link to it in its place."""
+    file = random.choice((_file_of_checkpoint, _file_of_run))(random, run)
+    path = random.choice((file, file.parent)) if file.parent != run else file
+    aside = run / "aside" / path.name
+    aside.parent.mkdir(exist_ok=True)
+    path.rename(aside)
+    path.symlink_to(aside)
+
+
 DAMAGES: tuple[Damage, ...] = (
     *(_change_bytes, _change_bytes, _change_bytes, _change_manifest, _change_manifest, _change_value, _change_name),
     *(_change_run_file, _change_run_file, _append_to_run_file, _remove, _remove_checkpoint, _replace),
-    *(_replace_checkpoint, _add, _rename_checkpoint, _copy_checkpoint, _swap, _forbid),
+    *(_replace_checkpoint, _add, _rename_checkpoint, _copy_checkpoint, _swap, _forbid, _link_aside),
 )
 
 

@@ -59,9 +59,9 @@ class WholeRun:
         if snapshot(run / "checkpoints" / f"step_{step}") != self._checkpoints[step]:
             return False
         has_beginnings = all(
-            content(run / name)[: len(expected)] == expected for name, expected in self._beginnings[step].items()
+            own_content(run, name)[: len(expected)] == expected for name, expected in self._beginnings[step].items()
         )
-        return has_beginnings and all(content(run / name) == is_ for name, is_ in self._complete[step].items())
+        return has_beginnings and all(own_content(run, name) == is_ for name, is_ in self._complete[step].items())
 
 
 def snapshot(directory: Path) -> dict[str, bytes | str]:
@@ -73,6 +73,13 @@ def snapshot(directory: Path) -> dict[str, bytes | str]:
         mode = path.lstat().st_mode
         found[str(path.relative_to(directory))] = content(path) if stat.S_ISREG(mode) else oct(stat.S_IFMT(mode))
     return found
+
+
+def own_content(run: Path, name: str) -> bytes:
+    """Return the content of a file of a run; empty, where it is a link, or lies behind one."""
+    file = run / name
+    places = [file, *file.parents[: name.count("/")]]
+    return b"" if any(place.is_symlink() for place in places) else content(file)
 
 
 def content(path: Path) -> bytes:

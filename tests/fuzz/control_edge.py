@@ -75,7 +75,7 @@ class Engines:
 
     async def remove(self, name: str) -> int:
         """Refuse, with the name that was given."""
-        raise RunError(f"{name}: the run has no such engine")
+        raise InputError(f"{name}: the run has no such engine")
 
 
 @contextlib.contextmanager

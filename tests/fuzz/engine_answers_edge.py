@@ -248,4 +248,4 @@ def prepare(folder: Path) -> Iterator[Draw]:
     yield draw
 
 
-ENGINE_ANSWERS = Edge(prepare, trials=200)
+ENGINE_ANSWERS = Edge(prepare, trials=200, refuses=EngineError)

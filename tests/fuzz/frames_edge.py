@@ -107,9 +107,9 @@ def _read_memory(pieces: list[bytes]) -> None:
         reports.take(piece)
     reports.take(b"")
     if reports.newest is not None and reports.newest < 0:
-        raise RunError("memory is not negative")
+        raise AssertionError("memory is not negative")
 
 
 _ACCURACIES = (Accuracy(0.5, 10, 3),)
-FRAMES = Edge(outcomes, trials=150)
+FRAMES = Edge(outcomes, trials=150, refuses=RunError)
 LINES = Edge(lines, trials=150)

@@ -22,7 +22,7 @@ from arl.cli import app
 from arl.config.leaves import leaves
 from arl.config.recipe_file import load_recipe
 from arl.config.yaml_loader import load_yaml
-from arl.errors import ArlError
+from arl.errors import InputError
 from tests.fuzz.damage import MOST_DAMAGES, damage_bytes, damage_value, hostile_value
 from tests.fuzz.trials import Draw, Edge, Trial
 
@@ -62,7 +62,7 @@ def run_command(arguments: list[str]) -> None:
     """Run `arl` with these arguments in this process.
 
     Raises:
-        ArlError: it refused them, with exit code 2; holds what it wrote.
+        InputError: it refused them, with exit code 2; holds what it wrote.
     """
     out = io.StringIO()
     error = io.StringIO()
@@ -73,7 +73,7 @@ def run_command(arguments: list[str]) -> None:
             code = ended.code
     if code:
         assert code == 2, f"exit code {code}: {error.getvalue()}"
-        raise ArlError(error.getvalue())
+        raise InputError(error.getvalue())
 
 
 @contextlib.contextmanager

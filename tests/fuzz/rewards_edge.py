@@ -139,4 +139,4 @@ def _frame(random: Random, value: Any) -> bytes:
     return size.to_bytes(4, "big") + body
 
 
-REWARDS = Edge(prepare, trials=300)
+REWARDS = Edge(prepare, trials=300, refuses=RewardError)

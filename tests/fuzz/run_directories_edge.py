@@ -32,7 +32,6 @@ FILES = {
     "logs": ["logs/engine-0.log", "status.json", "recipe.yaml"],
     "scores": ["scores.json"],
 }
-BUSY = 10.0  # seconds: a page or a replay takes one where nothing else runs
 SCORES = """[{"model": {"name": "m", "files": {}}, "fingerprint": "f", "protocol": {}, "score": {}}]"""
 
 
@@ -100,4 +99,4 @@ COMMANDS: dict[str, Callable[[Path], None]] = {
     "logs": _logs,
     "scores": lambda run: print_scores(find_scores([run]), _console()),
 }
-RUN_DIRECTORIES = Edge(prepare, trials=100, longest=BUSY)
+RUN_DIRECTORIES = Edge(prepare, trials=100)

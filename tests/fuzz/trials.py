@@ -7,6 +7,7 @@ CI and shrinks those that fail; `python -m tests.fuzz EDGE` draws as many as it 
 """
 
 import contextlib
+import resource
 import signal
 import time
 import traceback
@@ -18,9 +19,10 @@ from types import FrameType
 
 from msgspec import Struct
 
-from arl.errors import ArlError, leaves
+from arl.errors import ArlError, InputError, leaves
 
 LONGEST_MESSAGE = 4000  # characters of an error
+MOST_MEMORY = 500 << 20  # by which the peak of this process may grow in one trial, bytes
 HUNG_SECONDS = 20.0
 
 
@@ -29,7 +31,7 @@ class Trial(Struct, frozen=True):
 
     Args:
         input: what it is, short enough to be printed.
-        do: uses it. Returns if that succeeds; raises what the edge documents, an ArlError, if it is refused.
+        do: uses it. Returns if that succeeds; raises what its edge documents if it is refused.
     """
 
     input: str
@@ -46,12 +48,12 @@ class Edge(Struct, frozen=True):
         prepare: makes what trials need in an empty folder, yields the function that draws them, and checks at the end
             that servers which took part live and have changed nobody else's answer.
         trials: how many CI draws.
-        longest: seconds that a trial may take.
+        refuses: what a trial may raise.
     """
 
     prepare: Callable[[Path], AbstractContextManager[Draw]]
     trials: int = 200
-    longest: float = 2.0
+    refuses: type[ArlError] = InputError
 
 
 class Failed(Exception):
@@ -65,29 +67,38 @@ class Ended(Struct, frozen=True):
     seconds: float
 
 
-def done(trial: Trial, longest: float) -> Ended:
-    """Do a trial of at most `longest` seconds.
+def done(trial: Trial, refuses: type[ArlError], longest: float) -> Ended:
+    """Do a trial of at most `longest` seconds, which may raise `refuses`.
 
     Raises:
-        Failed: it took too long, raised anything but an ArlError, or said too much.
+        Failed: it took too long or too much memory, raised anything else, or said too much.
     """
     refusal = ""
+    peak = peak_memory()
     began = time.monotonic()
     try:
         with _alarm(HUNG_SECONDS):
             trial.do()
-    except ArlError as error:
+    except refuses as error:
         refusal = str(error) or type(error).__name__
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise Failed(f"{_how(error)}: {trial.input}\n{_frames(error)}") from error
     seconds = time.monotonic() - began
+    grown = peak_memory() - peak
     if seconds > longest:
         raise Failed(f"slow: {seconds:.1f} s: {trial.input}")
+    if grown > MOST_MEMORY:
+        raise Failed(f"large: {grown >> 20} MiB of memory: {trial.input}")
     if len(refusal) > LONGEST_MESSAGE:
         raise Failed(f"long: a message of {len(refusal)} characters: {trial.input}")
     return Ended(refusal, seconds)
+
+
+def peak_memory() -> int:
+    """Return the most memory that this process has had, bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _how(error: BaseException) -> str:
