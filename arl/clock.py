@@ -4,8 +4,9 @@ The clock seam is the event loop itself: everything reads `now()` and sleeps wit
 in real and in virtual time. The wall clock stands still while this process is stopped (arl.running_time), and with it
 every timeout of asyncio.
 
-Every wait goes through one of three bounds, which record who waits for what. When one passes, its message lists all
-waits of this process.
+Every wait for another role goes through one of three bounds, which record who waits for what. When one passes, its
+message lists all waits of this process. asyncio.timeout alone bounds what is no failure of the run when it passes: a
+stranger at a socket, a process that is killed if it does not end by itself.
 
     deadline         of a wait that knows whom it waits for
     outer_deadline   of a wait for what others do, each within deadlines of its own. It never fires before one of

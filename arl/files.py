@@ -75,8 +75,8 @@ def decode_msgpack(data: bytes, kind: type[Value] | Any = Any) -> Value:
         raise msgspec.DecodeError(_what_is_wrong(error)) from None
 
 
-def decode_with(decoder: "msgspec.msgpack.Decoder[Value]", data: bytes) -> Value:
-    """Decode a value from msgpack by a decoder that is kept, because making one takes longer than a message.
+def decode_with(decoder: "msgspec.json.Decoder[Value] | msgspec.msgpack.Decoder[Value]", data: bytes) -> Value:
+    """Decode a value by a decoder that is kept, because making one takes longer than a message.
 
     Raises:
         msgspec.DecodeError: it is none, or none of the decoder's kind.

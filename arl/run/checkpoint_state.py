@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from arl.data import msgpack_arrays
 from arl.errors import DataError
-from arl.files import read_regular
+from arl.files import decode_with, read_regular
 from arl.metrics.recorder_state import RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
 from arl.metrics.trajectory_files import file_name
@@ -44,10 +44,10 @@ def load_state(checkpoint: Path) -> RunState:
     """
     try:
         encoded = read_regular(checkpoint / STATE, STATE_BYTES)
-        state: RunState = msgpack_arrays.decoder(RunState).decode(encoded)
+        state: RunState = decode_with(msgpack_arrays.decoder(RunState), encoded)
     except OSError as error:
         raise DataError(f"{checkpoint}: {STATE} cannot be read ({error.strerror})") from error
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise DataError(f"{checkpoint}: {STATE} is not of this version of arl ({error})") from error
     return state
 

@@ -24,7 +24,7 @@ from arl.metrics.run_files import LOCK as LOCK
 from arl.metrics.run_files import RECIPE as RECIPE
 from arl.metrics.run_files import SUMMARY as SUMMARY
 from arl.metrics.run_status import shown_as_resuming
-from arl.run.checkpoint_state import RunState, older_versions
+from arl.run.checkpoint_state import RunState, number_after, older_versions
 from arl.run.intact import clear_after, newest_intact
 from arl.run.preflight import Plan, preflight
 from arl.types import StartingVersions
@@ -202,9 +202,9 @@ def _runs(recipe: Recipe) -> list[Path]:
     first = recipe.run_directory
     named = {1: first}
     for path in first.parent.glob(f"{first.name}-*"):
-        suffix = path.name.removeprefix(f"{first.name}-")
-        if suffix.isdecimal() and int(suffix) > 1:
-            named[int(suffix)] = path
+        number = number_after(f"{first.name}-", path.name)
+        if number is not None and number > 1:
+            named[number] = path
     return [named[number] for number in sorted(named) if (named[number] / LOCK).exists()]
 
 

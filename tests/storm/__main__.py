@@ -116,6 +116,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "runs": len(records),
         "signals": len(hit),
+        "shots_without_a_victim": sum(attempt["shot"] is not None for attempt in attempts) - len(hit),
         "signals_by_kind": dict(sorted(Counter(attempt["signal"] for attempt in hit).items())),
         "recovered": len(hit) - len(ended),
         "ended": dict(Counter(str(attempt["code"]) for attempt in ended)),

@@ -19,7 +19,6 @@ CAUSES = {
     "pause": "is stopped by a signal",
 }
 FATAL = ("trainer", "controller")  # whose loss ends a run; every other process is replaced
-NOT_OURS = (-9, -15)  # the controller was killed, or got SIGTERM before it could take it
 END_SECONDS = 15.0  # for the processes to end, and for what a busy machine adds
 
 

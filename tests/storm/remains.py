@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from arl.launch.durable import remove_any
 from arl.launch.trust import FOLDER as SECRETS
 from tests.storm.run_processes import processes_of_run
 from tests.storm.samples import SHARED_MEMORY
@@ -37,6 +38,8 @@ def look_for_remains(mark: str, run: Path, temporary: Path, patience: float) -> 
     seconds = round(time.monotonic() - ended, 2)
     for each in processes_of_run(mark):
         each.process.kill()
+    for path in _files(temporary):
+        remove_any(path)
     return found, seconds
 
 
@@ -51,10 +54,14 @@ def _wait_until_empty(find: Callable[[], list[str]], seconds: float) -> list[str
 def remains(mark: str, run: Path, temporary: Path) -> list[str]:
     """Return what there is of a run now that only a running one may have."""
     processes = [f"{each}: {_state(each.process)}" for each in processes_of_run(mark)]
-    places = [path for place in (SHARED_MEMORY, temporary) for path in place.iterdir()]
-    files = [str(path) for path in places if not path.name.startswith(CACHES)]
+    files = [str(path) for path in _files(temporary)]
     secrets = [str(run / SECRETS)] if (run / SECRETS).exists() else []
     return processes + files + secrets
+
+
+def _files(temporary: Path) -> list[Path]:
+    places = [path for place in (SHARED_MEMORY, temporary) for path in place.iterdir()]
+    return [path for path in places if not path.name.startswith(CACHES)]
 
 
 def _state(process: psutil.Process) -> str:
