@@ -60,9 +60,13 @@ def test_why_a_run_cannot_be_resumed_is_raised_also_if_its_status_cannot_be_writ
     directory = tmp_path / "run"
     directory.mkdir()
     run = a_run(directory, a_status(end="finished"))
-    with pytest.raises(type(cause)) as raised, shown_as_resuming(run):
+
+    def fail() -> None:
         shutil.rmtree(run)
         raise cause
+
+    with pytest.raises(type(cause)) as raised, shown_as_resuming(run):
+        fail()
     assert raised.value is cause
     (note,) = cause.__notes__
     assert re.search(r"could not be written back: .* cannot be written: its directory .* was deleted", note)
