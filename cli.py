@@ -52,15 +52,21 @@ def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, Non
                 function(*args, **kwargs)
             except ArlError as error:
                 sys.stdout.flush()  # in a file, what libraries have printed must not follow the message
-                typer.echo(f"arl: {error}", err=True)
+                _show_failure(str(error), error)
                 raise typer.Exit(error.exit_code) from error
             except KeyboardInterrupt as error:
-                typer.echo("arl: interrupted; everything it had started has ended", err=True)
+                _show_failure("interrupted; everything it had started has ended", error)
                 raise typer.Exit(130) from error
 
         return group.command(function.__name__.rstrip("_"))(reported)
 
     return register
+
+
+def _show_failure(message: str, error: BaseException) -> None:
+    """Show why a command failed, and the notes on what failed after it."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    typer.echo("\n".join([f"arl: {message}", *notes]), err=True)
 
 
 def _end_as_by_ctrl_c(*_: object) -> None:

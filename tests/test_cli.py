@@ -113,13 +113,19 @@ group = typer.Typer()
 @arl.cli.command(group)
 def fail() -> None:
     print("(raylet) what a library prints")
-    raise arl.errors.RunError("trainer-0 was lost")
+    error = arl.errors.RunError("trainer-0 was lost")
+    error.add_note("status.json: cannot be written")
+    raise error
 
 group()
 """
 
 
-def test_nothing_that_a_library_has_printed_follows_the_message_of_a_failure() -> None:
+def test_a_failure_is_shown_with_its_notes_and_nothing_that_a_library_has_printed_follows_it() -> None:
     command = [sys.executable, "-c", AFTER_A_LIBRARY]
     done = subprocess.run(command, check=False, timeout=30, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert done.stdout.splitlines() == ["(raylet) what a library prints", "arl: trainer-0 was lost"]
+    assert done.stdout.splitlines() == [
+        "(raylet) what a library prints",
+        "arl: trainer-0 was lost",
+        "status.json: cannot be written",
+    ]

@@ -140,7 +140,11 @@ class Process(Protocol):
         """Wait until the process has ended, and return a phrase that says how."""
 
     async def died(self) -> ProcessDied:
-        """Wait until the process has ended, and return an error that says how and shows the end of its log."""
+        """Wait until the process has ended, and return an error that says how and shows the end of its log.
+
+        Raises:
+            Exception: `on_line` has raised it, which is a bug, and the process was killed for it.
+        """
 
     async def finished(self, seconds: float) -> None:
         """Wait for a process that is meant to end.
@@ -203,7 +207,8 @@ class Launcher(Protocol):
             role: its name in messages, and that of its log.
             command: argv and environment.
             resources: node, threads and devices, which the launcher grants.
-            on_line: is called with every line of its output.
+            on_line: is called with every line of its output. If it raises, the process is killed, and whoever waits
+                for it gets that exception.
 
         Raises:
             ProcessDied: its node is lost.

@@ -40,13 +40,17 @@ class FrameReader:
         while len(self._bytes) >= _HEADER:
             size = int.from_bytes(self._bytes[:_HEADER], "big")
             if self._longest is not None and size > self._longest:
-                raise FrameError(f"{size} bytes")
+                raise FrameError(_too_long(size, self._longest))
             end = _HEADER + size
             if len(self._bytes) < end:
                 return
             body = bytes(self._bytes[_HEADER:end])
             del self._bytes[:end]
             yield body
+
+
+def _too_long(size: int, longest: int) -> str:
+    return f"a message of {size:,} bytes, and one may have at most {longest:,}"
 
 
 def standard_input_socket() -> socket.socket:
@@ -89,7 +93,7 @@ async def read_message(stream: asyncio.StreamReader, kind: type[Message], longes
         header = await stream.readexactly(_HEADER)
         size = int.from_bytes(header, "big")
         if size > longest:
-            raise FrameError(f"{size} bytes")
+            raise FrameError(_too_long(size, longest))
         body = await stream.readexactly(size)
     except (asyncio.IncompleteReadError, ConnectionError):
         return None

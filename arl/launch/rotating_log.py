@@ -22,7 +22,10 @@ OUTPUT_SECONDS = 1.0  # for the rest of a dead process's output
 
 
 class RotatingLog:
-    """Append to a log. Several of these, also in different processes, may append to one log.
+    """Append to a log. Several of these may append to one log, if one thread writes with all of them.
+
+    Two threads or two processes could both find a part full, and rename it twice: a part would be lost. In a run one
+    process writes each log, in its event loop: what it starts writes into a pipe.
 
     Args:
         path: of the newest part.

@@ -26,7 +26,7 @@ class WatchedProcess(ABC):
     Args:
         role: its name in messages.
         log: file that gets its output.
-        on_line: is called with every line of its output.
+        on_line: is called with every line of its output; see arl.launch.base.Launcher.start.
     """
 
     def __init__(self, role: str, log: Path, on_line: Callable[[str], None] | None) -> None:
@@ -36,6 +36,7 @@ class WatchedProcess(ABC):
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._last_lines = LastLines()
         self._log_failure: Exception | None = None
+        self._line_failure: Exception | None = None  # to read a line of its output
         self._copying = asyncio.create_task(self._copy_output(), name=f"output of {role}")
 
     def __str__(self) -> str:
@@ -108,10 +109,15 @@ class WatchedProcess(ABC):
         await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)  # a child of it may hold its output open
         if self._log_failure is not None:
             return f"{self} was killed because its output could not be logged ({_why(self._log, self._log_failure)})"
+        if self._line_failure is not None:
+            return f"{self} was killed because arl failed to read a line of its output ({self._line_failure!r})"
         return f"{self} {self._how_it_ended()}"
 
     async def died(self) -> ProcessDied:
-        return ProcessDied(f"{await self.ended()}.\n{self.last_words()}")
+        how = await self.ended()
+        if self._line_failure is not None:
+            raise self._line_failure
+        return ProcessDied(f"{how}.\n{self.last_words()}")
 
     async def finished(self, seconds: float) -> None:
         async with deadline(seconds, "launcher", f"{self} to finish (log: {self._log})"):
@@ -153,13 +159,26 @@ class WatchedProcess(ABC):
             with RotatingLog(self._log) as log:
                 while piece := await self._read():
                     log.write(piece)
-                    for line in self._last_lines.add(piece):
-                        self._take_line(line.strip())
+                    self._take_lines(piece)
         except Exception as error:
             self._log_failure = error
             self._signal(signal.SIGKILL)
         finally:
             self._stop_reading()
+
+    def _take_lines(self, piece: bytes) -> None:
+        """Read the lines that a piece of the output completes.
+
+        A failure is a bug of arl, mostly of `on_line`. The process is killed, so that whoever waits for it learns of
+        the failure, and the rest of its output is logged.
+        """
+        for line in self._last_lines.add(piece):
+            try:
+                self._take_line(line.strip())
+            except Exception as error:
+                self._line_failure = self._line_failure or error
+                self._on_line = None
+                self._signal(signal.SIGKILL)
 
     def _take_line(self, line: str) -> None:
         if line.startswith("ready ") and not self._ready.done():

@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from arl.errors import DataError, InputError
+from arl.errors import DataError, DiskError, InputError
 from arl.files import decode_json, read_regular
 from arl.launch.disk import writing
 from arl.launch.durable import replace_file
@@ -124,8 +124,10 @@ def write_status(run: Path, status: RunStatus) -> None:
 def shown_as_resuming(run: Path) -> Iterator[None]:
     """Show a run that has ended as one that starts again; if the block fails, because it cannot, as it was.
 
+    If that cannot be written either, the failure of the block is raised with a note, because it is the cause.
+
     Raises:
-        DiskError: that cannot be written.
+        DiskError: it cannot be shown as one that starts.
     """
     try:
         ended = read_status(run)
@@ -148,9 +150,12 @@ def shown_as_resuming(run: Path) -> Iterator[None]:
         write_status(run, starting)
     try:
         yield
-    except BaseException:
-        with writing(run / STATUS_FILE):
-            write_status(run, ended)
+    except BaseException as cause:
+        try:
+            with writing(run / STATUS_FILE):
+                write_status(run, ended)
+        except (DiskError, OSError) as error:
+            cause.add_note(f"The status of the run could not be written back: {error}")
         raise
 
 

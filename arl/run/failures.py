@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -98,8 +98,8 @@ def _describe_isolation(phrases: Mapping[Process, str], launcher: Launcher) -> s
     return f"\nNo process on another node answers: {launcher.nodes[0].name}, the controller's node, may be cut off."
 
 
-@contextlib.asynccontextmanager
-async def pauses_told(note: Callable[[str], None]) -> AsyncIterator[None]:
+@contextlib.contextmanager
+def pauses_told(note: Callable[[str], None]) -> Iterator[None]:
     """Say on the terminal that this process could not run for a while, and that its deadlines were moved."""
 
     def tell(seconds: float) -> None:

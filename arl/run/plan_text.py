@@ -49,11 +49,11 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _weights(recipe: Recipe, plan: Plan) -> str:
-    way = f"travel by transport {plan.transport}{_where_published(recipe, plan)}"
+    way = f"travel by transport {plan.transport}{_where_published(plan)}"
     return ", ".join([way, *_pace(recipe)])
 
 
-def _where_published(recipe: Recipe, plan: Plan) -> str:
+def _where_published(plan: Plan) -> str:
     """Say where engines take weights from; nothing where it is not known, or is only one place."""
     if plan.published_in is not None and plan.placement.spans_nodes:
         return f", in {plan.published_in}, where each node reads a version once"

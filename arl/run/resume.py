@@ -20,9 +20,7 @@ from arl.launch.disk import writing
 from arl.launch.durable import replace_file
 from arl.launch.file_lock import open_lock, try_lock
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.run_files import LOCK as LOCK
-from arl.metrics.run_files import RECIPE as RECIPE
-from arl.metrics.run_files import SUMMARY as SUMMARY
+from arl.metrics.run_files import LOCK, RECIPE, SUMMARY
 from arl.metrics.run_status import shown_as_resuming
 from arl.run.checkpoint_state import RunState, number_after, older_versions
 from arl.run.intact import clear_after, newest_intact

@@ -17,10 +17,9 @@ from arl.errors import InputError
 from arl.files import open_regular
 from arl.launch.file_lock import try_lock
 from arl.metrics.record_file import read_records, step_of
-from arl.metrics.run_files import METRICS_FILE
+from arl.metrics.run_files import LOCK, METRICS_FILE, RECIPE, SUMMARY
 from arl.metrics.sampled_episode import SampledEpisode
 from arl.metrics.trajectory_reading import read_batches, read_trajectories, trajectory_files
-from arl.run.resume import LOCK, RECIPE, SUMMARY
 from arl.types import TRAINED
 
 Outcome = Literal["any", "right", "wrong", "truncated"]

@@ -13,11 +13,11 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct
 
 from arl.clock import deadline
 from arl.config.recipe import Recipe
@@ -248,13 +248,7 @@ async def _warm_up(
     display.begin("warm-up", sum(stage.steps for stage in stages))
 
     def show(line: str) -> None:
-        if line.startswith("{") and "accuracy" in line:
-            progress: _Progress = decode_json(line, _Progress)
-            display.advance(
-                completed=steps_before[progress.stage] + progress.step,
-                detail=f"warm-up {progress.step:4d}  {progress.stage}: accuracy {progress.accuracy:.3f}  "
-                f"{progress.seconds:.0f} s",
-            )
+        show_progress(line, steps_before, display)
 
     command = Command((sys.executable, "-m", "arl.train.sft", str(file)))
     resources = Resources(job["threads"], launcher.nodes[0].devices)
@@ -263,6 +257,27 @@ async def _warm_up(
     with writing(cached):
         write_manifest(made)
         made.rename(cached)
+
+
+def show_progress(line: str, steps_before: Mapping[str, int], display: ConsoleDisplay) -> None:
+    """Show the progress that a line of the warm-up's output reports.
+
+    Other lines are passed over: the task prints what it likes there, also JSON.
+
+    Args:
+        steps_before: by stage, see `_steps_before`.
+    """
+    try:
+        progress: _Progress = decode_json(line, _Progress)
+    except DecodeError:
+        return
+    if progress.stage not in steps_before:
+        return
+    display.advance(
+        completed=steps_before[progress.stage] + progress.step,
+        detail=f"warm-up {progress.step:4d}  {progress.stage}: accuracy {progress.accuracy:.3f}  "
+        f"{progress.seconds:.0f} s",
+    )
 
 
 def _steps_before(stages: Sequence[WarmupStage]) -> dict[str, int]:

@@ -18,10 +18,11 @@ from arl.launch.slurm.batch_script import NO_VALUE, render_script
 from arl.launch.slurm.first_node import run_on_first_node
 from arl.launch.slurm.run_pointer import run_of
 from arl.launch.slurm.submission import new_submission, partitions, planned_nodes, submit, write_job
+from arl.metrics.run_files import RECIPE
 from arl.run.auto import resolve_auto
 from arl.run.plan_text import render_plan
 from arl.run.preflight import preflight
-from arl.run.resume import RECIPE, run_to_resume
+from arl.run.resume import run_to_resume
 from arl.run.world import make_world
 
 SLURM = "slurm"

@@ -110,14 +110,14 @@ def _start_from_checkpoint(start: Start, version: int) -> Start:
 async def _make_starting_model(recipe: Recipe, origin: Origin, display: ConsoleDisplay) -> Path:
     """Make version 0, on the wall clock in every world, because a warm-up is a process."""
     directory = origin.directory
-    async with (
-        reported_failures(),
-        pauses_told(display.note),
-        written_status(recipe, origin, display, "making the starting model"),
-        make_launcher(recipe, directory / "logs") as launcher,
-        explain_deaths(launcher),
-    ):
-        return await starting_model(recipe, directory, launcher, display)
+    with pauses_told(display.note):
+        async with (
+            reported_failures(),
+            written_status(recipe, origin, display, "making the starting model"),
+            make_launcher(recipe, directory / "logs") as launcher,
+            explain_deaths(launcher),
+        ):
+            return await starting_model(recipe, directory, launcher, display)
 
 
 def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Outcome, float]:
@@ -131,10 +131,9 @@ def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Ou
     known = None if start.origin.state is not None else world.known_accuracy(start)
 
     async def run() -> tuple[Outcome, float]:
-        with recorded_spans():
+        with recorded_spans(), pauses_told(start.display.note):
             async with (
                 reported_failures(),
-                pauses_told(start.display.note),
                 opening as status,
                 open_world(world, start) as parts,
             ):

@@ -12,7 +12,7 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, read_with_places
 from arl.errors import RecipeError
-from arl.run.resume import RECIPE, SUMMARY
+from arl.metrics.run_files import RECIPE, SUMMARY
 from arl.sweep.sweep_directory import LOGS, SweepRun
 
 TIMES = "times.jsonl"

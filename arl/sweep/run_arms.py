@@ -25,10 +25,9 @@ from arl.launch.base import Command
 from arl.launch.file_lock import try_lock
 from arl.launch.process import LocalProcess, start_process
 from arl.launch.shares import Share
-from arl.metrics.run_files import METRICS_FILE
+from arl.metrics.run_files import LOCK, METRICS_FILE
 from arl.run.clean_stop import RESUME_WITH
 from arl.run.evaluation.scoreboard import CHECKPOINTS
-from arl.run.resume import LOCK
 from arl.sweep.axes import write_override
 from arl.sweep.estimate import TimeEstimate, record_time
 from arl.sweep.run_progress import RunProgress

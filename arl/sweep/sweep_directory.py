@@ -21,8 +21,8 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, dump_recipe, read_with_places
 from arl.errors import InputError, RecipeError
 from arl.launch.file_lock import try_lock
-from arl.metrics.run_files import SWEEP_MANIFEST
-from arl.run.resume import FREE, FREE_ON_THE_WALL, SUMMARY
+from arl.metrics.run_files import SUMMARY, SWEEP_MANIFEST
+from arl.run.resume import FREE, FREE_ON_THE_WALL
 from arl.sweep.check_arms import CheckedArm, CheckedSweep
 from arl.sweep.manifest import ManifestArm, SweepManifest, read_manifest, write_manifest
 from arl.sweep.request import SweepRequest

@@ -9,8 +9,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from arl.metrics.run_files import SUMMARY
 from arl.metrics.summary import Summary
-from arl.run.resume import SUMMARY
 from arl.sweep.axes import write_override
 from arl.sweep.combinations import SweepArm
 from arl.sweep.estimate import TimeEstimate, duration

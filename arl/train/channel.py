@@ -33,8 +33,11 @@ from arl.types import MetricValue, Transport, WeightUpdate
 
 ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank: where the controller listens
 STARTUP_SECONDS = "ARL_STARTUP_SECONDS"  # environment of a rank: seconds until its first message
-SENDERS = "senders"  # role of the thread that waits for Join
-CLAIMS = "claims"  # role of the thread that waits for Claim
+TRAINER = "trainer"  # role of a rank's main thread
+SAVER = "saver"  # role of the thread that writes a rank's part of a checkpoint
+PUBLISHER = "publisher"  # role of rank 0's thread that publishes versions
+SENDERS = "senders"  # role of rank 0's thread that waits for Join
+CLAIMS = "claims"  # role of rank 0's thread that waits for Claim
 LONGEST_NAME = 256  # characters
 FRAME_BYTES = 1 << 20  # a rank's message travels in frames of this size, so that the controller can refuse longer ones
 
@@ -192,8 +195,35 @@ class Left(_Message, frozen=True):
     """Closes a connection: nothing follows, and the controller forgets who it was."""
 
 
+_KINDS_OF_RANKS: dict[str, tuple[type[Struct], ...]] = {
+    TRAINER: (Hello, Ready, Stepped, Copied, Stopped, Failed, Left),
+    SAVER: (Hello, Saved, Failed, Left),
+}
+_KINDS_OF_RANK_0: dict[str, tuple[type[Struct], ...]] = {
+    PUBLISHER: (Hello, Published, Failed, Left),
+    CLAIMS: (Hello, Claimed, Failed, Left),
+    SENDERS: (Hello, Failed, Left),
+}
+_KINDS_OF_GROUPS = (Hello, Joined, Sent, Failed, Left)  # rank 0's other threads; a role is the name of a group
+
 ToRank = Refused | Init | Step | Join | Send | Leave | Claim | Save | Stop
 FromRank = Hello | Ready | Stepped | Published | Joined | Sent | Claimed | Copied | Saved | Stopped | Failed | Left
+
+
+def refuse_wrong_sender(sender: Hello, message: FromRank) -> None:
+    """Check that threads with the role and the rank of `sender` send messages of this kind.
+
+    Raises:
+        TypeError: they do not.
+    """
+    if sender.role in _KINDS_OF_RANKS:
+        kinds = _KINDS_OF_RANKS[sender.role]
+    elif sender.rank == 0:
+        kinds = _KINDS_OF_RANK_0.get(sender.role, _KINDS_OF_GROUPS)
+    else:
+        raise TypeError(f"{type(message).__name__} of a thread that only rank 0 has")
+    if not isinstance(message, kinds):
+        raise TypeError(f"{type(message).__name__}, which is for another thread to send")
 
 
 def encode(message: Struct) -> bytes:

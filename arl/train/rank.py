@@ -63,8 +63,8 @@ class Rank:
         )
         self._joiner = AheadJoiner()
         self._saver = ThreadPoolExecutor(1, "saver")
-        self._announce_save = _Announcer("saver", init.version)
-        self._publication = Publication(self.learner, init, link.rank, _Announcer("publisher", init.version))
+        self._announce_save = _Announcer(channel.SAVER, init.version)
+        self._publication = Publication(self.learner, init, link.rank, _Announcer(channel.PUBLISHER, init.version))
 
     def serve(self) -> None:
         """Consumes the controller's messages; waits for the next; unblocked by it, or by the controller's death."""
@@ -156,7 +156,7 @@ class _Announcer:
 def main() -> NoReturn:
     """Serve until Stop; exit with 1 after a traceback, which the controller and the log get."""
     with held_meeting() as meeting:
-        link = Link("trainer", meeting=meeting)
+        link = Link(channel.TRAINER, meeting=meeting)
         code = _serve(link)
         link.close()
     zmq.Context.instance().destroy(linger=int(LINGER_SECONDS * 1000))

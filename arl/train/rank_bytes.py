@@ -43,11 +43,6 @@ class ParameterCounts:
         units = [size for size in blocks if size >= sharding.WORTH_A_COLLECTIVE]
         return cls(total, max(units, default=0), total - sum(units))
 
-    @property
-    def largest_unit(self) -> int:
-        """Return the most parameters that one collective carries."""
-        return max(self.largest_block, self.root)
-
 
 @dataclass(frozen=True)
 class Workload:

@@ -27,7 +27,6 @@ from arl.train import channel
 from arl.train.channel import FRAME_BYTES, Hello, Left, Refused
 from arl.train.channel_access import AdmissionByKey, guard_server
 
-TRAINER = "trainer"  # role of a rank's main thread
 ENCRYPTION_BYTES = 256  # that a frame may be longer on the wire
 MOST_FRAMES = 1024  # of a message: 1 GiB, the tokens of some 50 million places
 LEFT_SECONDS = 1.0  # in which the last messages of a connection that has ended are read
@@ -128,10 +127,12 @@ class RankConnections:
         """Decode a message of an admitted peer, and forget a peer that leaves.
 
         Raises:
-            TrainerError: it is none.
+            TrainerError: it is none, or a second Hello.
         """
         hello = self._peers[identity].hello
         message = _decoded(frames, str(hello))
+        if isinstance(message, Hello):
+            raise TrainerError(f"{hello} has sent a second Hello over one connection: {message}")
         if isinstance(message, Left):
             del self._peers[identity]
         return hello, message

@@ -22,11 +22,10 @@ from arl.data.model_limits import model_flops
 from arl.errors import DeadlineError, EngineError, RunError, TrainerError
 from arl.launch.base import Process
 from arl.launch.trust import RunTrust
-from arl.metrics.spans import add_span
 from arl.sync.buckets import TensorSpec, make_buckets
-from arl.sync.published_versions import PublishedVersions
 from arl.sync.weight_sender import Rendezvous
 from arl.train import channel
+from arl.train.announced_versions import AnnouncedVersions
 from arl.train.channel import (
     Claim,
     Claimed,
@@ -50,11 +49,12 @@ from arl.train.channel import (
     Stopped,
 )
 from arl.train.packer import Packing, pack_batch
-from arl.train.rank_connections import TRAINER, RankConnections
+from arl.train.rank_connections import RankConnections
 from arl.train.rank_watch import RankWatch, describe_failure
 from arl.train.shard import packing_report
+from arl.train.thread_answers import ThreadAnswers
 from arl.train.trained_tokens import trained_tokens
-from arl.train.waits import Answers, ThreadAnswers, Waits, WatchedTasks, set_if_waiting
+from arl.train.waits import Answers, Waits, WatchedTasks, set_if_waiting
 from arl.types import Batch, StepResult, WeightUpdate
 
 NETWORK = "trainer network"  # name of the task that finds cut connections
@@ -109,10 +109,9 @@ class TrainerClient:
             records=records,
         )
         self._version = init.version
-        known = {**(published or {}), init.version: init.model_path}
-        self._published = PublishedVersions(init.kept_versions, known)
-        self._stepped_at: dict[int, float] = {}  # version that is not published yet -> clock seconds
         self._waits = Waits()
+        known = {**(published or {}), init.version: init.model_path}
+        self._announced = AnnouncedVersions(init.version, known, init.kept_versions, self._waits)
         self._ranks = RankWatch()
         self._connections = RankConnections(ranks, trust, host)
         self._one_at_a_time = asyncio.Lock()  # one request to all ranks
@@ -121,7 +120,6 @@ class TrainerClient:
         self._saving: Answers | None = None
         self._thread_answers = ThreadAnswers(self._waits)
         self._connected: dict[str, asyncio.Future[None]] = {}  # by role of a thread that lasts as long as rank 0
-        self._wanted: dict[int, asyncio.Future[WeightUpdate]] = {}  # by version
         self._tasks = WatchedTasks(self._waits)
         self.environment = {  # of every rank
             **self._connections.environment,
@@ -189,13 +187,14 @@ class TrainerClient:
         began = now()
         shards, packing = await asyncio.to_thread(pack_batch, batch, self._packing)
         steps = [Step(shard) for shard in shards]
+        self._announced.begin(self._version + 1)
         answers = await self._ask(steps, Stepped, self._deadlines.step)
         longest_busy = max(answer.busy_seconds for answer in answers)
         packing["time/pack_s"] = max(now() - began - longest_busy, 0.0)  # our clock may have stood still meanwhile
         sizes = [answer.sizes for answer in answers]
         packing |= packing_report(batch, sizes, self._packing)
         self._version += 1
-        self._stepped_at[self._version] = now()
+        self._announced.made(self._version)
         self._ranks.refuse_other_versions([answer.version for answer in answers], self._version)
         of_ranks = [answer.logprobs for answer in answers]
         tokens = trained_tokens(batch, shards, of_ranks, self._packing)
@@ -207,34 +206,25 @@ class TrainerClient:
         Raises:
             ProcessDied, TrainerError, DeadlineError: the publisher died, raised, or took too long.
         """
-        update = await self._announced(version)
+        update = await self._wait_announced(version)
         if update.transport != "broadcast":
             return update
         async with self._one_claim_at_a_time:
             claimed = await self._claim(version)
-        return await self._announced(claimed)
+        return await self._wait_announced(claimed)
 
-    async def _announced(self, version: int) -> WeightUpdate:
+    async def _wait_announced(self, version: int) -> WeightUpdate:
         """Wait until `version` or a newer one is published."""
-        self._waits.check()
-        update = self._published.find(version)
-        if update is not None:
-            return update
-        if version not in self._wanted:
-            self._wanted[version] = self._waits.new()
         async with self._rank_0_deadline(self._deadlines.swap, f"to publish the weights of version {version}"):
-            return await asyncio.shield(self._wanted[version])
+            return await self._announced.at_least(version)
 
     async def _claim(self, version: int) -> int:
         """Have rank 0 keep the newest version, `version` at least, until engines are sent a newer one; return it."""
-        with self._thread_answers.next(channel.CLAIMS) as claimed:
-            async with self._rank_0_deadline(self._deadlines.swap, f"to keep version {version} for engines"):
-                try:
-                    await self._connections.send(channel.CLAIMS, 0, Claim(version))
-                except ConnectionError as error:
-                    raise TrainerError(f"trainer rank 0 keeps no version for engines: {error}") from error
-                answer: Claimed = await claimed
-                return answer.version
+        try:
+            claimed: Claimed = await self._ask_thread(channel.CLAIMS, Claim(version), channel.CLAIMS, Claimed)
+        except ConnectionError as error:
+            raise TrainerError(f"trainer rank 0 keeps no version for engines: {error}") from error
+        return claimed.version
 
     async def save(self, path: Path) -> None:
         """See Trainer. First waits until the previous save is written, because a rank keeps one copy at a time.
@@ -282,8 +272,8 @@ class TrainerClient:
             TrainerError: rank 0 could not open the group. No engine has a part in that.
         """
         try:
-            joined = await self._ask_thread(channel.SENDERS, Join(group, world_size), answering=group)
-        except (DeadlineError, EngineError) as error:
+            joined = await self._ask_thread(channel.SENDERS, Join(group, world_size), group, Joined, Sent)
+        except (DeadlineError, ConnectionError) as error:
             raise TrainerError(f"trainer rank 0 opens no group for a broadcast: {error}") from error
         if isinstance(joined, Sent):
             raise TrainerError(f"group {group}: trainer rank 0 could not open it: {joined.error}")
@@ -291,8 +281,11 @@ class TrainerClient:
 
     async def send(self, group: str, version: int) -> None:
         """See WeightSender."""
-        sent = await self._ask_thread(group, Send(version), answering=group)
-        if not isinstance(sent, Sent) or sent.error:
+        try:
+            sent = await self._ask_thread(group, Send(version), group, Sent)
+        except ConnectionError as error:
+            raise EngineError(f"group {group}: {error}") from error
+        if sent.error:
             raise EngineError(f"group {group}: trainer rank 0 could not send version {version}: {sent}")
 
     async def leave(self, group: str) -> None:
@@ -300,16 +293,19 @@ class TrainerClient:
         with contextlib.suppress(ConnectionError):  # the thread has ended with its group
             await self._connections.send(group, 0, Leave())
 
-    async def _ask_thread(self, thread: str, message: Struct, answering: str) -> Joined | Sent:
-        """Send `message` to one of rank 0's threads, and wait for an answer of the thread `answering`."""
-        with self._thread_answers.next(answering) as answered:
+    async def _ask_thread(self, thread: str, message: Struct, answering: str, *kinds: type[Struct]) -> Any:
+        """Send `message` to one of rank 0's threads, and wait for an answer of the thread `answering`.
+
+        Args:
+            kinds: of the answer.
+
+        Raises:
+            ConnectionError: a thread is gone, or has never connected.
+        """
+        with self._thread_answers.next(answering, *kinds) as answered:
             async with self._rank_0_deadline(self._deadlines.swap, f"to answer {message}"):
-                try:
-                    await self._connections.send(thread, 0, message)
-                except ConnectionError as error:
-                    raise EngineError(f"group {answering}: {error}") from error
-                answer: Joined | Sent = await answered
-                return answer
+                await self._connections.send(thread, 0, message)
+                return await answered
 
     # ---- waiting
 
@@ -323,7 +319,7 @@ class TrainerClient:
             for rank, message in enumerate(messages):
                 # A rank whose connection is gone has died. RankWatch reports that, and ends the wait below.
                 with contextlib.suppress(ConnectionError):
-                    await self._connections.send(TRAINER, rank, message)
+                    await self._connections.send(channel.TRAINER, rank, message)
             request = type(messages[0]).__name__
             what = f"at version {self._version} to answer {request} with {answer.__name__}"
             return await self._collect(self._answers, seconds, what)
@@ -367,11 +363,12 @@ class TrainerClient:
         self._waits.fail(await failure)
 
     def _deliver(self, sender: Hello, message: channel.FromRank) -> None:
-        """Give a message to whoever waits for it; TypeError: nobody waits for one of its kind."""
+        """Give a message to whoever waits for it; TypeError: it is not due."""
+        channel.refuse_wrong_sender(sender, message)
         if isinstance(message, Failed):
             self._ranks.raised(describe_failure(sender, message))
         elif isinstance(message, Published):
-            self._deliver_update(message.update)
+            self._announced.add(message.update)
         elif isinstance(message, Saved):
             if self._saving is None:
                 raise TypeError("nothing was to be saved")
@@ -379,20 +376,19 @@ class TrainerClient:
         elif isinstance(message, Joined | Sent | Claimed):
             self._thread_answers.add(sender.role, message)
         elif isinstance(message, Left):
-            return  # its connection is forgotten
-        elif sender.role == TRAINER:
+            self._thread_answers.left(sender.role)
+        elif sender.role == channel.TRAINER:
             if isinstance(message, Hello):
                 self._ranks.greeted(message)
             assert self._answers is not None
             self._answers.add(sender.rank, message)
-        elif sender.role in self._connected:
-            set_if_waiting(self._connected[sender.role], None)
+        else:
+            assert isinstance(message, Hello), "other kinds are refused above"
+            self._greet_thread(sender.role)
 
-    def _deliver_update(self, update: WeightUpdate) -> None:
-        self._published.add(update)
-        begun = self._stepped_at.get(update.version, now())  # it may be complete before the last rank has answered
-        self._stepped_at = {version: at for version, at in self._stepped_at.items() if version > update.version}
-        add_span("trainer", "publication", f"publication of version {update.version}", begun, now())
-        satisfied = [version for version in self._wanted if version <= update.version]
-        for version in satisfied:
-            set_if_waiting(self._wanted.pop(version), update)
+    def _greet_thread(self, role: str) -> None:
+        """Note that a thread has connected; TypeError: nobody has asked for such a group."""
+        if role in self._connected:
+            set_if_waiting(self._connected[role], None)
+        elif role not in (channel.SAVER, channel.PUBLISHER) and not self._thread_answers.expects(role):
+            raise TypeError("Hello of a group that nobody has asked to open")

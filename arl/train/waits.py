@@ -1,8 +1,7 @@
 """Wait for what trainer ranks report. The first failure ends every wait, present and future."""
 
 import asyncio
-import contextlib
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from typing import Any, NoReturn
 
 from msgspec import Struct
@@ -46,7 +45,8 @@ class Waits:
             return
         self._failure = error
         self._failed.set()
-        for future in list(self._pending):
+        waiting = [future for future in self._pending if not future.done()]  # one that has just ended is removed later
+        for future in waiting:
             future.set_exception(error)
             future.exception()  # marks it as seen: nobody may be waiting for it
 
@@ -114,33 +114,6 @@ class Answers:
     def missing(self) -> set[int]:
         """Return the ranks that have not answered."""
         return set(range(self._num_ranks)) - self.by_rank.keys()
-
-
-class ThreadAnswers:
-    """Gives each answer of a thread to whoever asked it. Only roles of threads that are being asked are kept."""
-
-    def __init__(self, waits: Waits) -> None:
-        self._waits = waits
-        self._asked: dict[str, asyncio.Future[Any]] = {}
-
-    def __len__(self) -> int:
-        """Return how many threads are being asked."""
-        return len(self._asked)
-
-    @contextlib.contextmanager
-    def next(self, role: str) -> Iterator[asyncio.Future[Any]]:
-        """Yield the future of the next answer of the thread `role`."""
-        answered = self._waits.new()
-        self._asked[role] = answered
-        try:
-            yield answered
-        finally:
-            del self._asked[role]
-
-    def add(self, role: str, answer: Struct) -> None:
-        """Give the answer to whoever waits for it. One that comes after the deadline of the question is dropped."""
-        if role in self._asked:
-            set_if_waiting(self._asked[role], answer)
 
 
 def set_if_waiting(future: asyncio.Future[Any], value: Any) -> None:

@@ -26,6 +26,7 @@ LOGS = "logs"
 PERIOD = 0.25  # seconds between two looks
 PIECE = 1 << 16  # bytes at the end of a log that are read first; twice as many each time that they are too few
 MOST_BYTES = 1 << 25  # that are read of a log at once; the parts that arl writes are half as long
+LONGEST_LINE = 1 << 20  # bytes that are kept of a line whose end is not written yet
 
 Show = Callable[[str], object]
 
@@ -41,10 +42,16 @@ class RoleLog:
     unfinished: bytes = b""  # the beginning of a line
 
     def new_lines(self) -> list[str]:
-        """Return the whole lines that have been added. A log that was cut back is read from its begin."""
+        """Return the whole lines that have been added. A log that was cut back is read from its begin.
+
+        What there is of a line is a line as well, if it is longer than LONGEST_LINE: its end may never come.
+        """
         with _open_parts(self.path) as parts:
             added = [self._read_part(part) for part in self._unread(parts)]
         *lines, self.unfinished = b"".join([self.unfinished, *added]).split(b"\n")
+        if len(self.unfinished) > LONGEST_LINE:
+            lines.append(self.unfinished)
+            self.unfinished = b""
         return [line.decode(errors="replace") for line in lines]
 
     def _unread(self, parts: Sequence[BinaryIO]) -> Sequence[BinaryIO]:

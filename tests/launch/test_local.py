@@ -91,8 +91,26 @@ def test_a_process_whose_output_cannot_be_logged_ends_with_that_reason(tmp_path:
             child = await launcher.start("engine-0", command(READY), ONE_THREAD)
             await child.ready(120)
 
-    with pytest.raises(ProcessDied, match=r"could not be logged .*\nIts log .* cannot be read: Is a directory"):
+    with pytest.raises(ProcessDied, match=r"could not be logged \(.*: cannot be written \(Is a directory\)"):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("after", ["print('more')", "import time; time.sleep(600)"])
+def test_a_failure_to_read_a_line_of_output_ends_the_wait_for_its_process_by_its_own_name(
+    tmp_path: Path, after: str
+) -> None:
+    def read(line: str) -> None:
+        raise KeyError(line)
+
+    async def main() -> None:
+        async with LocalLauncher(tmp_path, patience=1) as launcher:
+            child = await launcher.start("warmup", command(f"print('odd', flush=True); {after}"), ONE_THREAD, read)
+            assert "arl failed to read a line of its output (KeyError('odd'))" in await child.ended()
+            await child.finished(120)
+
+    with pytest.raises(KeyError, match="odd"):
+        asyncio.run(main())
+    assert (tmp_path / "warmup.log").read_text().startswith("odd\n")
 
 
 def test_a_process_that_is_never_ready_runs_into_the_deadline(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from arl.metrics.console import ConsoleDisplay
 from arl.run.file_manifest import write_manifest
-from arl.run.starting_model import is_intact, share_with_nodes
+from arl.run.starting_model import is_intact, share_with_nodes, show_progress
 
 
 def cached_model(directory: Path) -> Path:
@@ -84,3 +84,25 @@ def test_a_damaged_warm_up_in_the_cache_is_named_and_removed_so_that_it_is_made_
     assert name in output.getvalue()
     assert not cached.exists()
     assert not is_intact(cached, display)
+
+
+STRANGE_LINES = [
+    '{"accuracy": 0.5}',
+    '{"accuracy": ',
+    '{"stage": "of the task", "step": 3, "accuracy": 0.5, "seconds": 1.0}',
+    '{"stage": "counting", "step": "third", "accuracy": 0.5, "seconds": 1.0}',
+    "a line of text with accuracy",
+]
+
+
+@pytest.mark.parametrize("line", STRANGE_LINES)
+def test_what_a_task_prints_while_it_warms_up_is_no_progress(line: str) -> None:
+    output = io.StringIO()
+    display = ConsoleDisplay(Console(file=output, width=1000))
+    display.begin("warm-up", 30)
+    show_progress(line, {"counting": 20}, display)
+    assert "accuracy" not in output.getvalue()
+    show_progress(
+        '{"stage": "counting", "step": 3, "loss": 1, "accuracy": 0.5, "seconds": 1.0}', {"counting": 20}, display
+    )
+    assert "warm-up    3  counting: accuracy 0.500  1 s" in output.getvalue()

@@ -1,40 +1,12 @@
-"""Answers of rank 0's threads reach whoever asked, and nothing is kept of threads that nobody asks."""
+"""The first failure of a trainer ends every wait, and each rank answers once."""
 
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from arl.errors import TrainerError
 from arl.train.channel import Saved, Sent
-from arl.train.waits import Answers, ThreadAnswers, Waits, WatchedTasks
-
-OUTCOMES = ["answered", "given up", "failed"]
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(OUTCOMES))))
-def test_after_any_series_of_questions_nothing_of_them_is_kept(questions: list[tuple[int, str]]) -> None:
-    async def scene() -> None:
-        waits = Waits()
-        answers = ThreadAnswers(waits)
-        for number, (thread, outcome) in enumerate(questions):
-            role = f"group {number}-{thread}"
-            if outcome == "failed":
-                with pytest.raises(TrainerError), answers.next(role):
-                    raise TrainerError("its connection is gone")
-            elif outcome == "given up":
-                with pytest.raises(TimeoutError), answers.next(role) as answered:
-                    async with asyncio.timeout(0):
-                        await answered
-            else:
-                with answers.next(role) as answered:
-                    answers.add(role, Sent())
-                    assert await answered == Sent()
-            answers.add(role, Sent("too late"))
-            assert len(answers) == 0
-
-    asyncio.run(scene())
+from arl.train.waits import Answers, Waits, WatchedTasks
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), TrainerError("rank 1 has sent what is no message")])
@@ -63,5 +35,19 @@ def test_a_rank_that_answers_twice_or_something_else_is_refused() -> None:
             answers.add(1, Sent())
         with pytest.raises(TypeError, match="Saved from rank 0 instead of Sent"):
             answers.add(0, Saved(1))
+
+    asyncio.run(scene())
+
+
+def test_a_failure_ends_the_waits_that_are_left_also_just_after_another_one_has_ended() -> None:
+    async def scene() -> None:
+        waits = Waits()
+        answered = waits.new()
+        pending = waits.new()
+        answered.set_result(None)
+        waits.fail(TrainerError("rank 1 was lost"))
+        with pytest.raises(TrainerError, match="rank 1 was lost"):
+            await pending
+        assert await answered is None
 
     asyncio.run(scene())

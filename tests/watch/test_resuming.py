@@ -1,6 +1,8 @@
 """A run that is resumed is not shown as ended while its recipe and its checkpoint are still checked."""
 
 import io
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,22 @@ def test_a_run_without_a_status_gets_none_by_being_resumed(tmp_path: Path) -> No
     run = a_run(tmp_path)
     with shown_as_resuming(run):
         assert not (run / "status.json").exists()
+
+
+@pytest.mark.parametrize("cause", [InputError("its data is gone"), KeyboardInterrupt()])
+def test_why_a_run_cannot_be_resumed_is_raised_also_if_its_status_cannot_be_written_back(
+    tmp_path: Path, cause: BaseException
+) -> None:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    run = a_run(directory, a_status(end="finished"))
+
+    def fail() -> None:
+        shutil.rmtree(run)
+        raise cause
+
+    with pytest.raises(type(cause)) as raised, shown_as_resuming(run):
+        fail()
+    assert raised.value is cause
+    (note,) = cause.__notes__
+    assert re.search(r"could not be written back: .* cannot be written: its directory .* was deleted", note)

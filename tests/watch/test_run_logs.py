@@ -14,7 +14,7 @@ from arl.errors import InputError
 from arl.launch.rotating_log import RotatingLog
 from arl.metrics.run_status import RunStatus
 from arl.watch import liveness
-from arl.watch.run_logs import MOST_BYTES, RoleLog, find_logs, follow_logs, list_logs, print_ends
+from arl.watch.run_logs import LONGEST_LINE, MOST_BYTES, RoleLog, find_logs, follow_logs, list_logs, print_ends
 from tests.watch.statuses import a_run, a_status, writing
 
 
@@ -207,3 +207,18 @@ def test_a_log_without_line_ends_that_is_larger_than_the_memory_is_read_at_its_e
         tracemalloc.stop()
     assert last == "serves"
     assert peak < 16 * MOST_BYTES
+
+
+def test_a_line_without_an_end_that_is_followed_is_shown_in_parts_and_is_not_kept(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.touch()
+    log = RoleLog("a", file)
+    piece = b"x" * (LONGEST_LINE // 2)
+    shown: list[str] = []
+    for _ in range(7):
+        with file.open("ab") as grown:
+            grown.write(piece)
+        shown += log.new_lines()
+        assert len(log.unfinished) <= LONGEST_LINE
+    shown += log.rest()
+    assert [len(line) for line in shown] == [3 * len(piece), 3 * len(piece), len(piece)]

@@ -70,7 +70,7 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
     """Return the budgets of a run whose recipe has no `auto`."""
     sides = _sides(recipe, placement, transport, given)
     if not placement.on_gpus:
-        budgets = [_host_without_gpus(recipe, placement, sides, given)]
+        budgets = [_host_without_gpus(placement, sides, given)]
     elif recipe.mode == "collocated":
         budgets = [*_shared_devices(recipe, sides, given), _host_of_gpus(recipe, placement, sides, given)]
     else:
@@ -247,7 +247,7 @@ def _host_of_gpus(recipe: Recipe, placement: Placement, sides: _Sides, given: Me
     )
 
 
-def _host_without_gpus(recipe: Recipe, placement: Placement, sides: _Sides, given: MemoryInputs) -> MemoryBudget:
+def _host_without_gpus(placement: Placement, sides: _Sides, given: MemoryInputs) -> MemoryBudget:
     """Return what both sides and everything between them take of the host's memory."""
     num_ranks = len(placement.ranks)
     num_engines = len(placement.engines) + (0 if placement.evaluation is None else 1)
