@@ -6,11 +6,14 @@ model.path ─► a directory ─► taken
                                                  saying all three
 """
 
+import os
 import shlex
+import stat
 from pathlib import Path
 
 from arl.data.hub import go_offline, hub_refusal
 from arl.data.model_directory import check_model_directory
+from arl.data.source_files import file_mode
 from arl.errors import DataError
 
 DESCRIPTION = ["*.json", "*.txt", "*.jinja", "tokenizer.model"]  # files of config and tokenizer
@@ -23,7 +26,7 @@ def split_revision(path: str) -> tuple[str, str | None]:
     (('Qwen/Qwen2.5-0.5B-Instruct', '7ae5576'), ('Qwen/Qwen2.5-0.5B-Instruct', None))
     """
     name, at, revision = path.partition("@")
-    if not at or Path(path).is_dir():
+    if not at or os.path.isdir(path):  # unlike Path.is_dir, it is false where this user may not look
         return path, None
     return name, revision
 
@@ -53,7 +56,7 @@ def check_model_source(path: str) -> None:
     Raises:
         DataError: says which directory, which cache and which address were looked at, and what each of them said.
     """
-    if Path(path).is_dir():
+    if stat.S_ISDIR(file_mode(Path(path), f"model.path {path}")):
         check_model_directory(Path(path))
         return
     name, revision = split_revision(path)
@@ -93,7 +96,7 @@ def is_local(path: str) -> bool:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-    if "/" in path and Path(path).parent.is_dir():
+    if "/" in path and os.path.isdir(Path(path).parent):
         return True
     try:
         validate_repo_id(path)
@@ -105,7 +108,10 @@ def is_local(path: str) -> bool:
 def _siblings(path: Path) -> str:
     """Say which directories lie beside a path that does not exist."""
     parent = path.absolute().parent
-    if not parent.is_dir():
+    if not os.path.isdir(parent):
         return f", nor {parent}"
-    names = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
+    try:
+        names = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
+    except OSError as error:
+        return f"; {parent} cannot be listed ({error.strerror})"
     return f"; {parent} has {', '.join(names[-8:]) or 'no directories'}"

@@ -5,7 +5,7 @@ model.path OWNER/NAME ─► OWNER/NAME@COMMIT        data.path hf://datasets/OW
 RUN/recipe.yaml keeps the commits. A resumed run takes them from there, whatever the hub has by then.
 """
 
-from pathlib import Path
+import os
 
 from msgspec import structs
 
@@ -40,7 +40,7 @@ def pin_sources(recipe: Recipe, recorded: Recipe | None = None) -> Recipe:
 
 
 def _pin_model(path: str | None, recorded: str | None) -> str | None:
-    if path is None or Path(path).is_dir():
+    if path is None or os.path.isdir(path):
         return path
     name, revision = split_revision(path)
     if is_local(name):

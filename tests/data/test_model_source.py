@@ -1,5 +1,6 @@
 """A model that is nowhere is refused at once, with every place that was looked at."""
 
+import os
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -70,6 +71,33 @@ def test_a_directory_that_does_not_exist_is_refused_beside_its_neighbors(tmp_pat
     (tmp_path / "step_9").mkdir()
     message = refusal(str(tmp_path / "step_10"))
     assert message == f"model.path {tmp_path}/step_10: there is no directory {tmp_path}/step_10; {tmp_path} has step_9"
+
+
+@pytest.fixture
+def model_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Make a model directory in the current one, and become a user without rights there if this is root."""
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    user = os.geteuid()
+    try:
+        yield Path("model")
+    finally:
+        os.seteuid(user)
+        tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("around", "model", "complaint"),
+    [(0o711, 0o311, "cannot be listed"), (0o711, 0o644, "cannot be looked up"), (0o600, 0o700, "cannot be looked up")],
+)
+def test_a_model_that_this_user_may_not_read_is_refused(
+    model_of_another: Path, around: int, model: int, complaint: str
+) -> None:
+    model_of_another.chmod(model)
+    Path().chmod(around)
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    assert f"{complaint} (Permission denied)" in refusal("./model")
 
 
 @pytest.mark.parametrize(
