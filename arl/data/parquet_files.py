@@ -1,7 +1,7 @@
 """Write Parquet files, and read what somebody else wrote. Every reader opens it here, so that a bad one is a DataError.
 
     open_parquet: regular file? ─► footer: columns, types, sizes ─► ParquetFile, whose pages are checked
-    open_foreign: the same for a file of any columns, in any codec ─► ParquetFile, whose texts stay in dictionaries
+    open_foreign: the same for any columns and codecs ─► headers of pages: sizes ─► ParquetFile, texts in dictionaries
 
 A few bytes of Parquet can stand for gigabytes: a run length, a dictionary, a compressed page of zeros. So the footer
 must agree with the size of the file before anything is decoded, and texts can be left in their dictionaries.
@@ -15,6 +15,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from arl.data.parquet_pages import sum_pages
 from arl.errors import DataError
 from arl.files import open_regular
 
@@ -64,6 +65,7 @@ def open_foreign(path: Path, what: str) -> Iterator[tuple[pq.ParquetFile, int]]:
     """
     with _refused(what, "download or write it again"), open_regular(path) as file:
         metadata, size = _read_footer(file)
+        _check_pages(file, metadata, size)
         texts = [
             column.path
             for column in map(metadata.schema.column, range(metadata.num_columns))
@@ -178,6 +180,21 @@ def _check_sizes(metadata: pq.FileMetaData, size: int) -> None:
         raise ValueError(f"it has {num_values} values, more than {size} bytes can hold")
     if num_bytes > _most_decoded(size):
         raise ValueError(f"it has {num_bytes} bytes when it is decoded, too many for a file of {size} bytes")
+
+
+def _check_pages(file: BinaryIO, metadata: pq.FileMetaData, size: int) -> None:
+    """Refuse a file whose pages are larger than its bytes can be, whatever its footer says."""
+    num_values = 0
+    num_bytes = 0
+    for number in range(metadata.num_row_groups):
+        for place in range(metadata.num_columns):
+            sums = sum_pages(file, metadata.row_group(number).column(place))
+            num_values += sums.num_values
+            num_bytes += sums.num_bytes
+    if num_values > LEAST_VALUES + VALUES_PER_BYTE * size:
+        raise ValueError(f"its pages have {num_values} values, more than {size} bytes can hold")
+    if num_bytes > _most_decoded(size):
+        raise ValueError(f"its pages have {num_bytes} bytes when they are decoded, too many for a file of {size} bytes")
 
 
 def _most_decoded(size: int) -> int:

@@ -1,6 +1,8 @@
 """Parquet files of arl's own are read as written; files of others may be of any codec, but not of any size."""
 
+import contextlib
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -8,6 +10,7 @@ import pytest
 
 from arl.data.jsonl import LONGEST_LINE
 from arl.data.parquet_files import LEAST_VALUES, read_parquet, write_parquet
+from arl.data.parquet_pages import sum_pages
 from arl.data.parquet_rows import parquet_rows
 from arl.errors import DataError
 
@@ -89,3 +92,64 @@ def test_texts_in_every_kind_of_column_come_back_as_they_were(tmp_path: Path) ->
     pq.write_table(pa.table(columns), tmp_path / "p.parquet")
     row = {"text": long, "list": ["b", "c"], "map": [{"key": "k" * 9_000, "value": "v"}], "bytes": b"\xff"}
     assert list(parquet_rows(tmp_path / "p.parquet", "data.path")) == [row] * 3
+
+
+def _footer_integer(number: int, length: int) -> bytes:
+    """Write a number as Thrift does in a footer, with as many bytes as another one takes."""
+    number <<= 1
+    parts = [(number >> (7 * place)) & 127 for place in range(length)]
+    return bytes(part | 128 for part in parts[:-1]) + bytes(parts[-1:])
+
+
+def test_a_footer_that_makes_a_file_look_small_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "p.parquet"
+    column = pa.array([b"a" * 1_000_000] * 100)
+    pq.write_table(pa.table({"prompt": column}), path, compression="brotli", use_dictionary=False)
+    (size,) = {pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size}
+    length = ((2 * size).bit_length() + 6) // 7
+    honest = path.read_bytes()
+    path.write_bytes(honest.replace(_footer_integer(size, length), _footer_integer(1000, length)))
+    assert pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size == 1000
+    with pytest.raises(DataError, match=r"its pages have 100\d{6} bytes when they are decoded"):
+        next(parquet_rows(path, "data.path"))
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd", "brotli"])
+def test_the_headers_of_pages_count_the_values_of_a_column(tmp_path: Path, version: str, codec: str) -> None:
+    path = tmp_path / "p.parquet"
+    columns = {"text": [f"{i}" for i in range(5000)], "list": [[i, None] for i in range(5000)], "null": [None] * 5000}
+    pq.write_table(
+        pa.table(columns),
+        path,
+        compression=codec,
+        data_page_version=version,
+        data_page_size=1000,
+        row_group_size=700,
+        write_page_checksum=True,
+    )
+    metadata = pq.read_metadata(path)
+    with path.open("rb") as file:
+        for group in range(metadata.num_row_groups):
+            for place in range(metadata.num_columns):
+                chunk = metadata.row_group(group).column(place)
+                sums = sum_pages(file, chunk)
+                assert sums.num_values == chunk.num_values
+                assert sums.num_bytes <= chunk.total_uncompressed_size
+    assert len(list(parquet_rows(path, "data.path"))) == 5000
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_damaged_headers_of_pages_are_refused_or_read(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "p.parquet"
+    pq.write_table(pa.table({"prompt": [f"{i}" for i in range(100)]}), path, compression="none")
+    random = Random(seed)
+    content = bytearray(path.read_bytes())
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    for place in random.sample(range(4, 60), 3):
+        content[place] = random.choice((0, 0x18, 0x1C, 0x19, 0xFF, random.randrange(256)))
+    with path.open("w+b") as file:
+        file.write(content)
+        file.flush()
+        with contextlib.suppress(ValueError):
+            sum_pages(file, chunk)
