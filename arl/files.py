@@ -87,5 +87,19 @@ def decode_with(decoder: "msgspec.json.Decoder[Value] | msgspec.msgpack.Decoder[
         raise msgspec.DecodeError(_what_is_wrong(error)) from None
 
 
+def depth_of(value: Any) -> int:
+    """Return how many lists and objects are inside each other in a decoded value, at most.
+
+    >>> depth_of({"a": [1, [2]]}), depth_of(7)
+    (3, 0)
+    """
+    depth = 0
+    level = [value]
+    while containers := [inner for inner in level if isinstance(inner, dict | list)]:
+        depth += 1
+        level = [part for inner in containers for part in (inner.values() if isinstance(inner, dict) else inner)]
+    return depth
+
+
 def _what_is_wrong(error: UnicodeError | RecursionError) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else f"it is no UTF-8 ({error})"

@@ -77,9 +77,10 @@ def hub_commit(repo: str, kind: str, revision: str | None) -> str | None:
         return commits[0]
     folder = repo_folder_name(repo_id=repo, repo_type=kind)
     try:
-        return (Path(constants.HF_HUB_CACHE) / folder / "refs" / (revision or "main")).read_text().strip()
+        found = (Path(constants.HF_HUB_CACHE) / folder / "refs" / (revision or "main")).read_text().strip()
     except (OSError, ValueError):
         return None
+    return found if COMMIT.fullmatch(found) else None
 
 
 def _no_answer() -> Refusal:

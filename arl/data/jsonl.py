@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from arl.errors import DataError
-from arl.files import open_regular
+from arl.files import depth_of, open_regular
 
 LONGEST_LINE = 16_000_000  # bytes
 DEEPEST = 64  # lists and objects inside each other
@@ -82,7 +82,7 @@ def read_object(line: str) -> dict[str, Any]:
         raise NotARowError(TOO_DEEP) from error
     if not isinstance(value, dict):
         raise NotARowError(f"is {type(value).__name__}, and must be one JSON object")
-    if line.count("[") + line.count("{") > DEEPEST and _depth(value) > DEEPEST:
+    if line.count("[") + line.count("{") > DEEPEST and depth_of(value) > DEEPEST:
         raise NotARowError(TOO_DEEP)
     if _MAY_BE_SURROGATE.search(line) and not _is_unicode(value):
         raise NotARowError("has half of a surrogate pair (\\ud800 … \\udfff), which is no character")
@@ -136,19 +136,6 @@ _decoder = json.JSONDecoder(
     parse_float=_float,
     parse_constant=_constant,
 )
-
-
-def _depth(value: Any) -> int:
-    """Return how many lists and objects are inside each other, at most."""
-    depth = 0
-    level = [value]
-    while level:
-        containers = [inner for inner in level if isinstance(inner, dict | list)]
-        if not containers:
-            break
-        depth += 1
-        level = [part for inner in containers for part in (inner.values() if isinstance(inner, dict) else inner)]
-    return depth
 
 
 def _is_unicode(value: Any) -> bool:

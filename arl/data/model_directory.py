@@ -16,14 +16,16 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from arl.data.source_files import file_mode
 from arl.errors import DataError
-from arl.files import decode_json, read_regular
+from arl.files import decode_json, depth_of, read_regular
 
 OPENED = (".json", ".txt", ".jinja", ".model", ".safetensors")  # ends of the names that libraries may open
 TEMPLATES = "additional_chat_templates"  # a folder of further templates
 DESCRIPTION_BYTES = 16 << 20
 DEEPEST = 32  # lists and objects inside each other
 AGAIN = "copy it again from where the model came from"
+PERMIT = "give this user the right to read the model, or copy it to another directory"
 
 Count = Annotated[int, Meta(ge=1, le=1 << 24)]
 Positive = Annotated[float, Meta(gt=0, le=1e30)]
@@ -54,9 +56,9 @@ def check_model_directory(path: Path) -> None:
         DataError: names the file, and says what is wrong with it.
     """
     for directory in (path, path / TEMPLATES):
-        if directory.is_dir():
+        if stat.S_ISDIR(file_mode(directory, f"model.path {directory}")):
             _refuse_irregular(directory)
-    if (path / "config.json").exists():
+    if file_mode(path / "config.json", f"model.path {path}/config.json"):
         _check_config(path / "config.json")
 
 
@@ -72,7 +74,7 @@ def read_description(file: Path) -> dict[str, Any]:
         raise DataError(f"{file}: is damaged ({error}); {AGAIN}") from error
     if not isinstance(content, dict):
         raise DataError(f"{file}: is damaged, because it holds no JSON object; {AGAIN}")
-    if _depth(content) > DEEPEST:
+    if depth_of(content) > DEEPEST:
         raise DataError(f"{file}: is damaged, because it is nested more than {DEEPEST} deep; {AGAIN}")
     return content
 
@@ -106,7 +108,12 @@ def reading_model(path: str | Path, what: str) -> Iterator[None]:
 
 
 def _refuse_irregular(directory: Path) -> None:
-    for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
+    try:
+        with os.scandir(directory) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+    except OSError as error:
+        raise DataError(f"model.path {directory}: cannot be listed ({error.strerror}); {PERMIT}") from error
+    for entry in entries:
         if not entry.name.endswith(OPENED):
             continue
         try:
@@ -129,19 +136,3 @@ def _check_config(file: Path) -> None:
         raise DataError(
             f"{file}: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}; {AGAIN}"
         )
-
-
-def _depth(value: Any) -> int:
-    """Return how deep lists and objects are inside each other."""
-    depth = 0
-    level = [value]
-    while level:
-        depth += 1
-        inner: list[Any] = []
-        for holder in level:
-            if isinstance(holder, dict):
-                inner += holder.values()
-            elif isinstance(holder, list):
-                inner += holder
-        level = [one for one in inner if isinstance(one, dict | list)]
-    return depth

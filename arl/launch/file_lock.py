@@ -12,9 +12,9 @@ def open_lock(path: Path) -> BinaryIO:
     """Open a file to lock it, and make it if it is missing. Nobody reads what is in it.
 
     Raises:
-        OSError: it cannot be made, or is no regular file. Opening a FIFO would wait for its other end.
+        OSError: it cannot be made, is a link, or is no regular file. Opening a FIFO would wait for its other end.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))

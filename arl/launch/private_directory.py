@@ -27,11 +27,11 @@ def private_directory(place: Path, prefix: str) -> Iterator[Path]:
 
     Those of this prefix whose owners were killed are removed first.
     """
-    from arl.launch.file_lock import try_lock  # the guard does without
+    from arl.launch.file_lock import open_lock, try_lock  # the guard does without
 
     remove_abandoned(place, prefix)
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=place.absolute()))  # of mode 0700
-    with (directory / LOCK).open("w") as lock:  # before the guard starts: until then it would pass for an abandoned one
+    with open_lock(directory / LOCK) as lock:  # before the guard starts: until then it would pass for an abandoned one
         assert try_lock(lock), f"{directory} is new, and locked by somebody else"
         with removed_with_us(directory):
             yield directory
@@ -47,10 +47,11 @@ def nearest_directory(path: Path) -> Path:
 
 def remove_abandoned(place: Path, prefix: str) -> None:
     """Remove what `private_directory` has made in `place` for processes that are gone."""
-    from arl.launch.file_lock import try_lock
+    from arl.launch.file_lock import open_lock, try_lock
 
     for directory in place.glob(f"{prefix}*"):
-        with contextlib.suppress(FileNotFoundError), (directory / LOCK).open("a") as lock:  # its owner removes it now
+        # Its owner removes it now, it is another user's, or what has the name of its lock is none of ours.
+        with contextlib.suppress(OSError), open_lock(directory / LOCK) as lock:
             if try_lock(lock):
                 shutil.rmtree(directory, ignore_errors=True)
 

@@ -3,6 +3,7 @@
 {"step": 1, "loss": 0.3, …} ─► Row         a line that holds none ─► its number         a last line without end ─► torn
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +55,32 @@ def read_records(path: Path) -> Records:
 
 def decode_record(line: bytes) -> Row | None:
     """Read one record; None if the line holds none. Python writes NaN, which JSON does not know: it is absent."""
-    if b"NaN" in line or b"Infinity" in line:
-        line = line.replace(b"-Infinity", b"null").replace(b"Infinity", b"null").replace(b"NaN", b"null")
     try:
-        row: Row = decode_json(line, Row)
-    except msgspec.DecodeError:
+        row = _decode(line)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     if "step" not in row or not all(_is_step(row[name]) for name in STEPS if name in row):
         return None
     if any(isinstance(value, list) and len(value) > MOST_ENTRIES for value in row.values()):
         return None
     return {name: _finite(value) for name, value in row.items()}
+
+
+def _decode(line: bytes) -> Row:
+    """Decode a record, by Python's own decoder where the fast one fails and a name or number may be Python's own.
+
+    Raises:
+        msgspec.DecodeError, ValueError, RecursionError: it is none.
+    """
+    row: Row
+    try:
+        row = decode_json(line, Row)
+    except msgspec.DecodeError:
+        if b"NaN" not in line and b"Infinity" not in line:
+            raise
+        found = json.loads(line, parse_constant=lambda name: None, parse_int=float)
+        row = decode_json(msgspec.json.encode(found), Row)  # it writes an infinite number as null
+    return row
 
 
 def step_of(row: Row) -> int:

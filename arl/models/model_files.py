@@ -10,7 +10,7 @@ from msgspec import Struct
 from safetensors import SafetensorError, safe_open
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from arl.data.model_source import DESCRIPTION, split_revision
+from arl.data.model_source import DESCRIPTION, snapshot_of
 from arl.errors import DataError
 from arl.files import decode_json, open_regular, read_regular
 
@@ -31,11 +31,8 @@ def local_copy(path: str | Path) -> Path:
     """
     if Path(path).is_dir():
         return Path(path)
-    from huggingface_hub import snapshot_download
-
-    name, revision = split_revision(str(path))
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=WANTED))
+        return Path(snapshot_of(str(path), WANTED))
     except (OSError, ValueError) as error:
         raise DataError(
             f"model.path {path}: neither a directory nor a model that can be downloaded ({error})"

@@ -66,7 +66,7 @@ class Plan(Struct, frozen=True):
     left_out: tuple[str, ...] = ()  # notes about problems that are not used
     prompts: str = ""  # how problems become prompts, with the beginning of one
     gpus: tuple[Gpu, ...] = ()  # of the run, as far as nvidia-smi knows them
-    notes: tuple[str, ...] = ()  # about the GPUs
+    notes: tuple[str, ...] = ()  # about where the model is, and about the GPUs
     published_in: Path | None = None  # where versions are written; None: not known before the start, or nowhere
     nodes: tuple[Node, ...] = ()  # of the launcher, the controller's first
 
@@ -93,8 +93,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     """
     _check_named_objects(recipe)
     recipe = resolve_auto(recipe, named)
-    if recipe.model.path is not None:
-        check_model_source(recipe.model.path)
+    source = None if recipe.model.path is None else check_model_source(recipe.model.path)
     try_algorithms(recipe)
     check_trackers(recipe)
     nccl_settings(recipe)
@@ -128,7 +127,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         left_out=problems.notes,
         prompts=_describe_prompts(codec, problems.training[0]),
         gpus=report.gpus,
-        notes=report.notes,
+        notes=report.notes if source is None else (source, *report.notes),
         published_in=_published_in(recipe, lags, transport, placement),
         nodes=site.nodes,
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from arl.config.recipe import Recipe, Train
-from arl.config.recipe_file import differences, dump_recipe, load_recipe
+from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import DataError, InputError
 from arl.launch.disk import writing
 from arl.launch.durable import replace_file
@@ -184,15 +184,6 @@ def run_to_resume(recipe: Recipe, file: Path) -> Path:
     if not runs:
         raise InputError(f"--resume: there is no run {recipe.run_directory}; start it without --resume")
     return runs[-1]
-
-
-def recorded_recipe(recipe: Recipe, file: Path) -> Recipe:
-    """Return the recipe of the run that would be resumed, as it was recorded.
-
-    Raises:
-        InputError: there is no such run.
-    """
-    return load_recipe(run_to_resume(recipe, file) / RECIPE)
 
 
 def _runs(recipe: Recipe) -> list[Path]:

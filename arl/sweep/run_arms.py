@@ -13,16 +13,15 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import TextIO
 
 from msgspec import Struct
 
 from arl.clock import deadline, in_thread, now
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe
-from arl.errors import ArlError
+from arl.errors import ArlError, InputError
 from arl.launch.base import Command
-from arl.launch.file_lock import try_lock
+from arl.launch.file_lock import open_lock, try_lock
 from arl.launch.process import LocalProcess, start_process
 from arl.launch.shares import Share
 from arl.metrics.run_files import LOCK, METRICS_FILE
@@ -199,6 +198,7 @@ async def _prepare(run: SweepRun) -> bool:
 
     Raises:
         DeadlineError: it still runs.
+        InputError: what has the name of its lock is no regular file.
     """
     if run.state == "new":
         return False
@@ -215,19 +215,13 @@ async def _wait_until_gone(lock: Path) -> None:
 
     Raises:
         DeadlineError: one still does.
+        InputError: what has the name of the lock is no regular file.
     """
-    file = _open(lock)
-    if file is None:
-        return
-    with file:
+    try:
+        opened = open_lock(lock)  # makes it, if the run was killed before it did
+    except OSError as error:
+        raise InputError(f"{lock}: cannot be opened ({error.strerror}); remove what has its name") from error
+    with opened as file:
         async with deadline(GONE_SECONDS, "sweep", f"the process that runs {lock.parent} to end"):
             while not try_lock(file):  # noqa: ASYNC110 - the lock of another process has no event
                 await asyncio.sleep(POLL_SECONDS)
-
-
-def _open(lock: Path) -> TextIO | None:
-    """Open the lock of a run; None: the run was killed before it made one."""
-    try:
-        return lock.open()
-    except FileNotFoundError:
-        return None

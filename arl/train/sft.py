@@ -70,7 +70,9 @@ def tune_pairs(job: PairsJob) -> None:
         DataError: a line of the file is not a pair, there is none, or the model is not supported.
         InputError: a pair longer than the capacity, or a model larger than memory.
     """
-    check_model_source(job.model)
+    note = check_model_source(job.model)
+    if note is not None:
+        print(note, file=sys.stderr)
     codec = load_codec(job.model)
     pairs = [encode(codec, prompt, response) for prompt, response in read_pairs(Path(job.data))]
     if not pairs:

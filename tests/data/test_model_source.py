@@ -1,5 +1,6 @@
 """A model that is nowhere is refused at once, with every place that was looked at."""
 
+import os
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -10,7 +11,7 @@ import pytest
 from huggingface_hub import constants
 
 from arl.data import hub
-from arl.data.model_source import check_model_source
+from arl.data.model_source import check_model_source, description_of
 from arl.errors import DataError
 
 
@@ -72,6 +73,33 @@ def test_a_directory_that_does_not_exist_is_refused_beside_its_neighbors(tmp_pat
     assert message == f"model.path {tmp_path}/step_10: there is no directory {tmp_path}/step_10; {tmp_path} has step_9"
 
 
+@pytest.fixture
+def model_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Make a model directory in the current one, and become a user without rights there if this is root."""
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    user = os.geteuid()
+    try:
+        yield Path("model")
+    finally:
+        os.seteuid(user)
+        tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("around", "model", "complaint"),
+    [(0o711, 0o311, "cannot be listed"), (0o711, 0o644, "cannot be looked up"), (0o600, 0o700, "cannot be looked up")],
+)
+def test_a_model_that_this_user_may_not_read_is_refused(
+    model_of_another: Path, around: int, model: int, complaint: str
+) -> None:
+    model_of_another.chmod(model)
+    Path().chmod(around)
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    assert f"{complaint} (Permission denied)" in refusal("./model")
+
+
 @pytest.mark.parametrize(
     "path", ["./absent", "~/absent", "runs/a/checkpoints/step_3", "/absent/model", "my--model", "mine/v1.", "a..b"]
 )
@@ -94,9 +122,51 @@ def test_a_hub_that_never_answers_does_not_delay_the_refusal(silent_hub: Event) 
     assert time.perf_counter() - started < 30  # the libraries' own retries take a minute
 
 
+@pytest.fixture(params=[(404, "RepoNotFound"), (404, "RevisionNotFound"), (401, ""), (403, "GatedRepo"), (500, "")])
+def refusing_hub(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[int]:
+    """Start a hub that answers every request with an error."""
+    status, code = request.param
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(status)
+            self.send_header("X-Error-Code", code)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_HEAD
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield status
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_cached_model_that_the_hub_refuses_is_used_with_a_note_and_the_hub_is_asked_again(
+    cache: Path, refusing_hub: int
+) -> None:
+    put(cache, "Qwen/Qwen2.5-0.5B-Instruct")
+    note = check_model_source("Qwen/Qwen2.5-0.5B-Instruct")
+    assert note is not None
+    assert f"answers {refusing_hub}" in note
+    assert note.endswith(f"so the copy in the Hugging Face cache {cache} is used")
+    assert constants.HF_HUB_OFFLINE is False
+    assert description_of("Qwen/Qwen2.5-0.5B-Instruct") == f"{cache}/models--Qwen--Qwen2.5-0.5B-Instruct/snapshots/abc"
+
+
 def test_a_cached_model_without_a_network_is_loaded_from_the_cache_alone(cache: Path) -> None:
     put(cache, "Qwen/Qwen2.5-0.5B-Instruct")
-    check_model_source("Qwen/Qwen2.5-0.5B-Instruct")
+    note = check_model_source("Qwen/Qwen2.5-0.5B-Instruct")
+    assert note is not None
+    assert "http://127.0.0.1:9 cannot be reached" in note
     assert constants.HF_HUB_OFFLINE is True
 
 

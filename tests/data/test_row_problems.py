@@ -133,7 +133,7 @@ def test_a_null_answer_of_a_mapped_column_is_malformed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
-        ("p.parquet", b"PAR1 nonsense", "cannot be read as parquet"),
+        ("p.parquet", b"PAR1 nonsense", "cannot be read as Parquet"),
         ("p.jsonl", b"\xff\xfe{}", "cannot be read as text"),
         ("p.csv", b"a,b", "p.csv is not .jsonl, .json, .parquet"),
     ],
@@ -213,7 +213,7 @@ def test_text_in_parquet_that_is_no_text_is_refused(tmp_path: Path) -> None:
     of_bytes = pa.array([b"\xff"])
     column = pa.Array.from_buffers(pa.string(), 1, of_bytes.buffers())
     pq.write_table(pa.table({"prompt": column}), tmp_path / "p.parquet")
-    with pytest.raises(DataError, match="cannot be read as parquet"):
+    with pytest.raises(DataError, match="cannot be read as Parquet"):
         training(path=str(tmp_path / "p.parquet"))
 
 

@@ -228,7 +228,23 @@ def _write_odd_file(random: Random, path: Path) -> str:
     return f"{path.suffix} {name}"
 
 
+def _write_repeated_text(path: Path) -> None:
+    """Write a file of a kB whose rows have a gigabyte."""
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), ["x" * 1_000_000])
+    with path.open("wb") as file:
+        pq.write_table(pa.table({"prompt": column}), file, compression="zstd")
+
+
+def _write_repeated_numbers(path: Path) -> None:
+    """Write a file of a kB with a list of millions."""
+    column = pa.array([[0] * 4_000_000])
+    with path.open("wb") as file:
+        pq.write_table(pa.table({"prompt": ["x"], "answer": column}), file, compression="zstd")
+
+
 _ODD: dict[str, Callable[[Path], object]] = {
+    "repeated text": _write_repeated_text,
+    "repeated numbers": _write_repeated_numbers,
     "FIFO": os.mkfifo,
     "folder": Path.mkdir,
     "device": lambda path: path.symlink_to("/dev/zero"),

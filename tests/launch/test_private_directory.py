@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from arl.launch.private_directory import private_directory
+from arl.launch.private_directory import LOCK, private_directory
+from tests.launch.test_file_lock import NOT_A_LOCK, put
 from tests.processes import survivors
 
 HOLDER = """
@@ -84,3 +85,11 @@ def test_a_guard_spares_what_another_run_has_made_under_the_same_name(tmp_path: 
     assert not survivors([holder.guard])
     assert holder.directory.exists()
     shutil.rmtree(aside)
+
+
+@pytest.mark.parametrize("name", NOT_A_LOCK)
+def test_a_directory_whose_lock_is_no_regular_file_is_spared(tmp_path: Path, name: str) -> None:
+    (tmp_path / "steps-other").mkdir()
+    precious = put(name, tmp_path / "steps-other" / LOCK)
+    with private_directory(tmp_path, "steps-"):
+        assert precious.read_text() == "keep me"

@@ -73,6 +73,7 @@ class Evaluation:
     context: int  # tokens
     ks: Sequence[int]
     assignments: list[Assignment]
+    note: str | None = None  # about where the model is
 
 
 def evaluate_model(request: Request, display: ConsoleDisplay) -> list[Scored]:
@@ -83,6 +84,8 @@ def evaluate_model(request: Request, display: ConsoleDisplay) -> list[Scored]:
         RunError: the evaluation failed; what was sampled is kept, and the same command continues.
     """
     evaluation = prepare(request)
+    if evaluation.note is not None:
+        display.note(evaluation.note)
     with contextlib.ExitStack() as stack:
         for directory in dict.fromkeys(each.output.directory for each in evaluation.assignments):
             stack.enter_context(locked(directory))
@@ -102,7 +105,7 @@ def prepare(request: Request) -> Evaluation:
         raise InputError(f"MODEL {request.model}: {error}") from error
     request = replace(request, model=follow_link(request.model))
     recipe = for_evaluation(_base_recipe(request))
-    check_model_source(request.model)
+    note = check_model_source(request.model)
     settings = {"problems": ALL_PROBLEMS} | request.sampling
     suites = [open_suite(recipe, name, request.sampling if name == HELD_OUT else settings) for name in _names(request)]
     for suite in suites:
@@ -122,7 +125,7 @@ def prepare(request: Request) -> Evaluation:
         output = SuiteOutput(directory, Record(protocol=protocol, model=identity))
         output.check()
         assignments.append(Assignment(suite, suite_codec, output))
-    return Evaluation(recipe, model, limits.context, request.ks, assignments)
+    return Evaluation(recipe, model, limits.context, request.ks, assignments, note)
 
 
 def _names(request: Request) -> list[str]:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from arl.errors import DataError, InputError
 from arl.files import decode_json, read_regular
-from arl.launch.file_lock import try_lock
+from arl.launch.file_lock import open_lock, try_lock
 from arl.run.evaluation.model_identity import ModelIdentity
 from arl.run.evaluation.protocol import Protocol, differing_fields
 from arl.run.evaluation.sample import SuiteScore
@@ -123,14 +123,21 @@ def locked(directory: Path) -> Iterator[None]:
     """Make the directory, and hold its lock.
 
     Raises:
-        InputError: another process evaluates into it, or it cannot be written.
+        InputError: another process evaluates into it, it cannot be written, or its lock is no regular file.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        file = (directory / LOCK).open("w")
     except OSError as error:
         raise InputError(f"--output {directory}: cannot be written ({error.strerror})") from error
-    with file:
+    path = directory / LOCK
+    try:
+        lock = open_lock(path)
+    except OSError as error:
+        raise InputError(
+            f"--output {directory}: {path} cannot be opened ({error.strerror}); remove what has its name, or give "
+            "another directory"
+        ) from error
+    with lock as file:
         if not try_lock(file):
             raise InputError(f"--output {directory}: another evaluation writes there; wait for it, or end it")
         yield
