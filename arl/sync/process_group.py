@@ -7,6 +7,7 @@ Keys in the store and bytes on the wire are those of SGLang, whose workers take 
 outside of torch's registry, so that one that breaks leaves nothing behind.
 """
 
+import contextlib
 import os
 import threading
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of
 from arl.sync.loading import unflatten
 from arl.sync.stores import StoreEnd, reach_store
 from arl.sync.weight_messages import BUCKETS, InitGroup, UpdateFromDistributed
+
+MOST_JOINING = 8  # groups at a time; each has a thread
 
 
 class Group:
@@ -113,8 +116,18 @@ def _nccl_group(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
     return ProcessGroupNCCL(store, rank, size, options)
 
 
+class Joining:
+    """Hold what became of one `Receiver.join`, so that its caller can give it up while a thread connects."""
+
+    def __init__(self) -> None:
+        self.is_given_up = False
+        self.group: Group | None = None  # once it is joined
+
+
 class Receiver:
     """Receive buckets at an engine's end, and keep them until all are here. `join`, `receive` and `leave` block.
+
+    Any thread may call its methods.
 
     Args:
         seconds: deadline of each wait.
@@ -122,22 +135,77 @@ class Receiver:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._lock = threading.Lock()  # held while any of these change
+        self._joining: set[str] = set()  # groups to which a thread connects
         self._groups: dict[str, Group] = {}
         self._staged: dict[str, dict[str, Tensor]] = {}  # by group
 
-    def join(self, body: InitGroup) -> None:
+    def join(self, body: InitGroup, joining: Joining) -> None:
         """Join the group that the trainer has opened.
 
+        Args:
+            joining: a new one, with which the caller may give up from another thread.
+
         Raises:
-            EngineError: nobody answers there, or this process cannot be that rank.
+            EngineError: nobody answers there, this process cannot be that rank, its name or all places are taken, or
+                the caller has given up.
         """
         _refuse_impossible(body)
-        if body.group_name in self._groups:
-            raise EngineError(f"group {body.group_name}: it is joined already: leave it first")
+        name = body.group_name
+        self._reserve(name)
+        try:
+            group = self._connect(body)
+            with self._lock:
+                if not joining.is_given_up:
+                    joining.group = group
+                    self._groups[name] = group
+                    self._staged[name] = {}
+                    return
+        finally:
+            with self._lock:
+                self._joining.remove(name)
+        _close(group)
+        raise EngineError(f"group {name}: it was joined too late: whoever asked for it has given up")
+
+    def give_up(self, joining: Joining) -> None:
+        """Close the group of a caller that waits no longer, now or as soon as it is joined. It does not block."""
+        with self._lock:
+            joining.is_given_up = True
+            group = joining.group
+            names = [name for name, registered in self._groups.items() if registered is group]
+            for name in names:
+                del self._groups[name]
+                del self._staged[name]
+        if group is not None and names:
+            threading.Thread(target=_close, args=(group,), name="close a group", daemon=True).start()
+
+    def _reserve(self, name: str) -> None:
+        """Take a name before anything is connected, so that nobody else connects under it.
+
+        Raises:
+            EngineError: it is taken, or too many groups are being joined.
+        """
+        with self._lock:
+            if name in self._groups:
+                raise EngineError(f"group {name}: it is joined already: leave it first")
+            if name in self._joining:
+                raise EngineError(f"group {name}: it is being joined already: wait until it stands, or is given up")
+            if len(self._joining) >= MOST_JOINING:
+                raise EngineError(
+                    f"{MOST_JOINING} groups are being joined: wait until one of them stands, or is given up"
+                )
+            self._joining.add(name)
+
+    def _connect(self, body: InitGroup) -> Group:
+        """Find the other ranks.
+
+        Raises:
+            EngineError: they do not answer.
+        """
         end: StoreEnd | None = None
         try:
             end = reach_store(body.master_address, body.master_port, self._seconds)
-            group = Group(
+            return Group(
                 end=end,
                 name=body.group_name,
                 rank=body.rank_offset,
@@ -149,8 +217,6 @@ class Receiver:
             if end is not None:
                 end.close()
             raise EngineError(f"group {body.group_name}: it cannot be joined ({error})") from error
-        self._groups[body.group_name] = group
-        self._staged[body.group_name] = {}
 
     def leave(self, name: str) -> None:
         """Leave a group, which breaks it for the others, and drop what was received in it and not taken.
@@ -158,10 +224,11 @@ class Receiver:
         Raises:
             EngineError: there is no such group, or NCCL cannot close it.
         """
-        left = self._groups.pop(name, None)
-        if left is None:
-            raise EngineError(f"group {name} is not one of {sorted(self._groups)}")
-        del self._staged[name]
+        with self._lock:
+            left = self._groups.pop(name, None)
+            if left is None:
+                raise EngineError(f"group {name} is not one of {sorted(self._groups)}")
+            del self._staged[name]
         try:
             left.close()
         except RuntimeError as error:
@@ -185,17 +252,24 @@ class Receiver:
             tensors = unflatten(group.broadcast(flat), bucket)
         except RuntimeError as error:
             raise EngineError(f"group {body.group_name}: the broadcast broke off ({error})") from error
-        staged = self._staged.get(body.group_name)
-        if staged is not None:  # it was not left meanwhile
-            staged |= tensors
+        with self._lock:
+            if self._groups.get(body.group_name) is group:  # it was not left meanwhile
+                self._staged[body.group_name] |= tensors
 
     def take(self, name: str) -> dict[str, Tensor]:
         """Return all tensors that were received in a group since the last call; none if there is no such group."""
-        if name not in self._staged:
-            return {}
-        staged = self._staged[name]
-        self._staged[name] = {}
-        return staged
+        with self._lock:
+            if name not in self._staged:
+                return {}
+            staged = self._staged[name]
+            self._staged[name] = {}
+            return staged
+
+
+def _close(group: Group) -> None:
+    """Close a group for which nobody waits, so that nobody could be told that NCCL cannot close it."""
+    with contextlib.suppress(RuntimeError):
+        group.close()
 
 
 def _refuse_impossible(body: InitGroup) -> None:

@@ -25,6 +25,9 @@ class HttpRefusal(NamedTuple):
     reason: str
 
 
+WITHOUT_KEY = HttpRefusal(401, "this server needs its run key: Authorization: Bearer <key>")
+
+
 class Access:
     """Check the headers of requests.
 
@@ -41,10 +44,10 @@ class Access:
             self._names.add(socket.gethostname().lower())
 
     def refusal(self, headers: CIMultiDictProxy[str]) -> HttpRefusal | None:
-        """Return why a request with these headers is not answered; None: it is."""
+        """Return why a request with these headers is not answered; None: it is. Without the key it is WITHOUT_KEY."""
         keys = headers.getall("Authorization", [])
         if len(keys) != 1 or not hmac.compare_digest(_bytes(keys[0]), self._token):
-            return HttpRefusal(401, "this server needs its run key: Authorization: Bearer <key>")
+            return WITHOUT_KEY
         if "Origin" in headers:
             return HttpRefusal(403, "requests of web pages (with the header Origin) are not answered")
         hosts = headers.getall("Host", [])

@@ -2,24 +2,31 @@
 
     connection ─► headers: who may ask ─► route ─► body: its size, its time, its type ─► a handler ─► its answer
 
-What a request holds decides how much memory and time it takes, so all of it is bounded before it is decoded.
+What a request holds decides how much memory and time it takes, so all of it is bounded before it is decoded. So is the
+number of connections that have not shown the key (door).
 """
 
 import asyncio
+import functools
+import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web import BaseRequest, Response, StreamResponse
 
-from arl.engine.embedded.access import Access, HttpRefusal
+from arl.engine.embedded.access import WITHOUT_KEY, Access, HttpRefusal
+from arl.engine.embedded.door import Door
 from arl.engine.http import wire
 from arl.errors import EngineError, short_message
 from arl.files import decode_json
 
 BODY_SECONDS = 60.0  # in which a request's body must be here
+IDLE_SECONDS = 3600.0  # after which a connection that has shown the key, and is not used, is closed
+SHUTDOWN_SECONDS = 1.0  # that handlers have at the end
 MOST_PARTS = 4 * wire.MOST_REQUESTS  # lists and objects in one body: 3 for each request, and some
 MOST_CHARACTERS = 1800  # of an error, which JSON may double
 
@@ -49,14 +56,45 @@ class HttpEdge(web.Server):
         self._routes = routes
         self._access = access
 
-    def __call__(self) -> web.RequestHandler:
-        """Return what serves one connection."""
-        loop = asyncio.get_running_loop()
-        # A compressed body is refused by its header, and not inflated: a small one may hold gigabytes.
-        return _Connection(self, loop=loop, auto_decompress=False)
+    async def listen(self, listener: socket.socket, tls: ssl.SSLContext | None) -> NoReturn:
+        """Serve connections until cancelled. Those that have shown the key stay open until `close`.
+
+        Args:
+            listener: listens already; it is closed at the end
+            tls: shows a certificate; None: serve without TLS
+        """
+        with listener:
+            listener.setblocking(False)
+            await Door(listener, functools.partial(self._welcome, tls)).accept()
+
+    async def close(self) -> None:
+        """Close every connection. Handlers under way have a second to answer."""
+        self.pre_shutdown()
+        await self.shutdown(SHUTDOWN_SECONDS)
+
+    async def _welcome(self, tls: ssl.SSLContext | None, accepted: socket.socket) -> None:
+        """Speak with who has connected. Return when it has shown the key, or is gone.
+
+        Raises:
+            OSError: the handshake fails.
+        """
+        connection = _Connection(self)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted, ssl=tls)
+            await connection.decided.wait()
+        finally:
+            if not connection.has_shown_key:
+                connection.abort()
 
     async def _answer(self, request: BaseRequest) -> StreamResponse:
-        refusal = self._access.refusal(request.headers) or _refusal_of_content(request)
+        refusal = self._access.refusal(request.headers)
+        if refusal == WITHOUT_KEY:
+            answer = error_answer(*refusal)
+            answer.force_close()
+            return answer
+        assert isinstance(request.protocol, _Connection)
+        request.protocol.let_in()
+        refusal = refusal or _refusal_of_content(request)
         if refusal is not None:
             return error_answer(*refusal)
         try:
@@ -82,6 +120,37 @@ class HttpEdge(web.Server):
 
 class _Connection(web.RequestHandler):
     """Serve one connection. What is no HTTP gets a JSON error, and no traceback in the log."""
+
+    def __init__(self, edge: HttpEdge) -> None:
+        # A compressed body is refused by its header, and not inflated: a small one may hold gigabytes.
+        super().__init__(
+            edge,
+            loop=asyncio.get_running_loop(),
+            auto_decompress=False,
+            keepalive_timeout=IDLE_SECONDS,
+        )
+        self.decided = asyncio.Event()  # it has shown the key, or is gone
+        self.has_shown_key = False
+        self._made: asyncio.Transport | None = None  # also after aiohttp has begun to close it
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._made = transport
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.decided.set()
+
+    def let_in(self) -> None:
+        """Keep the connection, because it has shown the key."""
+        self.has_shown_key = True
+        self.decided.set()
+
+    def abort(self) -> None:
+        """Close the connection at once: a stranger could let us wait for the answer to a farewell of TLS."""
+        if self._made is not None:
+            self._made.abort()
 
     def handle_error(
         self,

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from aiohttp import web
 
 from arl.data.generation_config import end_token_ids
 from arl.engine.embedded.access import Access
 from arl.engine.embedded.batching import EmbeddedEngine
+from arl.engine.embedded.door import BACKLOG
 from arl.engine.embedded.http_edge import HttpEdge
 from arl.engine.embedded.routes import EngineRoutes
 from arl.engine.embedded.server_options import ServerOptions, parse
@@ -146,18 +146,18 @@ async def serve(routes: EngineRoutes, engine: EmbeddedEngine, place: ListeningPl
         loop.add_signal_handler(number, ended.set)
     address, port = place.listener.getsockname()[:2]
     edge = HttpEdge(routes.routes(), Access(place.key.value, (place.host, address)))
-    runner = web.ServerRunner(edge, shutdown_timeout=1.0)
-    await runner.setup()
+    place.listener.listen(BACKLOG)
     try:
-        await web.SockSite(runner, place.listener, ssl_context=place.tls).start()
-        print(_ready_line(address, port, place), flush=True)
         async with asyncio.TaskGroup() as group:
+            listening = group.create_task(edge.listen(place.listener, place.tls))
             running = group.create_task(engine.run())
+            print(_ready_line(address, port, place), flush=True)
             await ended.wait()
             await engine.pause("abort")
             running.cancel()
+            listening.cancel()
     finally:
-        await runner.cleanup()
+        await edge.close()
 
 
 def _ready_line(address: str, port: int, place: ListeningPlace) -> str:

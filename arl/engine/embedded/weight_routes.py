@@ -19,10 +19,11 @@ from aiohttp.web import BaseRequest, Response
 from arl.clock import in_thread
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.embedded.http_edge import Routes, json_answer, read_body
+from arl.engine.embedded.thread_turns import ThreadTurns
 from arl.errors import EngineError
 from arl.sync.loading import read_weights
 from arl.sync.node_copy import NODE_COPY, HeldVersion, NodeCopies
-from arl.sync.process_group import Receiver, bucket_of
+from arl.sync.process_group import Joining, Receiver, bucket_of
 from arl.sync.weight_messages import (
     STAGES,
     Checked,
@@ -36,8 +37,6 @@ from arl.sync.weight_messages import (
     version_number,
 )
 from arl.types import WeightUpdate
-
-MOST_JOINING = 8  # groups at a time; each has a thread
 
 
 class WeightRoutes:
@@ -54,8 +53,9 @@ class WeightRoutes:
         self._seconds = broadcast_seconds
         self._copies = copies
         self._receiver = Receiver(broadcast_seconds)
-        self._num_joining = 0
-        self._reading = asyncio.Lock()  # one model at a time, because each has its size in memory
+        # One at a time reads, hashes or replaces the weights: what is read has the size of a model in memory, and the
+        # hash of weights that change meanwhile is that of no version.
+        self._turns = ThreadTurns("the weights", broadcast_seconds)
 
     def routes(self) -> Routes:
         """Return what answers each path."""
@@ -74,8 +74,8 @@ class WeightRoutes:
         with await self._hold(body.model_path) as held:
             if body.load_format == NODE_COPY:
                 return json_answer({"success": True, "message": f"to be read from {held.path}"})
-            async with self._reading:
-                state = await in_thread(read_weights, _directory(held.path))
+            async with self._turns:
+                state = await self._turns.run(read_weights, _directory(held.path))
                 return await self._load(WeightUpdate(version, held.path, state=state))
 
     async def _hold(self, path: str) -> HeldVersion:
@@ -89,14 +89,13 @@ class WeightRoutes:
 
     async def _join(self, request: BaseRequest) -> Response:
         body = await read_body(request, InitGroup)
-        if self._num_joining == MOST_JOINING:
-            raise EngineError(f"{MOST_JOINING} groups are being joined: wait until one of them stands, or is given up")
-        self._num_joining += 1
+        joining = Joining()
         try:
             async with self._patience(f"group {body.group_name}: {body.master_address} does not answer"):
-                await in_thread(self._receiver.join, body)
-        finally:
-            self._num_joining -= 1
+                await in_thread(self._receiver.join, body, joining)
+        except BaseException:  # also if the caller has gone: a group that it does not know would never be left
+            self._receiver.give_up(joining)
+            raise
         return json_answer(GroupJoined(success=True, message=STAGES))
 
     async def _leave(self, request: BaseRequest) -> Response:
@@ -114,7 +113,8 @@ class WeightRoutes:
             return json_answer({"success": True, "message": "to take effect with the version"})
         version = self._version(body.weight_version)
         self._refuse_flush(body.flush_cache)
-        return await self._load(WeightUpdate(version, state=self._receiver.take(body.group_name)))
+        async with self._turns:
+            return await self._load(WeightUpdate(version, state=self._receiver.take(body.group_name)))
 
     async def _load(self, update: WeightUpdate) -> Response:
         await self._engine.load(update)
@@ -122,8 +122,8 @@ class WeightRoutes:
 
     async def _check_weights(self, request: BaseRequest) -> Response:
         await read_body(request, CheckWeights)
-        async with self._reading:
-            found = await in_thread(self._engine.checksums)
+        async with self._turns:
+            found = await self._turns.run(self._engine.checksums)
         return json_answer(Checked([Checksums(found)]))
 
     def _version(self, given: str | None) -> int:
