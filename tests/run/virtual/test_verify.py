@@ -8,11 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from arl.config.recipe_file import load_recipe
 from arl.errors import DataError, InputError
 from arl.metrics.episode_table import SCHEMA
 from arl.metrics.trajectory_reading import TOKENS, check_rows, read_trajectories
 from arl.run.replay.replay_plan import plan_replay
-from tests.fuzz.run_files import record_run
+from arl.run.train import train
+from tests.fuzz.run_files import RECIPE, record_run, silent
 
 Rows = list[dict[str, Any]]
 Edit = Callable[[Rows], object]
@@ -123,6 +125,17 @@ def test_a_row_that_no_run_writes_is_named(run: Path, file: Path, damage: str) -
     rewrite(file, edit)
     with pytest.raises(DataError, match=complaint):
         plan_replay(run, ())
+
+
+def test_a_run_that_masks_truncated_episodes_is_replayed_though_steps_have_trained_nothing(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    loaded = load_recipe(recipe, [f"output.directory={tmp_path}", "reward.mask_truncated=true"])
+    summary = train(loaded, silent())
+    masks = pq.read_table(Path(summary.directory) / "trajectories", columns=["loss_mask", "truncated"]).to_pylist()
+    assert any(row["truncated"] for row in masks)
+    assert not any(any(row["loss_mask"]) for row in masks if row["truncated"])
+    plan_replay(Path(summary.directory), ())
 
 
 def test_a_file_that_is_missing_or_of_another_kind_is_named(run: Path, file: Path) -> None:
