@@ -5,6 +5,7 @@ or by SIGTERM: see arl.run.clean_stop.
 """
 
 import atexit
+import contextlib
 import functools
 import io
 import signal
@@ -305,7 +306,9 @@ def _escape_what_cannot_be_written() -> None:
     """Let stdout and stderr write \\udcff for a byte of a file's name that is no UTF-8, and not raise."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            # In a fork whose file was replaced by a pipe it looks for its place in vain, after the change is made.
+            with contextlib.suppress(OSError):
+                stream.reconfigure(errors="backslashreplace")
 
 
 def main() -> None:
