@@ -5,7 +5,9 @@ or by SIGTERM: see arl.run.clean_stop.
 """
 
 import atexit
+import contextlib
 import functools
+import io
 import signal
 import sys
 from collections.abc import Callable
@@ -306,8 +308,18 @@ for function in COMMANDS:
     command(bench)(function)
 
 
+def _escape_what_cannot_be_written() -> None:
+    """Let stdout and stderr write \\udcff for a byte of a file's name that is no UTF-8, and not raise."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # In a fork whose file was replaced by a pipe it looks for its place in vain, after the change is made.
+            with contextlib.suppress(OSError):
+                stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Run the command line, and leave the process with its exit code."""
+    _escape_what_cannot_be_written()
     code = 1  # of an exception that no command handles
 
     def end() -> None:

@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import heapq
 import itertools
+import math
 import selectors
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -32,6 +33,7 @@ from arl.running_time import BEAT_SECONDS, RunningClock
 
 T = TypeVar("T")
 P = ParamSpec("P")
+LONGEST_TIME = 366 * 86400.0  # seconds that a clock counts: a run of a year
 MARGIN = 5.0  # seconds that an inner deadline has to end everything before an outer one fires
 
 
@@ -136,7 +138,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, start: float = 0.0) -> None:
         self._jump = _JumpingSelector(start)
         super().__init__(self._jump)
-        self._clock_resolution = 1e-9
         self._timers = itertools.count()
         tasks = itertools.count()
         self.set_task_factory(
@@ -153,6 +154,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jump.elapsed
+
+    @property
+    def _clock_resolution(self) -> float:
+        """Return how far beyond the present asyncio runs timers: at least to the next float.
+
+        From 2**24 s on a nanosecond is less than half the distance of two floats. Added to the time it would change
+        nothing, and asyncio would poll for ever for a timer that is due.
+        """
+        return max(1e-9, math.ulp(self.time()))
+
+    @_clock_resolution.setter
+    def _clock_resolution(self, seconds: float) -> None:
+        """Ignore the resolution of the wall clock, which asyncio sets."""
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]], virtual: bool = False, start: float = 0.0) -> T:

@@ -8,16 +8,19 @@ Shapes: L tokens of one trajectory, G episodes of one group, P groups of one ste
 """
 
 import hashlib
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 FinishReason = Literal["stop", "length", "abort"]
 Transport = Literal["file", "memory", "broadcast", "ipc"]
 MetricValue = float | list[float | None]  # a list has one number for each of arl.metrics.names.AGE_BUCKETS
 NOT_SAMPLED = -1  # the policy version of prompt and tool tokens
+MOST_COUNT = 10**15  # of groups, versions or tokens: more than any run has, and exact in a float64
+Count = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
 
+LARGEST_REWARD = 1e9  # of a part, or of their weighted sum; beyond it, a step computed in float32 may be no number
 CORRECT = "correct"  # the part of a reward that evaluations count, and the metrics of right and wrong answers
 
 # Fates: what becomes of an admitted group. A replay adds reasons of its own.
@@ -117,7 +120,7 @@ class Trajectory(Struct, frozen=True):
     behavior_logprobs: np.ndarray  # (L,) float32, 0 where the engine did not sample
     policy_versions: np.ndarray  # (L,) int32, NOT_SAMPLED on prompt and tool tokens
     loss_mask: np.ndarray  # (L,) bool, True on sampled tokens to train
-    prompt_length: int  # the first prompt_length tokens are the group's common prompt
+    prompt_length: Count  # the first prompt_length tokens are the group's common prompt
     reward: float  # what training learns from, shaped; NaN: the episode ended before it was scored
     unshaped_reward: float  # see Grade.reward; NaN likewise
     truncated: bool  # the token budget, the context or the run ended it, and not the policy or the env
@@ -133,12 +136,12 @@ class Trajectory(Struct, frozen=True):
 class TrajectoryGroup(Struct, frozen=True):
     """Hold the G episodes of one problem when the group ended: finished and rewarded, or lost with what it had."""
 
-    group_id: int  # serial number of the admission, from 0
+    group_id: Count  # serial number of the admission, from 0
     problem: Problem
     trajectories: tuple[Trajectory, ...]  # (G,); none, if it was lost before its first token
-    dispatch_version: int  # loaded_version when it was admitted
+    dispatch_version: Count  # loaded_version when it was admitted
     dispatch_time: float  # clock seconds
-    arrival_version: int  # the trainer's version when it ended
+    arrival_version: Count  # the trainer's version when it ended
     arrival_time: float
 
 

@@ -7,7 +7,7 @@ from arl.metrics.ended_groups import EndedGroups
 from arl.metrics.rates import RatesState
 from arl.metrics.trace_files import TracePlace
 from arl.metrics.versions_behind import BehindState
-from arl.types import SwapReport
+from arl.types import Count, SwapReport
 
 
 class RecorderState(Struct, frozen=True):
@@ -25,5 +25,5 @@ class RecorderState(Struct, frozen=True):
     behind: BehindState = BehindState()
     ended: EndedGroups = EndedGroups()
     selection: Selection = Selection()
-    token_ages: dict[int, int] = {}  # age -> trained tokens
+    token_ages: dict[Count, Count] = {}  # age -> trained tokens
     num_spanning: int = 0

@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arl.clock import LONGEST_TIME
 from arl.data.parquet_files import open_parquet, read_parquet
 from arl.errors import DataError
 from arl.metrics.episode_table import SCHEMA
 from arl.metrics.run_files import TRAJECTORIES
-from arl.types import NOT_SAMPLED, TRAINED
+from arl.types import LARGEST_REWARD, MOST_COUNT, NOT_SAMPLED, TRAINED
 
 REMEDY = "give the files of a run as they were written, or record the run again"
 TEXTS = tuple(field.name for field in SCHEMA if field.type == pa.string())
@@ -27,10 +28,9 @@ TOKENS = ("token_ids", "behavior_logprobs", "policy_versions", "loss_mask")  # a
 COMPUTED = ("advantages", "proximal_logprobs", "current_logprobs")  # null, or an entry for each token
 COUNTS = ("trained_at", "group_id", "sample", "dispatch_version", "arrival_version", "prompt_length")
 TIMES = ("dispatch_time", "arrival_time")
-REWARDS = ("reward", "unshaped_reward")
-MOST_COUNT = 10**15
 BATCH_ROWS = 256
-LONGEST_TIME = 1e10  # seconds; beyond it a clock no longer counts microseconds
+LARGEST_SHAPED = 1e18  # a reward times reward.scale; its square is finite in float32
+REWARDS = {"reward": LARGEST_SHAPED, "unshaped_reward": LARGEST_REWARD}
 ROUNDING = 1e-5  # of a logprob, which an engine computes in float32
 
 
@@ -110,9 +110,12 @@ class RowRules:
         for name in COUNTS:
             self._refuse(name, self._outside(name, 0, MOST_COUNT), f"it must be a whole number from 0 to {MOST_COUNT}")
         for name in TIMES:
-            self._refuse(name, self._outside(name, -LONGEST_TIME, LONGEST_TIME), "it must be a time in seconds")
-        for name in REWARDS:
-            self._refuse(name, self._infinite(name), "it must be finite, or null where the episode has no reward")
+            self._refuse(
+                name, self._outside(name, -LONGEST_TIME, LONGEST_TIME), "it must be a time in seconds, within a year"
+            )
+        for name, largest in REWARDS.items():
+            rule = f"it must be finite, from -{largest:.0e} to {largest:.0e}, or null where the episode has no reward"
+            self._refuse(name, self._outside(name, -largest, largest), rule)
         self._check_fates()
         self._check_order("dispatch_time", "arrival_time", "a group cannot end before it starts")
         self._check_order("dispatch_version", "arrival_version", "engines serve no version before the trainer has it")
@@ -151,13 +154,16 @@ class RowRules:
         values = maps.items[start:end]
         numbers = values.to_numpy(zero_copy_only=False)  # null is NaN
         wrong = np.zeros(len(lengths), bool)
-        wrong[_rows(lengths)[~np.isfinite(numbers)]] = True
-        self._refuse("reward_parts", wrong, "each part must be finite")
+        wrong[_rows(lengths)[~(np.abs(numbers) <= LARGEST_REWARD)]] = True
+        self._refuse(
+            "reward_parts", wrong, f"each part must be finite, from -{LARGEST_REWARD:.0e} to {LARGEST_REWARD:.0e}"
+        )
 
     def _check_lengths(self) -> None:
         if "token_ids" not in self._names:
             return
         lengths = self._lengths("token_ids")
+        self._refuse("token_ids", lengths == 0, "an episode has at least the tokens of its prompt", shown=lengths)
         for name in (*TOKENS, *COMPUTED):
             if name in self._names:
                 present = _flags(self._table[name].is_valid())
@@ -229,11 +235,6 @@ class RowRules:
         column = self._table[name]
         inside = pc.and_(pc.greater_equal(column, least), pc.less_equal(column, most))
         return ~_flags(pc.fill_null(inside, True))
-
-    def _infinite(self, name: str) -> np.ndarray:
-        if name not in self._names:
-            return np.zeros(0, bool)
-        return ~_flags(pc.fill_null(pc.is_finite(self._table[name]), True))
 
     # ---- refusals
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from arl.clock import LONGEST_TIME
 from arl.errors import DataError
 from arl.files import decode_json, open_regular
 from arl.metrics.run_files import TRACE_FILE
-from arl.metrics.trajectory_reading import LONGEST_TIME
 
 Times = tuple[float, float]  # begin and end, clock seconds
 SWAP = "swap to "

@@ -11,8 +11,8 @@ import traceback
 from collections.abc import Callable, Mapping
 
 from arl.errors import printable
-from arl.reward.messages import LARGEST_REWARD, LONGEST_NAME, MOST_PARTS, Verdict, is_reward
-from arl.types import CORRECT, Grade, Problem, Response
+from arl.reward.messages import LONGEST_NAME, MOST_PARTS, Verdict, is_reward
+from arl.types import CORRECT, LARGEST_REWARD, Grade, Problem, Response
 
 # A RewardFunction of arl.tasks.base, whose import would double the time that a worker takes to start.
 RewardCallable = Callable[[Problem, Response], float | dict[str, float]]

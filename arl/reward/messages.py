@@ -8,10 +8,9 @@ import math
 
 from msgspec import Struct
 
-from arl.types import Problem, Response
+from arl.types import LARGEST_REWARD, Problem, Response
 
 LONGEST_ANSWER = 1 << 16  # bytes of a frame
-LARGEST_REWARD = 1e9  # of a part, or of their weighted sum; beyond it, a step computed in float32 may be no number
 MOST_PARTS = 256
 LONGEST_NAME = 200  # characters, of a part
 LONGEST_ERROR = 1000  # characters

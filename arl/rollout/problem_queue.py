@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from arl.data.problems import ProblemOrder
-from arl.types import Problem
+from arl.types import Count, Problem
 
 
 class Attempt(Struct, frozen=True):
     """Describe one try at a problem; a group is the G episodes of one attempt."""
 
     problem: Problem
-    number: int  # of the problem in the order of first admission, from 0; a later try keeps it
-    requeues: int = 0  # times that this problem was put back in line before
+    number: Count  # of the problem in the order of first admission, from 0; a later try keeps it
+    requeues: Count = 0  # times that this problem was put back in line before
 
 
 class ProblemQueue:

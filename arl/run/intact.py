@@ -1,8 +1,8 @@
 """Find the newest checkpoint of which every byte is as it was written, and name the damage of those that are not.
 
-newest ─► manifest ─► files of the checkpoint ─► run.msgpack ─► files of the run, up to the checkpoint ─► used
-  ▲                     a damage anywhere is kept for the message                                 │
-  └────────────────────────────── the one before ◄────────────────────────────────────────────────┘
+newest ─► manifest ─► files of the checkpoint ─► run.msgpack ─► files of the run, up to the checkpoint ─► state ─► used
+  ▲                     a damage anywhere is kept for the message                                          │
+  └────────────────────────────── the one before ◄─────────────────────────────────────────────────────────┘
 """
 
 from collections.abc import Callable, Collection
@@ -21,6 +21,7 @@ from arl.run.checkpoint_state import (
 )
 from arl.run.evaluation.scoreboard import BEST
 from arl.run.file_manifest import Manifest, check_files, compare, read_manifest, refuse_links
+from arl.run.verify_state import verify_state
 
 
 def newest_intact(directory: Path, note: Callable[[str], None]) -> tuple[Path, RunState]:
@@ -50,10 +51,10 @@ def _remedy(damages: Collection[str]) -> str:
 
 
 def verify(checkpoint: Path) -> RunState:
-    """Check every file of a checkpoint, and those of its run that it counts on; return its state.
+    """Check every file of a checkpoint, those of its run that it counts on, and its state, which is returned.
 
     Raises:
-        DataError: a file is missing, too many, torn or altered; names it.
+        DataError: a file is missing, too many, torn or altered, or the state is none that a run has; names it.
     """
     if checkpoint.is_symlink():
         raise DataError(f"{checkpoint}: is a link; put there what belongs there")
@@ -65,6 +66,7 @@ def verify(checkpoint: Path) -> RunState:
     if version != step_of(checkpoint):
         raise DataError(f"{checkpoint}: holds version {version}, which is another than its name says")
     _check_counted_on(checkpoint, manifest, state)
+    verify_state(checkpoint, state)
     return state
 
 

@@ -35,7 +35,7 @@ class OptimizerFiles:
     """Reads rows of the tensors that all files in `directory` hold together.
 
     with OptimizerFiles(checkpoint) as files:
-        files.whole("step")                                   ()
+        files.whole("step", ())                               ()
         files.read_rows("exp_avg.lm_head.weight", rows, place)
 
     Raises:
@@ -64,12 +64,20 @@ class OptimizerFiles:
     ) -> None:
         self._opened.close()
 
-    def whole(self, name: str) -> Tensor:
-        """Return a tensor that every file holds as a whole. It shares its memory with others of the file."""
+    def whole(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return a tensor that every file holds as a whole: counts, which are finite and at least 0.
+
+        It shares its memory with others of the file.
+        """
         try:
-            tensor: Tensor = self._files[0].get_tensor(name)
+            stored = self._files[0].get_slice(name)
         except SafetensorError as error:
             raise self._error(error) from error
+        if stored.get_shape() != list(shape):  # read only then, because another may be of any size
+            raise self._error(f"{name} has shape {stored.get_shape()}, not {list(shape)}")
+        tensor: Tensor = self._files[0].get_tensor(name)
+        if not bool((tensor.isfinite() & (tensor >= 0)).all()):
+            raise self._error(f"{name} is {tensor.tolist()}, and must be finite and at least 0")
         return tensor
 
     def read_rows(self, name: str, num_rows: int, first: int, place: Tensor) -> None:

@@ -212,8 +212,8 @@ class ShardedWeights:
             DataError: the checkpoint has no optimizer state, or that of another model.
         """
         with OptimizerFiles(path) as files:
-            value, num_good = files.whole(LOSS_SCALE).tolist()
-            step = files.whole("step")
+            value, num_good = files.whole(LOSS_SCALE, (2,)).tolist()
+            step = files.whole("step", ())
             for name, sharded, local in self._parameters():
                 state = self._optimizer.state[local]
                 state["step"].copy_(step)

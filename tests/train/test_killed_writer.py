@@ -27,8 +27,11 @@ SECONDS = 120.0
 
 
 class NullCut:
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe.model_dump(mode="json")
+
     def __call__(self, state: ControllerState) -> RunState:
-        return RunState({}, "", 0.0, None, state, RecorderState(0.0, RatesState(0.0)))
+        return RunState(self._recipe, "", 0.0, None, state, RecorderState(0.0, RatesState(0.0)))
 
     def settle(self) -> None:
         pass
@@ -63,9 +66,11 @@ def test_a_rank_killed_while_it_writes_leaves_the_older_checkpoint_to_resume_fro
 
     async def step_and_save(trainer: TrainerClient, version: int) -> None:
         await trainer.step(batch(version, groups=4, size=4))
-        checkpoints = RunCheckpoints(directory, recipe, NullEngine(lambda _: 1), trainer, NullCut())
+        checkpoints = RunCheckpoints(directory, recipe, NullEngine(lambda _: 1), trainer, NullCut(recipe))
         await checkpoints.copy(version + 1)
-        await checkpoints.write(ControllerState(version=version + 1, loaded_version=version + 1))
+        done = (version + 1) * recipe.rollout.problems_per_step
+        state = ControllerState(version=version + 1, loaded_version=version + 1, admitted=done, trained=done)
+        await checkpoints.write(state)
 
     async def killed() -> None:
         async with launched(init(tiny, tmp_path / "published"), 2) as (trainer, ranks):

@@ -1,6 +1,7 @@
 """A checkpoint is written by all ranks, each its share, and read by any number of them to the last bit."""
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from arl.errors import DataError
 from arl.metrics.fingerprint import weights_sha256
@@ -137,14 +139,32 @@ def test_a_save_keeps_nothing_of_what_a_killed_save_of_two_ranks_has_left(
     assert weights_sha256(tmp_path / "tuned") == weights_sha256(tmp_path / "model")
 
 
+@pytest.mark.usefixtures("_alone")
+def test_an_optimizer_of_which_every_tensor_is_cut_is_refused_by_name(saved: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(saved["one"], tmp_path / "cut")
+    file = tmp_path / "cut" / "optimizer.safetensors"
+    save_file({name: tensor.flatten()[:1].clone() for name, tensor in load_file(file).items()}, file)
+    with pytest.raises(
+        DataError, match=r"not the optimizer state of this model \(loss_scale has shape \[1\], not \[2\]"
+    ):
+        learner(str(tmp_path / "cut"), {"ranks": 1}, resumed=True)
+
+
 def test_a_missing_file_of_the_optimizer_or_another_shape_is_refused_by_name(tmp_path: Path) -> None:
-    state = {"step": torch.zeros(()), "exp_avg.w": torch.ones(2, 3)}
+    state = {"step": torch.zeros(()), "scale": torch.tensor([-1.0, math.nan]), "exp_avg.w": torch.ones(2, 3)}
     for part in range(2):
         write_rows(state, tmp_path, part, 2)
     place = torch.zeros(4, 3)
     with OptimizerFiles(tmp_path) as files:
         files.read_rows("exp_avg.w", 4, 0, place)
         assert torch.equal(place, torch.ones(4, 3))
+        assert files.whole("step", ()) == 0
+        with pytest.raises(DataError, match=r"step has shape \[\], not \[2\]"):
+            files.whole("step", (2,))
+        with pytest.raises(DataError, match=r"scale is \[-1\.0, nan\], and must be finite and at least 0"):
+            files.whole("scale", (2,))
+        with pytest.raises(DataError, match=r"not the optimizer state of this model .*scales"):
+            files.whole("scales", (2,))
         with pytest.raises(DataError, match=r"exp_avg\.w has shape \[2, 3\], not \[2, 5\]"):
             files.read_rows("exp_avg.w", 4, 0, torch.zeros(4, 5))
         with pytest.raises(DataError, match=r"not the optimizer state of this model .*exp_avg\.v"):

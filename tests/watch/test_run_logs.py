@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import subprocess
+import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -222,3 +224,13 @@ def test_a_line_without_an_end_that_is_followed_is_shown_in_parts_and_is_not_kep
         assert len(log.unfinished) <= LONGEST_LINE
     shown += log.rest()
     assert [len(line) for line in shown] == [3 * len(piece), 3 * len(piece), len(piece)]
+
+
+def test_a_name_that_is_no_utf8_is_shown_with_its_byte_escaped(tmp_path: Path) -> None:
+    run = with_logs(tmp_path)
+    (run / "logs" / os.fsdecode(b"eng\xffine.log")).write_text("up\n")
+    command = [sys.executable, "-m", "arl.cli", "logs", str(run), "--list"]
+    env = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(command, check=False, timeout=60, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "eng\\udcffine" in done.stdout

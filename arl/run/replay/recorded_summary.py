@@ -6,22 +6,23 @@ summary.json ─► RunBounds of the rows     trace.json ─► spans of steps a
 import json
 import math
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
+from arl.clock import LONGEST_TIME
 from arl.config.recipe import Recipe
+from arl.data.model_limits import Limits
 from arl.errors import DataError
 from arl.files import decode_json, open_regular, read_regular
 from arl.metrics.run_files import METRICS_FILE, SUMMARY, TRACE_FILE
-from arl.metrics.trajectory_reading import LONGEST_TIME, REMEDY
+from arl.metrics.trajectory_reading import REMEDY
 from arl.run.replay.verify_rows import RunBounds
-from arl.types import TRAINED, Accuracy
+from arl.types import TRAINED, Accuracy, Count
 
 Value = TypeVar("Value")
 Span = tuple[float, float]  # clock seconds: (begin, end)
-Count = Annotated[int, Meta(ge=0, le=10**15)]
 SWAP = "swap to "
 MOST_BYTES = 1 << 24  # of summary.json, of a line of metrics.jsonl, and of a short trace.json
 BYTES_PER_STEP = 1 << 14  # of trace.json, which has half a kilobyte for each
@@ -50,7 +51,7 @@ class _FirstRecord(Struct, frozen=True):
     problems: Count = field(name="eval/held_out/problems", default=0)
 
 
-def read_bounds(run: Path, recipe: Recipe, vocab_size: int) -> RunBounds:
+def read_bounds(run: Path, recipe: Recipe, limits: Limits) -> RunBounds:
     """Return what the rows of a run cannot exceed, by its summary and its recipe."""
     counts = _read_json(run / SUMMARY, _Counts).groups
     trained = counts.get(TRAINED, 0)
@@ -66,7 +67,8 @@ def read_bounds(run: Path, recipe: Recipe, vocab_size: int) -> RunBounds:
         problems_per_step=problems_per_step,
         group_size=recipe.rollout.group_size,
         max_age=recipe.rollout.staleness,
-        vocab_size=vocab_size,
+        masks_truncated=recipe.reward.mask_truncated,
+        limits=limits,
     )
 
 

@@ -119,7 +119,7 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
     codec = starting_codec(recipe)
     sets = run_problems(recipe, run_suites(recipe), codec)
     problems = {problem.id: problem for problem in sets.training}
-    table = read_verified(run, NEEDED, read_bounds(run, recipe, starting_limits(recipe, codec).vocab_size))
+    table = read_verified(run, NEEDED, read_bounds(run, recipe, starting_limits(recipe, codec)))
     _refuse_other_problems(table, problems, run, recipe)
     rows: dict[int, list[dict[str, Any]]] = {}
     for row in _rows(table):

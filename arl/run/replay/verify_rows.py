@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
+from arl.data.model_limits import Limits
 from arl.errors import DataError
-from arl.metrics.run_files import TRAJECTORIES
+from arl.metrics.run_files import SUMMARY, TRAJECTORIES
 from arl.metrics.trajectory_reading import REMEDY, read_trajectories, trajectory_files
+from arl.types import NOT_SAMPLED
 
 OF_A_GROUP = (
     *("fate", "trained_at", "problem_id", "prompt_length"),
@@ -29,12 +31,14 @@ NO_STEP = -1  # in the place of a null
 class RunBounds(Struct, frozen=True):
     """Hold what the rows of a run cannot exceed."""
 
-    admitted: int  # groups, by its summary
+    admitted: int  # groups
     trained: int  # of these
     problems_per_step: int
     group_size: int
     max_age: int | None  # of a trained token, versions; None: the recipe has no bound
-    vocab_size: int
+    masks_truncated: bool  # reward.mask_truncated
+    limits: Limits  # of the model
+    counted_in: str = SUMMARY  # the file that counts the groups
 
     @property
     def steps(self) -> int:
@@ -53,7 +57,7 @@ def read_verified(run: Path, columns: Sequence[str], bounds: RunBounds) -> pa.Ta
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     if not table.num_rows:
         raise DataError(f"{run / TRAJECTORIES}: holds no trajectory; {REMEDY}")
-    _Rows(files, [len(own) for own in tables], table, bounds).check()
+    _RunRules(files, [len(own) for own in tables], table, bounds).check()
     return table
 
 
@@ -68,8 +72,8 @@ def _numbered_files(run: Path) -> list[Path]:
     return files
 
 
-class _Rows:
-    """Check the rows of a run against each other and against its bounds.
+class GroupRules:
+    """Check the rows of whole groups against each other and against the bounds of their run.
 
     Args:
         lengths: rows of each file.
@@ -91,16 +95,29 @@ class _Rows:
     def check(self) -> None:
         """Apply every rule."""
         self._check_groups()
-        self._check_steps()
+        self.check_each()
+
+    def check_each(self) -> None:
+        """Apply the rules for rows by themselves; their groups may not be whole."""
         self._check_versions()
+        self._check_masks()
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """Check that the model has every token, and room for every row."""
         ids = self._tokens("token_ids")
-        size = self._bounds.vocab_size
+        size = self._bounds.limits.vocab_size
         self._refuse_tokens("token_ids", ids >= size, f"the model has the ids 0 to {size - 1}")
+        context = self._bounds.limits.context
+        too_long = self._lengths > context
+        if too_long.any():
+            row = int(too_long.argmax())
+            self._raise(row, "length of token_ids", int(self._lengths[row]), f"the model's context is {context} tokens")
 
     def _check_groups(self) -> None:
         group_ids = self._column("group_id")
         bounds = self._bounds
-        rule = f"summary.json counts {bounds.admitted} groups, which are numbered from 0"
+        rule = f"{bounds.counted_in} counts {bounds.admitted} groups, which are numbered from 0"
         self._refuse("group_id", group_ids >= bounds.admitted, rule)
         _, once = np.unique(group_ids[self._starts], return_index=True)
         again = np.ones(len(group_ids), bool)
@@ -117,9 +134,6 @@ class _Rows:
             column = self._column(name)
             self._refuse(name, column != column[self._first], "all rows of a group have the same")
         self._check_prompts()
-        if group_ids.max() - len(self._starts) >= MOST_WITHOUT_ROWS:
-            rule = f"more than {MOST_WITHOUT_ROWS} groups before it have no row"
-            self._refuse("group_id", group_ids == group_ids.max(), rule)
 
     def _check_prompts(self) -> None:
         """Compare the prompt of each row with that of the first row of its group."""
@@ -132,21 +146,6 @@ class _Rows:
         unlike = np.zeros(len(ids), bool)
         unlike[own] = ids[own] != ids[begins[self._first[rows]] + places]
         self._refuse_tokens("token_ids", unlike, "all rows of a group have the same prompt")
-
-    def _check_steps(self) -> None:
-        bounds = self._bounds
-        trained_at = self._column("trained_at")
-        rule = f"summary.json counts {bounds.trained} trained groups, which are {bounds.steps} steps, from 0"
-        self._refuse("trained_at", trained_at >= bounds.steps, rule)
-        is_trained = trained_at != NO_STEP
-        per_step = np.bincount(trained_at[self._starts][is_trained[self._starts]], minlength=bounds.steps)
-        wrong = np.flatnonzero(per_step != bounds.problems_per_step)
-        if len(wrong):
-            step = int(wrong[0])
-            raise DataError(
-                f"{self._files[0].parent}: step {step} trained {per_step[step]} groups, and every step trains "
-                f"rollout.problems_per_step {bounds.problems_per_step}: a group is missing or doubled; {REMEDY}"
-            )
 
     def _check_versions(self) -> None:
         bounds = self._bounds
@@ -162,11 +161,27 @@ class _Rows:
             rule = f"a trained token is at most rollout.staleness {bounds.max_age} versions old"
             self._refuse_tokens("policy_versions", too_old, rule)
 
+    def _check_masks(self) -> None:
+        """Refuse a sampled token without a loss, except those of a truncated episode, where the recipe masks these.
+
+        So a step trains nothing only where the run has trained nothing either.
+        """
+        untrained = (self._tokens("policy_versions") != NOT_SAMPLED) & ~self._tokens("loss_mask")
+        if self._bounds.masks_truncated:
+            has_loss = np.zeros(len(self._lengths), bool)
+            has_loss[self._row_of_token[self._tokens("loss_mask")]] = True
+            masked = self._list("truncated").to_numpy(zero_copy_only=False) & ~has_loss
+            untrained &= ~masked[self._row_of_token]
+        rule = "what the policy sampled is trained, except in a truncated episode under reward.mask_truncated"
+        self._refuse_tokens("loss_mask", untrained, rule)
+
     # ---- columns
 
     def _column(self, name: str) -> np.ndarray:
         """Return a column; a text is its place in the dictionary, and a null is −1."""
         column = self._table[name].combine_chunks()
+        if pa.types.is_string(column.type):
+            column = column.dictionary_encode()
         if pa.types.is_dictionary(column.type):
             column = column.indices
         numbers: np.ndarray = column.fill_null(NO_STEP).to_numpy(zero_copy_only=False)
@@ -197,3 +212,33 @@ class _Rows:
         number = int(np.searchsorted(self._ends, row, side="right"))
         before = int(self._ends[number - 1]) if number else 0
         raise DataError(f"{self._files[number]} row {row - before + 1}: {field} = {value!r}: {rule}; {REMEDY}")
+
+
+class _RunRules(GroupRules):
+    """Check also that the rows are all that a finished run has."""
+
+    def _check_groups(self) -> None:
+        super()._check_groups()
+        self._check_gaps()
+        self._check_steps()
+
+    def _check_gaps(self) -> None:
+        group_ids = self._column("group_id")
+        if group_ids.max() - len(self._starts) >= MOST_WITHOUT_ROWS:
+            rule = f"more than {MOST_WITHOUT_ROWS} groups before it have no row"
+            self._refuse("group_id", group_ids == group_ids.max(), rule)
+
+    def _check_steps(self) -> None:
+        bounds = self._bounds
+        trained_at = self._column("trained_at")
+        rule = f"{bounds.counted_in} counts {bounds.trained} trained groups, which are {bounds.steps} steps, from 0"
+        self._refuse("trained_at", trained_at >= bounds.steps, rule)
+        is_trained = trained_at != NO_STEP
+        per_step = np.bincount(trained_at[self._starts][is_trained[self._starts]], minlength=bounds.steps)
+        wrong = np.flatnonzero(per_step != bounds.problems_per_step)
+        if len(wrong):
+            step = int(wrong[0])
+            raise DataError(
+                f"{self._files[0].parent}: step {step} trained {per_step[step]} groups, and every step trains "
+                f"rollout.problems_per_step {bounds.problems_per_step}: a group is missing or doubled; {REMEDY}"
+            )

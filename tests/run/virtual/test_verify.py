@@ -8,11 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from arl.config.recipe_file import load_recipe
 from arl.errors import DataError, InputError
 from arl.metrics.episode_table import SCHEMA
-from arl.metrics.trajectory_reading import check_rows, read_trajectories
+from arl.metrics.trajectory_reading import TOKENS, check_rows, read_trajectories
 from arl.run.replay.replay_plan import plan_replay
-from tests.fuzz.run_files import record_run
+from arl.run.train import train
+from tests.fuzz.run_files import RECIPE, record_run, silent
 
 Rows = list[dict[str, Any]]
 Edit = Callable[[Rows], object]
@@ -89,6 +91,28 @@ WRONG: dict[str, tuple[Edit, str]] = {
     "a third of a pair": (lambda rows: rows.insert(2, {**rows[1], "sample": 2}), "than rollout.group_size 2"),
     "two times": (put(1, "arrival_time", 1e6), "arrival_time = 1000000.0: all rows of a group have the same"),
     "an end before the start": (put_everywhere("arrival_time", -1e6), "a group cannot end before it starts"),
+    "a reward too large to train on": (
+        put(0, "unshaped_reward", 1e308),
+        r"unshaped_reward = 1e\+308: it must be finite",
+    ),
+    "a shaped reward too large": (put(0, "reward", -1e308), r"reward = -1e\+308: it must be finite, from -1e\+18"),
+    "a part too large": (put(0, "reward_parts", [("a", 1e308)]), "reward_parts = .*: each part must be finite, from"),
+    "no tokens": (
+        lambda rows: [row.update({name: [] for name in TOKENS} | {"prompt_length": 0}) for row in rows],
+        "row 1: length of token_ids = 0: an episode has at least the tokens of its prompt",
+    ),
+    "more tokens than the model's context": (
+        lambda rows: [rows[1][name].extend(rows[1][name][-1:] * 100_000) for name in TOKENS],
+        r"row 2: length of token_ids = 1000\d\d: the model's context is \d+ tokens",
+    ),
+    "steps without a trained token": (
+        lambda rows: [row.update(loss_mask=[False] * len(row["loss_mask"])) for row in rows],
+        r"row 1: loss_mask.* = False: what the policy sampled is trained",
+    ),
+    "a time after all runs": (
+        put_everywhere("arrival_time", 1e10),
+        "arrival_time = 1.*: it must be a time in seconds, wi",
+    ),
     "a time that never comes": (put_everywhere("arrival_time", INF), "it must be a time in seconds"),
     "an unknown problem": (put_everywhere("problem_id", "nobody"), "problem_id 'nobody' is not in running_checksum"),
     "a fate that was not": (put(0, "fate", "rejected"), "a row has a step that trained it if its fate is 'trained'"),
@@ -101,6 +125,17 @@ def test_a_row_that_no_run_writes_is_named(run: Path, file: Path, damage: str) -
     rewrite(file, edit)
     with pytest.raises(DataError, match=complaint):
         plan_replay(run, ())
+
+
+def test_a_run_that_masks_truncated_episodes_is_replayed_though_steps_have_trained_nothing(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    loaded = load_recipe(recipe, [f"output.directory={tmp_path}", "reward.mask_truncated=true"])
+    summary = train(loaded, silent())
+    masks = pq.read_table(Path(summary.directory) / "trajectories", columns=["loss_mask", "truncated"]).to_pylist()
+    assert any(row["truncated"] for row in masks)
+    assert not any(any(row["loss_mask"]) for row in masks if row["truncated"])
+    plan_replay(Path(summary.directory), ())
 
 
 def test_a_file_that_is_missing_or_of_another_kind_is_named(run: Path, file: Path) -> None:
