@@ -260,7 +260,7 @@ def _run(
         _bound_memory(memory_gb)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # if the machine runs out of memory, this process is the one to kill
-        _serve(functions, calls)
+        _serve(functions, calls, _Streams())
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -268,7 +268,36 @@ def _run(
         os._exit(1)
 
 
-def _serve(functions: Sequence[RewardCallable], calls: socket.socket) -> None:
+class _Streams:
+    """Give each call of a lane standard streams that no other process has: an empty input, and the log as output.
+
+    Inherited ones would be shared with all lanes of all workers. A program that makes them non-blocking, by fcntl, would
+    do so for every later call, whose programs could not write.
+    """
+
+    def __init__(self) -> None:
+        self._output = os.open("/proc/self/fd/1", os.O_WRONLY)  # a function may close or replace 1 and 2
+        self.renew()
+
+    def renew(self) -> None:
+        """Open them anew, so that nothing that a call has set, or that it left running, is there in the next."""
+        _open_as((0,), os.devnull, os.O_RDONLY)
+        _open_as((1, 2), f"/proc/self/fd/{self._output}", os.O_WRONLY)  # unlike a duplicate, it has flags of its own
+
+
+def _open_as(places: tuple[int, ...], path: str, flags: int) -> None:
+    """Open a file as standard streams, which programs inherit."""
+    opened = os.open(path, flags)
+    for place in places:
+        if place == opened:
+            os.set_inheritable(place, True)
+        else:
+            os.dup2(opened, place)
+    if opened > 2:  # else it took the place of one that was closed
+        os.close(opened)
+
+
+def _serve(functions: Sequence[RewardCallable], calls: socket.socket, streams: _Streams) -> None:
     """Run call after call.
 
     Consumes calls; waits for the next one; unblocked by it, or by the end of the connection, which ends the loop.
@@ -285,6 +314,8 @@ def _serve(functions: Sequence[RewardCallable], calls: socket.socket) -> None:
             if os.getpid() != own_pid:
                 return  # a copy of this process, which the function has forked
             signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that the function has left behind
+            with contextlib.suppress(OSError):  # the function has closed everything; so it cannot answer either
+                streams.renew()
             _show(verdict.traceback)
             try:
                 calls.sendall(frame(Answer(call.id, verdict)))

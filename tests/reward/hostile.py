@@ -215,6 +215,25 @@ def _ask(problem: Problem, response: Response) -> float:
     return 0.5 if done.returncode else 0.0
 
 
+UNBLOCK = """
+import fcntl, os
+for descriptor in (0, 1, 2):
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_NONBLOCK)
+"""
+
+
+def _unblock(problem: Problem, response: Response) -> float:
+    """Run a program that makes its standard streams non-blocking."""
+    subprocess.run([sys.executable, "-S", "-c", UNBLOCK], check=True)
+    return 0.5
+
+
+def _stream_flags(problem: Problem, response: Response) -> float:
+    """Return how many of the standard streams that a program inherits are non-blocking."""
+    script = "import os, sys; sys.exit(sum(not os.get_blocking(descriptor) for descriptor in (0, 1, 2)))"
+    return float(subprocess.run([sys.executable, "-S", "-c", script], check=False).returncode)
+
+
 def _kill_group(problem: Problem, response: Response) -> float:
     os.killpg(0, signal.SIGKILL)
     return 1.0
@@ -289,6 +308,7 @@ HALVES: dict[str, Callable[[Problem, Response], Any]] = {  # strange, and graded
     "forge-by-fork": _forge_by_fork,
     "forge-from-a-daemon": _forge_from_a_daemon,
     "ask": _ask,
+    "unblock": _unblock,
     "decimal": lambda problem, response: decimal.Decimal("0.5"),
     "two-parts": lambda problem, response: {"correct": True, "format": -0.5},
 }
@@ -312,6 +332,7 @@ DEEDS: dict[str, Callable[[Problem, Response], Any]] = {
     "write-everywhere": _write_everywhere,
     "kill-worker": _kill_worker,
     "descriptors": _descriptors,
+    "stream-flags": _stream_flags,
     **QUICK_ERRORS,
     **HALVES,
     "nan": lambda problem, response: float("nan"),

@@ -70,6 +70,17 @@ def test_what_a_call_starts_forges_no_verdict(tmp_path: Path, name: str) -> None
     assert (strange.reward, strange.error) == (0.5, "")
 
 
+def test_a_program_that_makes_its_streams_non_blocking_does_so_for_no_later_call(tmp_path: Path) -> None:
+    """In its own lane and worker, and in another one; both workers write into one pipe."""
+
+    async def work(pool: RewardPool) -> list[Grade]:
+        scorer = pool.scorer(OBEY)
+        await grade_all(scorer, Problem("?"), "unblock")
+        return await grade_all(scorer, Problem("?"), *["stream-flags"] * 4)
+
+    assert with_pool(pool_of(tmp_path, workers=2), work) == [Grade(0.0)] * 4
+
+
 @pytest.mark.parametrize("name", sorted(set(QUICK) - set(IN_A_LANE)))
 def test_whatever_a_function_returns_or_raises_becomes_a_fit_verdict(name: str) -> None:
     verdict = judge(obey, Problem("?"), Response(name))
