@@ -271,8 +271,8 @@ def _run(
 class _Streams:
     """Give each call of a lane standard streams that no other process has: an empty input, and the log as output.
 
-    Inherited ones would be shared with all lanes of all workers. A program that makes them non-blocking, by fcntl, would
-    do so for every later call, whose programs could not write.
+    Inherited ones would be shared with all lanes of all workers. A program that makes them non-blocking, by fcntl,
+    would do so for every later call, whose programs could not write.
     """
 
     def __init__(self) -> None:

@@ -124,10 +124,17 @@ class Worker:
             self._in_turn = self._new_lane()
             self._in_turn.make_nice()
             self._add(self._in_turn, self._put_off.popleft())
+        self._clean_for_suspect()
         if self._waiting and self._front is None:
             self._front = self._new_lane()
         while self._waiting and self._front is not None and len(self._front.calls) < MOST_IN_LANE:
             self._add(self._front, self._waiting.popleft())
+
+    def _clean_for_suspect(self) -> None:
+        """Begin a new front lane for a call that was sent alone, without what earlier calls have left running."""
+        front = self._front
+        if self._waiting and self._waiting[0].is_alone and front is not None and not front.calls:
+            self._discard(front)
 
     def _add(self, lane: Lane, call: RewardCall) -> None:
         lane.add(call)

@@ -48,6 +48,7 @@ class WorkerLink(asyncio.Protocol):
         self.owed: set[int] = set()  # ids of calls without an answer
         self.unreleased: set[int] = set()  # those of them that keep its front lane from the next call
         self._has_single = False  # the last call was sent alone
+        self._only_call = 0  # id of the last call that takes the worker for itself until it is answered
         self._room = FIRST_ROOM  # unreleased calls, at most
         self.fault = ""  # what came from it that no worker sends; nothing more is read then
         self.last_heard = 0.0  # clock seconds: its last answer, or the call that was sent when it owed none
@@ -105,20 +106,25 @@ class WorkerLink(asyncio.Protocol):
 
     def has_room(self, alone: bool) -> bool:
         """Return whether it takes another call; `alone`: one that shares the worker with no other."""
+        if self._only_call in self.owed:
+            return False
         if alone or self._has_single:
             return not self.unreleased
         return len(self.unreleased) < self._room
 
-    def send(self, call: RewardCall, framed: bytes) -> None:
+    def send(self, call: RewardCall, framed: bytes, only_call: bool = False) -> None:
         """Send a call, which it then owes an answer. Until it is released, one that is sent alone leaves no room.
 
         Args:
             framed: the call as it is sent.
+            only_call: leaves no room until it is answered, also when it goes on aside.
         """
         assert self._transport is not None
         if not self.owed:
             self.last_heard = asyncio.get_running_loop().time()
         self._has_single = call.is_alone
+        if only_call:
+            self._only_call = call.id
         self.owed.add(call.id)
         self.unreleased.add(call.id)
         self._transport.write(framed)

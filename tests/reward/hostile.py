@@ -61,6 +61,14 @@ def _hang(problem: Problem, response: Response) -> float:
     return 1.0
 
 
+def _wait(problem: Problem, response: Response) -> float:
+    """Report that it runs, and wait until the test says go, each by a FIFO."""
+    tries = _tries(problem)
+    tries.write_text("x")
+    tries.with_name("go").read_text()
+    return 0.5
+
+
 def _take_a_while(problem: Problem, response: Response) -> float:
     time.sleep(0.4)  # longer than a worker's first patience
     return 1.0
@@ -317,6 +325,7 @@ DEEDS: dict[str, Callable[[Problem, Response], Any]] = {
     "raise": _raise,
     "raise-once": _raise_once,
     "hang": _hang,
+    "wait": _wait,
     "take-a-while": _take_a_while,
     "burn": _burn,
     "hang-through-signals": _hang_through_signals,

@@ -1,0 +1,61 @@
+"""A call is given up for the workers that it loses, and not for those that others lose beside it."""
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+from arl.launch.frames import frame
+from arl.reward.messages import READY, Answer, RewardCall, Verdict
+from arl.reward.pool import RewardPool
+from arl.reward.worker_link import WorkerLink
+from arl.types import Grade, Problem, Response
+from tests.reward.test_pool import OBEY, one_hangs, pool_of, problem_in, the_worker, with_pool
+
+
+def test_a_slow_call_is_graded_although_workers_were_lost_while_others_shared_them(tmp_path: Path) -> None:
+    slow, other = tmp_path / "slow", tmp_path / "other"
+    for directory in (slow, other):
+        directory.mkdir()
+        os.mkfifo(directory / "tries")
+    os.mkfifo(slow / "go")
+
+    async def work(pool: RewardPool) -> Grade:
+        scorer = pool.scorer(OBEY)
+        waiting = asyncio.create_task(scorer.score(problem_in(slow), Response("wait")))
+        hanging = asyncio.create_task(scorer.score(problem_in(other), Response("hang")))
+        for _ in range(2):
+            await one_hangs(slow)
+            await one_hangs(other)  # joins it when it is left behind
+            the_worker().kill()
+        await one_hangs(slow)  # now it has a worker for itself, which somebody else kills
+        the_worker().kill()
+        await one_hangs(slow)
+        await asyncio.to_thread((slow / "go").write_text, "go")
+        grade = await waiting
+        hanging.cancel()
+        return grade
+
+    assert with_pool(pool_of(tmp_path, timeout=3600.0), work) == Grade(0.5)
+
+
+def test_a_worker_takes_nothing_beside_the_only_call_until_that_is_answered() -> None:
+    async def main() -> list[bool]:
+        answered: asyncio.Queue[Answer] = asyncio.Queue()
+        ours, theirs = socket.socketpair()
+        _, link = await asyncio.get_running_loop().create_connection(
+            lambda: WorkerLink(lambda link, answer: answered.put_nowait(answer), lambda link: None), sock=ours
+        )
+        rooms = []
+        with theirs:
+            call = RewardCall(1, 0, Problem("?"), Response("x"), is_alone=True)
+            link.send(call, frame(call), only_call=True)
+            theirs.sendall(frame(Answer(READY)))
+            for answer in (Answer(1), Answer(1, Verdict())):
+                theirs.sendall(frame(answer))
+                await answered.get()
+                rooms.append(link.has_room(alone=False))
+            link._close()
+        return rooms
+
+    assert asyncio.run(main()) == [False, True]
