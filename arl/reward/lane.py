@@ -19,6 +19,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from selectors import BaseSelector
 from typing import NoReturn
 
 import msgspec
@@ -57,13 +58,13 @@ class Lane:
         cls,
         functions: Sequence[RewardCallable],
         memory_gb: float,
-        private: Iterable[socket.socket],
+        private: Iterable[socket.socket | BaseSelector],
     ) -> "Lane":
         """Start a lane, which calls `functions`.
 
         Args:
             memory_gb: that it may allocate beyond what the worker holds.
-            private: connections of the worker that the lane must not have.
+            private: connections of the worker, and what waits for them, that the lane must not have.
 
         Raises:
             OSError: there is no process or no memory for it.
@@ -217,14 +218,19 @@ class Orphans:
     def kill(self, lanes: Iterable[int]) -> None:
         """Kill and reap all orphans, except what is in the process group of a lane in `lanes`."""
         in_use = set(lanes)
+        not_ours: set[int] = set()  # of another user, such as what sudo has started
         for _ in range(self.MOST_ROUNDS):
-            found = [pid for pid in self._all(in_use) if _group_of(pid) not in in_use]
+            found = [pid for pid in self._all(in_use | not_ours) if _group_of(pid) not in in_use]
             if not found:
                 return
             for pid in found:
                 with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
+                    try:
+                        os.kill(pid, signal.SIGKILL)
+                    except PermissionError:
+                        not_ours.add(pid)
+                    else:
+                        os.waitpid(pid, 0)
 
     def _all(self, lanes: Iterable[int]) -> list[int]:
         known = set(lanes)
@@ -248,15 +254,15 @@ def _run(
     functions: Sequence[RewardCallable],
     memory_gb: float,
     worker: int,
-    private: Iterable[socket.socket],
+    private: Iterable[socket.socket | BaseSelector],
     calls: socket.socket,
 ) -> NoReturn:
     """Be the lane. Never returns, whatever happens, because the caller's stack belongs to the worker."""
     try:
         os.setpgid(0, 0)
         die_with(worker)
-        for connection in private:
-            connection.close()
+        for each in private:
+            each.close()
         _bound_memory(memory_gb)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # if the machine runs out of memory, this process is the one to kill

@@ -292,7 +292,7 @@ class Worker:
 
     def _new_lane(self) -> Lane:
         connections = [self._controller, *(lane.connection for lane in self._lanes())]
-        lane = Lane.fork(self._functions, self._settings.memory_gb, connections)
+        lane = Lane.fork(self._functions, self._settings.memory_gb, [self._selector, *connections])
         self._selector.register(lane.connection, selectors.EVENT_READ, lambda: self._on_event(lane))
         return lane
 

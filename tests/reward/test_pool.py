@@ -120,6 +120,8 @@ def test_one_pool_calls_several_functions_each_with_its_own_weights(tmp_path: Pa
         ("many-parts", "no reward: the reward has more than 256 parts"),
         ("complex", "no reward: the reward is 1j: return a finite number"),
         ("huge-integer", "no reward: the reward is 1000"),
+        ("very-huge-integer", "no reward: the reward is a number with too many digits to be shown: return a finite"),
+        ("two-lines-name", r"no reward: the reward has a part named 'a\nb': a name is a line of text"),
     ],
 )
 def test_a_response_that_breaks_its_grader_is_graded_0_with_the_cause_and_the_others_are_graded(
@@ -266,6 +268,10 @@ def marked(directory: Path) -> list[psutil.Process]:
 def test_what_a_function_starts_inherits_no_connection(tmp_path: Path) -> None:
     (grade,) = obey(pool_of(tmp_path), tmp_path, "descriptors")
     assert grade == Grade(0.0)
+
+
+def test_a_lane_cannot_register_what_wakes_its_worker(tmp_path: Path) -> None:
+    assert obey(pool_of(tmp_path), tmp_path, "epolls") == [Grade(0.0)]
 
 
 def the_worker() -> psutil.Process:
