@@ -73,7 +73,12 @@ class Lane:
         worker = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
         if pid == 0:
             _run(functions, memory_gb, worker, [ours, *private], theirs)
         theirs.close()
@@ -223,14 +228,16 @@ class Orphans:
             found = [pid for pid in self._all(in_use | not_ours) if _group_of(pid) not in in_use]
             if not found:
                 return
-            for pid in found:
-                with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                    try:
-                        os.kill(pid, signal.SIGKILL)
-                    except PermissionError:
-                        not_ours.add(pid)
-                    else:
-                        os.waitpid(pid, 0)
+            for pid in found:  # all of them before one is awaited, because they may start others meanwhile
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                except PermissionError:
+                    not_ours.add(pid)
+            for pid in set(found) - not_ours:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
 
     def _all(self, lanes: Iterable[int]) -> list[int]:
         known = set(lanes)

@@ -19,6 +19,7 @@ LONGEST_TRACEBACK = 3000
 LONGEST_PART = 4 * LONGEST_NAME + 14  # bytes: four for a character, the number, and what msgpack adds to both
 LONGEST_ANSWER = MOST_PARTS * LONGEST_PART + 4 * (LONGEST_ERROR + LONGEST_TRACEBACK) + 1000  # bytes of a frame
 
+TRIES = 2  # of a call that fails in its lane
 READY = 0  # id of the answer of a worker that has imported its functions, and of a lane that is up; calls count from 1
 
 

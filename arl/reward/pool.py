@@ -9,6 +9,7 @@ achieves that is in arl.reward.worker. Workers run on the controller's machine, 
 """
 
 import asyncio
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -25,13 +26,16 @@ from arl.launch.disk import writing
 from arl.launch.frames import frame
 from arl.launch.process_state import describe_state, state_letter
 from arl.launch.rotating_log import PipedLog
-from arl.reward.messages import Answer, RewardCall, Settings, Verdict
+from arl.reward.messages import TRIES, Answer, RewardCall, Settings, Verdict
 from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer
 from arl.reward.ungraded import UngradedLog
 from arl.reward.worker_link import LONGEST_FAULT, WorkerLink
 from arl.types import Problem, Response
 
 GRACE = 10.0  # seconds beyond a call's deadline in which a worker that owes an answer must say something
+REPLACING = 60.0  # seconds beyond the tries of a call, in which a lost worker must be replaced
+FIRST_PAUSE = 1.0  # seconds between two tries of that
+LONGEST_PAUSE = 10.0
 LOST = "the worker process died"
 FORGED = "something else wrote to the worker's connection"
 CANNOT_SEND = "it cannot be sent to a reward worker"
@@ -108,7 +112,7 @@ class RewardPool:
         self._workers: set[WorkerLink] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None  # why a worker could not be replaced
-        self._closed = False
+        self._closed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         with writing(self._log):
@@ -239,14 +243,39 @@ class RewardPool:
         self._start_task(self._replace(worker), "new reward worker")
 
     async def _replace(self, worker: WorkerLink) -> None:
-        """End a worker and start another one in its place, unless the pool is closed."""
+        """End a worker and start another one in its place, unless the pool is closed.
+
+        A call of another worker may have taken all processes or all memory. Then this tries again until that call must
+        have ended.
+        """
         await worker.end(at_once=True)
+        time = asyncio.get_running_loop().time
+        end = time() + TRIES * self._settings.timeout + REPLACING
+        pause = FIRST_PAUSE
         try:
-            if not self._closed:
-                await self._add_worker()
-                self._dispatch()
+            while not self._closed.is_set() and not await self._try_to_replace(last=time() >= end):
+                await self._wait_for_close(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            self._dispatch()
         except Exception as error:  # whatever it is, those that wait for a worker must get it
             self._fail_all(error)
+
+    async def _wait_for_close(self, seconds: float) -> None:
+        """Wait for so long, or until the pool is closed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closed.wait()
+
+    async def _try_to_replace(self, last: bool) -> bool:
+        """Start a worker, and return whether it has started. If this is the last try, a failure is raised."""
+        try:
+            await self._add_worker()
+        except (ProcessDied, DeadlineError) as error:
+            if last:
+                raise
+            self._ungraded.note(f"{error}; it is tried again")
+            return False
+        return True
 
     def _fail_all(self, error: Exception) -> None:
         self._failure = error
@@ -264,7 +293,7 @@ class RewardPool:
         try:
             output = self._output.writing_end
             worker = await WorkerLink.start(self._settings, self._environment, output, self._take, self._lose)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread, with which asyncio waits for a process
             raise ProcessDied(f"a reward worker for {names} cannot be started ({error})") from error
         try:
             async with deadline(self._startup, "reward pool", f"{worker} to import {names}"):
@@ -279,7 +308,7 @@ class RewardPool:
         if not is_ready:
             await worker.end()
             raise ProcessDied(f"{worker} {worker.how_it_ended()} while it imported {names}; see {self._log}")
-        if self._closed:
+        if self._closed.is_set():
             await worker.end(at_once=True)
         else:
             self._workers.add(worker)
@@ -301,7 +330,7 @@ class RewardPool:
                     self._lose(worker)
 
     async def _end_all(self) -> None:
-        self._closed = True
+        self._closed.set()
         for task in self._tasks:
             if task.get_name() == "reward watch":
                 task.cancel()

@@ -5,12 +5,17 @@ import os
 import socket
 from pathlib import Path
 
+import pytest
+
 from arl.launch.frames import frame
 from arl.reward.messages import READY, Answer, RewardCall, Verdict
 from arl.reward.pool import RewardPool
 from arl.reward.worker_link import WorkerLink
 from arl.types import Grade, Problem, Response
-from tests.reward.test_pool import OBEY, one_hangs, pool_of, problem_in, the_worker, with_pool
+from tests.reward import scarce
+from tests.reward.test_pool import OBEY, grade_all, one_hangs, pool_of, problem_in, the_worker, with_pool
+
+SCARCE = f"{scarce.__name__}:score"
 
 
 def test_a_slow_call_is_graded_although_workers_were_lost_while_others_shared_them(tmp_path: Path) -> None:
@@ -59,3 +64,49 @@ def test_a_worker_takes_nothing_beside_the_only_call_until_that_is_answered() ->
         return rooms
 
     assert asyncio.run(main()) == [False, True]
+
+
+def test_a_worker_that_gets_no_process_for_a_lane_waits_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(scarce.DIRECTORY, str(tmp_path))
+
+    async def work(pool: RewardPool) -> list[Grade]:
+        before = the_worker().pid
+        grades = await grade_all(pool.scorer(SCARCE), Problem("?"), *["honest"] * 3)
+        assert the_worker().pid == before
+        return grades
+
+    assert with_pool(pool_of(tmp_path, SCARCE), work) == [Grade(1.0)] * 3
+
+
+def test_a_program_that_takes_all_processes_costs_its_own_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No worker gets a lane while the program lives; it lives in the worker of the honest calls, then in one alone."""
+    monkeypatch.setenv(scarce.DIRECTORY, str(tmp_path))
+
+    async def work(pool: RewardPool) -> list[Grade]:
+        return await grade_all(pool.scorer(SCARCE), Problem("?"), "honest", "take", *["honest"] * 20)
+
+    first, taker, *others = with_pool(pool_of(tmp_path, SCARCE, timeout=3.0), work)
+    assert [first, *others] == [Grade(1.0)] * 21
+    assert taker.error == "no answer in 3 s (deadlines.reward)"
+
+
+def test_a_worker_that_cannot_be_replaced_at_first_is_replaced_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+
+    async def work(pool: RewardPool) -> Grade:
+        async def refuse(*_: object, **__: object) -> None:
+            monkeypatch.undo()
+            raise BlockingIOError("no more processes")
+
+        monkeypatch.setattr("arl.reward.worker_link.spawn", refuse)
+        the_worker().kill()
+        return await pool.scorer(OBEY).score(Problem("?"), Response("honest"))
+
+    assert with_pool(pool_of(tmp_path, note=notes.append), work) == Grade(1.0)
+    assert "cannot be started (no more processes); it is tried again" in notes[0]

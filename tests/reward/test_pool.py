@@ -374,6 +374,8 @@ async def nothing(pool: RewardPool) -> None:
 def test_a_worker_that_cannot_be_replaced_is_an_error_and_no_endless_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("arl.reward.pool.REPLACING", 0.0)
+
     async def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError("no more processes")
 
@@ -383,7 +385,7 @@ def test_a_worker_that_cannot_be_replaced_is_an_error_and_no_endless_wait(
             with pytest.raises(ProcessDied, match=r"cannot be started \(no more processes\)"):
                 await pool.scorer(OBEY).score(Problem("?"), Response("kill-worker"))
 
-    with_pool(pool_of(tmp_path), work)
+    with_pool(pool_of(tmp_path, timeout=1.0), work)
 
 
 def test_what_a_function_prints_and_raises_goes_to_the_log_with_one_line_for_each_lost_grade(tmp_path: Path) -> None:
