@@ -16,6 +16,7 @@ from arl.launch.process_state import describe_state, state_letter
 from arl.launch.spawn import kill_session, spawn
 from arl.launch.watched_process import describe_exit
 from arl.reward.messages import LONGEST_ANSWER, READY, Answer, RewardCall, Settings, fault_in
+from arl.reward.strays import MARK, kill_marked, new_mark
 
 # Unreleased calls of a worker. Each answer makes room for one more, so that a burst of finished episodes waits for no
 # answers in between. Each call that is left behind halves the room, so that few wait behind answers that hang.
@@ -44,6 +45,7 @@ class WorkerLink(asyncio.Protocol):
         self._frames = FrameReader(LONGEST_ANSWER)
         self._transport: asyncio.WriteTransport | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._mark = new_mark()  # in the environment of the worker, and of what it starts
         self.is_ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()  # False: it died first
         self.owed: set[int] = set()  # ids of calls without an answer
         self.unreleased: set[int] = set()  # those of them that keep its front lane from the next call
@@ -77,7 +79,7 @@ class WorkerLink(asyncio.Protocol):
             try:
                 link._process = await spawn(
                     (sys.executable, "-m", "arl.reward.worker", msgspec.json.encode(settings).decode()),
-                    environment,
+                    {**environment, MARK: link._mark},
                     stdin=theirs.fileno(),
                     output=output,
                 )
@@ -146,6 +148,7 @@ class WorkerLink(asyncio.Protocol):
                 pass
         kill_session(self._process)
         await self._process.wait()
+        await kill_marked(self._mark)
 
     def stop_listening(self) -> None:
         """Forget whom to call with answers, because its calls are someone else's now."""

@@ -176,6 +176,24 @@ def _epolls(problem: Problem, response: Response) -> float:
     return float(sum("eventpoll" in os.readlink(link) for link in links if os.path.exists(link)))
 
 
+DAEMON = f"""
+import os, signal, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.kill(int(sys.argv[1]), signal.SIGKILL)
+        time.sleep({HANG})
+    os._exit(0)
+time.sleep({HANG})
+"""
+
+
+def _kill_worker_from_a_daemon(problem: Problem, response: Response) -> float:
+    """Run a program that leaves a process in a session of its own, which kills the worker and lives on."""
+    subprocess.run([sys.executable, "-S", "-c", DAEMON, str(os.getppid())], check=False)
+    return 1.0
+
+
 def _descriptors(problem: Problem, response: Response) -> float:
     """Return how many sockets a started program inherits."""
     script = (
@@ -363,6 +381,7 @@ DEEDS: dict[str, Callable[[Problem, Response], Any]] = {
     "close-everything": _close_everything,
     "write-everywhere": _write_everywhere,
     "kill-worker": _kill_worker,
+    "kill-worker-from-a-daemon": _kill_worker_from_a_daemon,
     "descriptors": _descriptors,
     "epolls": _epolls,
     "stream-flags": _stream_flags,

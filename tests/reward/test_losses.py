@@ -9,11 +9,12 @@ import pytest
 
 from arl.launch.frames import frame
 from arl.reward.messages import READY, Answer, RewardCall, Verdict
-from arl.reward.pool import RewardPool
+from arl.reward.pool import LOST, RewardPool
 from arl.reward.worker_link import WorkerLink
 from arl.types import Grade, Problem, Response
+from tests.processes import MARK
 from tests.reward import scarce
-from tests.reward.test_pool import OBEY, grade_all, one_hangs, pool_of, problem_in, the_worker, with_pool
+from tests.reward.test_pool import OBEY, grade_all, marked, obey, one_hangs, pool_of, problem_in, the_worker, with_pool
 
 SCARCE = f"{scarce.__name__}:score"
 
@@ -110,3 +111,12 @@ def test_a_worker_that_cannot_be_replaced_at_first_is_replaced_later(
 
     assert with_pool(pool_of(tmp_path, note=notes.append), work) == Grade(1.0)
     assert "cannot be started (no more processes); it is tried again" in notes[0]
+
+
+def test_a_daemon_that_kills_its_worker_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in a session of its own, and no worker is its parent any more."""
+    monkeypatch.setenv(MARK, str(tmp_path))
+    killer, honest = obey(pool_of(tmp_path), tmp_path, "kill-worker-from-a-daemon", "honest")
+    assert killer.error == LOST
+    assert honest == Grade(1.0)
+    assert not marked(tmp_path)
