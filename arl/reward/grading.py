@@ -7,18 +7,26 @@ as if they were a part of the function.
 """
 
 import itertools
+import numbers
 import traceback
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 
 from arl.errors import printable
-from arl.reward.messages import LONGEST_NAME, MOST_PARTS, Verdict, is_reward
+from arl.reward.messages import (
+    LONGEST_NAME,
+    LONGEST_TRACEBACK,
+    MOST_PARTS,
+    Verdict,
+    is_part_name,
+    is_reward,
+)
 from arl.types import CORRECT, LARGEST_REWARD, Grade, Problem, Response
 
 # A RewardFunction of arl.tasks.base, whose import would double the time that a worker takes to start.
 RewardCallable = Callable[[Problem, Response], float | dict[str, float]]
 
 LONGEST_CAUSE = 300  # characters
-LONGEST_TRACEBACK = 3000
 MOST_FRAMES = 20  # of a traceback, the innermost
 WHAT_TO_RETURN = f"return a finite number, from -{LARGEST_REWARD:.0e} to {LARGEST_REWARD:.0e}".replace("+0", "")
 
@@ -84,10 +92,8 @@ def read_number(value: object, what: str) -> float:
     Raises:
         NoRewardError: it is no finite number, or too large. Text is none, even if it reads like one.
     """
-    if isinstance(value, str | bytes | bytearray | memoryview):
-        raise _no_number(value, what)
     try:
-        number = float(value)  # type: ignore[arg-type]
+        number = float(_plain(value))
     except (TypeError, ValueError, OverflowError) as error:
         raise _no_number(value, what) from error
     if not is_reward(number):
@@ -95,8 +101,31 @@ def read_number(value: object, what: str) -> float:
     return number
 
 
+def _plain(value: object) -> numbers.Real | Decimal:
+    """Return a value if it is a number. Of an array or a tensor with one element, return that.
+
+    `float` reads text too, also in arrays and in other objects.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: an array with several elements.
+    """
+    if not isinstance(value, numbers.Real | Decimal) and hasattr(value, "item"):
+        try:
+            value = value.item()
+        except RuntimeError as error:  # torch, of several elements
+            raise ValueError(str(error)) from error
+    if not isinstance(value, numbers.Real | Decimal):
+        raise TypeError
+    return value
+
+
 def _no_number(value: object, what: str) -> NoRewardError:
-    return NoRewardError(f"{what} is {_one_line(repr(value)[:100])}: {WHAT_TO_RETURN}")
+    try:
+        shown = _one_line(repr(value)[:100])
+    except ValueError:  # Python writes out no integer of more than 4300 digits
+        shown = "a number with too many digits to be shown"
+    return NoRewardError(f"{what} is {shown}: {WHAT_TO_RETURN}")
 
 
 def _read(result: object) -> Verdict:
@@ -119,8 +148,11 @@ def _part_name(name: object) -> str:
     if not isinstance(name, str):
         raise NoRewardError(f"the reward has a part named by {type(name).__name__[:100]}: a name is text")
     text = str.__str__(name)
-    if len(text) > LONGEST_NAME or printable(text) != text:
-        raise NoRewardError(f"the reward has a part named {_one_line(text)[:100]}: a name is a short line of text")
+    if not is_part_name(text):
+        shown = _one_line(repr(text[:100]))
+        raise NoRewardError(
+            f"the reward has a part named {shown}: a name is a line of text, of at most {LONGEST_NAME} characters"
+        )
     return text
 
 

@@ -19,6 +19,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from selectors import BaseSelector
 from typing import NoReturn
 
 import msgspec
@@ -57,13 +58,13 @@ class Lane:
         cls,
         functions: Sequence[RewardCallable],
         memory_gb: float,
-        private: Iterable[socket.socket],
+        private: Iterable[socket.socket | BaseSelector],
     ) -> "Lane":
         """Start a lane, which calls `functions`.
 
         Args:
             memory_gb: that it may allocate beyond what the worker holds.
-            private: connections of the worker that the lane must not have.
+            private: connections of the worker, and what waits for them, that the lane must not have.
 
         Raises:
             OSError: there is no process or no memory for it.
@@ -72,7 +73,12 @@ class Lane:
         worker = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
         if pid == 0:
             _run(functions, memory_gb, worker, [ours, *private], theirs)
         theirs.close()
@@ -217,13 +223,20 @@ class Orphans:
     def kill(self, lanes: Iterable[int]) -> None:
         """Kill and reap all orphans, except what is in the process group of a lane in `lanes`."""
         in_use = set(lanes)
+        not_ours: set[int] = set()  # of another user, such as what sudo has started
         for _ in range(self.MOST_ROUNDS):
-            found = [pid for pid in self._all(in_use) if _group_of(pid) not in in_use]
+            found = [pid for pid in self._all(in_use | not_ours) if _group_of(pid) not in in_use]
             if not found:
                 return
-            for pid in found:
-                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            for pid in found:  # all of them before one is awaited, because they may start others meanwhile
+                try:
                     os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                except PermissionError:
+                    not_ours.add(pid)
+            for pid in set(found) - not_ours:
+                with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
 
     def _all(self, lanes: Iterable[int]) -> list[int]:
@@ -248,19 +261,19 @@ def _run(
     functions: Sequence[RewardCallable],
     memory_gb: float,
     worker: int,
-    private: Iterable[socket.socket],
+    private: Iterable[socket.socket | BaseSelector],
     calls: socket.socket,
 ) -> NoReturn:
     """Be the lane. Never returns, whatever happens, because the caller's stack belongs to the worker."""
     try:
         os.setpgid(0, 0)
         die_with(worker)
-        for connection in private:
-            connection.close()
+        for each in private:
+            each.close()
         _bound_memory(memory_gb)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # if the machine runs out of memory, this process is the one to kill
-        _serve(functions, calls)
+        _serve(functions, calls, _Streams())
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -268,7 +281,36 @@ def _run(
         os._exit(1)
 
 
-def _serve(functions: Sequence[RewardCallable], calls: socket.socket) -> None:
+class _Streams:
+    """Give each call of a lane standard streams that no other process has: an empty input, and the log as output.
+
+    Inherited ones would be shared with all lanes of all workers. A program that makes them non-blocking, by fcntl,
+    would do so for every later call, whose programs could not write.
+    """
+
+    def __init__(self) -> None:
+        self._output = os.open("/proc/self/fd/1", os.O_WRONLY)  # a function may close or replace 1 and 2
+        self.renew()
+
+    def renew(self) -> None:
+        """Open them anew, so that nothing that a call has set, or that it left running, is there in the next."""
+        _open_as((0,), os.devnull, os.O_RDONLY)
+        _open_as((1, 2), f"/proc/self/fd/{self._output}", os.O_WRONLY)  # unlike a duplicate, it has flags of its own
+
+
+def _open_as(places: tuple[int, ...], path: str, flags: int) -> None:
+    """Open a file as standard streams, which programs inherit."""
+    opened = os.open(path, flags)
+    for place in places:
+        if place == opened:
+            os.set_inheritable(place, True)
+        else:
+            os.dup2(opened, place)
+    if opened > 2:  # else it took the place of one that was closed
+        os.close(opened)
+
+
+def _serve(functions: Sequence[RewardCallable], calls: socket.socket, streams: _Streams) -> None:
     """Run call after call.
 
     Consumes calls; waits for the next one; unblocked by it, or by the end of the connection, which ends the loop.
@@ -285,6 +327,8 @@ def _serve(functions: Sequence[RewardCallable], calls: socket.socket) -> None:
             if os.getpid() != own_pid:
                 return  # a copy of this process, which the function has forked
             signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that the function has left behind
+            with contextlib.suppress(OSError):  # the function has closed everything; so it cannot answer either
+                streams.renew()
             _show(verdict.traceback)
             try:
                 calls.sendall(frame(Answer(call.id, verdict)))

@@ -8,13 +8,17 @@ import math
 
 from msgspec import Struct
 
+from arl.errors import printable
 from arl.types import LARGEST_REWARD, Problem, Response
 
-LONGEST_ANSWER = 1 << 16  # bytes of a frame
 MOST_PARTS = 256
 LONGEST_NAME = 200  # characters, of a part
 LONGEST_ERROR = 1000  # characters
+LONGEST_TRACEBACK = 3000
+LONGEST_PART = 4 * LONGEST_NAME + 14  # bytes: four for a character, the number, and what msgpack adds to both
+LONGEST_ANSWER = MOST_PARTS * LONGEST_PART + 4 * (LONGEST_ERROR + LONGEST_TRACEBACK) + 1000  # bytes of a frame
 
+TRIES = 2  # of a call that fails in its lane
 READY = 0  # id of the answer of a worker that has imported its functions, and of a lane that is up; calls count from 1
 
 
@@ -52,8 +56,8 @@ def fault_in(verdict: Verdict) -> str:
     numbers = [verdict.reward, *verdict.parts.values()]
     if not all(is_reward(number) for number in numbers):
         return "a reward that is no number from -1e9 to 1e9"
-    if len(verdict.parts) > MOST_PARTS or any(len(name) > LONGEST_NAME for name in verdict.parts):
-        return "too many or too long names of parts"
+    if len(verdict.parts) > MOST_PARTS or not all(is_part_name(name) for name in verdict.parts):
+        return "too many parts, or a name that is no short line"
     if len(verdict.error) > LONGEST_ERROR or "\n" in verdict.error:
         return "an error that is no short line"
     return ""
@@ -62,6 +66,11 @@ def fault_in(verdict: Verdict) -> str:
 def is_reward(number: float) -> bool:
     """Return whether a number can be trained on."""
     return math.isfinite(number) and abs(number) <= LARGEST_REWARD
+
+
+def is_part_name(text: str) -> bool:
+    """Return whether a text is a line that can be shown, of at most LONGEST_NAME characters, and not blank."""
+    return len(text) <= LONGEST_NAME and printable(text) == text and "\n" not in text and bool(text.strip())
 
 
 class Answer(Struct, frozen=True):

@@ -2,13 +2,14 @@
 
     Scorer ─► call(function, problem, response) ─► queue ─► a worker with room ─► Verdict
                                                                  │
-                                                                 └ lost: replaced; its calls are made again, each alone
+                                                                 └ lost: replaced; its calls are made again, alone
 
 A response is graded on its own: one that makes the function hang or die costs its own episode at most. How a worker
 achieves that is in arl.reward.worker. Workers run on the controller's machine, because each shares a socket with it.
 """
 
 import asyncio
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -25,17 +26,21 @@ from arl.launch.disk import writing
 from arl.launch.frames import frame
 from arl.launch.process_state import describe_state, state_letter
 from arl.launch.rotating_log import PipedLog
-from arl.reward.messages import Answer, RewardCall, Settings, Verdict
+from arl.reward.messages import TRIES, Answer, RewardCall, Settings, Verdict
 from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer
 from arl.reward.ungraded import UngradedLog
 from arl.reward.worker_link import LONGEST_FAULT, WorkerLink
 from arl.types import Problem, Response
 
 GRACE = 10.0  # seconds beyond a call's deadline in which a worker that owes an answer must say something
+REPLACING = 60.0  # seconds beyond the tries of a call, in which a lost worker must be replaced
+FIRST_PAUSE = 1.0  # seconds between two tries of that
+LONGEST_PAUSE = 10.0
 LOST = "the worker process died"
 FORGED = "something else wrote to the worker's connection"
 CANNOT_SEND = "it cannot be sent to a reward worker"
-MOST_LOSSES = 3  # workers that a call may lose, because another call may have been at fault
+MOST_LOSSES = 3  # workers that a call may lose while they have no other call
+MOST_SHARED = 2  # workers that a call may lose until it gets one for itself
 
 
 @dataclass(eq=False)
@@ -46,6 +51,7 @@ class _Pending:
     framed: bytes  # the call as it is sent
     verdict: asyncio.Future[Verdict]
     num_lost: int = 0  # workers that were lost while they had it
+    num_lost_alone: int = 0  # those of them that had no other call, so that it was at fault
 
 
 class RewardPool:
@@ -102,10 +108,11 @@ class RewardPool:
         self._ids = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._queue: deque[_Pending] = deque()
+        self._suspects: deque[_Pending] = deque()  # wait for a worker for themselves
         self._workers: set[WorkerLink] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None  # why a worker could not be replaced
-        self._closed = False
+        self._closed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         with writing(self._log):
@@ -160,19 +167,48 @@ class RewardPool:
     def _dispatch(self) -> None:
         """Send waiting calls to the workers that have the fewest.
 
-        A call whose worker was lost is sent alone, so that it takes no others with it if it was at fault.
+        A call whose worker was lost is sent alone, so that it takes no others with it if it was at fault. If it takes
+        long, others join it. Therefore, one that has lost several is a suspect, and has a worker for itself.
         """
+        emptied = self._send_suspects()
         while self._queue:
             pending = self._queue[0]
-            if pending.verdict.done():  # its group was canceled
+            if self._is_canceled(pending):
                 self._queue.popleft()
-                del self._pending[pending.call.id]
                 continue
-            worker = min(self._workers, key=lambda worker: len(worker.unreleased), default=None)
-            if worker is None or not worker.has_room(alone=pending.num_lost > 0):
+            alone = pending.num_lost > 0
+            with_room = [worker for worker in self._workers if worker is not emptied and worker.has_room(alone)]
+            worker = min(with_room, key=lambda worker: len(worker.unreleased), default=None)
+            if worker is None:
                 return
             self._queue.popleft()
             worker.send(pending.call, pending.framed)
+
+    def _send_suspects(self) -> WorkerLink | None:
+        """Send suspects to workers that owe nothing.
+
+        Returns:
+            A worker that gets no other call, because a suspect waits until that worker owes nothing. It is the one that
+            owes the least. So its number falls until the suspect is sent.
+        """
+        while self._suspects:
+            pending = self._suspects[0]
+            if self._is_canceled(pending):
+                self._suspects.popleft()
+                continue
+            worker = min(self._workers, key=lambda worker: len(worker.owed), default=None)
+            if worker is None or worker.owed:
+                return worker
+            self._suspects.popleft()
+            worker.send(pending.call, pending.framed, only_call=True)
+        return None
+
+    def _is_canceled(self, pending: _Pending) -> bool:
+        """Return whether nobody waits for a call any more; then forget it."""
+        if not pending.verdict.done():
+            return False
+        del self._pending[pending.call.id]
+        return True
 
     def _take(self, worker: WorkerLink, answer: Answer) -> None:
         del worker
@@ -195,24 +231,51 @@ class RewardPool:
         for call_id in sorted(worker.owed & self._pending.keys(), reverse=True):
             pending = self._pending[call_id]
             pending.num_lost += 1
-            if pending.num_lost < MOST_LOSSES:
+            pending.num_lost_alone += len(worker.owed) == 1
+            if pending.num_lost_alone < MOST_LOSSES:
                 pending.call = msgspec.structs.replace(pending.call, is_alone=True)
                 pending.framed = frame(pending.call)
-                self._queue.appendleft(pending)
+                waiting = self._queue if pending.num_lost < MOST_SHARED else self._suspects
+                waiting.appendleft(pending)
             else:
                 del self._pending[call_id]
                 self._settle(pending, Verdict(error=f"{FORGED}: {worker.fault}" if worker.fault else LOST))
         self._start_task(self._replace(worker), "new reward worker")
 
     async def _replace(self, worker: WorkerLink) -> None:
-        """End a worker and start another one in its place, unless the pool is closed."""
+        """End a worker and start another one in its place, unless the pool is closed.
+
+        A call of another worker may have taken all processes or all memory. Then this tries again until that call must
+        have ended.
+        """
         await worker.end(at_once=True)
+        time = asyncio.get_running_loop().time
+        end = time() + TRIES * self._settings.timeout + REPLACING
+        pause = FIRST_PAUSE
         try:
-            if not self._closed:
-                await self._add_worker()
-                self._dispatch()
+            while not self._closed.is_set() and not await self._try_to_replace(last=time() >= end):
+                await self._wait_for_close(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            self._dispatch()
         except Exception as error:  # whatever it is, those that wait for a worker must get it
             self._fail_all(error)
+
+    async def _wait_for_close(self, seconds: float) -> None:
+        """Wait for so long, or until the pool is closed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closed.wait()
+
+    async def _try_to_replace(self, last: bool) -> bool:
+        """Start a worker, and return whether it has started. If this is the last try, a failure is raised."""
+        try:
+            await self._add_worker()
+        except (ProcessDied, DeadlineError) as error:
+            if last:
+                raise
+            self._ungraded.note(f"{error}; it is tried again")
+            return False
+        return True
 
     def _fail_all(self, error: Exception) -> None:
         self._failure = error
@@ -221,6 +284,7 @@ class RewardPool:
                 pending.verdict.set_exception(error)
         self._pending.clear()
         self._queue.clear()
+        self._suspects.clear()
 
     async def _add_worker(self) -> None:
         """Start a worker, and use it when it has imported the functions."""
@@ -229,7 +293,7 @@ class RewardPool:
         try:
             output = self._output.writing_end
             worker = await WorkerLink.start(self._settings, self._environment, output, self._take, self._lose)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread, with which asyncio waits for a process
             raise ProcessDied(f"a reward worker for {names} cannot be started ({error})") from error
         try:
             async with deadline(self._startup, "reward pool", f"{worker} to import {names}"):
@@ -244,7 +308,7 @@ class RewardPool:
         if not is_ready:
             await worker.end()
             raise ProcessDied(f"{worker} {worker.how_it_ended()} while it imported {names}; see {self._log}")
-        if self._closed:
+        if self._closed.is_set():
             await worker.end(at_once=True)
         else:
             self._workers.add(worker)
@@ -266,7 +330,7 @@ class RewardPool:
                     self._lose(worker)
 
     async def _end_all(self) -> None:
-        self._closed = True
+        self._closed.set()
         for task in self._tasks:
             if task.get_name() == "reward watch":
                 task.cancel()

@@ -20,10 +20,12 @@ in every place, whose deadlines may be far.
 import contextlib
 import math
 import os
+import select
 import selectors
 import socket
 import statistics
 import sys
+import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +37,7 @@ from arl.launch.child import adopt_orphans, outlive_parent
 from arl.launch.frames import FrameReader, frame, standard_input_socket
 from arl.reward.grading import RewardCallable
 from arl.reward.lane import READ_BYTES, Lane, LaneError, Orphans, freeze_imports
-from arl.reward.messages import READY, Answer, RewardCall, Settings, Verdict
+from arl.reward.messages import READY, TRIES, Answer, RewardCall, Settings, Verdict
 from arl.running_time import BEAT_SECONDS
 
 MOST_IN_LANE = 16  # calls of the front lane, so that it makes them without a wait in between
@@ -45,7 +47,8 @@ LEAST_PATIENCE = 0.05
 PATIENCE_IN_MEDIANS = 5.0
 REMEMBERED = 32  # durations of answered calls
 CALLS_PER_REAPING = 64
-TRIES = 2
+FORK_PAUSE = 0.1  # seconds between two tries to start a lane
+FORK_PATIENCE = 1.0  # seconds of such tries while calls run, one of which may have taken all processes
 
 
 class Worker:
@@ -124,10 +127,17 @@ class Worker:
             self._in_turn = self._new_lane()
             self._in_turn.make_nice()
             self._add(self._in_turn, self._put_off.popleft())
+        self._clean_for_suspect()
         if self._waiting and self._front is None:
             self._front = self._new_lane()
         while self._waiting and self._front is not None and len(self._front.calls) < MOST_IN_LANE:
             self._add(self._front, self._waiting.popleft())
+
+    def _clean_for_suspect(self) -> None:
+        """Begin a new front lane for a call that was sent alone, without what earlier calls have left running."""
+        front = self._front
+        if self._waiting and self._waiting[0].is_alone and front is not None and not front.calls:
+            self._discard(front)
 
     def _add(self, lane: Lane, call: RewardCall) -> None:
         lane.add(call)
@@ -284,10 +294,38 @@ class Worker:
         return (lane.pid for lane in self._lanes())
 
     def _new_lane(self) -> Lane:
-        connections = [self._controller, *(lane.connection for lane in self._lanes())]
-        lane = Lane.fork(self._functions, self._settings.memory_gb, connections)
+        """Start a lane.
+
+        Raises:
+            OSError: see `_fork`.
+        """
+        lane = self._fork()
         self._selector.register(lane.connection, selectors.EVENT_READ, lambda: self._on_event(lane))
         return lane
+
+    def _fork(self) -> Lane:
+        """Start the process of a lane. If there is none to be had, kill what calls have left, and wait until there is.
+
+        Unblocked by the clock, or by the end of the connection to the controller.
+
+        Raises:
+            OSError: the connection has ended, or calls run: one of them may have taken all processes. This worker then
+                ends with everything that it has started, and the controller makes the calls again, alone.
+        """
+        hang_up = select.poll()
+        hang_up.register(self._controller, select.POLLRDHUP)
+        began = time.monotonic()
+        while True:
+            connections = [self._controller, *(lane.connection for lane in self._lanes())]
+            try:
+                return Lane.fork(self._functions, self._settings.memory_gb, [self._selector, *connections])
+            except OSError:
+                self._orphans.kill(self._pids())
+                a_call_runs = any(lane.calls for lane in self._lanes())
+                if a_call_runs and time.monotonic() - began > FORK_PATIENCE:
+                    raise
+                if hang_up.poll(FORK_PAUSE * 1000):
+                    raise
 
     def _watch(self, lane: Lane) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if lane.wants_to_send else 0)

@@ -16,6 +16,7 @@ from arl.launch.process_state import describe_state, state_letter
 from arl.launch.spawn import kill_session, spawn
 from arl.launch.watched_process import describe_exit
 from arl.reward.messages import LONGEST_ANSWER, READY, Answer, RewardCall, Settings, fault_in
+from arl.reward.strays import MARK, kill_marked, new_mark
 
 # Unreleased calls of a worker. Each answer makes room for one more, so that a burst of finished episodes waits for no
 # answers in between. Each call that is left behind halves the room, so that few wait behind answers that hang.
@@ -44,10 +45,12 @@ class WorkerLink(asyncio.Protocol):
         self._frames = FrameReader(LONGEST_ANSWER)
         self._transport: asyncio.WriteTransport | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._mark = new_mark()  # in the environment of the worker, and of what it starts
         self.is_ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()  # False: it died first
         self.owed: set[int] = set()  # ids of calls without an answer
         self.unreleased: set[int] = set()  # those of them that keep its front lane from the next call
         self._has_single = False  # the last call was sent alone
+        self._only_call = 0  # id of the last call that takes the worker for itself until it is answered
         self._room = FIRST_ROOM  # unreleased calls, at most
         self.fault = ""  # what came from it that no worker sends; nothing more is read then
         self.last_heard = 0.0  # clock seconds: its last answer, or the call that was sent when it owed none
@@ -76,7 +79,7 @@ class WorkerLink(asyncio.Protocol):
             try:
                 link._process = await spawn(
                     (sys.executable, "-m", "arl.reward.worker", msgspec.json.encode(settings).decode()),
-                    environment,
+                    {**environment, MARK: link._mark},
                     stdin=theirs.fileno(),
                     output=output,
                 )
@@ -105,20 +108,25 @@ class WorkerLink(asyncio.Protocol):
 
     def has_room(self, alone: bool) -> bool:
         """Return whether it takes another call; `alone`: one that shares the worker with no other."""
+        if self._only_call in self.owed:
+            return False
         if alone or self._has_single:
             return not self.unreleased
         return len(self.unreleased) < self._room
 
-    def send(self, call: RewardCall, framed: bytes) -> None:
+    def send(self, call: RewardCall, framed: bytes, only_call: bool = False) -> None:
         """Send a call, which it then owes an answer. Until it is released, one that is sent alone leaves no room.
 
         Args:
             framed: the call as it is sent.
+            only_call: leaves no room until it is answered, also when it goes on aside.
         """
         assert self._transport is not None
         if not self.owed:
             self.last_heard = asyncio.get_running_loop().time()
         self._has_single = call.is_alone
+        if only_call:
+            self._only_call = call.id
         self.owed.add(call.id)
         self.unreleased.add(call.id)
         self._transport.write(framed)
@@ -140,6 +148,7 @@ class WorkerLink(asyncio.Protocol):
                 pass
         kill_session(self._process)
         await self._process.wait()
+        await kill_marked(self._mark)
 
     def stop_listening(self) -> None:
         """Forget whom to call with answers, because its calls are someone else's now."""

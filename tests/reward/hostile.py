@@ -1,5 +1,6 @@
 """Reward functions for tests, some honest; `obey` does what the response says, among it the worst things."""
 
+import array
 import decimal
 import multiprocessing
 import os
@@ -7,12 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections import UserString
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from arl.launch.frames import frame
-from arl.reward.messages import Answer, Verdict
+from arl.reward.messages import LONGEST_NAME, MOST_PARTS, Answer, Verdict
 from arl.types import Problem, Response
 
 HANG = 613.0  # seconds, longer than any test
@@ -59,6 +64,14 @@ def _hang(problem: Problem, response: Response) -> float:
             file.write("x")
     time.sleep(HANG)
     return 1.0
+
+
+def _wait(problem: Problem, response: Response) -> float:
+    """Report that it runs, and wait until the test says go, each by a FIFO."""
+    tries = _tries(problem)
+    tries.write_text("x")
+    tries.with_name("go").read_text()
+    return 0.5
 
 
 def _take_a_while(problem: Problem, response: Response) -> float:
@@ -157,6 +170,30 @@ def _kill_worker(problem: Problem, response: Response) -> float:
     return 1.0
 
 
+def _epolls(problem: Problem, response: Response) -> float:
+    """Return how many epoll descriptors this lane has: its worker's, if it has one."""
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return float(sum("eventpoll" in os.readlink(link) for link in links if os.path.exists(link)))
+
+
+DAEMON = f"""
+import os, signal, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.kill(int(sys.argv[1]), signal.SIGKILL)
+        time.sleep({HANG})
+    os._exit(0)
+time.sleep({HANG})
+"""
+
+
+def _kill_worker_from_a_daemon(problem: Problem, response: Response) -> float:
+    """Run a program that leaves a process in a session of its own, which kills the worker and lives on."""
+    subprocess.run([sys.executable, "-S", "-c", DAEMON, str(os.getppid())], check=False)
+    return 1.0
+
+
 def _descriptors(problem: Problem, response: Response) -> float:
     """Return how many sockets a started program inherits."""
     script = (
@@ -213,6 +250,25 @@ def _ask(problem: Problem, response: Response) -> float:
     """Run a program that reads its input, as an answer that calls input() does."""
     done = subprocess.run([sys.executable, "-S", "-c", "input()"], stderr=subprocess.DEVNULL, check=False)
     return 0.5 if done.returncode else 0.0
+
+
+UNBLOCK = """
+import fcntl, os
+for descriptor in (0, 1, 2):
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_NONBLOCK)
+"""
+
+
+def _unblock(problem: Problem, response: Response) -> float:
+    """Run a program that makes its standard streams non-blocking."""
+    subprocess.run([sys.executable, "-S", "-c", UNBLOCK], check=True)
+    return 0.5
+
+
+def _stream_flags(problem: Problem, response: Response) -> float:
+    """Return how many of the standard streams that a program inherits are non-blocking."""
+    script = "import os, sys; sys.exit(sum(not os.get_blocking(descriptor) for descriptor in (0, 1, 2)))"
+    return float(subprocess.run([sys.executable, "-S", "-c", script], check=False).returncode)
 
 
 def _kill_group(problem: Problem, response: Response) -> float:
@@ -274,12 +330,20 @@ QUICK_ERRORS: dict[str, Callable[[Problem, Response], Any]] = {  # no grade, at 
     "stubborn": lambda problem, response: Stubborn(),
     "stubborn-part": lambda problem, response: {"correct": Stubborn()},
     "text-number": lambda problem, response: "0.5",
+    "user-string": lambda problem, response: UserString("0.5"),
+    "array-of-text": lambda problem, response: array.array("b", b"12"),
+    "numpy-text": lambda problem, response: np.array("0.5"),
+    "numpy-bytes": lambda problem, response: np.bytes_(b"0.5"),
+    "two-numbers": lambda problem, response: np.array([0.5, 0.5]),
+    "very-huge-integer": lambda problem, response: 10**5000,
     "infinite": lambda problem, response: float("-inf"),
     "too-large": lambda problem, response: 1e300,
     "no-decimal": lambda problem, response: decimal.Decimal("sNaN"),
     "nan-part": lambda problem, response: {"correct": 1.0, "format": float("nan")},
     "number-name": lambda problem, response: {1: 1.0},
     "half-a-name": lambda problem, response: {"\ud800": 1.0},
+    "empty-name": lambda problem, response: {"": 1.0},
+    "two-lines-name": lambda problem, response: {"a\nb": 1.0},
     "long-name": lambda problem, response: {"x" * 10_000: 1.0},
     "large-sum": lambda problem, response: {str(number): 1e9 for number in range(3)},
 }
@@ -289,7 +353,12 @@ HALVES: dict[str, Callable[[Problem, Response], Any]] = {  # strange, and graded
     "forge-by-fork": _forge_by_fork,
     "forge-from-a-daemon": _forge_from_a_daemon,
     "ask": _ask,
+    "unblock": _unblock,
     "decimal": lambda problem, response: decimal.Decimal("0.5"),
+    "fraction": lambda problem, response: Fraction(1, 2),
+    "numpy-number": lambda problem, response: np.float16(0.5),
+    "numpy-array": lambda problem, response: np.array([[0.5]]),
+    "numpy-boolean": lambda problem, response: {"correct": np.bool_(True), "format": np.int8(-1), "half": 0.5},
     "two-parts": lambda problem, response: {"correct": True, "format": -0.5},
 }
 DEEDS: dict[str, Callable[[Problem, Response], Any]] = {
@@ -297,6 +366,7 @@ DEEDS: dict[str, Callable[[Problem, Response], Any]] = {
     "raise": _raise,
     "raise-once": _raise_once,
     "hang": _hang,
+    "wait": _wait,
     "take-a-while": _take_a_while,
     "burn": _burn,
     "hang-through-signals": _hang_through_signals,
@@ -311,9 +381,13 @@ DEEDS: dict[str, Callable[[Problem, Response], Any]] = {
     "close-everything": _close_everything,
     "write-everywhere": _write_everywhere,
     "kill-worker": _kill_worker,
+    "kill-worker-from-a-daemon": _kill_worker_from_a_daemon,
     "descriptors": _descriptors,
+    "epolls": _epolls,
+    "stream-flags": _stream_flags,
     **QUICK_ERRORS,
     **HALVES,
+    "largest": lambda problem, response: {f"{i:03}" + "😀" * (LONGEST_NAME - 3): 1.0 for i in range(MOST_PARTS)},
     "nan": lambda problem, response: float("nan"),
     "text": lambda problem, response: "very good",
     "nothing": lambda problem, response: None,

@@ -2,11 +2,13 @@
 
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
 from arl.launch.frames import frame
-from arl.reward.lane import Lane, LaneError
+from arl.reward.lane import Lane, LaneError, Orphans
 from arl.reward.messages import READY, Answer, RewardCall, Verdict
 from arl.types import Problem, Response
 
@@ -27,3 +29,22 @@ def test_an_answer_counts_although_the_next_call_writes_nonsense_behind_it() -> 
         with pytest.raises(LaneError, match="something else wrote to the lane's connection"):
             next(answers)
         assert lane.call == calls[1]
+
+
+def test_an_orphan_that_may_not_be_killed_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be of another user, as one that sudo has started."""
+    tried = []
+
+    def refuse(pid: int, number: int) -> None:
+        tried.append(pid)
+        raise PermissionError
+
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as child:
+        orphans = Orphans()
+        monkeypatch.setattr("arl.reward.lane._children", lambda: iter([child.pid]))
+        with monkeypatch.context() as patched:
+            patched.setattr("arl.reward.lane.os.kill", refuse)
+            orphans.kill([])
+        assert child.poll() is None
+        child.kill()
+    assert tried == [child.pid]

@@ -120,6 +120,8 @@ def test_one_pool_calls_several_functions_each_with_its_own_weights(tmp_path: Pa
         ("many-parts", "no reward: the reward has more than 256 parts"),
         ("complex", "no reward: the reward is 1j: return a finite number"),
         ("huge-integer", "no reward: the reward is 1000"),
+        ("very-huge-integer", "no reward: the reward is a number with too many digits to be shown: return a finite"),
+        ("two-lines-name", r"no reward: the reward has a part named 'a\nb': a name is a line of text"),
     ],
 )
 def test_a_response_that_breaks_its_grader_is_graded_0_with_the_cause_and_the_others_are_graded(
@@ -268,6 +270,10 @@ def test_what_a_function_starts_inherits_no_connection(tmp_path: Path) -> None:
     assert grade == Grade(0.0)
 
 
+def test_a_lane_cannot_register_what_wakes_its_worker(tmp_path: Path) -> None:
+    assert obey(pool_of(tmp_path), tmp_path, "epolls") == [Grade(0.0)]
+
+
 def the_worker() -> psutil.Process:
     """The pool's one worker; other tests leave other children."""
     found = []
@@ -368,6 +374,8 @@ async def nothing(pool: RewardPool) -> None:
 def test_a_worker_that_cannot_be_replaced_is_an_error_and_no_endless_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("arl.reward.pool.REPLACING", 0.0)
+
     async def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError("no more processes")
 
@@ -377,7 +385,7 @@ def test_a_worker_that_cannot_be_replaced_is_an_error_and_no_endless_wait(
             with pytest.raises(ProcessDied, match=r"cannot be started \(no more processes\)"):
                 await pool.scorer(OBEY).score(Problem("?"), Response("kill-worker"))
 
-    with_pool(pool_of(tmp_path), work)
+    with_pool(pool_of(tmp_path, timeout=1.0), work)
 
 
 def test_what_a_function_prints_and_raises_goes_to_the_log_with_one_line_for_each_lost_grade(tmp_path: Path) -> None:

@@ -70,6 +70,17 @@ def test_what_a_call_starts_forges_no_verdict(tmp_path: Path, name: str) -> None
     assert (strange.reward, strange.error) == (0.5, "")
 
 
+def test_a_program_that_makes_its_streams_non_blocking_does_so_for_no_later_call(tmp_path: Path) -> None:
+    """In its own lane and worker, and in another one; both workers write into one pipe."""
+
+    async def work(pool: RewardPool) -> list[Grade]:
+        scorer = pool.scorer(OBEY)
+        await grade_all(scorer, Problem("?"), "unblock")
+        return await grade_all(scorer, Problem("?"), *["stream-flags"] * 4)
+
+    assert with_pool(pool_of(tmp_path, workers=2), work) == [Grade(0.0)] * 4
+
+
 @pytest.mark.parametrize("name", sorted(set(QUICK) - set(IN_A_LANE)))
 def test_whatever_a_function_returns_or_raises_becomes_a_fit_verdict(name: str) -> None:
     verdict = judge(obey, Problem("?"), Response(name))
@@ -79,12 +90,14 @@ def test_whatever_a_function_returns_or_raises_becomes_a_fit_verdict(name: str) 
     assert len(verdict.error + verdict.traceback) < 4000
 
 
-def test_a_function_may_name_as_many_parts_as_a_verdict_holds() -> None:
-    verdict = judge(
-        lambda problem, response: dict.fromkeys(map(str, range(MOST_PARTS)), 1.0), Problem("?"), Response("")
-    )
-    assert verdict.reward == MOST_PARTS
-    assert not fault_in(verdict)
+def test_a_function_may_name_as_many_parts_as_a_verdict_holds_in_characters_of_four_bytes(tmp_path: Path) -> None:
+    grade, after = obey_all(tmp_path, "largest", "honest 3")
+    assert (grade.reward, len(grade.parts), grade.error) == (MOST_PARTS, MOST_PARTS, "")
+    assert after == Grade(3.0)
+
+
+def obey_all(directory: Path, *texts: str) -> list[Grade]:
+    return with_pool(pool_of(directory), lambda pool: grade_all(pool.scorer(OBEY), Problem("?"), *texts))
 
 
 def test_a_problem_that_no_message_can_hold_has_no_grade_and_the_next_one_has(tmp_path: Path) -> None:
