@@ -319,6 +319,8 @@ def _escape_what_cannot_be_written() -> None:
 
 def main() -> None:
     """Run the command line, and leave the process with its exit code."""
+    from arl.errors import ArlError
+
     _escape_what_cannot_be_written()
     code = 1  # of an exception that no command handles
 
@@ -330,6 +332,10 @@ def main() -> None:
     atexit.register(end)  # first, and so called last
     try:
         app()
+    except ArlError as error:  # of an argument that is looked up before its command begins
+        _show_failure(str(error), error)
+        code = error.exit_code
+        sys.exit(code)
     except SystemExit as ended:
         code = int(ended.code or 0)
         raise

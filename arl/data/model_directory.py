@@ -31,6 +31,13 @@ Count = Annotated[int, Meta(ge=1, le=1 << 24)]
 Positive = Annotated[float, Meta(gt=0, le=1e30)]
 
 
+class _Rope(Struct, kw_only=True):
+    """Hold what positions are computed from."""
+
+    rope_theta: Positive | None = None
+    factor: Positive | None = None
+
+
 class _Sizes(Struct, kw_only=True):
     """Hold the fields of config.json that decide how much is built and computed. Other families name others."""
 
@@ -45,8 +52,11 @@ class _Sizes(Struct, kw_only=True):
     head_dim: Count | None = None
     max_position_embeddings: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
     tie_word_embeddings: bool | None = None
+    num_labels: Annotated[int, Meta(ge=0, le=1 << 16)] | None = None  # transformers makes a name for each
     rms_norm_eps: Positive | None = None
     rope_theta: Positive | None = None
+    rope_parameters: _Rope | None = None
+    rope_scaling: _Rope | None = None
 
 
 def check_model_directory(path: Path) -> None:
@@ -130,6 +140,8 @@ def _check_config(file: Path) -> None:
         sizes = msgspec.convert(content, _Sizes)
     except msgspec.ValidationError as error:
         raise DataError(f"{file}: is damaged ({error}); {AGAIN}") from error
+    if "transformers_weights" in content:
+        raise DataError(f"{file}: transformers_weights names a file of weights, which arl does not read; {AGAIN}")
     heads = sizes.num_attention_heads
     kv_heads = sizes.num_key_value_heads
     if heads and kv_heads and heads % kv_heads:

@@ -1,11 +1,13 @@
-"""Load Hugging Face causal language models with arl's attention, and refuses by name what that cannot do."""
+"""Load Hugging Face causal language models with arl's attention, and refuse by name what that cannot do."""
 
 import contextlib
 import copy
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -20,7 +22,7 @@ from arl.data.model_directory import check_model_directory, reading_model
 from arl.errors import DataError
 from arl.kernels.head import wide_product
 from arl.models.attention import ATTENTION
-from arl.models.model_files import stored_tensors
+from arl.models.model_files import StoredTensor, stored_tensors
 
 # Families whose decoder is model.layers, whose attention can be replaced, and which tests or users have tried.
 ARCHITECTURES = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "GemmaForCausalLM"}
@@ -107,6 +109,34 @@ def check_weights(model: PreTrainedModel, path: str | Path) -> None:
             raise DataError(f"{what} has shape {tensor.shape}, and its config.json asks for {expected[name]}")
         if tensor.dtype not in FLOATS:
             raise DataError(f"{what} is of type {tensor.dtype}; {', '.join(FLOATS)} are supported")
+    _refuse_untied(model, stored, path)
+
+
+def _refuse_untied(model: PreTrainedModel, stored: Mapping[str, StoredTensor], path: str | Path) -> None:
+    """Refuse a weight that is stored twice with different values where config.json ties both uses of it.
+
+    transformers would load both, and the trainer would train one.
+
+    Raises:
+        DataError: names both.
+    """
+    names: dict[int, list[str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        if name in stored:
+            names.setdefault(id(weight), []).append(name)
+    for first, *others in names.values():
+        for other in others:
+            if not torch.equal(_read(stored[first], first), _read(stored[other], other)):
+                raise DataError(
+                    f"model.path {path}: its config.json ties {other} to {first}, and they are stored with different "
+                    "values; set tie_word_embeddings to false, or remove one of them"
+                )
+
+
+def _read(stored: StoredTensor, name: str) -> torch.Tensor:
+    with safe_open(stored.file, "pt") as tensors:
+        tensor: torch.Tensor = tensors.get_tensor(name)
+    return tensor
 
 
 def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:

@@ -85,7 +85,10 @@ def stored_tensors(path: str | Path) -> dict[str, StoredTensor]:
         DataError: weights that are not safetensors, a file that cannot be read, or one that the index names wrongly.
     """
     home = local_copy(path)
-    if (home / SAFE_WEIGHTS_INDEX_NAME).exists():
+    has_index = (home / SAFE_WEIGHTS_INDEX_NAME).exists()
+    if has_index and (home / SAFE_WEIGHTS_NAME).exists():  # trainer and engine could load different ones
+        raise DataError(f"model.path {path}: has {SAFE_WEIGHTS_NAME} and {SAFE_WEIGHTS_INDEX_NAME}; remove one of them")
+    if has_index:
         return _indexed_tensors(path, home)
     if not (home / SAFE_WEIGHTS_NAME).exists():
         raise DataError(

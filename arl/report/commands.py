@@ -33,7 +33,7 @@ def report(
     if not runs and wandb is None:
         raise InputError("give directories of runs or of a sweep, like runs/quickstart, or --wandb GROUP")
     if runs:
-        _refuse_directory(out)
+        _refuse_other_kinds(out)
         at = [*_budgets("--at-steps", at_steps, "steps"), *_budgets("--at-tokens", at_tokens, "tokens")]
         _report_runs(runs, out, at, json)
     else:
@@ -44,12 +44,12 @@ def report(
         typer.echo(wandb_view(wandb, wandb_project).text)
 
 
-def _refuse_directory(out: Path | None) -> None:
-    """Refuse a directory as the page, before runs are read."""
-    from arl.errors import InputError
+def _refuse_other_kinds(out: Path | None) -> None:
+    """Refuse what cannot become the page, before runs are read."""
+    from arl.report.write_page import refuse_other_kinds
 
-    if out is not None and out.is_dir():
-        raise InputError(f"--out {out}: is a directory; name a file in it, like {out / 'report.html'}")
+    if out is not None:
+        refuse_other_kinds(out)
 
 
 def _refuse_without_runs(**given: bool) -> None:

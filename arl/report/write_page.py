@@ -1,6 +1,8 @@
 """Write a report as one HTML page, with episodes over time and trajectories of its runs."""
 
 import contextlib
+import secrets
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,16 +29,38 @@ def write_page(report: Report, path: Path) -> None:
     Raises:
         InputError: the file cannot be written.
     """
+    refuse_other_kinds(path)
     page = _page(report)
-    partial = path.with_name(f".{path.name}.partial")
+    home = path.resolve()  # a link stays one, and what it points to is written
+    partial = home.with_name(f".{home.name}.{secrets.token_hex(4)}.partial")
     try:
-        partial.write_text(page, encoding="utf-8")
-        partial.replace(path)
+        with partial.open("x", encoding="utf-8") as file:
+            file.write(page)
+        refuse_other_kinds(home)
+        partial.replace(home)
     except OSError as error:
         raise InputError(f"--out {path}: cannot be written ({error.strerror}); name a file in a directory") from error
     finally:
         with contextlib.suppress(OSError):  # it has its name, or was never written
             partial.unlink()
+
+
+def refuse_other_kinds(path: Path) -> None:
+    """Refuse a path at which something lies that is no regular file: a page would take its place.
+
+    Raises:
+        InputError: it is a directory, a device or a FIFO, or cannot be looked at.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(f"--out {path}: cannot be written ({error.strerror}); name a file in a directory") from error
+    if stat.S_ISDIR(mode):
+        raise InputError(f"--out {path}: is a directory; name a file in it, like {path / 'report.html'}")
+    if not stat.S_ISREG(mode):
+        raise InputError(f"--out {path}: is no regular file, and a page would take its place; name another file")
 
 
 def _page(report: Report) -> str:

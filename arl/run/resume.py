@@ -178,7 +178,7 @@ def run_to_resume(recipe: Recipe, file: Path) -> Path:
     Raises:
         InputError: there is no such run.
     """
-    if file.name == RECIPE and (file.parent / LOCK).exists():
+    if file.name == RECIPE and _is_run(file.parent):
         return file.parent
     runs = _runs(recipe)
     if not runs:
@@ -194,7 +194,12 @@ def _runs(recipe: Recipe) -> list[Path]:
         number = number_after(f"{first.name}-", path.name)
         if number is not None and number > 1:
             named[number] = path
-    return [named[number] for number in sorted(named) if (named[number] / LOCK).exists()]
+    return [named[number] for number in sorted(named) if _is_run(named[number])]
+
+
+def _is_run(directory: Path) -> bool:
+    """Return whether a directory is that of a run, also if a copy of it has lost the empty lock."""
+    return (directory / LOCK).exists() or (directory / "checkpoints").is_dir()
 
 
 def _unfinished(recipe: Recipe) -> list[Path]:

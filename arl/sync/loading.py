@@ -15,19 +15,25 @@ from transformers import PreTrainedModel
 
 from arl.errors import DataError, EngineError
 from arl.models.load import DTYPES
-from arl.models.model_files import stored_files
+from arl.models.model_files import stored_tensors
 from arl.sync.buckets import TensorSpec
 
 
-def read_weights(directory: str | Path) -> dict[str, Tensor]:
+def read_weights(directory: str | Path, model: PreTrainedModel | None = None) -> dict[str, Tensor]:
     """Read all tensors of a published version.
 
+    Args:
+        model: whose weights they must be, which is seen before any is read; None: any.
+
     Raises:
-        EngineError: a file of `directory` cannot be read.
+        EngineError: a file of `directory` cannot be read, or holds what is no parameter of the model.
     """
     state: dict[str, Tensor] = {}
     try:
-        for file in sorted(set(stored_files(directory).values())):
+        stored = stored_tensors(directory)
+        if model is not None:
+            refuse_foreign_tensors(model, {name: tensor.shape for name, tensor in stored.items()}, str(directory))
+        for file in sorted({tensor.file for tensor in stored.values()}):
             state |= load_file(file)
     except (OSError, SafetensorError, DataError) as error:
         raise EngineError(f"{directory}: the weights cannot be read ({error})") from error

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import os
 import re
 import sys
@@ -119,12 +120,16 @@ def test_a_new_key_is_not_written_to_a_file(old: Weights, tmp_path: Path, monkey
 
 def irregular(folder: Path) -> list[Path]:
     """Make directories whose weights cannot be read, and what is no directory."""
-    for name in ("fifo", "device", "directory", "broken", "nothing"):
+    for name in ("fifo", "device", "directory", "broken", "nothing", "large"):
         (folder / name).mkdir()
     os.mkfifo(folder / "fifo" / "model.safetensors")
     (folder / "device" / "model.safetensors").symlink_to("/dev/zero")
     (folder / "directory" / "model.safetensors").mkdir()
     (folder / "broken" / "model.safetensors").write_bytes(b"\0" * 64)
+    header = json.dumps({"x": {"dtype": "F32", "shape": [1 << 38], "data_offsets": [0, 1 << 40]}}).encode()
+    with (folder / "large" / "model.safetensors").open("wb") as sparse:  # too large to be mapped
+        sparse.write(len(header).to_bytes(8, "little") + header)
+        sparse.truncate(8 + len(header) + (1 << 40))
     return [*sorted(folder.iterdir()), Path("/dev/zero"), Path("gpt2"), Path("a\0b")]
 
 

@@ -152,3 +152,19 @@ def test_a_process_with_few_descriptors_holds_fewer_strangers(monkeypatch: pytes
     for limit, most in ((resource.RLIM_INFINITY, 128), (1024, 128), (128, 32), (3, 1)):
         monkeypatch.setattr(resource, "getrlimit", limited(limit))
         assert door._most_unknown() == most
+
+
+def test_a_head_that_cannot_be_read_is_answered_and_its_connection_closed() -> None:
+    """aiohttp raises on the first, outside of what it answers; the second says that its body is compressed."""
+    named = b"GET http://xn--a/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    coded = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n"
+    coded += f"Authorization: Bearer {KEY}\r\nContent-Type: application/json\r\n\r\n0\r\n\r\n".encode()
+
+    async def scenario() -> None:
+        async with listening(routes()) as port:
+            stranger = await connected(port, named)
+            assert b" 401 " in await heard(stranger)
+            keyed = await connected(port, coded)
+            assert b" 501 " in await keyed.reader.readline()
+
+    within(scenario)

@@ -1,5 +1,6 @@
 """A model whose files are damaged or incomplete is refused with what is wrong."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,34 @@ def test_an_index_of_weights_that_is_damaged_is_refused_by_name(tmp_path: Path, 
     (tmp_path / "model.safetensors.index.json").write_text(text)
     with pytest.raises(DataError, match=r"model\.safetensors\.index\.json cannot be read"):
         stored_files(tmp_path)
+
+
+def test_weights_that_trainer_and_engine_could_read_differently_are_refused(tmp_path: Path) -> None:
+    make_tiny_model(TinyModel(hidden_size=8, layers=1, heads=1), "ab", 0, tmp_path)
+    config = tmp_path / "config.json"
+    plain = config.read_text()
+    change_config(config, transformers_weights="other.safetensors")
+    with pytest.raises(DataError, match="transformers_weights names a file of weights"):
+        load_model(tmp_path, "float32")
+    config.write_text(plain)
+    change_config(config, tie_word_embeddings=True)
+    with pytest.raises(DataError, match=r"ties lm_head\.weight to model\.embed_tokens\.weight, and they are stored"):
+        load_model(tmp_path, "float32")
+    config.write_text(plain)
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    with pytest.raises(DataError, match=r"has model\.safetensors and model\.safetensors\.index\.json; remove one"):
+        load_model(tmp_path, "float32")
+
+
+@pytest.mark.parametrize("field", [{"num_labels": 10**9}, {"rope_parameters": {"rope_theta": -1.0}}])
+def test_a_config_that_would_take_hours_or_compute_no_numbers_is_refused(
+    tmp_path: Path, field: dict[str, object]
+) -> None:
+    make_tiny_model(TinyModel(hidden_size=8, layers=1, heads=1), "ab", 0, tmp_path)
+    change_config(tmp_path / "config.json", **field)
+    with pytest.raises(DataError, match=r"config\.json: is damaged"):
+        load_model(tmp_path, "float32")
+
+
+def change_config(file: Path, **fields: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))

@@ -144,9 +144,22 @@ def test_a_page_that_does_not_get_its_name_leaves_nothing_behind(tmp_path: Path)
     write_run(tmp_path / "run")
     built = build_report([tmp_path / "run"])
     (tmp_path / "taken").mkdir()
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(InputError, match="is a directory"):
         write_page(built, tmp_path / "taken")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "taken"]
+
+
+def test_a_page_takes_the_place_of_no_fifo_and_of_no_link(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    os.mkfifo(tmp_path / "fifo")
+    refused = report(str(tmp_path / "run"), "--out", str(tmp_path / "fifo"))
+    assert refused.exit_code == 2
+    assert "is no regular file" in refused.output
+    assert (tmp_path / "fifo").is_fifo()
+    (tmp_path / "link.html").symlink_to("page.html")
+    write_page(build_report([tmp_path / "run"]), tmp_path / "link.html")
+    assert (tmp_path / "link.html").is_symlink()
+    assert (tmp_path / "page.html").read_text().startswith("<!")
 
 
 def test_options_about_runs_are_refused_where_no_run_is_named() -> None:

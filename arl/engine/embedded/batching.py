@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 import numpy as np
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from arl.clock import now
@@ -233,7 +234,7 @@ class EmbeddedEngine:
         async with self._boundary:
             if update.version < self._version:
                 raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
-            state = read_weights(update.path) if update.state is None else update.state
+            state = self.read_weights(update.path) if update.state is None else update.state
             load_state(self._runner.model, state, update.path or f"version {update.version}")
             if self._load_seconds:
                 await asyncio.sleep(self._load_seconds)
@@ -242,6 +243,14 @@ class EmbeddedEngine:
     def checksums(self) -> dict[str, str]:
         """Return the sha256 of each weight, in the dtype of the model."""
         return checksums(dict(self._runner.model.named_parameters()), self._runner.model.dtype)
+
+    def read_weights(self, directory: str) -> dict[str, Tensor]:
+        """Read a published version of this model.
+
+        Raises:
+            EngineError: it cannot be read, or is one of another model.
+        """
+        return read_weights(directory, self._runner.model)
 
     def refuse_foreign_tensors(self, bucket: Sequence[TensorSpec]) -> None:
         """Check that the model has every parameter of `bucket`, in its shape.

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from aiohttp import StreamReader, web
+from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web import BaseRequest, Response, StreamResponse
 
@@ -55,6 +56,14 @@ class HttpEdge(web.Server):
         super().__init__(self._answer, handler_cancellation=True)
         self._routes = routes
         self._access = access
+
+    def _make_request(self, message: RawRequestMessage, *rest: Any) -> BaseRequest:
+        """Make a request of a head. aiohttp would raise on a URL whose host is no name, and answer nothing any more."""
+        try:
+            message.url.host  # noqa: B018
+        except ValueError:
+            message = message._replace(url=message.url.build(path="/"), path="/")  # a path that nobody serves
+        return super()._make_request(message, *rest)
 
     async def listen(self, listener: socket.socket, tls: ssl.SSLContext | None) -> NoReturn:
         """Serve connections until cancelled. Those that have shown the key stay open until `close`.
@@ -178,6 +187,8 @@ def _refusal_of_content(request: BaseRequest) -> HttpRefusal | None:
     headers = request.headers
     if headers.get("Content-Encoding", "identity").lower() != "identity":
         return HttpRefusal(415, "send the body as it is: Content-Encoding is not understood")
+    if headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
+        return HttpRefusal(501, "send the body as it is, or in chunks: no other Transfer-Encoding is understood")
     has_type = "Content-Type" in headers
     if (request.can_read_body or has_type) and request.method == "POST" and not _is_json(request):
         return HttpRefusal(415, "the body must have Content-Type: application/json")

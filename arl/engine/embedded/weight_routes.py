@@ -21,7 +21,6 @@ from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.embedded.http_edge import Routes, json_answer, read_body
 from arl.engine.embedded.thread_turns import ThreadTurns
 from arl.errors import EngineError
-from arl.sync.loading import read_weights
 from arl.sync.node_copy import NODE_COPY, HeldVersion, NodeCopies
 from arl.sync.process_group import Joining, Receiver, bucket_of
 from arl.sync.weight_messages import (
@@ -75,7 +74,7 @@ class WeightRoutes:
             if body.load_format == NODE_COPY:
                 return json_answer({"success": True, "message": f"to be read from {held.path}"})
             async with self._turns:
-                state = await self._turns.run(read_weights, _directory(held.path))
+                state = await self._turns.run(self._engine.read_weights, _directory(held.path))
                 return await self._load(WeightUpdate(version, held.path, state=state))
 
     async def _hold(self, path: str) -> HeldVersion:

@@ -6,14 +6,17 @@ runs/slurm/NAME-TIME/run-directory ─► the run's directory, once the job has 
 from pathlib import Path
 
 from arl.errors import InputError
+from arl.files import read_regular
 from arl.launch.slurm.batch_script import Submission
+
+MOST_BYTES = 1 << 13  # of a path
 
 
 def run_of(directory: Path) -> Path:
     """Return the run of a submission; any other directory as it is, also one that cannot be looked at.
 
     Raises:
-        InputError: the submitted job has not begun its run yet.
+        InputError: the submitted job has not begun its run yet, or does not say where it is.
     """
     submission = Submission(directory)
     try:
@@ -23,8 +26,13 @@ def run_of(directory: Path) -> Path:
     if not is_submission:
         return directory
     try:
-        return Path(submission.pointer.read_text().strip())
+        pointer = read_regular(submission.pointer, MOST_BYTES).decode().strip()
     except FileNotFoundError:
         raise InputError(
             f"{directory}: is a submission, and its run has not begun: see squeue and {submission.log}"
         ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{submission.pointer}: cannot be read ({error}); give the directory of the run") from error
+    if not pointer or "\0" in pointer:
+        raise InputError(f"{submission.pointer}: holds {pointer!r}, no directory; give the directory of the run")
+    return Path(pointer)

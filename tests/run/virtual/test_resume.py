@@ -291,6 +291,13 @@ def test_a_recipe_in_a_run_directory_means_that_run(again: tuple[Path, Path]) ->
     assert f"resuming {runs / 'small'} from step_6" in said
 
 
+def test_a_run_directory_that_has_lost_its_lock_is_still_that_run(again: tuple[Path, Path]) -> None:
+    _, runs = again
+    (runs / "small" / "run.lock").unlink()
+    _, said = run(runs / "small" / "recipe.yaml", runs, resume=True)
+    assert f"resuming {runs / 'small'} from step_6" in said
+
+
 def test_a_finished_run_is_extended_by_more_steps(again: tuple[Path, Path]) -> None:
     recipe, runs = again
     run(recipe, runs, resume=True)
