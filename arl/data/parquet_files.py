@@ -20,7 +20,7 @@ from arl.errors import DataError
 from arl.files import open_regular
 
 VALUES_PER_BYTE = 64  # of the file; one token takes several bytes, since its id and its logprob are noise
-LEAST_VALUES = 1 << 20  # which are accepted in a file of any size
+LEAST_VALUES = 1 << 22  # which are accepted in a file of any size
 DECODED_PER_BYTE = 1 << 10  # of the file; a system prompt that every row repeats stands in a dictionary once
 LEAST_DECODED = 1 << 26  # bytes, which are accepted in a file of any size
 CODECS = {"SNAPPY", "UNCOMPRESSED"}  # what pyarrow writes by default, and so arl

@@ -18,12 +18,14 @@ from arl.run.intact import verify
 from tests.fakes import NullEngine, NullTrainer
 
 RECIPE = {"model": {"path": "m"}, "data": {"task": "running_checksum"}, "train": {"steps": 9}}
-STATE = ControllerState(version=2, loaded_version=2)
+RECORDED = Recipe.model_validate(RECIPE)
+DONE = 2 * RECORDED.rollout.problems_per_step
+STATE = ControllerState(version=2, loaded_version=2, admitted=DONE, trained=DONE)
 
 
 class NullCut:
     def __call__(self, state: ControllerState) -> RunState:
-        return RunState({}, "", 0.0, None, state, RecorderState(0.0, RatesState(0.0)))
+        return RunState(RECORDED.model_dump(mode="json"), "", 0.0, None, state, RecorderState(0.0, RatesState(0.0)))
 
     def settle(self) -> None:
         pass

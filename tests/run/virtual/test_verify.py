@@ -176,7 +176,7 @@ def test_a_file_that_counts_more_than_its_bytes_can_hold_is_refused(file: Path) 
     ones = pa.array([[1] * (1 << 24)], pa.list_(pa.int32()))  # a run length: a few bytes
     pq.write_table(table.slice(0, 1).set_column(table.schema.get_field_index("token_ids"), "token_ids", ones), file)
     assert file.stat().st_size < 1 << 17
-    with pytest.raises(DataError, match=r"a column has 16777216 values, more than \d+ bytes can hold"):
+    with pytest.raises(DataError, match=r"it has \d+ values, more than \d+ bytes can hold"):
         read_trajectories(file, ["token_ids"])
 
 
