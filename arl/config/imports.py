@@ -174,8 +174,8 @@ def _parts(protocol: type) -> list[_Part]:
 
 def _annotations(base: type) -> Mapping[str, Any]:
     """Return the annotations of the class itself, without those of its bases."""
-    annotations: Mapping[str, Any] = vars(base).get("__annotations__", {})
-    return annotations
+    annotations = vars(base).get("__annotations__")
+    return annotations if isinstance(annotations, Mapping) else {}  # of `type` it is a descriptor
 
 
 def _part(name: str, value: object, annotation: object) -> _Part:

@@ -11,6 +11,8 @@ OF_ARL = {  # flags that arl gives itself, and what to do instead
 }
 SIGNAL = "B:TERM@"  # begins the only signal that ends a run with a checkpoint: SIGTERM, to the script alone
 TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|unlimited|infinite", re.IGNORECASE)  # man sbatch
+NO_WORD = re.compile(r"[\s\x00-\x1f\x7f=]")
+NO_TEXT = re.compile(r"[\x00-\x1f\x7f\u2028\u2029\x85]")
 TIMES = ("time", "time-min")
 
 
@@ -18,9 +20,11 @@ def check_sbatch_flags(field: str, flags: Mapping[str, str]) -> None:
     """Check the flags of the recipe's `field`.
 
     Raises:
-        ValueError: one of them has dashes, is arl's to give, or would end the run without a checkpoint.
+        ValueError: one has dashes or control characters, is arl's to give, or would end the run without a checkpoint.
     """
     for name, value in flags.items():
+        if NO_WORD.search(name) or NO_TEXT.search(value):  # would begin another line of the job's script
+            raise ValueError(f"{field}.{name!r} {value!r}: a flag is one word, and its value one line of text")
         if name.startswith("-"):
             raise ValueError(f"{field}.{name}: give flags without their dashes: {name.lstrip('-')}")
         if name in OF_ARL:

@@ -13,14 +13,15 @@ from typing import Any, Literal
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from arl.errors import InputError
+from arl.errors import InputError, printable
 from arl.files import open_regular
 from arl.launch.file_lock import try_lock
 from arl.metrics.record_file import read_records, step_of
-from arl.metrics.run_files import LOCK, METRICS_FILE, RECIPE, SUMMARY
+from arl.metrics.run_files import LOCK, METRICS_FILE, SUMMARY
+from arl.metrics.run_status import require_run
 from arl.metrics.sampled_episode import SampledEpisode
 from arl.metrics.trajectory_reading import read_batches, read_trajectories, trajectory_files
-from arl.types import TRAINED
+from arl.types import MOST_COUNT, TRAINED
 
 Outcome = Literal["any", "right", "wrong", "truncated"]
 COLUMNS = [
@@ -49,10 +50,11 @@ def read_samples(run: Path, wanted: Wanted) -> Shown:
     """Read the episodes that `wanted` describes from the run in directory `run`.
 
     Raises:
-        InputError: there is no such run, no complete trajectory file, or no such episode.
+        InputError: there is no such run, step, episode or complete trajectory file.
         DataError: an older arl wrote the files, without text; or one of them is damaged.
     """
     files = _files(run)
+    _refuse_unwritable(wanted)
     newest = max((last for _, last in map(_steps, files)), default=0)
     if wanted.problem is None:
         step = newest if wanted.step is None else wanted.step
@@ -77,8 +79,7 @@ def read_samples(run: Path, wanted: Wanted) -> Shown:
 
 
 def _files(run: Path) -> list[Path]:
-    if not (run / RECIPE).exists():
-        raise InputError(f"{run}: no {RECIPE}, so no run; give the directory of one, like runs/quickstart")
+    require_run(run)
     files = trajectory_files(run)
     if not files:
         raise InputError(
@@ -86,6 +87,20 @@ def _files(run: Path) -> list[Path]:
             "checkpoint and at the end of the run"
         )
     return files
+
+
+def _refuse_unwritable(wanted: Wanted) -> None:
+    """Refuse what no file can hold, which pyarrow would not even compare.
+
+    Raises:
+        InputError: names the option.
+    """
+    if wanted.step is not None and wanted.step > MOST_COUNT:
+        raise InputError(f"--step {wanted.step}: no run has so many steps; leave it out for the newest")
+    try:
+        (wanted.problem or "").encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"--problem {printable(str(wanted.problem))}: is no text ({error.reason})") from error
 
 
 def _steps(file: Path) -> tuple[int, int]:

@@ -42,7 +42,7 @@ def recorded_times(sweep: Path) -> list[float]:
     """Return the seconds of the sweep's finished runs. A half-written line, of a sweep that was killed, is left out."""
     try:
         lines = (sweep / LOGS / TIMES).read_text().split("\n")[:-1]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the sweep begins, or cannot, which whoever makes its folder says
         return []
     seconds = {}
     for line in lines:

@@ -134,6 +134,7 @@ class Blocking(Square):
 square = Square()
 nameless = Nameless()
 not_callable = 5
+any_class = type  # whose __annotations__ are a descriptor
 
 
 def good_score(problem: object, response: str, extra: int = 0) -> float:
@@ -187,6 +188,7 @@ def test_what_has_every_part_is_taken(attribute: str, protocol: type) -> None:
         ),
         ("Settings", Settings, "lacks the attribute scope"),
         ("Misspelled", Settings, "scope is 'tokens', and must be one of 'token', 'sequence'"),
+        ("any_class", Shape, "lacks the attribute sides"),
         ("not_callable", Scorer, "is int, and must be a function"),
         ("short_score", Scorer, "short_score(problem: object) -> float cannot be called as short_score(problem, resp"),
         ("async_score", Scorer, "async_score must not be async"),

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from arl.errors import InputError
@@ -72,7 +73,7 @@ def _table(group: Sequence[Scored]) -> Table:
 
 def _row(scored: Scored, ks: Sequence[int], has_errors: bool) -> Iterator[str]:
     score = scored.score
-    yield short_name(scored.model.name)
+    yield escape(short_name(scored.model.name))
     yield _percent(score.average)
     for k in ks:
         yield _percent(score.pass_at[k]) if k in score.pass_at else ""

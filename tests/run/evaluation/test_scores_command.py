@@ -61,6 +61,13 @@ def test_directories_are_read_in_their_order_and_one_without_scores_is_refused(s
     assert "empty: no scores.json in it or below; `arl eval` writes one" in refused.stderr
 
 
+def test_a_models_name_is_shown_as_it_is_and_never_as_markup(scored: Scored, tmp_path: Path) -> None:
+    write(tmp_path / "a", scored, "[bold]mine[/bold]")
+    done = arl("scores", ".", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "[bold]mine[/bold]".replace("/", "--") in done.stdout
+
+
 def test_a_file_that_holds_no_scores_is_named(tmp_path: Path) -> None:
     (tmp_path / SCORES).write_text("[{}]")
     refused = arl("scores", ".", cwd=tmp_path)
