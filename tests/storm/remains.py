@@ -38,7 +38,7 @@ def look_for_remains(mark: str, run: Path, temporary: Path, patience: float) -> 
     seconds = round(time.monotonic() - ended, 2)
     for each in processes_of_run(mark):
         each.process.kill()
-    for path in _files(temporary):
+    for path in files_left(temporary):
         remove_any(path)
     return found, seconds
 
@@ -54,12 +54,13 @@ def _wait_until_empty(find: Callable[[], list[str]], seconds: float) -> list[str
 def remains(mark: str, run: Path, temporary: Path) -> list[str]:
     """Return what there is of a run now that only a running one may have."""
     processes = [f"{each}: {_state(each.process)}" for each in processes_of_run(mark)]
-    files = [str(path) for path in _files(temporary)]
+    files = [str(path) for path in files_left(temporary)]
     secrets = [str(run / SECRETS)] if (run / SECRETS).exists() else []
     return processes + files + secrets
 
 
-def _files(temporary: Path) -> list[Path]:
+def files_left(temporary: Path) -> list[Path]:
+    """Return the files in shared memory and in the run's temporary directory, without the caches of libraries."""
     places = [path for place in (SHARED_MEMORY, temporary) for path in place.iterdir()]
     return [path for path in places if not path.name.startswith(CACHES)]
 

@@ -21,8 +21,9 @@ import msgspec
 
 from tests.storm.growth import growth
 from tests.storm.lineage import audit_stopped
+from tests.storm.remains import files_left
 from tests.storm.run_processes import processes_of_run, start_marked, with_own_shared_memory
-from tests.storm.samples import SHARED_MEMORY, take_sample
+from tests.storm.samples import take_sample
 
 ROOT = Path(__file__).parents[2]
 # Deadlines are long because whatever else this machine does may slow the run down a lot; here nothing is stopped.
@@ -153,7 +154,7 @@ def main() -> None:
     soak.run_for(60 * options.minutes)
     time.sleep(1.0)
     left = [str(each) for each in processes_of_run(str(directory))]
-    left += [f"{path}" for place in (SHARED_MEMORY, directory / "tmp") for path in place.iterdir()]
+    left += [str(path) for path in files_left(directory / "tmp")]
     record = {
         "minutes": options.minutes,
         "seed": options.seed,
