@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from arl import clock
-from arl.config.recipe import Recipe
+from arl.config.recipe import Recipe, TinyModel
 from arl.data import msgpack_arrays
 from arl.errors import DataError, DeadlineError, DiskError
 from arl.metrics.rates import RatesState
 from arl.metrics.recorder_state import RecorderState
+from arl.models.tiny import make_tiny_model
 from arl.rollout.controller_state import ControllerState
 from arl.run.checkpoint import RunCheckpoints, next_checkpoint, seal
 from arl.run.checkpoint_state import RunState
@@ -71,7 +72,9 @@ def test_a_checkpoint_is_complete_with_weights_in_one_file_or_in_many(
     partial = tmp_path / ".step_2.partial"
     partial.mkdir()
     (partial / "run.msgpack").write_bytes(msgpack_arrays.encoder().encode(cut(STATE)))
-    for name in ("config.json", "optimizer.safetensors", *weights):
+    make_tiny_model(TinyModel(hidden_size=8, layers=1, heads=1), "ab", 0, partial)
+    (partial / "model.safetensors").unlink()
+    for name in ("optimizer.safetensors", *weights):
         (partial / name).write_text(name)
     seal(partial, tmp_path / "step_2")
     if complete:
