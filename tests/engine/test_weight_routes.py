@@ -10,8 +10,9 @@ import aiohttp
 import pytest
 import torch
 from aiohttp.web import BaseRequest, StreamResponse
+from transformers import PreTrainedModel
 
-from arl.engine.embedded import weight_routes
+from arl.engine.embedded import batching
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.embedded.http_edge import Routes
 from arl.engine.embedded.routes import EngineRoutes
@@ -78,11 +79,11 @@ class HeldReads:
         self.paths: list[str] = []
         self._loop = asyncio.get_running_loop()
 
-    def __call__(self, path: str) -> dict[str, torch.Tensor]:
+    def __call__(self, path: str, model: PreTrainedModel) -> dict[str, torch.Tensor]:
         self.paths.append(path)
         self._loop.call_soon_threadsafe(self.begun.set)
         assert self.let_go.wait(SECONDS)
-        return read_weights(path)
+        return read_weights(path, model)
 
 
 def test_a_model_is_read_only_after_the_one_of_a_caller_that_has_gone_is_out_of_memory(
@@ -90,8 +91,7 @@ def test_a_model_is_read_only_after_the_one_of_a_caller_that_has_gone_is_out_of_
 ) -> None:
     async def scenario() -> None:
         reads = HeldReads()
-        reads.__name__ = "reads"  # type: ignore[attr-defined]  # of its threads
-        monkeypatch.setattr(weight_routes, "read_weights", reads)
+        monkeypatch.setattr(batching, "read_weights", reads)
         body = {"model_path": old.path, "weight_version": "1"}
         async with EmbeddedEngine(load_model(old.path, "float32"), slots=2) as engine:
             routes = WatchedRoutes(engine, old.path, "/update_weights_from_disk")
