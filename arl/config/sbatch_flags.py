@@ -11,7 +11,7 @@ OF_ARL = {  # flags that arl gives itself, and what to do instead
 }
 SIGNAL = "B:TERM@"  # begins the only signal that ends a run with a checkpoint: SIGTERM, to the script alone
 TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|unlimited|infinite", re.IGNORECASE)  # man sbatch
-NO_WORD = re.compile(r"[\s\x00-\x1f\x7f=]")
+NO_WORD = re.compile(r"[\s=]")  # \s is every end of a line as well
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f\u2028\u2029\x85]")
 TIMES = ("time", "time-min")
 

@@ -7,6 +7,8 @@ import stat
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from arl.errors import InputError
+
 
 def open_lock(path: Path) -> BinaryIO:
     """Open a file to lock it, and make it if it is missing. Nobody reads what is in it.
@@ -19,6 +21,18 @@ def open_lock(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
     return os.fdopen(descriptor, "r+b")
+
+
+def require_lock(path: Path) -> BinaryIO:
+    """Open a file to lock it, and make it if it is missing, in a directory that a user has named.
+
+    Raises:
+        InputError: it cannot be opened, or is no regular file.
+    """
+    try:
+        return open_lock(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened ({error.strerror}); remove what has its name") from error
 
 
 def try_lock(file: int | IO[Any], shared: bool = False) -> bool:

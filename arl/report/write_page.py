@@ -29,7 +29,6 @@ def write_page(report: Report, path: Path) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    refuse_other_kinds(path)
     page = _page(report)
     home = path.resolve()  # a link stays one, and what it points to is written
     partial = home.with_name(f".{home.name}.{secrets.token_hex(4)}.partial")

@@ -18,7 +18,7 @@ from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import DataError, InputError
 from arl.launch.disk import writing
 from arl.launch.durable import replace_file
-from arl.launch.file_lock import open_lock, try_lock
+from arl.launch.file_lock import require_lock, try_lock
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import LOCK, RECIPE, SUMMARY
 from arl.metrics.run_status import shown_as_resuming
@@ -294,12 +294,7 @@ def _locked(directory: Path) -> Iterator[None]:
     Raises:
         InputError: another process runs in it, or the lock is no regular file.
     """
-    path = directory / LOCK
-    try:
-        lock = open_lock(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be opened ({error.strerror}); remove what has its name") from error
-    with lock as file:
+    with require_lock(directory / LOCK) as file:
         if not try_lock(file):
             raise InputError(f"--resume: {directory} is still running; wait for it, or end it")
         yield

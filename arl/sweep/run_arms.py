@@ -19,9 +19,9 @@ from msgspec import Struct
 from arl.clock import deadline, in_thread, now
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe
-from arl.errors import ArlError, InputError
+from arl.errors import ArlError
 from arl.launch.base import Command
-from arl.launch.file_lock import open_lock, try_lock
+from arl.launch.file_lock import require_lock, try_lock
 from arl.launch.process import LocalProcess, start_process
 from arl.launch.shares import Share
 from arl.metrics.run_files import LOCK, METRICS_FILE
@@ -217,11 +217,7 @@ async def _wait_until_gone(lock: Path) -> None:
         DeadlineError: one still does.
         InputError: what has the name of the lock is no regular file.
     """
-    try:
-        opened = open_lock(lock)  # makes it, if the run was killed before it did
-    except OSError as error:
-        raise InputError(f"{lock}: cannot be opened ({error.strerror}); remove what has its name") from error
-    with opened as file:
+    with require_lock(lock) as file:  # makes it, if the run was killed before it did
         async with deadline(GONE_SECONDS, "sweep", f"the process that runs {lock.parent} to end"):
             while not try_lock(file):  # noqa: ASYNC110 - the lock of another process has no event
                 await asyncio.sleep(POLL_SECONDS)

@@ -20,7 +20,7 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, dump_recipe, read_with_places
 from arl.errors import InputError, RecipeError
-from arl.launch.file_lock import open_lock, try_lock
+from arl.launch.file_lock import require_lock, try_lock
 from arl.metrics.run_files import SUMMARY, SWEEP_MANIFEST
 from arl.run.resume import FREE, FREE_ON_THE_WALL
 from arl.sweep.check_arms import CheckedArm, CheckedSweep
@@ -173,12 +173,7 @@ def open_directory(directory: Path, request: SweepRequest, checked: CheckedSweep
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"output.directory {directory.parent}: cannot be written ({error.strerror})") from error
-    path = directory / SWEEP_LOCK
-    try:
-        opened = open_lock(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be opened ({error.strerror}); remove what has its name") from error
-    with opened as lock:
+    with require_lock(directory / SWEEP_LOCK) as lock:
         if not try_lock(lock):
             raise InputError(f"{directory}: another process runs this sweep; wait for it, or end it")
         before = check_directory(directory, checked)
