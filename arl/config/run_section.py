@@ -56,9 +56,10 @@ class Deadlines(Section):
 
     @property
     def blocked_buffer(self) -> float:
-        """Return when a rank gives up its wait for memory of older versions: before the controller gives up its step.
+        """Return when a rank that waits for memory of older versions prints why: before the controller ends its step.
 
-        So the rank can say which version is still needed, and why.
+        So the controller's message shows which version is still needed. The rank itself waits on, because a controller
+        that is stopped frees no version and blames nobody when it goes on.
         """
         return 0.9 * self.step
 

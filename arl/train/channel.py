@@ -79,7 +79,7 @@ class Init(_Message, frozen=True):
     publish_directory: str
     kept_versions: int  # published versions that are not discarded
     collective_seconds: float  # deadline of every collective
-    buffer_seconds: float  # deadline of a wait for memory of older versions
+    buffer_seconds: float  # after which a rank prints why it still waits for memory of older versions
     shutdown_seconds: float  # deadline of what is still being published when Stop arrives
     evidence: str  # directory for what could not be trained
     every_version: bool = False  # publish each version, rather than the newest

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from arl.errors import TrainerError
 from arl.launch.address import listening_address
 from arl.models.load import DTYPES
 from arl.sync.broadcast_target import BroadcastTarget
@@ -58,7 +59,7 @@ class Publication:
         """Take a snapshot of the present weights and hand it to the publisher. Collective.
 
         Raises:
-            TrainerError: the memory of older versions was needed for longer than deadlines.blocked_buffer.
+            TrainerError: the memory of older versions was needed for as long as a collective may take.
         """
         version = self._learner.version
         flats = self._reserve(version)
@@ -83,8 +84,18 @@ class Publication:
             self._publisher.close(seconds)
 
     def _reserve(self, version: int) -> list[Tensor] | None:
-        """Return the memory that this rank keeps `version` in; None: it keeps nothing."""
-        seconds = self._init.buffer_seconds  # engines may be restarting meanwhile
+        """Return the memory that this rank keeps `version` in; None: it keeps nothing.
+
+        Engines may be restarting meanwhile, or the controller be stopped, which alone ends this step. So a rank that
+        waits for long prints why, where the controller's message shows it, and waits on.
+        """
+        try:
+            return self._reserve_within(self._init.buffer_seconds, version)
+        except TrainerError as error:
+            print(f"still waiting: {error}", flush=True)
+        return self._reserve_within(self._init.collective_seconds, version)
+
+    def _reserve_within(self, seconds: float, version: int) -> list[Tensor] | None:
         if isinstance(self._target, BroadcastTarget | IpcTarget):
             return self._target.reserve(version, self._specs, seconds)
         if self._file_buffers is not None:

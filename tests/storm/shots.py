@@ -25,6 +25,7 @@ ROLES = (
 )
 SHOTS_OF_A_RUN = 4
 LONGEST_DELAY = 6.0  # seconds of a start that is hit, from when the process is there
+SHORT_LIVED = {"reward lane": 0.5, "evaluation engine": 0.5}  # these may live for little longer
 LONGEST_PAUSE = 8.0
 LATEST_STEP = 20  # of an attempt
 
@@ -120,7 +121,7 @@ def _draw_shot(source: random.Random, action: Action, role: str) -> Shot:
         action,
         role,
         phase,
-        delay=source.uniform(0.0, LONGEST_DELAY) if phase == "start-up" else 0.0,
+        delay=source.uniform(0.0, SHORT_LIVED.get(role, LONGEST_DELAY)) if phase == "start-up" else 0.0,
         step=source.randint(1, LATEST_STEP) if phase == "training" else 0,
         seconds=source.uniform(0.1, LONGEST_PAUSE) if action == "pause" else 0.0,
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import pytest
 
 from arl.engine.router import Router
 from arl.errors import DeadlineError, EngineError
+from arl.launch.base import Process
 from arl.sync.group_sender import GroupSender
 from arl.sync.verify import refuse_other_tensors
 from tests.engine.conftest import ServerProcess, connect, start_server
 from tests.train.synthetic import batch
-from tests.train.workers import forked, init
+from tests.train.workers import forked, init, launched
 
 BLOCKED = 4.0  # seconds after which the broadcast to an engine that stops is given up; they are waited out
 
@@ -87,5 +89,38 @@ def test_a_group_that_nobody_joins_is_given_up_and_the_trainer_steps_on(tiny: Pa
             assert (await trainer.step(batch(4, groups=4, size=4))).version == 5
             await trainer.stop()
             assert rank.wait(300) == 0, "threads that wait for engines do not spoil its end"
+
+    asyncio.run(scene())
+
+
+def wait_until_printed(process: Process, text: str) -> None:
+    end = time.monotonic() + 60
+    while text not in process.last_words():
+        assert time.monotonic() < end, process.last_words()
+        time.sleep(0.01)
+
+
+def test_a_rank_that_engines_hold_up_prints_which_version_is_needed_and_waits_until_the_controller_goes_on(
+    tiny: Path, tmp_path: Path, servers: list[ServerProcess]
+) -> None:
+    """The controller has claimed two versions and sends neither, as one does that was stopped in between."""
+    at_once = msgspec.structs.replace(init(tiny, tmp_path / "v"), transport="broadcast", buffer_seconds=0.0)
+
+    async def scene() -> None:
+        async with launched(at_once, 1) as (trainer, (rank,)):
+            sender = GroupSender(trainer, 60.0)
+            async with connect(servers[0].url, sender=sender) as engine:
+                router = Router([None], sender=sender)
+                await router.fill(0, engine)
+                for version in (4, 5):
+                    await trainer.step(batch(version, groups=4, size=4))
+                    update = await trainer.weights(version + 1)
+                stepping = asyncio.create_task(trainer.step(batch(6, groups=4, size=4)))
+                await asyncio.to_thread(wait_until_printed, rank, "still waiting: no buffer was free for version 7")
+                assert "version 5 (engines may ask for it)" in rank.last_words()
+                assert not stepping.done()
+                await router.update_weights(update)
+                assert (await stepping).version == 7
+            await trainer.stop()
 
     asyncio.run(scene())
