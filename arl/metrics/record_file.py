@@ -12,11 +12,12 @@ from msgspec import Struct
 
 from arl.errors import DataError
 from arl.files import decode_json, read_regular
+from arl.types import MOST_COUNT
 
 Value = float | list[float | None] | None
-Row = dict[str, Value]  # one line, as read; every number is finite
+Row = dict[str, Value]  # one line, as read; every number is finite, and at most LARGEST
 MOST_BYTES = 1 << 30
-MOST_STEP = 10**15
+LARGEST = 1e100  # of a number: no run measures more, and sums and products of these are finite
 MOST_ENTRIES = 1 << 14  # of a list, which has one for each age
 STEPS = ("step", "policy_version")
 
@@ -90,11 +91,11 @@ def step_of(row: Row) -> int:
 
 
 def _is_step(value: Value) -> bool:
-    return isinstance(value, float) and 0 <= value <= MOST_STEP and value.is_integer()
+    return isinstance(value, float) and 0 <= value <= MOST_COUNT and value.is_integer()
 
 
 def _finite(value: Value) -> Value:
-    """Return None in the place of a number too large for a float, which is read as infinite."""
+    """Return None in the place of a number that is too large: one too large for a float is read as infinite."""
     if isinstance(value, list):
-        return [None if entry is None or abs(entry) == float("inf") else entry for entry in value]
-    return None if value is None or abs(value) == float("inf") else value
+        return [None if entry is None or abs(entry) > LARGEST else entry for entry in value]
+    return None if value is None or abs(value) > LARGEST else value
