@@ -199,8 +199,13 @@ def test_a_run_with_an_exact_lag_keeps_its_schedule(record: Record) -> None:
 
 def test_what_is_no_recording_is_refused(record: Record, tmp_path: Path) -> None:
     run = record("eval.problems=0").directory
-    with pytest.raises(InputError, match=r"no such: no summary\.json, so no finished run"):
-        plan_replay(tmp_path / "no such", ())
+    for name, complaint in {"no such": "is no directory", "n" * 300: "cannot be looked at"}.items():
+        with pytest.raises(InputError, match=complaint):
+            plan_replay(tmp_path / name, ())
+    (run / "summary.json").rename(run / "summary")
+    with pytest.raises(InputError, match=r"small: no summary\.json, so no finished run"):
+        plan_replay(run, ())
+    (run / "summary").rename(run / "summary.json")
     with pytest.raises(InputError, match=r"output\.trajectories=false"):
         plan_replay(record("eval.problems=0", "output.trajectories=false", "name=mute").directory, ())
     (run / "trace.json").rename(run / "trace")
