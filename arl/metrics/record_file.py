@@ -5,7 +5,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 from msgspec import Struct
@@ -60,7 +60,7 @@ def decode_record(line: bytes) -> Row | None:
         row = _decode(line)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-    if "step" not in row or not all(_is_step(row[name]) for name in STEPS if name in row):
+    if "step" not in row or not all(is_count(row[name]) for name in STEPS if name in row):
         return None
     if any(isinstance(value, list) and len(value) > MOST_ENTRIES for value in row.values()):
         return None
@@ -90,7 +90,8 @@ def step_of(row: Row) -> int:
     return int(step)
 
 
-def _is_step(value: Value) -> bool:
+def is_count(value: Value) -> TypeGuard[float]:
+    """Return whether a value is a whole number that a run may count to."""
     return isinstance(value, float) and 0 <= value <= MOST_COUNT and value.is_integer()
 
 
