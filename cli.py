@@ -210,8 +210,12 @@ def doctor(
     """
     from arl.config.recipe_file import load_recipe
     from arl.errors import InputError
-    from arl.run.doctor import examine
+    from arl.run.doctor import check_interpreter, examine
 
+    if set_ and recipe is None:
+        raise InputError(f"--set {set_[0]}: changes a field of a recipe; give RECIPE as well")
+    if python is not None:
+        check_interpreter(python)
     loaded = load_recipe(recipe, set_ or ()) if recipe else None
     if smoke:
         _smoke(loaded, python, seconds, json)

@@ -12,9 +12,25 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
+from arl.errors import InputError
+
 Value = TypeVar("Value")
 
 PIECE_BYTES = 1 << 20
+
+
+def require_directory(path: Path, remedy: str) -> None:
+    """Check that a path names a directory, before anything in it is looked up.
+
+    Raises:
+        InputError: it does not, or it cannot be looked at; ends with `remedy`.
+    """
+    try:
+        is_directory = path.is_dir()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be looked at ({error.strerror}); {remedy}") from error
+    if not is_directory:
+        raise InputError(f"{path}: is no directory; {remedy}")
 
 
 def open_regular(path: Path) -> BinaryIO:

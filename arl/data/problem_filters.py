@@ -6,6 +6,7 @@ candidates ─► equal questions once ─► none of an evaluation ─► short
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,7 @@ from arl.data.source_files import file_mode
 from arl.data.table_rows import read_rows
 from arl.errors import DataError
 from arl.files import decode_msgpack
-from arl.types import Problem
+from arl.types import LARGEST_REWARD, Problem
 
 Kept = tuple[list[Candidate], list[str]]
 
@@ -127,16 +128,21 @@ def _check_message(problem: Problem, where: str) -> None:
 def _measured_rates(path: Path) -> dict[str, float]:
     """Return the share of right answers of each problem, by its id."""
     field = "data.pass_rate.file"
-    if not stat.S_ISREG(file_mode(path, f"{field} {path}")):
-        raise DataError(f"{field} {path}: there is no file {path.absolute()}; `arl eval` writes it")
-    results: dict[str, list[float]] = {}
+    mode = file_mode(path, f"{field} {path}")
+    if not stat.S_ISREG(mode):
+        rule = "is no regular file" if mode else f"there is no file {path.absolute()}"
+        raise DataError(f"{field} {path}: {rule}; give the SUITE.parquet that `arl eval` writes")
+    results: dict[str, list[Any]] = {}
     for row in read_rows(path, field):
-        try:
-            results.setdefault(str(row.values["problem_id"]), []).append(float(row.values["correct"]))
-        except (KeyError, TypeError, ValueError) as error:
+        problem_id = row.values.get("problem_id")
+        correct = row.values.get("correct")
+        is_number = isinstance(correct, int | float) and abs(correct) <= LARGEST_REWARD  # NaN is none
+        if problem_id is None or not is_number:
             raise DataError(
-                f"{row.place}: needs the columns problem_id and correct (a number), which `arl eval` writes; {error!r}"
-            ) from error
+                f"{row.place}: problem_id = {problem_id!r}, correct = {correct!r}: needs both columns, and correct a "
+                f"number of at most {LARGEST_REWARD:g}, as `arl eval` writes them"
+            )
+        results.setdefault(str(problem_id), []).append(correct)
     return {problem_id: sum(correct) / len(correct) for problem_id, correct in results.items()}
 
 

@@ -104,7 +104,8 @@ def old_part(log: Path, number: int) -> Path:
 
 def parts_of(log: Path) -> list[Path]:
     """Return the parts of a log that there are, the newest first."""
-    return [part for number in range(OLD_PARTS + 1) if (part := old_part(log, number)).exists()]
+    parts = [old_part(log, number) for number in range(OLD_PARTS + 1)]
+    return [part for part in parts if os.path.exists(part)]  # unlike Path.exists, it is false of a name too long
 
 
 class PipedLog(asyncio.Protocol):

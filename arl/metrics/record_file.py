@@ -5,18 +5,19 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 from msgspec import Struct
 
 from arl.errors import DataError
 from arl.files import decode_json, read_regular
+from arl.types import MOST_COUNT
 
 Value = float | list[float | None] | None
-Row = dict[str, Value]  # one line, as read; every number is finite
+Row = dict[str, Value]  # one line, as read; every number is finite, and at most LARGEST
 MOST_BYTES = 1 << 30
-MOST_STEP = 10**15
+LARGEST = 1e100  # of a number: no run measures more, and sums and products of these are finite
 MOST_ENTRIES = 1 << 14  # of a list, which has one for each age
 STEPS = ("step", "policy_version")
 
@@ -59,7 +60,7 @@ def decode_record(line: bytes) -> Row | None:
         row = _decode(line)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-    if "step" not in row or not all(_is_step(row[name]) for name in STEPS if name in row):
+    if "step" not in row or not all(is_count(row[name]) for name in STEPS if name in row):
         return None
     if any(isinstance(value, list) and len(value) > MOST_ENTRIES for value in row.values()):
         return None
@@ -89,12 +90,13 @@ def step_of(row: Row) -> int:
     return int(step)
 
 
-def _is_step(value: Value) -> bool:
-    return isinstance(value, float) and 0 <= value <= MOST_STEP and value.is_integer()
+def is_count(value: Value) -> TypeGuard[float]:
+    """Return whether a value is a whole number that a run may count to."""
+    return isinstance(value, float) and 0 <= value <= MOST_COUNT and value.is_integer()
 
 
 def _finite(value: Value) -> Value:
-    """Return None in the place of a number too large for a float, which is read as infinite."""
+    """Return None in the place of a number that is too large: one too large for a float is read as infinite."""
     if isinstance(value, list):
-        return [None if entry is None or abs(entry) == float("inf") else entry for entry in value]
-    return None if value is None or abs(value) == float("inf") else value
+        return [None if entry is None or abs(entry) > LARGEST else entry for entry in value]
+    return None if value is None or abs(value) > LARGEST else value

@@ -82,6 +82,7 @@ def _report_runs(runs: "Sequence[Path]", out: Path | None, budgets: "Sequence[Bu
 
 def _budgets(option: str, text: str, axis: "Axis") -> "Sequence[Budget]":
     """Read `20,50`."""
+    from arl.config.yaml_loader import FLOAT  # Python's own reads 1_0 and digits of other scripts as well
     from arl.errors import InputError
     from arl.report.quantities import Budget
 
@@ -89,10 +90,7 @@ def _budgets(option: str, text: str, axis: "Axis") -> "Sequence[Budget]":
     for part in text.split(","):
         if not part.strip():
             continue
-        try:
-            at = float(part)
-        except ValueError:
-            at = -1.0
+        at = float(part) if FLOAT.fullmatch(part.strip()) else -1.0
         if not 0 <= at < float("inf"):
             raise InputError(f"{option} {text}: {part.strip()!r} is no number ≥ 0; write it as {option} 20,50")
         budgets.append(Budget(axis, at))

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from arl.report.trace_spans import RunSpans
+from arl.metrics.trace_spans import RunSpans
 from arl.types import NOT_SAMPLED
 
 

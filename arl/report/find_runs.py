@@ -9,7 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from arl.errors import InputError
+from arl.files import require_directory
 from arl.metrics.run_files import METRICS_FILE, RECIPE
+
+REMEDY = "give directories of runs or of a sweep, like runs/quickstart"
 
 
 def find_runs(paths: Sequence[Path], notes: list[str]) -> list[tuple[str, Path]]:
@@ -19,15 +22,16 @@ def find_runs(paths: Sequence[Path], notes: list[str]) -> list[tuple[str, Path]]
         notes: gets a line for each directory that cannot be read.
 
     Raises:
-        InputError: a path does not exist, or has no run below it.
+        InputError: a path names no directory, or has no run below it.
     """
     found: dict[Path, str] = {}
     for path in paths:
+        require_directory(path, REMEDY)
         unreadable: list[OSError] = []
         directories = sorted(_run_directories(path, unreadable))
         closed = [_cannot_be_read(path, error) for error in unreadable]
         if not directories:
-            lines = [*closed, _no_run(path)]
+            lines = [*closed, f"{path}: no run in it or below; {REMEDY}"]
             raise InputError("\n".join(lines))
         notes += [f"{line}; runs in it are left out" for line in closed]
         for directory in directories:
@@ -70,11 +74,6 @@ def _below(path: Path, directory: str | Path) -> str:
 def _cannot_be_read(path: Path, error: OSError) -> str:
     place = _below(path, error.filename)
     return f"{place}: cannot be read ({error.strerror})"
-
-
-def _no_run(path: Path) -> str:
-    rule = "no run in it or below" if path.is_dir() else "no such directory"
-    return f"{path}: {rule}; give directories of runs or of a sweep, like runs/quickstart"
 
 
 def _run_directories(path: Path, unreadable: list[OSError]) -> Iterator[Path]:

@@ -233,20 +233,24 @@ def _whole_ages(axes: dict[str, Any], ages: int) -> dict[str, Any]:
 
 
 def age_shares(arm: Arm, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps, (n,), and the share of each age, (ages, n): mean over the seeds that recorded the step."""
+    """Return the steps, (n,), and the share of each age, (ages, n): mean over the seeds that recorded the step.
+
+    The first and the last step of a gap are among the steps, so that a figure shows the gap.
+    """
     width = max(run.columns.table(metric).shape[1] for run in arm.runs)
-    last = max(run.last_step for run in arm.runs)
-    sums = np.zeros((width, last))
-    seeds = np.zeros(last)
+    recorded = np.concatenate([run.columns.steps for run in arm.runs])
+    near = np.concatenate([recorded - 1, recorded, recorded + 1])
+    steps = np.unique(near.clip(recorded.min(), recorded.max()))
+    sums = np.zeros((width, len(steps)))
+    seeds = np.zeros(len(steps))
     for run in arm.runs:
         counts = run.columns.table(metric)
         totals = counts.sum(axis=1)
         measured = totals > 0  # False where the step did not record it
-        places = run.columns.steps[measured] - 1
+        places = np.searchsorted(steps, run.columns.steps[measured])
         shares = counts[measured] / totals[measured, None]
         sums[: counts.shape[1], places] += shares.T
         seeds[places] += 1
     if not seeds.any():
         return np.empty(0), np.empty((0, 0))
-    steps = np.arange(1, last + 1)
     return thinned(steps, quotients(sums, seeds), MOST_POINTS)

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from arl.errors import DataError
+from arl.metrics.trace_spans import RunSpans, read_spans
 from arl.report.episode_bars import EpisodeBar, assign_lanes
 from arl.report.parts import Figure
 from arl.report.swimlane_traces import swimlane_layout, swimlane_traces
-from arl.report.trace_spans import RunSpans, read_spans
 from arl.report.trajectory_source import (
     TrajectoryFile,
     TrajectorySource,

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from arl.metrics.trace_spans import RunSpans, Times
 from arl.report.episode_bars import EpisodeBar, VersionSegment
-from arl.report.trace_spans import RunSpans, Times
 from arl.types import TRAINED
 
 LANE_PIXELS = 5

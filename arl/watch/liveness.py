@@ -15,7 +15,8 @@ class StatusWatch:
     """Read the status of a run again and again, and count for how long nothing new has come.
 
     Clocks of two hosts may differ by more than these seconds, so the age of a status counts only where this host has
-    written it. Otherwise this host's clock counts from the moment at which the status was first seen here.
+    written it, and not in the future. Otherwise this host's clock counts from the moment at which the status was first
+    seen here.
     """
 
     def __init__(self, run: Path) -> None:
@@ -41,8 +42,9 @@ class StatusWatch:
         """Return for how many seconds nothing new has come."""
         if self._newest is None:
             return 0.0
-        if self._newest.is_of_this_host:
-            return time.time() - self._newest.time
+        age = time.time() - self._newest.time
+        if self._newest.is_of_this_host and age >= 0.0:  # the clock may have been set back since
+            return age
         return time.monotonic() - self._seen_at
 
     @property

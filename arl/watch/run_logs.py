@@ -92,13 +92,21 @@ class RoleLog:
 
 @contextlib.contextmanager
 def _open_parts(log: Path) -> Iterator[list[BinaryIO]]:
-    """Open the parts of a log, the newest first, each once: one may get its next name meanwhile."""
+    """Open the parts of a log, the newest first, each once: one may get its next name meanwhile.
+
+    Raises:
+        InputError: one of them cannot be read.
+    """
     with contextlib.ExitStack() as files:
         parts: dict[int, BinaryIO] = {}
         for path in parts_of(log):
-            with contextlib.suppress(FileNotFoundError):  # it was the oldest, and is removed
+            try:
                 part = files.enter_context(open_regular(path))
-                parts.setdefault(_inode(part), part)
+            except FileNotFoundError:
+                continue  # it was the oldest, and is removed
+            except OSError as error:
+                raise InputError(f"{path}: cannot be read ({error.strerror}); move it away") from error
+            parts.setdefault(_inode(part), part)
         yield list(parts.values())
 
 
@@ -145,7 +153,7 @@ def _logs(run: Path, role: str | None) -> list[RoleLog]:
     logs = [
         RoleLog(str(path.relative_to(directory).with_suffix("")), path)
         for path in sorted(directory.rglob("*.log"))
-        if path.is_file()
+        if os.path.isfile(path)  # unlike Path.is_file, it is false of a link to a name too long
     ]
     if role is None:
         return logs
@@ -156,7 +164,8 @@ def list_logs(logs: Sequence[RoleLog], show: Show) -> None:
     """Show role, size of all parts and path of each log."""
     width = max(len(log.role) for log in logs)
     for log in logs:
-        size = sum(part.stat().st_size for part in parts_of(log.path))
+        with _open_parts(log.path) as parts:
+            size = sum(part.seek(0, os.SEEK_END) for part in parts)
         show(f"{log.role:{width}}  {size:>12,} bytes  {log.path}")
 
 

@@ -1,6 +1,7 @@
 """Training problems are left out for a stated reason, and are counted; overlap with an evaluation is refused."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -167,9 +168,10 @@ def test_a_file_that_measured_other_problems_is_refused(files: dict[str, str], t
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (None, "there is no file .* `arl eval` writes it"),
-        ([{"problem_id": "a"}], "row 1: needs the columns problem_id and correct"),
-        ([{"problem_id": "a", "correct": "yes"}], "row 1: needs the columns problem_id and correct"),
+        (None, "there is no file .* that `arl eval` writes"),
+        ([{"problem_id": "a"}], "row 1: problem_id = 'a', correct = None: needs both columns"),
+        ([{"problem_id": "a", "correct": "yes"}], "row 1: problem_id = 'a', correct = 'yes': needs both columns"),
+        ([{"problem_id": "a", "correct": math.nan}], "row 1: .*correct = nan: .* a number of at most 1e"),
     ],
 )
 def test_a_file_without_pass_rates_is_refused(
@@ -180,6 +182,12 @@ def test_a_file_without_pass_rates_is_refused(
         pq.write_table(pa.Table.from_pylist(content), path)
     with pytest.raises(DataError, match=complaint):
         load(files, pass_rate={"file": str(path)})
+
+
+@pytest.mark.parametrize("path", [".", "/dev/zero"])
+def test_pass_rates_are_read_from_regular_files_alone(files: dict[str, str], path: str) -> None:
+    with pytest.raises(DataError, match=f"data.pass_rate.file {path}: is no regular file"):
+        load(files, pass_rate={"file": path})
 
 
 def test_filters_that_leave_nothing_are_refused_with_what_they_left_out(files: dict[str, str]) -> None:

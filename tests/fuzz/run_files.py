@@ -99,12 +99,13 @@ def damage_json(random: Random, file: Path) -> None:
     """Damage values of a JSON file, or of one of its lines."""
     if not file.is_file():
         return
-    lines = file.read_bytes().splitlines() if file.suffix == ".jsonl" else [file.read_bytes()]
+    has_lines = file.suffix == ".jsonl" or file.name == "trace.json"  # whose reader takes one event a line
+    lines = file.read_bytes().splitlines() if has_lines else [file.read_bytes()]
     if not lines:
         return
     place = random.randrange(len(lines))
     try:
-        value = json.loads(lines[place])
+        value = json.loads(lines[place].rstrip(b","))
         lines[place] = json.dumps(damage_value(random, value)).encode()
     except (ValueError, TypeError, RecursionError):  # it was damaged before, or JSON cannot say it
         lines[place] = damage_bytes(random, lines[place])

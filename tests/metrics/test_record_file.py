@@ -5,8 +5,8 @@ import pytest
 from arl.metrics.record_file import decode_record
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "null"])
-def test_what_is_no_finite_number_is_absent_and_names_stay_as_they_are(number: str) -> None:
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e101", "null"])
+def test_what_no_run_measures_is_absent_and_names_stay_as_they_are(number: str) -> None:
     line = f'{{"step": 3, "eval/NaNsuite/accuracy": 0.5, "eval/Infinity-Infinity": {number}, "by_age": [1, {number}]}}'
     assert decode_record(line.encode()) == {
         "step": 3.0,
@@ -21,6 +21,8 @@ def test_what_is_no_finite_number_is_absent_and_names_stay_as_they_are(number: s
     [
         b'{"step": 3, "loss": NaNNaN}',
         b'{"step": NaN}',
+        b'{"step": 1e16}',
+        b'{"step": 1.5}',
         b'{"step": 3, "NaN": "NaN"}',
         b'{"step": 3, "NaN": true}',
         b'{"step": 3, "NaN": NaN, "\\ud800": 1}',

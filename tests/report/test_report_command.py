@@ -102,16 +102,18 @@ def test_budgets_are_columns_and_bad_ones_are_refused(tmp_path: Path) -> None:
     shown = report(str(tmp_path), "--at-steps", "5,10", "--at-tokens", "1e3").stdout
     assert "step 5" in shown
     assert "1,000 tokens" in shown
-    for wrong in ("five", "-1", "nan"):
+    for wrong in ("five", "-1", "nan", "1_0", "١", "1e999"):
         refused = report(str(tmp_path), "--at-steps", wrong)
         assert refused.exit_code == 2
         assert f"--at-steps {wrong}: '{wrong}' is no number" in refused.output
 
 
 def test_bad_input_is_refused_by_name(tmp_path: Path) -> None:
-    refused = report(str(tmp_path / "nowhere"))
-    assert refused.exit_code == 2
-    assert f"{tmp_path / 'nowhere'}: no such directory" in refused.output.replace("\n", "")
+    (tmp_path / "file").touch()
+    for name, rule in {"nowhere": "is no directory", "file": "is no directory", "n" * 300: "cannot be looked"}.items():
+        refused = report(str(tmp_path / name))
+        assert refused.exit_code == 2
+        assert f"{tmp_path / name}: {rule}" in refused.output.replace("\n", "")
 
 
 def test_the_page_of_real_runs_is_the_same_each_time_and_names_no_path_of_this_machine(

@@ -1,15 +1,20 @@
 """Time, ages and tokens are accounted for: what is not explained is a part of its own, what is missing is said."""
 
+import json
+import math
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from arl.report.advice import NOTHING, advice
 from arl.report.arms import Arm, make_arms
 from arl.report.assemble import Report, build_report
 from arl.report.ledger_section import unaccounted
+from arl.report.numbers_json import numbers_of
 from arl.report.parts import Prose
 from arl.report.read_runs import load_runs
 from arl.report.speed import mean_shares
@@ -200,3 +205,33 @@ def test_a_heat_map_has_ticks_at_whole_ages_alone(tmp_path: Path) -> None:
     write_run(tmp_path / "run", ["rollout.staleness=0"])
     axis = figures(build_report([tmp_path]))["queue-age-0"].layout["yaxis"]
     assert (axis["tick0"], axis["dtick"]) == (0, 1)
+
+
+SPECIAL: list[object] = [0, -1, 1e-300, 1e15, 1e16, 1e100, -1e100, 1e308, -1e308, 10**400, math.nan, math.inf, None]
+SPECIAL += ["text", [], [1e100] * 7, [1e308, -1e308], [None], [-1, math.nan]]
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_numbers_metrics_hold_a_report_is_made_of_them(tmp_path: Path, data: st.DataObject) -> None:
+    runs = []
+    for seed in (0, 1):
+        run = tmp_path / f"seed-{seed}"
+        run.mkdir(exist_ok=True)
+        write_recipe(run, [], seed)
+        first, *lines = steps({})
+        for _ in range(data.draw(st.integers(1, 6))):
+            line = data.draw(st.sampled_from(lines))
+            name = data.draw(st.sampled_from(sorted(line)))
+            for changed in data.draw(st.sampled_from([[line], lines])):
+                changed[name] = data.draw(st.sampled_from(SPECIAL))
+        write_metrics(run, [first, *lines])
+        runs.append(run)
+    json.loads(numbers_of(build_report(runs)), parse_constant=pytest.fail)
+
+
+def test_a_step_far_from_the_others_is_a_column_of_its_own_behind_a_gap(tmp_path: Path) -> None:
+    arm = arm_of(tmp_path / "run", [old_step(step, 1) for step in (1, 2, 10**15)])
+    places, shares = age_shares(arm, "token_age/histogram")
+    assert places.tolist() == [1, 2, 3, 10**15 - 1, 10**15]
+    assert np.isnan(shares).all(axis=0).tolist() == [False, False, True, True, False]

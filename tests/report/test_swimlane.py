@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.metrics.run_files import TRACE_FILE
+from arl.metrics.trace_spans import RunSpans, read_spans
 from arl.report.episode_bars import EpisodeBar, VersionSegment, assign_lanes, cut_segments
 from arl.report.swimlane import MOST_BARS, draw_swimlanes
-from arl.report.trace_spans import RunSpans, read_spans
 from tests.report.written_runs import episode, opened, steps, write_file, write_run, write_trace
 
 times = st.floats(0, 100, allow_subnormal=False)
@@ -119,11 +119,13 @@ def test_a_trace_that_is_torn_is_read_up_to_the_tear(tmp_path: Path) -> None:
     path = tmp_path / TRACE_FILE
     whole = read_spans(tmp_path)
     assert set(whole.steps) == set(range(5))
+    assert whole.is_whole
     assert whole.swaps[3] == pytest.approx((2.6, 2.7))
     text = path.read_text()
     path.write_text(text[: text.index("swap to 4") + 20])
     torn = read_spans(tmp_path)
     assert set(torn.swaps) == {1, 2, 3}
+    assert not torn.is_whole
     path.unlink()
     assert read_spans(tmp_path) == RunSpans({}, {})
 

@@ -297,3 +297,6 @@ def test_a_run_whose_engines_cannot_change_says_what_it_does_or_how_it_ended(tmp
     write_status(run, a_status(end="stopped at version 3"))
     with pytest.raises(InputError, match="has ended: stopped at version 3"):
         asyncio.run(RunControl(run).state())
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file: is no directory; give that of a run"):
+        asyncio.run(RunControl(tmp_path / "file").state())

@@ -35,6 +35,24 @@ def test_a_command_that_is_no_python_is_not_taken_for_one_with_sglang(command: s
     assert f"/{command}: there is no SGLang in it" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--python", ""), "--python '': must not be empty"),
+        (("--python", "x\n"), "--python 'x\\n': must not hold line ends"),
+        (("--smoke", "--python", "x" * 300), "must have at most 255 bytes"),
+        (("--set", "seed=1"), "--set seed=1: changes a field of a recipe; give RECIPE as well"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_before_anything_is_examined(
+    options: tuple[str, ...], complaint: str
+) -> None:
+    done = arl("doctor", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_sglangs_version_and_whether_a_recipe_can_start_are_told(tmp_path: Path) -> None:
     python = make_fake_sglang(tmp_path)
     done = arl("doctor", QUICKSTART, "--set", f"engine.python={python}")

@@ -62,7 +62,7 @@ class RunControl:
         """
         try:
             data = read_private(self._folder.state)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise InputError(f"{self._folder.state}: {error}; ask as the user who has started the run") from error

@@ -6,6 +6,7 @@ every weight, so two checkpoints of one run differ in them.
 """
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def short_name(model: str) -> str:
     path = Path(model)
     if path.parent.name == "checkpoints":
         return f"{path.absolute().parent.parent.name}-{path.name}"
-    if path.is_dir() or path.is_absolute():
+    if os.path.isdir(path) or path.is_absolute():  # unlike Path.is_dir, it is false where no file has such a name
         return path.absolute().name
     return model.replace("/", "--")
 

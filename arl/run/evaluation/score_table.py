@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from arl.errors import InputError
+from arl.files import require_directory
 from arl.run.evaluation.model_identity import short_name
 from arl.run.evaluation.outputs import SCORES, Scored, read_scores
 from arl.run.evaluation.protocol import Protocol, differing_fields
@@ -27,10 +28,11 @@ def find_scores(directories: Iterable[Path]) -> list[Scored]:
     """Read every scores.json in the directories and below them.
 
     Raises:
-        InputError: one of them has none.
+        InputError: one of them has none, or is no directory.
     """
     found: list[Scored] = []
     for directory in directories:
+        require_directory(directory, "give one that `arl eval` has written, or one above")
         files = sorted(directory.rglob(SCORES))
         if not files:
             raise InputError(f"{directory}: no {SCORES} in it or below; `arl eval` writes one when a suite is finished")

@@ -16,9 +16,10 @@ from msgspec import Struct
 
 from arl.config.recipe import Recipe
 from arl.errors import DataError, InputError
+from arl.metrics.trace_spans import RunSpans, read_spans
 from arl.metrics.trajectory_reading import TOKENS
 from arl.run.problem_sets import run_problems, run_suites
-from arl.run.replay.recorded_summary import Span, read_bounds, read_first_accuracy, read_spans, step_spans, swap_spans
+from arl.run.replay.recorded_summary import read_bounds, read_first_accuracy, require_spans
 from arl.run.replay.verify_rows import read_verified
 from arl.run.starting_model import starting_codec, starting_limits
 from arl.types import FAILED, NOT_SAMPLED, Accuracy, Problem, Trajectory, TrajectoryGroup
@@ -85,10 +86,10 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
     groups = _groups(run, recipe)
     begun = [recorded.group for recorded in groups if recorded.group.trajectories]
     num_steps = sum(recorded.place is not None for recorded in groups) // recipe.rollout.problems_per_step
-    spans = read_spans(run, num_steps)
-    steps = step_spans(spans, num_steps, run)
-    swaps = swap_spans(spans, num_steps, run)
-    loaded = {version: end for version, (_, end) in swaps.items()}
+    spans = read_spans(run)
+    require_spans(spans, num_steps, run)
+    steps = [spans.steps[version] for version in range(num_steps)]
+    loaded = {version: end for version, (_, end) in spans.swaps.items()}
     for group in begun:  # the engines of a resumed run begin with its checkpoint, which is no swap
         loaded.setdefault(group.dispatch_version, group.dispatch_time)
     return Recording(
@@ -96,17 +97,17 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
         start=min(group.dispatch_time for group in begun),
         step_seconds=tuple(end - begin for begin, end in steps),
         loaded=loaded,
-        publish_seconds=_median(_publish_seconds(steps, swaps)),
-        load_seconds=_median([end - begin for begin, end in swaps.values()]),
+        publish_seconds=_median(_publish_seconds(spans)),
+        load_seconds=_median([end - begin for begin, end in spans.swaps.values()]),
         before=read_first_accuracy(run),
     )
 
 
-def _publish_seconds(steps: list[Span], swaps: dict[int, Span]) -> list[float]:
+def _publish_seconds(spans: RunSpans) -> list[float]:
     """List the seconds from the end of each step until engines began to load what it made."""
     seconds = []
-    for version, (begin_of_load, _) in swaps.items():
-        _, end_of_step = steps[version - 1]
+    for version, (begin_of_load, _) in spans.swaps.items():
+        _, end_of_step = spans.steps[version - 1]
         seconds.append(max(begin_of_load - end_of_step, 0.0))
     return seconds
 

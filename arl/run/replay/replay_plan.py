@@ -13,8 +13,8 @@ from msgspec import Struct
 from arl.config.recipe import Recipe, Sync
 from arl.config.recipe_file import differences, load_recipe
 from arl.errors import InputError, RecipeError
-from arl.files import read_regular
 from arl.metrics.run_files import RECIPE, SUMMARY
+from arl.metrics.run_status import require_run
 from arl.run.replay.recording import Recording, read_recording
 
 # Fields that a replay may change without a change of the schedule: each step trains what it trained.
@@ -45,7 +45,6 @@ COSTS = (
 )
 # Fields that no replay may change, because it computes in one process with one thread.
 FIXED = ("train.ranks", "train.threads")
-MOST_RECIPE = 1 << 18  # bytes
 
 
 class Replay(Struct, frozen=True):
@@ -69,13 +68,10 @@ def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
     Raises:
         InputError: the run cannot be replayed, or not with these settings.
     """
+    require_run(run)
     if not (run / SUMMARY).exists():
         raise InputError(f"{run}: no {SUMMARY}, so no finished run; give the directory of one, or let this one end")
     file = run / RECIPE
-    try:
-        read_regular(file, MOST_RECIPE)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); give a run directory as written") from error
     recorded = load_recipe(file)
     wanted = load_recipe(file, overrides)
     changed = list(differences(recorded.model_dump(mode="json"), wanted.model_dump(mode="json")))

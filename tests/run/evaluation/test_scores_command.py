@@ -68,6 +68,25 @@ def test_a_models_name_is_shown_as_it_is_and_never_as_markup(scored: Scored, tmp
     assert "[bold]mine[/bold]".replace("/", "--") in done.stdout
 
 
+def test_a_models_name_that_no_file_can_have_is_shown(scored: Scored, tmp_path: Path) -> None:
+    write(tmp_path / "a", scored, "m" * 5000)
+    done = arl("scores", ".", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("m") >= 5000
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"), [("n" * 300, "cannot be looked at"), (SCORES, "is no directory"), ("", "no scores.json")]
+)
+def test_a_path_that_is_no_directory_of_scores_is_refused(tmp_path: Path, name: str, complaint: str) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / SCORES).touch()
+    refused = arl("scores", name or "a", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert complaint in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 def test_a_file_that_holds_no_scores_is_named(tmp_path: Path) -> None:
     (tmp_path / SCORES).write_text("[{}]")
     refused = arl("scores", ".", cwd=tmp_path)
