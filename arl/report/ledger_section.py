@@ -75,7 +75,7 @@ def _group_table(arms: Sequence[Arm]) -> Table:
 def groups_trained(run: LoadedRun) -> float:
     """Return the groups that were trained: each step takes as many as the recipe says."""
     per_step = run.recipe.get("rollout.problems_per_step")
-    return float(per_step) * run.last_step if isinstance(per_step, int) else math.nan
+    return math.nan if per_step is None else float(per_step) * run.last_step
 
 
 def _population_table(arms: Sequence[Arm], quantity: str, unit: str) -> Table:

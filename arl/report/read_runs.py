@@ -21,11 +21,22 @@ from arl.metrics.record_file import Row, read_records
 from arl.metrics.run_files import LOCK, METRICS_FILE, RECIPE, SUMMARY
 from arl.report.find_runs import find_runs
 from arl.report.metric_columns import MetricColumns, make_columns
+from arl.types import MOST_COUNT
 
 RunStatus = Literal["finished", "running", "stopped"]
 LOCKS = Path("/proc/locks")  # every file lock of this machine, which can be read without taking one
 OF_A_STEP = "tokens/trained"  # every record of a step has it; evaluations are records of their own
 NAMES_SHOWN = 4
+COUNTS = {  # what a report computes with, and the least that a recipe may say
+    "seed": 0,
+    "rollout.problems_per_step": 1,
+    "rollout.group_size": 1,
+    "rollout.staleness": 0,
+    "engine.slots": 1,
+    "engine.replicas": 1,
+    "sync.every": 1,
+}
+MAY_BE_NULL = ("rollout.staleness",)  # there is no bound
 
 MOST_BYTES = 1 << 26  # of a summary
 
@@ -51,7 +62,8 @@ class LoadedRun(Struct, frozen=True, kw_only=True):
     @property
     def seed(self) -> int:
         """Return the seed of the recipe."""
-        return int(self.recipe.get("seed", 0))
+        seed: int = self.recipe.get("seed", 0)
+        return seed
 
     @property
     def last_step(self) -> int:
@@ -116,10 +128,22 @@ def _read_recipe(name: str, directory: Path, notes: list[str]) -> dict[str, Any]
     except YamlError:
         notes.append(f"{name}: {RECIPE} is no valid YAML, as if it were half written; it is left out")
         return None
-    if not isinstance(tree, dict) or not isinstance(tree.get("seed", 0), int):
+    if not isinstance(tree, dict):
         notes.append(f"{name}: {RECIPE} holds no recipe; it is left out")
         return None
-    return dict(leaves(tree))
+    recipe = dict(leaves(tree))
+    wrong = [field for field in COUNTS if field in recipe and not _can_count(field, recipe[field])]
+    if wrong:
+        notes.append(f"{name}: {RECIPE}: {some(wrong, 'no count in', 'no counts in')}; it is left out")
+        return None
+    return recipe
+
+
+def _can_count(field: str, value: object) -> bool:
+    """Return whether a report can compute with the value of a field of COUNTS."""
+    if value is None:
+        return field in MAY_BE_NULL
+    return type(value) is int and COUNTS[field] <= value <= MOST_COUNT
 
 
 def _read_rows(name: str, directory: Path, notes: list[str]) -> list[Row]:
