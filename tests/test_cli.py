@@ -83,6 +83,16 @@ def test_bad_input_is_refused_with_exit_code_2_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("train", "--nodes"), ("train", "--launcher"), ("train", "--gpus"), ("train", "--address"), ("sweep", "--seeds")],
+)
+def test_an_empty_option_is_blamed_itself(tmp_path: Path, command: str, option: str) -> None:
+    done = arl(command, str(ROOT / "recipes/quickstart.yaml"), option, "", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == f"arl: {option} '': must not be empty; give a value, or leave the option out\n"
+
+
 IN_THE_BACKGROUND = """
 import signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what a script starts with &

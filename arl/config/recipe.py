@@ -96,6 +96,8 @@ class Recipe(Section):
         """Read `warmup: true` as a warm-up with the defaults, and `warmup: false` as none."""
         if isinstance(warmup, bool):
             return Warmup() if warmup else None
+        if not isinstance(warmup, dict | Warmup | None):
+            raise ValueError(f"warmup {warmup!r}: must be true, false, or a section with fields")
         return warmup
 
     @model_validator(mode="before")
