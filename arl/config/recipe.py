@@ -145,6 +145,8 @@ class Recipe(Section):
         self._possible_to_shape()
         if self._known_world().one_process:
             self._possible_in_one_process()
+        if self._known_world().recipe_costs:
+            self.virtual.refuse_impossible(self.deadlines)
         self.eval.refuse_impossible()
         self._possible_target()
         return self
