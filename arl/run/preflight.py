@@ -17,6 +17,7 @@ from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import find_backend, probe_backend
 from arl.errors import DataError, InputError, RecipeError
 from arl.launch.base import Node
+from arl.launch.disk import refuse_unwritable
 from arl.launch.gpu_devices import Gpu
 from arl.launch.host_memory import free_memory
 from arl.launch.launchers import make_launcher
@@ -90,10 +91,13 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
             the launcher's.
 
     Raises:
-        InputError: an object that the recipe names lacks a part, problems or lags cannot be read, devices are missing,
-            the model is of an unsupported family or larger than memory, or the backend is not installed.
+        InputError: an object that the recipe names lacks a part, output.directory cannot be written, problems or lags
+            cannot be read, devices are missing, the model is of an unsupported family or larger than memory, or the
+            backend is not installed.
     """
     _check_named_objects(recipe)
+    if named is None:
+        refuse_unwritable(Path(recipe.output.directory))
     recipe = resolve_auto(recipe, named)
     source = None if recipe.model.path is None else check_model_source(recipe.model.path)
     try_algorithms(recipe)
